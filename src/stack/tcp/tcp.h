@@ -1,0 +1,101 @@
+// TCP of one stack: all connections and listeners, their timers and buffers. Stack delegates its tcp_* calls to this.
+//
+// What TCP expects of Stack::Core (src/stack/core.h, which is the other half's):
+//   FramePool& pool; Counters& counters; StackConfig config;
+//   Packet* new_frame();                        nullptr, counted as no_frame, when the pool is empty
+//   Hop* hop(const Route&);                     the way out: lives as long as Core; fields: interface, mtu
+//   Hop* route_back(InterfaceId, const IpAddress& remote, const MacAddress& source_mac);   for passive opens and RSTs;
+//                                               routes, else straight back to the MAC the frame came from
+//   void make_template(const Hop&, const IpAddress& local, const IpAddress& remote, Protocol, uint8_t tos, uint8_t ttl,
+//                      HeaderTemplate&);        the destination MAC may be blank: transmit() writes it
+//   void transmit(Packet* frame, Hop*);         takes ownership: writes the destination MAC and queues the frame, or
+//                                               parks it for an unresolved hop
+//   bool tx_full(const Hop&);                   more than kTxBacklog frames wait: no new data segments
+//   const Interface& of(const Hop&);            offloads (tx_checksum, tso) and `up`
+//   void mark_ready(StackSocket&, uint32_t edges);   sets edges and lists it; only when it has an owner
+//   void unlist(StackSocket&);                  before TCP frees a socket that may be listed
+//   std::vector<Stack::FlowChange> flow_changes;
+//   uint64_t buffered;                          bytes in all sockets' queues (limit: config.max_buffered)
+// and of wire/checksum.h a combined copy and sum. TCP fills IP length, ID and checksum into the template's copy by itself.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "stack/stack.h"
+#include "stack/tcp/segment.h"
+
+namespace accel {
+
+class TcpLayer {
+ public:
+  using Core = Stack::Core;
+
+  explicit TcpLayer(Core& core);
+  ~TcpLayer();
+  TcpLayer(const TcpLayer&) = delete;
+  TcpLayer& operator=(const TcpLayer&) = delete;
+
+  // ---- from ingress ----
+  /// Takes ownership of the frame.
+  void on_segment(Packet* frame, const TcpSegmentInfo& segment, Instant now);
+  /// An ICMP error that quotes a segment we sent. `error`: what a socket would get (ECONNREFUSED, EHOSTUNREACH ...);
+  /// `hard`: it ends a connection that is being opened. `mtu`: not 0 for fragmentation needed / packet too big.
+  /// False: no connection has the flow, or the sequence number is not in flight (RFC 5927).
+  bool on_icmp_error(const Endpoint& local, const Endpoint& remote, uint32_t seq, int error, bool hard, uint32_t mtu,
+                     Instant now);
+
+  // ---- a pass ----
+  void on_deadlines(Instant now);
+  Instant next_deadline() const;
+  void flush(Instant now);
+
+  // ---- Stack's calls, same contracts ----
+  Result<TcpConn*> connect(const Endpoint& local, const Endpoint& remote, const Route& route, const TcpSettings& settings,
+                           void* owner, Instant now);
+  Result<TcpListener*> listen(const Endpoint& local, bool v6_only, bool reuse_port, uint32_t backlog,
+                              const TcpSettings& settings, void* owner);
+  void set_backlog(TcpListener& listener, uint32_t backlog);
+  TcpSettings& settings(TcpListener& listener);
+  void set_defer_accept(TcpListener& listener, Duration d);
+  TcpConn* accept(TcpListener& listener);
+  uint32_t accept_queue_length(const TcpListener& listener) const;
+  void close_listener(TcpListener* listener);
+  Result<size_t> send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent, Instant now);
+  Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset, Instant now);
+  Result<size_t> discard(TcpConn& conn, size_t n, Instant now);
+  Result<size_t> receive_urgent(TcpConn& conn, uint8_t* byte, bool peek);
+  bool at_mark(const TcpConn& conn) const;
+  Result<void> shutdown(TcpConn& conn, int how, Instant now);
+  void close(TcpConn* conn, bool abort, Instant now);
+  uint32_t readiness(const TcpConn& conn) const;
+  uint32_t readiness(const TcpListener& listener) const;
+  int take_error(TcpConn& conn);
+  int peek_error(const TcpConn& conn) const;
+  TcpSettings& settings(TcpConn& conn);
+  void settings_changed(TcpConn& conn, Instant now);
+  TcpInfo info(const TcpConn& conn, Instant now) const;
+  TcpState state(const TcpConn& conn) const;
+  Endpoint local(const TcpConn& conn) const;
+  Endpoint remote(const TcpConn& conn) const;
+  InterfaceId interface(const TcpConn& conn) const;
+  size_t readable_bytes(const TcpConn& conn) const;
+  size_t unacked_bytes(const TcpConn& conn) const;
+  size_t unsent_bytes(const TcpConn& conn) const;
+  bool all_acked(const TcpConn& conn) const;
+  size_t lingering() const;
+  void for_each(void (*visit)(TcpConn& conn, void* context), void* context);
+  Result<TcpSnapshot> snapshot(const TcpConn& conn, Instant now) const;
+  void forget(TcpConn* conn);
+  Result<TcpConn*> adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings, void* owner,
+                         Instant now);
+  bool port_in_use(const IpAddress& local, uint16_t port) const;
+  void reroute(TcpConn& conn, const Route& route);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace accel
