@@ -9,6 +9,11 @@ set_property(TARGET accel-flags PROPERTY INTERFACE_COMPILE_OPTIONS
 function(accel_layer name)
   cmake_parse_arguments(A "" "" "LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  if(NOT sources)  # headers only so far
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE accel-flags ${A_LINK})
+    return()
+  endif()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC accel-flags ${A_LINK})
 endfunction()

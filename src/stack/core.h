@@ -1,0 +1,189 @@
+// What the parts of the stack share: interfaces, next hops, routes, the frames to send, the sockets that changed.
+// StackCore is what stack/tcp and stack/udp see; nothing here knows them but by their names.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "stack/stack.h"
+#include "stack/tcp/segment.h"
+
+namespace accel {
+
+/// A neighbour on an interface: where frames go next. Owned by StackCore::hops; held by HopRef.
+struct Hop {
+  InterfaceId interface = 0;
+  bool resolved = false;
+  bool asked_ever = false;
+  bool waiting = false;               ///< listed in StackCore::waiting_hops
+  IpAddress address;                  ///< ff00::MAC for a reflected one, which is never resolved anew
+  std::array<uint8_t, 12> ethernet{}; ///< destination and source MAC as transmit() writes them
+  uint32_t users = 0;                 ///< HopRefs; at 0 the entry may be swept
+  PacketQueue parked;                 ///< frames that wait for the neighbour; at most kMaxParked
+  Instant asked{};                    ///< last given out by take_unresolved()
+  static constexpr uint32_t kMaxParked = 64;
+};
+
+/// Keeps a Hop in the table.
+class HopRef {
+ public:
+  HopRef() = default;
+  explicit HopRef(Hop* hop) : hop_(hop) {
+    if (hop_) ++hop_->users;
+  }
+  HopRef(const HopRef& other) : HopRef(other.hop_) {}
+  HopRef(HopRef&& other) noexcept : hop_(std::exchange(other.hop_, nullptr)) {}
+  HopRef& operator=(HopRef other) noexcept {
+    std::swap(hop_, other.hop_);
+    return *this;
+  }
+  ~HopRef() {
+    if (hop_) --hop_->users;
+  }
+  Hop* get() const { return hop_; }
+  Hop& operator*() const { return *hop_; }
+  Hop* operator->() const { return hop_; }
+  explicit operator bool() const { return hop_ != nullptr; }
+
+ private:
+  Hop* hop_ = nullptr;
+};
+
+/// A received UDP datagram. `frame` is trimmed to the L4 header in front and to the IP length at its end, its IP and (unless
+/// the protocol says otherwise) L4 checksums verified. Who receives it owns `frame`.
+struct Inbound {
+  Packet* frame = nullptr;
+  uint32_t length = 0;  ///< bytes from the L4 header on, over the whole chain
+  IpAddress source, destination;
+  MacAddress source_mac{};
+  InterfaceId interface = 0;
+  uint8_t tos = 0;  ///< DSCP and ECN
+  uint8_t ttl = 0;
+  Instant now{};
+};
+
+/// A hop and the path's MTU.
+struct Way {
+  Hop* hop = nullptr;
+  uint32_t mtu = 0;
+};
+
+struct StackCore {
+  StackCore(const StackConfig& config_in, FramePool& pool_in, Counters& counters_in);
+  ~StackCore();
+  StackCore(const StackCore&) = delete;
+  StackCore& operator=(const StackCore&) = delete;
+
+  // ---- ways (neighbour.cc) ----
+  /// The hop of a route; never nullptr, made when it is not there.
+  Hop* hop(const Route& route);
+  /// The way to answer a frame: by the routing table where that leads back to the interface it came in by (its next hop
+  /// learns the frame's source MAC while it has none), else straight back to that MAC.
+  Way route_back(InterfaceId arrived_by, const IpAddress& remote, const MacAddress& source_mac);
+  /// Longest prefix; nullptr: none.
+  const RouteEntry* find_route(const IpAddress& remote, std::optional<InterfaceId> only) const;
+  void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);
+  std::vector<Stack::Unresolved> take_unresolved();
+  void set_interface(InterfaceId id, const Interface& info);
+  void remove_interface(InterfaceId id);
+
+  // ---- sending (egress.cc) ----
+  /// `tos` without ECN bits set by the segment; `ttl` 0 means 64.
+  void make_template(const Hop& hop, const IpAddress& local, const IpAddress& remote, Protocol protocol, uint8_t tos,
+                     uint8_t ttl, HeaderTemplate& out) const;
+  /// Owns `frame`, a whole one from Ethernet on: to the interface's queue, or parked while the neighbour is unknown.
+  void transmit(Packet* frame, Hop& hop);
+  const Interface& of(const Hop& hop) const { return interfaces[hop.interface].info; }
+  /// TCP holds back new data while this is true.
+  bool tx_full(const Hop& hop) const { return interfaces[hop.interface].tx.size() > Stack::kTxBacklog; }
+
+  // ---- receiving (ingress.cc) ----
+  void on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now);
+
+  // ---- readiness ----
+  /// Sockets that the layer above does not know of yet, or no longer, are not listed.
+  void mark_ready(StackSocket& socket, uint32_t edges) {
+    if (!socket.owner) return;
+    socket.edges |= edges;
+    if (socket.listed || socket.edges == 0) return;
+    socket.listed = true;
+    socket.next_ready = nullptr;
+    (ready_head ? ready_tail->next_ready : ready_head) = &socket;
+    ready_tail = &socket;
+  }
+  StackSocket* take_ready() {
+    StackSocket* s = ready_head;
+    if (!s) return nullptr;
+    ready_head = s->next_ready;
+    s->next_ready = nullptr;
+    s->listed = false;
+    return s;
+  }
+  /// Before a socket is destroyed, or when nobody listens to it any more.
+  void unlist(StackSocket& socket);
+
+  /// An empty buffer; nullptr, counted, when there is none.
+  Packet* new_frame() {
+    Packet* p = pool.take();
+    if (!p) counters.add(Counter::no_frame);
+    return p;
+  }
+  void count(Counter c, uint64_t n = 1) { counters.add(c, n); }
+  /// Drops a frame with its reason.
+  void drop(Packet* frame, Counter reason) {
+    counters.add(reason);
+    FramePool::release(frame);
+  }
+
+  struct InterfaceState {
+    Interface info;
+    bool present = false;
+    PacketQueue tx;
+  };
+  struct HopKey {
+    InterfaceId interface;
+    IpAddress address;
+    bool operator==(const HopKey&) const = default;
+  };
+  struct HopHash {
+    uint64_t secret;
+    size_t operator()(const HopKey& k) const {
+      return static_cast<size_t>(hash_tuple({k.address, k.interface}, {}, secret));
+    }
+  };
+
+  StackConfig config;
+  FramePool& pool;
+  Counters& counters;
+  std::array<InterfaceState, kMaxInterfaces> interfaces{};
+  std::vector<RouteEntry> routes;  ///< longest prefix first
+  std::unordered_map<HopKey, std::unique_ptr<Hop>, HopHash> hops;
+  std::vector<Hop*> waiting_hops;  ///< those with parked frames
+  uint32_t parked_total = 0;
+  size_t sweep_hops_at = kSweepHops;
+  std::vector<Stack::FlowChange> flow_changes;
+  StackSocket* ready_head = nullptr;
+  StackSocket* ready_tail = nullptr;
+  Instant now{};              ///< of the pass that runs
+  uint64_t buffered = 0;      ///< bytes in all sockets' queues; at most config.max_buffered (TCP and UDP keep it)
+  std::unique_ptr<TcpLayer> tcp;
+  std::unique_ptr<UdpLayer> udp;
+
+  static constexpr size_t kSweepHops = 4096;
+
+ private:
+  Hop* find_or_make_hop(InterfaceId id, const IpAddress& address);
+  void sweep_hops();
+  void resolve(Hop& hop, const MacAddress& mac);
+};
+
+struct Stack::Core : StackCore {
+  using StackCore::StackCore;
+};
+
+}  // namespace accel
