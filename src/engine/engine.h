@@ -1,0 +1,174 @@
+// Who does the work: one worker per process (stack + ports behind one lock), path selection, steering, sleeping and
+// the housekeeping thread. The layer above (posix) includes this header only.
+//
+// A call on an accelerated socket is:   Pass pass(engine);  ... stack calls ...  (~Pass sends frames, wakes others)
+// A call that blocks is:                while (!done) { woke = engine.wait(pass, request); ... }
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/instant.h"
+#include "base/ip.h"
+#include "base/result.h"
+#include "stack/stack.h"
+
+namespace accel {
+
+enum class PathKind : uint8_t { kUndecided, kKernel, kXdp, kMlx5, kIwarp };
+
+enum class Reason : uint8_t {
+#define REASON(name, text) name,
+#include "engine/reasons.def"
+#undef REASON
+};
+const char* reason_text(Reason r);
+const char* path_name(PathKind p);  ///< "kernel", "xdp", "mlx5", "iwarp", "undecided"
+
+/// What rules in the configuration speak of ("role").
+enum class Role : uint8_t { kTcpServer, kTcpClient, kUdpReceiver, kUdpSender, kUdpConnect };
+
+/// The outcome of path selection: a path, why, and for an accelerated one where frames go.
+struct PathChoice {
+  PathKind path = PathKind::kKernel;
+  Reason reason = Reason::not_decided;
+  Route route;
+  bool accelerated() const { return path == PathKind::kXdp || path == PathKind::kMlx5; }
+};
+
+/// What selection needs to know of a socket.
+struct FlowRequest {
+  Role role = Role::kTcpClient;
+  Endpoint local;         ///< address may be any(), port 0
+  Endpoint remote;        ///< for clients, senders and connected UDP
+  int bound_ifindex = 0;  ///< SO_BINDTODEVICE
+  uint32_t mark = 0;      ///< SO_MARK
+  uint8_t tos = 0;
+};
+
+class Engine;
+
+/// The worker's lock, held; entering polls the ports once (not if they were polled within the last microsecond by the
+/// same thread's last pass). Leaving flushes, transmits, steers what changed, gives `edges` to the notifier and wakes sleepers whose
+/// condition holds. Not recursive: a signal handler's socket call that finds its own thread inside waits for nothing: see
+/// Engine::inside().
+class Pass {
+ public:
+  enum class Polling { kYes, kNo };
+  explicit Pass(Engine& engine, Polling polling = Polling::kYes);
+  ~Pass();
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  Instant now() const { return now_; }
+  Stack& stack();
+  Engine& engine() { return engine_; }
+
+ private:
+  friend class Engine;
+  Engine& engine_;
+  Instant now_;
+};
+
+enum class Woke : uint8_t {
+  kReady,     ///< the condition holds (evaluated under the lock)
+  kDeadline,  ///< the deadline passed
+  kSignal,    ///< a handler ran: the caller returns EINTR, or waits again when signal_restarts() says so
+  kKernel,    ///< one of kernel_fds has revents
+};
+
+/// What a thread waits for. The condition is called under the lock, by this thread and by others, and must be cheap.
+struct WaitRequest {
+  bool (*condition)(void* context) = nullptr;
+  void* context = nullptr;
+  Instant deadline = kNever;
+  const sigset_t* sigmask = nullptr;     ///< as ppoll's: in force while asleep, signals pending under it end the wait
+  std::span<pollfd> kernel_fds{};        ///< kernel descriptors to wait for as well; revents are filled when kKernel
+  bool may_spin = true;
+};
+
+/// A listener or bound UDP socket over every interface that its address covers; follows address changes.
+struct BoundFlow;
+
+class Engine {
+ public:
+  /// The process's engine, or nullptr when there is none (yet). One load.
+  static Engine* get() { return instance_.load(std::memory_order_acquire); }
+  /// Opens it at the first need: configuration, netlink snapshot, housekeeping thread; ports open when a route needs them.
+  /// nullptr when this process stays on the kernel; `why` then says why. Not to be called from a signal handler.
+  static Engine* open(Reason* why);
+
+  Stack& stack();
+
+  /// What the layer above does with edges: called under the lock, once per changed socket, with its owner.
+  using Notifier = void (*)(void* owner, uint32_t edges);
+  void set_notifier(Notifier n);
+
+  /// True when the calling thread holds the lock (a signal handler interrupted a pass): its call must go without.
+  bool inside() const;
+
+  // ---- paths (call with a Pass) ----
+  PathChoice choose(const FlowRequest& request);
+  /// Steers, then opens. On failure the choice's path turns to kKernel with the reason, and the error is what the stack said.
+  Result<TcpConn*> connect(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
+                           const TcpSettings& settings, void* owner);
+  /// Listens on every accelerated interface that `local` covers. choice.path is kKernel when there is none.
+  Result<BoundFlow*> listen(Pass& pass, PathChoice& choice, const Endpoint& local, bool v6_only, bool reuse_port,
+                            uint32_t backlog, const TcpSettings& settings, int bound_ifindex, void* owner);
+  Result<BoundFlow*> bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote, bool v6_only,
+                              int bound_ifindex, void* owner);
+  TcpListener* listener(BoundFlow& flow);
+  UdpPcb* udp(BoundFlow& flow);
+  void reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote);
+  void close(Pass& pass, BoundFlow* flow);
+  /// The route to a destination that an unconnected UDP socket sends to; cached, followed by netlink.
+  PathChoice choose_udp_destination(const FlowRequest& request);
+  /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide early.
+  PathChoice covers(const FlowRequest& request);
+
+  // ---- waiting ----
+  /// Spins for a while (adaptive), then sleeps in the kernel on the ports, request.kernel_fds and a wake eventfd. The pass's
+  /// lock is released meanwhile and held again on return; pass.now() is fresh.
+  Woke wait(Pass& pass, WaitRequest& request);
+  /// Signals: the handlers' trampolines (posix/signals.cc) report here, on the thread that ran them.
+  static void signal_ran(bool restarts);
+  /// Of the handlers that ran in this thread since its wait began: had all of them SA_RESTART?
+  static bool signal_restarts();
+  /// A condition may have changed by other means than packets (shutdown, close, another thread's call): wakes as needed.
+  void touch() { touched_ = true; }
+
+  // ---- hand-back (DESIGN 9) ----
+  /// Moves a connection into `shadow`, an unconnected kernel TCP socket of the same family, with TCP_REPAIR; `conn` is gone
+  /// on success. Errors: EPERM (no CAP_NET_ADMIN), ENOTCONN and others: the connection is then untouched.
+  Result<void> hand_back(Pass& pass, TcpConn* conn, int shadow);
+
+  // ---- process life ----
+  /// Around fork(): the lock is held across it, so the child has a consistent copy.
+  void before_fork();
+  void after_fork_in_parent();
+  /// The child owns nothing of it: drops descriptors and mappings without a packet, and instance() is nullptr again.
+  static void after_fork_in_child();
+  /// At exit, exec and fatal signals: hands back what is not delivered; else waits for it, at most `limit`.
+  void finish(Duration limit);
+
+  // ---- for statistics ----
+  Counters& counters();
+  uint32_t interface_count() const;
+  const PortInfo* port_info(InterfaceId id) const;
+  PathKind port_kind(InterfaceId id) const;
+
+ private:
+  friend class Pass;
+  Engine();
+  ~Engine();
+  static std::atomic<Engine*> instance_;
+  bool touched_ = false;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace accel

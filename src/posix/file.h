@@ -1,0 +1,92 @@
+// What a descriptor of ours stands for. One File serves every dup of it; a set of epoll is a File too.
+//
+// Everything here is under the engine's lock (a Pass), but for FdTable::owns(), which is one load.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/ip.h"
+#include "engine/engine.h"
+
+namespace accel::posix {
+
+class EpollItem;  // posix/epoll_set.h: one membership of a file in one set
+
+enum class FileKind : uint8_t { kTcp, kUdp, kEpoll };
+
+class File {
+ public:
+  explicit File(FileKind kind) : kind_(kind) {}
+  virtual ~File() = default;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  FileKind kind() const { return kind_; }
+  /// EPOLL* bits as of now (EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM), the
+  /// shadow's not included.
+  virtual uint32_t readiness() = 0;
+  /// A kernel descriptor that must be watched as well, since the kernel may have something for this file (a listener's or a UDP
+  /// socket's shadow, a set's real epoll descriptor); -1: none.
+  virtual int kernel_fd() = 0;
+  /// The last descriptor of this process is closed. The object is destroyed by release() once nobody uses it.
+  virtual void on_last_close(Pass& pass) = 0;
+
+  /// References: one for each descriptor in the table and one for each call in progress that may block.
+  void retain() { ++references_; }
+  void release() {
+    if (--references_ == 0) delete this;
+  }
+
+  int descriptors = 0;          ///< entries of the table that name this file
+  bool closed = false;          ///< on_last_close has run: blocked calls give up as the kernel's do
+  EpollItem* watches = nullptr; ///< memberships, linked through EpollItem::next_of_file
+
+  /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
+  void notify(uint32_t edges);
+
+ private:
+  FileKind kind_;
+  int references_ = 0;
+};
+
+/// Descriptors to files. owns(): lock-free; find(): under the lock, and the answer stays true while it is held.
+class FdTable {
+ public:
+  /// True when calls on `fd` must come to posix. Any int, also negative.
+  bool owns(int fd) const {
+    return static_cast<unsigned>(fd) < size_ && slots_[fd].load(std::memory_order_acquire) != nullptr;
+  }
+  File* find(int fd) const {
+    return static_cast<unsigned>(fd) < size_ ? slots_[fd].load(std::memory_order_relaxed) : nullptr;
+  }
+  /// Names `file` by `fd` (which must be free in the table); retains it. False: fd is beyond the table (stays on the kernel).
+  bool insert(int fd, File* file);
+  /// Takes the entry out; runs on_last_close when it was the last. Does not close the kernel's descriptor.
+  void erase(int fd, Pass& pass);
+  /// Takes every entry of `file` out without on_last_close: from now on the kernel serves these descriptors.
+  void forget(File* file);
+  /// Calls visit for each descriptor in [first, last].
+  template <class F>
+  void for_each(int first, int last, F visit) const;
+  /// Maps the table (address space only) for RLIMIT_NOFILE's hard limit, at most 2^20. Idempotent.
+  void open();
+  int size() const { return static_cast<int>(size_); }
+
+ private:
+  std::atomic<File*>* slots_ = nullptr;
+  unsigned size_ = 0;
+};
+
+template <class F>
+void FdTable::for_each(int first, int last, F visit) const {
+  for (int fd = first < 0 ? 0 : first; fd <= last && static_cast<unsigned>(fd) < size_; ++fd)
+    if (File* f = find(fd)) visit(fd, f);
+}
+
+extern FdTable fds;
+
+/// EPOLL* bits for Ready bits.
+uint32_t epoll_bits(uint32_t ready);
+
+}  // namespace accel::posix

@@ -1,0 +1,66 @@
+// A TCP or UDP socket of ours over its shadow (DESIGN 4): what is common to both.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "posix/file.h"
+
+namespace accel::posix {
+
+/// A call's flags that do not change while it runs.
+struct CallFlags {
+  int msg = 0;              ///< MSG_*
+  bool nonblocking = false; ///< O_NONBLOCK or MSG_DONTWAIT
+};
+
+class Socket : public File {
+ public:
+  Socket(FileKind kind, int fd, int domain, int type) : File(kind), fd_(fd), domain_(domain), type_(type) {}
+
+  /// A descriptor of the shadow. Any one that is still open: updated when a dup outlives the first.
+  int shadow() const { return fd_; }
+  void set_shadow(int fd) { fd_ = fd; }
+  int domain() const { return domain_; }  ///< AF_INET or AF_INET6
+  bool v6() const { return domain_ == AF_INET6; }
+
+  virtual Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) = 0;
+  virtual Result<int> connect(Pass& pass, const sockaddr* address, socklen_t length) = 0;
+  virtual Result<int> listen(Pass& pass, int backlog) = 0;
+  virtual Result<int> accept(Pass& pass, sockaddr* address, socklen_t* length, int flags) = 0;
+  virtual Result<int> shutdown(Pass& pass, int how) = 0;
+  virtual Result<int> getsockname(Pass& pass, sockaddr* address, socklen_t* length) = 0;
+  virtual Result<int> getpeername(Pass& pass, sockaddr* address, socklen_t* length) = 0;
+  virtual Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) = 0;
+  virtual Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) = 0;
+  virtual Result<int> ioctl(Pass& pass, unsigned long request, void* argument) = 0;
+  virtual Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) = 0;
+  virtual Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) = 0;
+
+  /// O_NONBLOCK as the shadow has it (it is the truth: shared by dups and by fork); cached, refreshed by F_SETFL/FIONBIO.
+  bool nonblocking = false;
+  Duration receive_timeout{0};  ///< SO_RCVTIMEO; 0: none
+  Duration send_timeout{0};     ///< SO_SNDTIMEO
+
+  PathChoice choice;  ///< the path and why, for `accel stat`
+  virtual Endpoint local_endpoint() const = 0;
+  virtual Endpoint remote_endpoint() const = 0;
+
+  /// Gives the socket up to the kernel for good: it leaves the table, its shadow serves. Live connections are handed back first
+  /// (errors as Engine::hand_back, socket untouched).
+  virtual Result<void> to_kernel(Pass& pass, Reason reason) = 0;
+
+ private:
+  int fd_;
+  int domain_;
+  int type_;
+};
+
+/// Socket behind a descriptor, or nullptr (not ours, or a set). Under a Pass.
+Socket* find_socket(int fd);
+
+/// sockaddr <-> Endpoint. Errors: EINVAL (short), EAFNOSUPPORT. IPv4 in an AF_INET6 address is taken as mapped.
+Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain);
+/// Writes at most *length bytes and sets *length to the full size, as accept(2) does. domain AF_INET6 shows IPv4 as mapped.
+void to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length, uint32_t scope = 0);
+
+}  // namespace accel::posix
