@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "base/config.h"
 #include "base/instant.h"
 #include "base/ip.h"
 #include "base/result.h"
@@ -29,9 +30,6 @@ enum class Reason : uint8_t {
 };
 const char* reason_text(Reason r);
 const char* path_name(PathKind p);  ///< "kernel", "xdp", "mlx5", "iwarp", "undecided"
-
-/// What rules in the configuration speak of ("role").
-enum class Role : uint8_t { kTcpServer, kTcpClient, kUdpReceiver, kUdpSender, kUdpConnect };
 
 /// The outcome of path selection: a path, why, and for an accelerated one where frames go.
 struct PathChoice {

@@ -1,0 +1,75 @@
+// What the operator wants of this process: the file /etc/libaccel.toml or $ACCEL_CONFIG, then the
+// environment's ACCEL_*.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ip.h"
+#include "base/settings.h"
+
+namespace accel {
+
+/// What rules in the configuration speak of ("role").
+enum class Role : uint8_t { kTcpServer, kTcpClient, kUdpReceiver, kUdpSender, kUdpConnect };
+template <>
+inline constexpr std::array<std::string_view, 5> kWords<Role>{"tcp_server", "tcp_client", "udp_receiver",
+                                                              "udp_sender", "udp_connect"};
+
+/// [[application.rule]]: what is left out matches everything.
+struct Rule {
+  std::optional<Role> role;
+  IpAddress prefix;           ///< with prefix_length 0: any address of either family
+  uint8_t prefix_length = 0;  ///< bits of the 128 (IPv4: 96 + its own)
+  uint16_t first_port = 0;
+  uint16_t last_port = 65535;
+  std::optional<Path> path;
+  std::optional<Iwarp> iwarp;
+  bool matches(Role r, const Endpoint& e) const;
+};
+
+struct Config {
+  Settings settings;
+  std::vector<Rule> rules;  ///< of the application that matched; the first match wins
+  Iwarp iwarp = Iwarp::kOff;
+  bool disabled = false;    ///< ACCEL_DISABLE=1: nothing is accelerated in this process
+  bool misread = false;     ///< something was not understood: settings.path is kKernel and there are no rules
+  std::string file;         ///< the file that was read, or ""
+  std::string application;  ///< name of the application that matched, or ""
+
+  /// `endpoint` is the local end for servers and receivers, the remote end for the others.
+  Path path_for(Role role, const Endpoint& endpoint) const;
+  Iwarp iwarp_for(Role role, const Endpoint& endpoint) const;
+  /// Whether the setting `devices` lets us use this netdev.
+  bool device_allowed(std::string_view netdev) const;
+};
+
+/// This process's configuration: loaded at the first call (no earlier than the first Internet socket needs
+/// it), the same ever after, also in children made by fork. Thread-safe without a lock that a fork could
+/// leave held. Not for signal handlers.
+const Config& config();
+
+// ---- the parts, for tests and tools ----
+
+struct ConfigSource {
+  std::vector<std::string> programs;  ///< names by which this program is known (argv[0], executable)
+  std::string user_id;                ///< $ACCEL_APP_ID
+  std::string file;                   ///< "" reads none
+  bool file_must_exist = false;       ///< named by $ACCEL_CONFIG
+  std::function<const char*(const char*)> env = [](const char*) { return nullptr; };
+};
+
+/// Never fails: what is wrong is added to `problems`, one line each ("FILE:LINE: ... allowed: ...").
+Config load_config(const ConfigSource& source, std::vector<std::string>& problems);
+
+/// The source that config() uses.
+ConfigSource process_source();
+
+/// An ACCEL_* variable as it was when the program began (programs overwrite their environment for
+/// setproctitle); nullptr in a setuid process.
+const char* environment(const char* name);
+
+}  // namespace accel
