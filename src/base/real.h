@@ -1,0 +1,93 @@
+// libc itself. Inside the preloaded library the plain names (recv, close ...) are our own wrappers, so every
+// layer calls libc through here: real.recv(fd, data, size, flags), with libc's result and errno.
+//
+// An entry starts as a stub that finds the function behind us (dlsym RTLD_NEXT) and replaces itself: calls
+// arrive before our constructor, from other libraries' constructors and from inside malloc. The stubs are
+// constant-initialised and allocate nothing. In an ordinary executable (unit tests) the same look-up finds
+// libc's.
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include <atomic>
+#include <type_traits>
+
+namespace accel {
+
+template <class Signature>
+class RealCall;
+
+/// A pointer to libc's function, called as the function is.
+template <class R, class... P>
+class RealCall<R(P...)> {
+ public:
+  using Pointer = R (*)(P...);
+  constexpr explicit RealCall(Pointer stub) : pointer_(stub) {}
+  R operator()(P... arguments) const { return get()(arguments...); }
+  Pointer get() const { return pointer_.load(std::memory_order_relaxed); }
+  void set(Pointer function) { pointer_.store(function, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<Pointer> pointer_;
+};
+
+template <class R, class... P>
+class RealCall<R(P..., ...)> {
+ public:
+  using Pointer = R (*)(P..., ...);
+  constexpr explicit RealCall(Pointer stub) : pointer_(stub) {}
+  template <class... More>
+  R operator()(P... arguments, More... more) const {
+    return get()(arguments..., more...);
+  }
+  Pointer get() const { return pointer_.load(std::memory_order_relaxed); }
+  void set(Pointer function) { pointer_.store(function, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<Pointer> pointer_;
+};
+
+/// The stubs' signatures, one for each name of real.def.
+namespace real_stub {
+#define REAL(result, name, parameters, arguments) result name parameters;
+#include "base/real.def"
+#undef REAL
+int open(const char* path, int flags, ...);
+int openat(int directory, const char* path, int flags, ...);
+int fcntl(int fd, int command, ...);
+int ioctl(int fd, unsigned long request, ...);
+long syscall(long number, ...);
+}  // namespace real_stub
+
+struct RealCalls {
+#define REAL(result, name, parameters, arguments) RealCall<result parameters> name{real_stub::name};
+#include "base/real.def"
+#undef REAL
+  RealCall<int(const char* path, int flags, ...)> open{real_stub::open};
+  RealCall<int(int directory, const char* path, int flags, ...)> openat{real_stub::openat};
+  RealCall<int(int fd, int command, ...)> fcntl{real_stub::fcntl};
+  RealCall<int(int fd, unsigned long request, ...)> ioctl{real_stub::ioctl};
+  RealCall<long(long number, ...)> syscall{real_stub::syscall};
+};
+
+extern RealCalls real;
+
+/// libc's own `name`, past the wrappers of this library; ENOSYS's stand-in is nullptr. Allocates nothing when
+/// it is found.
+void* find_real(const char* name);
+
+/// Resolves every entry now, so that later calls (from signal handlers, say) meet no dynamic linker.
+void resolve_real();
+
+}  // namespace accel
