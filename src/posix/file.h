@@ -1,6 +1,7 @@
 // What a descriptor of ours stands for. One File serves every dup of it; a set of epoll is a File too.
 //
-// Everything here is under the engine's lock (a Pass), but for FdTable::owns(), which is one load.
+// Everything here is under the lock of posix/guard.h (the engine's Pass once there is an engine), but for FdTable::owns(), which is
+// one load.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,9 @@ class File {
   /// A kernel descriptor that must be watched as well, since the kernel may have something for this file (a listener's or a UDP
   /// socket's shadow, a set's real epoll descriptor); -1: none.
   virtual int kernel_fd() = 0;
-  /// The last descriptor of this process is closed. The object is destroyed by release() once nobody uses it.
-  virtual void on_last_close(Pass& pass) = 0;
+  /// The last descriptor of this process is closed. The object is destroyed by release() once nobody uses it. `pass` is nullptr
+  /// while the process has no engine (nothing is accelerated yet).
+  virtual void on_last_close(Pass* pass) = 0;
 
   /// References: one for each descriptor in the table and one for each call in progress that may block.
   void retain() { ++references_; }
@@ -39,11 +41,17 @@ class File {
   }
 
   int descriptors = 0;          ///< entries of the table that name this file
+  int recent_fd = -1;           ///< one that was entered last: where to look first
   bool closed = false;          ///< on_last_close has run: blocked calls give up as the kernel's do
   EpollItem* watches = nullptr; ///< memberships, linked through EpollItem::next_of_file
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
   void notify(uint32_t edges);
+  /// The last descriptor is closed: takes this file out of every set that watches it (posix/epoll_set.cc; called by FdTable::erase).
+  void leave_sets();
+  /// The kernel serves the descriptors from now on: sets that watch this file watch the kernel's descriptor instead
+  /// (posix/epoll_set.cc; called by FdTable::forget).
+  void move_watches_to_kernel();
 
  private:
   FileKind kind_;
@@ -63,7 +71,7 @@ class FdTable {
   /// Names `file` by `fd` (which must be free in the table); retains it. False: fd is beyond the table (stays on the kernel).
   bool insert(int fd, File* file);
   /// Takes the entry out; runs on_last_close when it was the last. Does not close the kernel's descriptor.
-  void erase(int fd, Pass& pass);
+  void erase(int fd, Pass* pass);
   /// Takes every entry of `file` out without on_last_close: from now on the kernel serves these descriptors.
   void forget(File* file);
   /// Calls visit for each descriptor in [first, last].

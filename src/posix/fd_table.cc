@@ -1,0 +1,62 @@
+// Descriptors to files: an array of pointers as long as RLIMIT_NOFILE allows, of which only the touched pages
+// exist.
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "posix/file.h"
+
+namespace accel::posix {
+
+FdTable fds;
+
+void FdTable::open() {
+  if (slots_ != nullptr) return;
+  constexpr rlim_t kMost = 1u << 20;
+  rlimit limit{};
+  rlim_t entries = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::min(limit.rlim_max, kMost) : 1024;
+  void* memory = mmap(nullptr, entries * sizeof(*slots_), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return;  // size 0: every descriptor stays the kernel's
+  slots_ = static_cast<std::atomic<File*>*>(memory);
+  std::atomic_ref(size_).store(static_cast<unsigned>(entries), std::memory_order_release);
+}
+
+bool FdTable::insert(int fd, File* file) {
+  if (static_cast<unsigned>(fd) >= size_) return false;
+  file->retain();
+  ++file->descriptors;
+  file->recent_fd = fd;
+  slots_[fd].store(file, std::memory_order_release);
+  return true;
+}
+
+void FdTable::erase(int fd, Pass* pass) {
+  File* file = find(fd);
+  if (file == nullptr) return;
+  slots_[fd].store(nullptr, std::memory_order_release);
+  if (--file->descriptors == 0) {
+    file->leave_sets();
+    file->closed = true;
+    file->on_last_close(pass);
+  }
+  file->release();
+}
+
+void FdTable::forget(File* file) {
+  if (file->descriptors == 0) return;
+  file->retain();
+  file->move_watches_to_kernel();
+  auto take_out = [&](int fd) {
+    if (find(fd) != file) return;
+    slots_[fd].store(nullptr, std::memory_order_release);
+    --file->descriptors;
+    file->release();
+  };
+  take_out(file->recent_fd);
+  for (int fd = 0; file->descriptors > 0 && fd < size(); ++fd) take_out(fd);
+  file->release();
+}
+
+}  // namespace accel::posix
