@@ -106,8 +106,12 @@ class Engine {
   using Notifier = void (*)(void* owner, uint32_t edges);
   void set_notifier(Notifier n);
 
-  /// True when the calling thread holds the lock (a signal handler interrupted a pass): its call must go without.
-  bool inside() const;
+  /// True from before the calling thread takes the lock until after it has let go (async-signal-safe, one thread-local):
+  /// a signal's handler that finds this is put off until after_unlock.
+  static bool inside();
+  /// Called on a thread each time that it has let go of the lock and is no longer inside(): leaving a Pass, and in wait()
+  /// before it looks at signal_ran() and sleeps.
+  void set_after_unlock(void (*hook)());
 
   // ---- paths (call with a Pass) ----
   PathChoice choose(const FlowRequest& request);

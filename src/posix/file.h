@@ -34,6 +34,19 @@ class File {
   /// while the process has no engine (nothing is accelerated yet).
   virtual void on_last_close(Pass* pass) = 0;
 
+  /// How a file came by fork() (posix/process.h): what its first use in the child must do before anything else.
+  enum class Inherited : uint8_t {
+    kNo,          ///< nothing: made here, or the same in both processes
+    kDormant,     ///< a listener or bound UDP socket: revive() opens it in this process
+    kConnection,  ///< a live connection that the parent's stack carries: claim_connection() moves it to the kernel
+  };
+  Inherited inherited = Inherited::kNo;
+  /// In the child, right after fork(): there is no engine, the stack's objects are gone. Forgets them (without touching the
+  /// descriptors, which parent and child share) and says what the first use must do.
+  virtual Inherited after_fork_in_child() { return Inherited::kNo; }
+  /// Opens in this process's engine what the parent had open: listens, or binds, where the shadow already does.
+  virtual void revive(Pass&) {}
+
   /// References: one for each descriptor in the table and one for each call in progress that may block.
   void retain() { ++references_; }
   void release() {
@@ -47,6 +60,8 @@ class File {
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
   void notify(uint32_t edges);
+  /// kernel_fd() gives another answer from now on (listen(), bind(), connect()): the sets follow.
+  void kernel_fd_changed();
   /// The last descriptor is closed: takes this file out of every set that watches it (posix/epoll_set.cc; called by FdTable::erase).
   void leave_sets();
   /// The kernel serves the descriptors from now on: sets that watch this file watch the kernel's descriptor instead

@@ -2,17 +2,20 @@
 
 #include <pthread.h>
 
+#include "posix/process.h"
+
 namespace accel::posix {
 namespace {
 
 pthread_mutex_t early_lock = PTHREAD_MUTEX_INITIALIZER;
 thread_local bool inside_early [[gnu::tls_model("initial-exec")]] = false;
+std::atomic<void (*)()> after_unlock{nullptr};
 
 }  // namespace
 
 Guard::Guard(Pass::Polling polling) {
   if (Engine* engine = Engine::get()) {
-    if (!engine->inside() && !inside_early) pass_.emplace(*engine, polling);
+    if (!Engine::inside() && !inside_early) pass_.emplace(*engine, polling);
     return;
   }
   if (inside_early) return;
@@ -21,7 +24,7 @@ Guard::Guard(Pass::Polling polling) {
   early_ = true;
   if (Engine* engine = Engine::get()) {  // another thread opened it meanwhile
     leave_early();
-    if (!engine->inside()) pass_.emplace(*engine, polling);
+    if (!Engine::inside()) pass_.emplace(*engine, polling);
   }
 }
 
@@ -34,12 +37,18 @@ void Guard::leave_early() {
   early_ = false;
   pthread_mutex_unlock(&early_lock);
   inside_early = false;
+  if (auto hook = after_unlock.load(std::memory_order_relaxed)) hook();
 }
+
+bool Guard::inside() { return inside_early || Engine::inside(); }
+
+void Guard::set_after_unlock(void (*hook)()) { after_unlock.store(hook, std::memory_order_relaxed); }
 
 Pass* Guard::open_engine(Reason* why) {
   if (pass_) return &*pass_;
   Engine* engine = Engine::open(why);
   if (engine == nullptr) return nullptr;
+  attach_engine(*engine);
   leave_early();
   pass_.emplace(*engine);
   return &*pass_;
