@@ -1,0 +1,234 @@
+"""Two hosts on one machine: network namespaces joined by a veth pair, made and removed by the tests.
+
+    with Lab(queues=1, mtu=1500) as lab:
+        server = lab.near.popen(["redis-server", ...], accel=True)
+        lab.far.run(["redis-benchmark", "-h", lab.near.address, ...])
+
+veth hands over packets whose checksum the sender left to hardware, so checksum and segmentation offloads are turned off at both ends, as a
+wire would have it. Names carry the process's pid: labs may run side by side.
+"""
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PREFIX = "acl"
+_serial = itertools.count()
+
+
+def build_dir():
+    """The build under test: $ACCEL_BUILD, else build-release."""
+    return pathlib.Path(os.environ.get("ACCEL_BUILD", ROOT / "build-release"))
+
+
+def library():
+    return str(build_dir() / "lib" / "libaccel.so")
+
+
+def accel_environment(extra=None, require=True):
+    """Variables that preload libaccel; `require`: a socket that cannot be accelerated is an error."""
+    env = dict(os.environ, LD_PRELOAD=library(), ACCEL_CONFIG="/dev/null")
+    if require:
+        env["ACCEL_REQUIRE"] = "1"
+    env.update(extra or {})
+    return env
+
+
+class CommandFailed(AssertionError):
+    """A command ended with another status than 0; its output is in the text."""
+
+
+def sh(*words, check=True):
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if check and done.returncode:
+        raise CommandFailed(f"{' '.join(words)}: exit {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Host:
+    """One namespace: `address`, `address6`, `device`."""
+
+    def __init__(self, lab, name, number):
+        self.lab, self.name, self.number = lab, name, number
+        self.device = f"veth{number}"
+        self.address, self.address6 = f"10.77.0.{number}", f"fd77::{number}"
+        self._children = []
+
+    def popen(self, command, accel=False, env=None, require=True, **options):
+        """Starts a program in the namespace; it is ended with the lab. accel: preloaded with libaccel."""
+        variables = accel_environment(env, require) if accel else dict(os.environ, **(env or {}))
+        # nsenter itself must not be preloaded: env sets the variables after it.
+        assignments = [f"{k}={v}" for k, v in variables.items() if os.environ.get(k) != v]
+        words = ["nsenter", f"--net=/run/netns/{self.name}", "env", *assignments, *map(str, command)]
+        options.setdefault("stdin", subprocess.DEVNULL)
+        child = subprocess.Popen(words, preexec_fn=_die_with_parent, **options)
+        self._children.append(child)
+        return child
+
+    def run(self, command, accel=False, env=None, require=True, timeout=120, check=True):
+        """Runs a program to its end; returns what it wrote (stdout and stderr together)."""
+        child = self.popen(command, accel, env, require, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            output, _ = child.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            output, _ = child.communicate()
+            raise CommandFailed(f"{' '.join(map(str, command))}: not done after {timeout} s\n{output}") from None
+        if check and child.returncode:
+            raise CommandFailed(f"{' '.join(map(str, command))}: exit {child.returncode}\n{output}")
+        return output
+
+    def stop(self, child, how=signal.SIGTERM, timeout=20):
+        """Ends a program that popen() started and waits for it; returns its status."""
+        if child.poll() is None:
+            child.send_signal(how)
+        try:
+            return child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            raise CommandFailed(f"{child.args}: did not end on {how!r} within {timeout} s") from None
+
+    def stop_all(self):
+        for child in self._children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+            for pipe in (child.stdin, child.stdout, child.stderr):
+                if pipe:
+                    pipe.close()
+        self._children.clear()
+
+    def ip(self, *words, check=True):
+        return sh("ip", "-n", self.name, *words, check=check)
+
+    def enter(self, *words, check=True):
+        return sh("nsenter", f"--net=/run/netns/{self.name}", *words, check=check)
+
+    def wait_for_listener(self, port, child=None, timeout=30, kind="t"):
+        """Waits until something listens on a port (the shadow does, accelerated or not)."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            if child is not None and child.poll() is not None:
+                raise CommandFailed(f"{child.args} ended with {child.returncode} before it listened on {port}")
+            if self.enter("ss", "-Hln" + kind, f"sport = :{port}").strip():
+                return
+            time.sleep(0.02)
+        raise CommandFailed(f"nothing listened on port {port} within {timeout} s")
+
+    def kernel_packets(self):
+        """What the kernel's own stack carried: TCP segments in + out, UDP datagrams in + out, both families."""
+        text = self.enter("cat", "/proc/net/snmp", "/proc/net/snmp6")
+        lines = text.splitlines()
+        values = {}
+        for head, row in zip(lines, lines[1:]):
+            for protocol in ("Tcp:", "Udp:"):
+                if head.startswith(protocol) and row.startswith(protocol) and not head.split()[1].lstrip("-").isdigit():
+                    values.update({protocol + k: int(v) for k, v in zip(head.split()[1:], row.split()[1:])})
+        for line in lines:
+            if line.startswith("Udp6"):
+                key, number = line.split()
+                values[key] = int(number)
+        return {
+            "tcp": values["Tcp:InSegs"] + values["Tcp:OutSegs"],
+            "udp": values["Udp:InDatagrams"] + values["Udp:OutDatagrams"] + values["Udp6InDatagrams"] + values["Udp6OutDatagrams"],
+        }
+
+    def wire_packets(self):
+        """Frames that crossed the device, in + out."""
+        stats = json.loads(self.ip("-s", "-j", "link", "show", "dev", self.device))[0]["stats64"]
+        return stats["rx"]["packets"] + stats["tx"]["packets"]
+
+    def accelerated(self):
+        """Flows and program on the device: True while an XDP program is attached."""
+        return '"xdp"' in self.ip("-j", "-d", "link", "show", "dev", self.device)
+
+    def xdp_left(self, timeout=10):
+        """Waits for the XDP program to go (the kernel detaches it asynchronously); True when it stayed."""
+        end = time.monotonic() + timeout
+        while self.accelerated():
+            if time.monotonic() > end:
+                return True
+            time.sleep(0.02)
+        return False
+
+
+class Lab:
+    """near and far, joined by one cable."""
+
+    def __init__(self, queues=1, mtu=1500, routes=()):
+        self.queues, self.mtu = queues, mtu
+        tag = f"{PREFIX}{os.getpid()}x{next(_serial)}"
+        self.near, self.far = Host(self, tag + "n", 1), Host(self, tag + "f", 2)
+        self.hosts = (self.near, self.far)
+        self._directory = None
+
+    @property
+    def directory(self):
+        """A scratch folder that goes with the lab."""
+        if self._directory is None:
+            self._directory = tempfile.mkdtemp(prefix="accel-lab-")
+        return pathlib.Path(self._directory)
+
+    def other(self, host):
+        return self.far if host is self.near else self.near
+
+    def __enter__(self):
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _make(self):
+        near, far = self.hosts
+        for host in self.hosts:
+            sh("ip", "netns", "add", host.name)
+            host.enter("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0",
+                       "net.ipv6.conf.default.router_solicitations=0")
+            host.ip("link", "set", "lo", "up")
+        q = ["numtxqueues", str(self.queues), "numrxqueues", str(self.queues)]
+        near.ip("link", "add", near.device, *q, "type", "veth", "peer", "name", far.device, *q, "netns", far.name)
+        for host in self.hosts:
+            host.ip("link", "set", host.device, "mtu", str(self.mtu))
+            host.enter("ethtool", "-K", host.device, "tx", "off", "rx", "off", "tso", "off", "gso", "off", "gro", "off")
+            host.ip("addr", "add", f"{host.address}/24", "dev", host.device)
+            host.ip("addr", "add", f"{host.address6}/64", "dev", host.device, "nodad")
+            host.ip("link", "set", host.device, "up")
+        # NAPI at both ends from the start, so that the first XDP program does not change the cable under a measurement.
+        for host in self.hosts:
+            host.enter("ping", "-q", "-c1", "-W5", self.other(host).address)
+
+    def __exit__(self, *_):
+        for host in self.hosts:
+            with contextlib.suppress(Exception):
+                host.stop_all()
+        for host in self.hosts:
+            sh("ip", "netns", "del", host.name, check=False)
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def left_behind():
+    """Namespaces of dead labs, scratch folders, XDP programs on devices of this namespace."""
+    found = []
+    for name in re.findall(rf"^({PREFIX}(\d+)x\S+)", sh("ip", "netns", "list", check=False), re.M):
+        if not os.path.exists(f"/proc/{name[1]}"):
+            found.append(f"namespace {name[0]}")
+    if '"xdp"' in sh("ip", "-j", "-d", "link", "show", check=False):
+        found.append("an XDP program on a device of this host")
+    return found

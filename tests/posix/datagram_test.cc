@@ -1,0 +1,175 @@
+// UDP: bound, connected and not; datagrams below and above the MTU.
+#include <netinet/udp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+#include "posix/far.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+// Returns every datagram to its sender until an empty one comes.
+FAR(udp_echo) {
+  int family = args.empty() ? AF_INET : std::stoi(args[0]);
+  Fd fd = udp_at(here(0, family));
+  near.say(port_of(fd));
+  std::string buffer(1 << 16, '\0');
+  for (;;) {
+    Address from;
+    ssize_t n = recvfrom(fd, buffer.data(), buffer.size(), 0, from.raw(), &from.size);
+    if (n <= 0) break;
+    sendto(fd, buffer.data(), static_cast<size_t>(n), 0, from.raw(), from.size);
+  }
+}
+
+std::string receive(int fd, int flags = 0) {
+  std::string buffer(1 << 16, '\0');
+  EXPECT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+  ssize_t n = recv(fd, buffer.data(), buffer.size(), flags | MSG_DONTWAIT);
+  EXPECT_GE(n, 0) << strerror(errno);
+  buffer.resize(n < 0 ? 0 : static_cast<size_t>(n));
+  return buffer;
+}
+
+TEST(Datagram, ConnectedEcho) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_socket();
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  for (size_t size : {1u, 14u, 64u, 1472u, 1473u, 8000u, 60000u}) {
+    std::string sent = pattern(size, static_cast<uint32_t>(size));
+    ASSERT_EQ(send(fd, sent.data(), sent.size(), 0), static_cast<ssize_t>(size));
+    EXPECT_EQ(receive(fd), sent) << size;
+  }
+  send(fd, "", 0, 0);
+  far.finish();
+}
+
+TEST(Datagram, ConnectedEchoOverIpv6) {
+  Far far("udp_echo", {std::to_string(AF_INET6)});
+  Address to = there(static_cast<uint16_t>(far.number()), AF_INET6);
+  Fd fd = udp_socket(AF_INET6);
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  for (size_t size : {1u, 1452u, 4000u}) {
+    std::string sent = pattern(size);
+    ASSERT_EQ(send(fd, sent.data(), sent.size(), 0), static_cast<ssize_t>(size));
+    EXPECT_EQ(receive(fd), sent) << size;
+  }
+  send(fd, "", 0, 0);
+  far.finish();
+}
+
+TEST(Datagram, UnconnectedKnowsTheSender) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_at(here());
+  ASSERT_EQ(sendto(fd, "abc", 3, 0, to.raw(), to.size), 3);
+  ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
+  int waiting = 0;
+  EXPECT_EQ(ioctl(fd, FIONREAD, &waiting), 0);
+  EXPECT_EQ(waiting, 3);
+  char buffer[8];
+  Address from;
+  EXPECT_EQ(recvfrom(fd, buffer, sizeof(buffer), 0, from.raw(), &from.size), 3);
+  EXPECT_EQ(from.port(), to.port());
+  EXPECT_EQ(from.size, sizeof(sockaddr_in));
+  sendto(fd, "", 0, 0, to.raw(), to.size);
+  far.finish();
+}
+
+TEST(Datagram, TruncationIsTold) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_socket();
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  send(fd, "0123456789", 10, 0);
+  ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
+  char small[4];
+  iovec v{small, sizeof(small)};
+  msghdr m{};
+  m.msg_iov = &v;
+  m.msg_iovlen = 1;
+  EXPECT_EQ(recvmsg(fd, &m, MSG_PEEK), 4);
+  EXPECT_TRUE(m.msg_flags & MSG_TRUNC);
+  EXPECT_EQ(recv(fd, small, sizeof(small), MSG_TRUNC), 10);
+  EXPECT_EQ(recv(fd, small, sizeof(small), MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  send(fd, "", 0, 0);
+  far.finish();
+}
+
+TEST(Datagram, PacketInfoAndTtlCome) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_at(any());
+  set_option(fd, IPPROTO_IP, IP_PKTINFO, 1);
+  set_option(fd, IPPROTO_IP, IP_RECVTTL, 1);
+  ASSERT_EQ(sendto(fd, "q", 1, 0, to.raw(), to.size), 1);
+  ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
+  char byte;
+  iovec v{&byte, 1};
+  alignas(cmsghdr) char control[256];
+  msghdr m{};
+  m.msg_iov = &v;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof(control);
+  ASSERT_EQ(recvmsg(fd, &m, 0), 1);
+  bool info = false, ttl = false;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+    if (c->cmsg_level != IPPROTO_IP) continue;
+    if (c->cmsg_type == IP_PKTINFO) {
+      in_pktinfo p;
+      memcpy(&p, CMSG_DATA(c), sizeof(p));
+      Address mine = here();
+      info = p.ipi_addr.s_addr == reinterpret_cast<sockaddr_in*>(&mine.storage)->sin_addr.s_addr && p.ipi_ifindex > 0;
+    }
+    if (c->cmsg_type == IP_TTL) ttl = true;
+  }
+  EXPECT_TRUE(info);
+  EXPECT_TRUE(ttl);
+  sendto(fd, "", 0, 0, to.raw(), to.size);
+  far.finish();
+}
+
+TEST(Datagram, AClosedPortRefuses) {
+  Fd fd = udp_socket();
+  Address to = there(9);
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  ASSERT_EQ(send(fd, "x", 1, 0), 1);
+  EXPECT_TRUE(wait_for(fd, POLLIN) & (POLLIN | POLLERR));
+  char byte;
+  EXPECT_EQ(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+}
+
+TEST(Datagram, ManyMessagesAtOnce) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_socket();
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  std::string texts[4] = {"a", "bb", "ccc", "dddd"};
+  iovec v[4];
+  mmsghdr m[4]{};
+  for (int i = 0; i < 4; ++i) {
+    v[i] = {texts[i].data(), texts[i].size()};
+    m[i].msg_hdr.msg_iov = &v[i];
+    m[i].msg_hdr.msg_iovlen = 1;
+  }
+  ASSERT_EQ(sendmmsg(fd, m, 4, 0), 4);
+  char buffers[4][8];
+  for (int i = 0; i < 4; ++i) v[i] = {buffers[i], 8};
+  int have = 0;
+  while (have < 4) {
+    ASSERT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+    int n = recvmmsg(fd, m + have, static_cast<unsigned>(4 - have), MSG_DONTWAIT, nullptr);
+    ASSERT_GT(n, 0);
+    have += n;
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(std::string(buffers[i], m[i].msg_len), texts[i]);
+  send(fd, "", 0, 0);
+  far.finish();
+}
+
+}  // namespace

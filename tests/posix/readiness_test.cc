@@ -1,0 +1,234 @@
+// epoll, poll and select with sockets and kernel descriptors side by side.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/select.h>
+
+#include <thread>
+
+#include "posix/far.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+constexpr int kGuard = 20000;
+
+// Accepts, then does as near says: "send TEXT", "close", "shut".
+FAR(puppet) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  for (;;) {
+    std::string order = near.word();
+    if (order.rfind("send ", 0) == 0) {
+      write_all(fd, order.substr(5));
+    } else if (order == "shut") {
+      shutdown(fd, SHUT_WR);
+    } else if (order == "read") {
+      near.say(std::to_string(read_exactly(fd, 1).size()));
+      continue;
+    } else {
+      break;
+    }
+  }
+}
+
+struct Puppet : Far {
+  Puppet() : Far("puppet"), fd(connect_to(there(static_cast<uint16_t>(number())))) {}
+  ~Puppet() {
+    say("close");
+    finish();
+  }
+  Fd fd;
+};
+
+epoll_event wait_one(int set, int timeout = kGuard) {
+  epoll_event e{};
+  int n = epoll_wait(set, &e, 1, timeout);
+  if (n <= 0) e.events = 0;
+  return e;
+}
+
+void add(int set, int fd, uint32_t events) {
+  epoll_event e{};
+  e.events = events;
+  e.data.u64 = static_cast<uint64_t>(fd) | 0xabcd00000000;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e), 0) << strerror(errno);
+}
+
+TEST(Epoll, LevelStaysUntilRead) {
+  Puppet p;
+  Fd set(epoll_create1(EPOLL_CLOEXEC));
+  add(set, p.fd, EPOLLIN);
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  p.say("send ab");
+  epoll_event e = wait_one(set);
+  EXPECT_EQ(e.events, static_cast<uint32_t>(EPOLLIN));
+  EXPECT_EQ(e.data.u64, static_cast<uint64_t>(p.fd) | 0xabcd00000000);
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN));
+  EXPECT_EQ(read_exactly(p.fd, 2), "ab");
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+}
+
+TEST(Epoll, EdgeComesOncePerArrival) {
+  Puppet p;
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN | EPOLLET);
+  p.say("send a");
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN));
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  p.say("send b");
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN));
+  EXPECT_EQ(read_exactly(p.fd, 2), "ab");
+}
+
+TEST(Epoll, OneshotIsRearmed) {
+  Puppet p;
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN | EPOLLONESHOT);
+  p.say("send a");
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN));
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  epoll_event e{};
+  e.events = EPOLLIN | EPOLLONESHOT;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_MOD, p.fd, &e), 0);
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN));
+}
+
+TEST(Epoll, WritableAndHangups) {
+  Puppet p;
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLOUT));
+  p.say("shut");
+  EXPECT_EQ(wait_for(p.fd, POLLRDHUP) & POLLRDHUP, POLLRDHUP);
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP));
+}
+
+TEST(Epoll, KernelAndOwnMembersTogether) {
+  Puppet p;
+  Fd event(eventfd(0, EFD_NONBLOCK));
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN);
+  add(set, event, EPOLLIN);
+  eventfd_write(event, 1);
+  EXPECT_EQ(wait_one(set).data.u64 & 0xffff, static_cast<uint64_t>(event));
+  p.say("send z");
+  EXPECT_EQ(wait_for(p.fd, POLLIN), POLLIN);
+  epoll_event both[4];
+  EXPECT_EQ(epoll_wait(set, both, 4, kGuard), 2);
+}
+
+TEST(Epoll, AnotherThreadsEventWakesTheSleeper) {
+  Puppet p;
+  Fd event(eventfd(0, EFD_NONBLOCK));
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN);
+  add(set, event, EPOLLIN);
+  std::thread waker([&] { eventfd_write(event, 1); });
+  EXPECT_EQ(wait_one(set).data.u64 & 0xffff, static_cast<uint64_t>(event));
+  waker.join();
+}
+
+TEST(Epoll, ErrorsAreTheKernels) {
+  Puppet p;
+  Fd set(epoll_create1(0));
+  epoll_event e{};
+  EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_MOD, p.fd, &e), -1);
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_DEL, p.fd, &e), -1);
+  EXPECT_EQ(errno, ENOENT);
+  add(set, p.fd, EPOLLIN);
+  EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, p.fd, &e), -1);
+  EXPECT_EQ(errno, EEXIST);
+  EXPECT_EQ(epoll_wait(set, &e, 0, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(epoll_ctl(p.fd, EPOLL_CTL_ADD, set, &e), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(Epoll, AClosedMemberLeaves) {
+  Puppet p;
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN | EPOLLOUT);
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLOUT));
+  p.fd.reset();
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+}
+
+TEST(Epoll, ASetInASet) {
+  Puppet p;
+  Fd inner(epoll_create1(0)), outer(epoll_create1(0));
+  add(inner, p.fd, EPOLLIN);
+  add(outer, inner, EPOLLIN);
+  EXPECT_EQ(wait_one(outer, 0).events, 0u);
+  p.say("send n");
+  EXPECT_EQ(wait_one(outer).data.u64 & 0xffff, static_cast<uint64_t>(inner));
+  EXPECT_EQ(wait_one(inner).data.u64 & 0xffff, static_cast<uint64_t>(p.fd));
+  EXPECT_EQ(wait_for(inner, POLLIN), POLLIN);
+}
+
+TEST(Epoll, AListenerBecomesReadable) {
+  Fd listener = listen_at(here());
+  set_nonblocking(listener);
+  Fd set(epoll_create1(0));
+  add(set, listener, EPOLLIN);
+  EXPECT_EQ(accept4(listener, nullptr, nullptr, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  Far far("dial", {std::to_string(port_of(listener))});
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN));
+  Fd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK));
+  ASSERT_GE(fd, 0);
+  EXPECT_TRUE(fcntl(fd, F_GETFL) & O_NONBLOCK);
+  far.finish();
+}
+
+FAR(dial) { connect_to(there(static_cast<uint16_t>(std::stoi(args[0])))); }
+
+TEST(Poll, MixedAndInvalid) {
+  Puppet p;
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  Fd in(pipes[0]), out(pipes[1]);
+  pollfd list[] = {{p.fd, POLLIN | POLLOUT, 0}, {in, POLLIN, 0}, {-1, POLLIN, 77}, {1000000, POLLIN, 0}};
+  EXPECT_EQ(poll(list, 4, kGuard), 2);
+  EXPECT_EQ(list[0].revents, POLLOUT);
+  EXPECT_EQ(list[1].revents, 0);
+  EXPECT_EQ(list[2].revents, 0);
+  EXPECT_EQ(list[3].revents, POLLNVAL);
+  ASSERT_EQ(write(out, "k", 1), 1);
+  p.say("send m");
+  EXPECT_EQ(wait_for(p.fd, POLLIN), POLLIN);
+  EXPECT_EQ(poll(list, 2, kGuard), 2);
+  EXPECT_EQ(list[0].revents, POLLIN | POLLOUT);
+  EXPECT_EQ(list[1].revents, POLLIN);
+}
+
+TEST(Select, ReadWriteAndTimeLeft) {
+  Puppet p;
+  fd_set read, write;
+  FD_ZERO(&read);
+  FD_ZERO(&write);
+  FD_SET(p.fd, &read);
+  FD_SET(p.fd, &write);
+  timeval t{20, 0};
+  EXPECT_EQ(select(p.fd + 1, &read, &write, nullptr, &t), 1);
+  EXPECT_FALSE(FD_ISSET(p.fd, &read));
+  EXPECT_TRUE(FD_ISSET(p.fd, &write));
+  p.say("send m");
+  FD_SET(p.fd, &read);
+  t = {20, 0};
+  EXPECT_EQ(select(p.fd + 1, &read, nullptr, nullptr, &t), 1);
+  EXPECT_TRUE(FD_ISSET(p.fd, &read));
+  EXPECT_LE(t.tv_sec, 20);
+  EXPECT_EQ(read_exactly(p.fd, 1), "m");
+  FD_ZERO(&read);
+  FD_SET(p.fd, &read);
+  t = {0, 1000};
+  EXPECT_EQ(select(p.fd + 1, &read, nullptr, nullptr, &t), 0);
+  EXPECT_EQ(t.tv_usec, 0);
+}
+
+}  // namespace

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Runs a socket test (tests/posix/*_test.cc) between two namespaces, and proves which path carried it.
+
+    run.py PROGRAM --mode kernel|near|far|both [--filter F] [--repeat N] [--queues Q] [--mtu M]
+
+near, far: that end is preloaded with libaccel and ACCEL_REQUIRE=1; both: both. The proof: where an end is accelerated, its kernel stack
+carried at most a tenth of the frames that crossed the wire; where it is not, no XDP program was ever needed.
+"""
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
+from lab import CommandFailed, Lab  # noqa: E402
+
+
+def environment(lab, host):
+    other = lab.other(host)
+    return {
+        "POSIX_TEST_CONTROL": str(lab.directory / "control"),
+        "POSIX_TEST_HERE": host.address,
+        "POSIX_TEST_HERE6": host.address6,
+        "POSIX_TEST_THERE": other.address,
+        "POSIX_TEST_THERE6": other.address6,
+    }
+
+
+def prove(host, accelerated, wire, kernel):
+    carried = sum(kernel.values())
+    if accelerated and (wire < 20 or carried > wire / 10):
+        return f"{host.name}: the kernel carried {carried} of {wire} frames ({kernel})"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--mode", choices=["kernel", "near", "far", "both"], default="kernel")
+    parser.add_argument("--build")
+    parser.add_argument("--filter", default="*")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--queues", type=int, default=1)
+    parser.add_argument("--mtu", type=int, default=1500)
+    parser.add_argument("--timeout", type=int, default=280)
+    options = parser.parse_args()
+    if options.build:
+        os.environ["ACCEL_BUILD"] = options.build
+    near_accelerated = options.mode in ("near", "both")
+    far_accelerated = options.mode in ("far", "both")
+    with Lab(queues=options.queues, mtu=options.mtu) as lab:
+        before = {h: (h.wire_packets(), h.kernel_packets()) for h in lab.hosts}
+        far = lab.far.popen([options.program, "--far"], accel=far_accelerated, env=environment(lab, lab.far),
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if far.stdout.readline() != "ready\n":
+            print("far did not start")
+            return 1
+        near = lab.near.popen([options.program, f"--gtest_filter={options.filter}", f"--gtest_repeat={options.repeat}",
+                               "--gtest_brief=1", "--gtest_throw_on_failure=0"],
+                              accel=near_accelerated, env=environment(lab, lab.near))
+        try:
+            status = near.wait(options.timeout)
+        except subprocess.TimeoutExpired:
+            print(f"not done after {options.timeout} s")
+            status = 1
+        problems = []
+        for host, accelerated in ((lab.near, near_accelerated), (lab.far, far_accelerated)):
+            wire = host.wire_packets() - before[host][0]
+            kernel = {k: v - before[host][1][k] for k, v in host.kernel_packets().items()}
+            if status == 0 and (problem := prove(host, accelerated, wire, kernel)):
+                problems.append(problem)
+            print(f"{host.name}: {'accelerated' if accelerated else 'kernel'}, {wire} frames on the wire, kernel's stack {kernel}")
+        far.stdin.close()
+        if far.poll() is None:
+            try:
+                far.wait(20)
+            except subprocess.TimeoutExpired:
+                problems.append("far did not end")
+        for problem in problems:
+            print("NOT PROVED:", problem)
+        return status or (1 if problems else 0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CommandFailed as failure:
+        sys.exit(str(failure))

@@ -1,0 +1,342 @@
+// TCP: bytes, both roles, blocking and not.
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
+
+#include <thread>
+
+#include "posix/far.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+// Accepts one connection and returns every byte until the end, then closes.
+FAR(echo) {
+  int family = args.empty() ? AF_INET : std::stoi(args[0]);
+  Fd listener = listen_at(here(0, family));
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  std::string buffer(1 << 16, '\0');
+  for (ssize_t n; (n = recv(fd, buffer.data(), buffer.size(), 0)) > 0;) write_all(fd, buffer.data(), static_cast<size_t>(n));
+}
+
+// Connects to near, sends args[1] bytes of pattern, half-closes, and reports how many bytes came back.
+FAR(call) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[0]))));
+  std::string sent = pattern(std::stoul(args[1]));
+  std::thread sender([&] {
+    write_all(fd, sent);
+    shutdown(fd, SHUT_WR);
+  });
+  std::string back = read_to_end(fd);
+  sender.join();
+  near.say(back == sent ? "same" : "different: " + std::to_string(back.size()));
+}
+
+TEST(Stream, EchoesBytes) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  for (size_t size : {1u, 64u, 1447u, 1448u, 1449u, 60000u}) {
+    std::string sent = pattern(size, static_cast<uint32_t>(size));
+    write_all(fd, sent);
+    EXPECT_EQ(read_exactly(fd, size), sent) << size;
+  }
+  shutdown(fd, SHUT_WR);
+  EXPECT_EQ(read_to_end(fd), "");
+  far.finish();
+}
+
+TEST(Stream, EchoesBytesOverIpv6) {
+  Far far("echo", {std::to_string(AF_INET6)});
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number()), AF_INET6));
+  std::string sent = pattern(100000);
+  std::thread sender([&] {
+    write_all(fd, sent);
+    shutdown(fd, SHUT_WR);
+  });
+  EXPECT_EQ(read_to_end(fd), sent);
+  sender.join();
+  far.finish();
+}
+
+TEST(Stream, AcceptsAndEchoes) {
+  Fd listener = listen_at(here());
+  Far far("call", {std::to_string(port_of(listener)), "3000000"});
+  Fd fd = accept_one(listener);
+  std::string buffer(1 << 16, '\0');
+  for (ssize_t n; (n = read(fd, buffer.data(), buffer.size())) > 0;) write_all(fd, buffer.data(), static_cast<size_t>(n));
+  fd.reset();
+  EXPECT_EQ(far.word(), "same");
+  far.finish();
+}
+
+TEST(Stream, AWildcardDualStackListenerTakesIpv4) {
+  Fd listener = listen_at(any(0, AF_INET6));
+  Far far("call", {std::to_string(port_of(listener)), "10"});
+  Address peer;
+  Fd fd(accept4(listener, peer.raw(), &peer.size, 0));
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(peer.family(), AF_INET6);
+  EXPECT_TRUE(IN6_IS_ADDR_V4MAPPED(&reinterpret_cast<sockaddr_in6*>(&peer.storage)->sin6_addr));
+  write_all(fd, read_exactly(fd, 10));
+  fd.reset();
+  EXPECT_EQ(far.word(), "same");
+  far.finish();
+}
+
+TEST(Stream, NonblockingConnectBecomesWritable) {
+  Far far("echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = tcp_socket(AF_INET, SOCK_NONBLOCK);
+  int result = connect(fd, to.raw(), to.size);
+  ASSERT_TRUE(result == 0 || errno == EINPROGRESS) << strerror(errno);
+  EXPECT_EQ(wait_for(fd, POLLOUT) & (POLLOUT | POLLERR | POLLHUP), POLLOUT);
+  EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0);
+  char byte;
+  EXPECT_EQ(recv(fd, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  write_all(fd, "x");
+  EXPECT_EQ(wait_for(fd, POLLIN), POLLIN);
+  EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+  fd.reset();
+  far.finish();
+}
+
+TEST(Stream, ConnectIsRefused) {
+  Fd fd = tcp_socket();
+  Address to = there(1);
+  EXPECT_EQ(connect(fd, to.raw(), to.size), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+}
+
+TEST(Stream, NonblockingConnectIsRefused) {
+  Fd fd = tcp_socket(AF_INET, SOCK_NONBLOCK);
+  Address to = there(1);
+  ASSERT_EQ(connect(fd, to.raw(), to.size), -1);
+  ASSERT_EQ(errno, EINPROGRESS);
+  short events = wait_for(fd, POLLOUT | POLLIN);
+  EXPECT_TRUE(events & POLLERR);
+  EXPECT_TRUE(events & POLLHUP);
+  EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+  EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0);
+}
+
+TEST(Stream, NamesOfBothEnds) {
+  Far far("echo");
+  uint16_t port = static_cast<uint16_t>(far.number());
+  Fd fd = connect_to(there(port));
+  Address local, remote;
+  ASSERT_EQ(getsockname(fd, local.raw(), &local.size), 0);
+  ASSERT_EQ(getpeername(fd, remote.raw(), &remote.size), 0);
+  EXPECT_EQ(local.size, sizeof(sockaddr_in));
+  EXPECT_NE(local.port(), 0);
+  EXPECT_EQ(memcmp(&reinterpret_cast<sockaddr_in*>(&local.storage)->sin_addr,
+                   &reinterpret_cast<const sockaddr_in*>(here().raw())->sin_addr, 4), 0);
+  EXPECT_EQ(remote.port(), port);
+  fd.reset();
+  far.finish();
+}
+
+TEST(Stream, PeekAndWaitAll) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  write_all(fd, "abcdef");
+  char buffer[8] = {};
+  EXPECT_EQ(recv(fd, buffer, 6, MSG_WAITALL | MSG_PEEK), 6);
+  EXPECT_STREQ(buffer, "abcdef");
+  int readable = 0;
+  EXPECT_EQ(ioctl(fd, FIONREAD, &readable), 0);
+  EXPECT_EQ(readable, 6);
+  memset(buffer, 0, sizeof(buffer));
+  EXPECT_EQ(recv(fd, buffer, 6, MSG_WAITALL), 6);
+  EXPECT_STREQ(buffer, "abcdef");
+  EXPECT_EQ(recv(fd, buffer, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  fd.reset();
+  far.finish();
+}
+
+TEST(Stream, ScatterAndGather) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  char one[] = "one", two[] = "twotwo", three[] = "3";
+  iovec out[] = {{one, 3}, {two, 6}, {three, 1}};
+  EXPECT_EQ(writev(fd, out, 3), 10);
+  char a[4] = {}, b[7] = {};
+  iovec in[] = {{a, 4}, {b, 6}};
+  EXPECT_EQ(wait_for(fd, POLLIN), POLLIN);
+  std::string back;
+  while (back.size() < 10) {
+    ssize_t n = readv(fd, in, 2);
+    ASSERT_GT(n, 0);
+    back += (std::string(a, 4) + std::string(b, 6)).substr(0, static_cast<size_t>(n));
+  }
+  EXPECT_EQ(back, "onetwotwo3");
+  fd.reset();
+  far.finish();
+}
+
+TEST(Stream, ReceiveTimesOut) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  timeval t{0, 50000};
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t)), 0);
+  char byte;
+  EXPECT_EQ(recv(fd, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  write_all(fd, "y");
+  EXPECT_EQ(read_exactly(fd, 1), "y");
+  fd.reset();
+  far.finish();
+}
+
+// Accepts, sends nothing and reads only when told to; then counts.
+FAR(slow_reader) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  near.word();
+  near.say(std::to_string(read_to_end(fd).size()));
+}
+
+TEST(Stream, ASlowReaderStopsTheWriterAndGetsEverything) {
+  Far far("slow_reader");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  set_nonblocking(fd);
+  std::string chunk = pattern(65536);
+  size_t sent = 0;
+  for (;;) {
+    ssize_t n = send(fd, chunk.data(), chunk.size(), MSG_NOSIGNAL);
+    if (n > 0) {
+      sent += static_cast<size_t>(n);
+      ASSERT_LT(sent, 1u << 28);
+      continue;
+    }
+    ASSERT_EQ(errno, EAGAIN);
+    if (wait_for(fd, POLLOUT, 300) == 0) break;  // nothing moves any more
+  }
+  EXPECT_EQ(wait_for(fd, POLLOUT, 0), 0);
+  far.say("go");
+  EXPECT_EQ(wait_for(fd, POLLOUT) & POLLOUT, POLLOUT);
+  shutdown(fd, SHUT_WR);
+  EXPECT_EQ(far.number(), static_cast<long>(sent));
+  far.finish();
+}
+
+TEST(Stream, SendToAClosedPeerIsAPipeError) {
+  Fd listener = listen_at(here());
+  Far far("reset_at_once", {std::to_string(port_of(listener))});
+  Fd fd = accept_one(listener);
+  far.finish();
+  EXPECT_TRUE(wait_for(fd, POLLIN) & POLLHUP);
+  char byte;
+  EXPECT_EQ(recv(fd, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  EXPECT_EQ(send(fd, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+}
+
+FAR(reset_at_once) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[0]))));
+  linger hard{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+}
+
+TEST(Stream, HalfCloseKeepsTheOtherDirection) {
+  Fd listener = listen_at(here());
+  Far far("half_close", {std::to_string(port_of(listener))});
+  Fd fd = accept_one(listener);
+  EXPECT_EQ(read_to_end(fd), "first");
+  EXPECT_TRUE(wait_for(fd, POLLRDHUP) & POLLRDHUP);
+  write_all(fd, "second");
+  fd.reset();
+  EXPECT_EQ(far.word(), "second");
+  far.finish();
+}
+
+FAR(half_close) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[0]))));
+  write_all(fd, "first");
+  shutdown(fd, SHUT_WR);
+  near.say(read_to_end(fd));
+}
+
+TEST(Stream, ADupServesOnWhenTheFirstIsClosed) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  Fd copy(dup(fd));
+  fd.reset();
+  write_all(copy, "still");
+  EXPECT_EQ(read_exactly(copy, 5), "still");
+  copy.reset();
+  far.finish();
+}
+
+TEST(Stream, AnotherThreadsShutdownWakesTheReader) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  std::thread reader([&] {
+    char byte;
+    EXPECT_EQ(recv(fd, &byte, 1, 0), 0);
+  });
+  shutdown(fd, SHUT_RDWR);
+  reader.join();
+  fd.reset();
+  far.finish();
+}
+
+TEST(Stream, ThreadsShareAConnection) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  constexpr size_t kBytes = 4 << 20;
+  std::string sent = pattern(kBytes);
+  std::thread sender([&] { write_all(fd, sent); });
+  EXPECT_EQ(read_exactly(fd, kBytes), sent);
+  sender.join();
+  fd.reset();
+  far.finish();
+}
+
+TEST(Stream, InfoTellsTheState) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  write_all(fd, "ping");
+  read_exactly(fd, 4);
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  ASSERT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+  EXPECT_EQ(info.tcpi_state, TCP_ESTABLISHED);
+  EXPECT_GT(info.tcpi_snd_mss, 500u);
+  EXPECT_GT(info.tcpi_rtt, 0u);
+  fd.reset();
+  far.finish();
+}
+
+TEST(Stream, ManyConnectionsInARow) {
+  Fd listener = listen_at(here(), 64);
+  Far far("many_calls", {std::to_string(port_of(listener)), "200"});
+  for (int i = 0; i < 200; ++i) {
+    Fd fd = accept_one(listener);
+    write_all(fd, read_to_end(fd));
+  }
+  EXPECT_EQ(far.word(), "same");
+  far.finish();
+}
+
+FAR(many_calls) {
+  bool same = true;
+  for (int i = 0; i < std::stoi(args[1]); ++i) {
+    Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[0]))));
+    std::string sent = pattern(100, static_cast<uint32_t>(i));
+    write_all(fd, sent);
+    shutdown(fd, SHUT_WR);
+    same = same && read_to_end(fd) == sent;
+  }
+  near.say(same ? "same" : "different");
+}
+
+}  // namespace
