@@ -22,8 +22,8 @@ inline constexpr std::array<std::string_view, 5> kWords<Role>{"tcp_server", "tcp
 /// [[application.rule]]: what is left out matches everything.
 struct Rule {
   std::optional<Role> role;
-  IpAddress prefix;           ///< with prefix_length 0: any address of either family
-  uint8_t prefix_length = 0;  ///< bits of the 128 (IPv4: 96 + its own)
+  std::optional<IpAddress> prefix;  ///< left out: any address; else addresses of its family only
+  uint8_t prefix_length = 0;        ///< bits of the 128 (IPv4: 96 + its own)
   uint16_t first_port = 0;
   uint16_t last_port = 65535;
   std::optional<Path> path;
@@ -40,7 +40,8 @@ struct Config {
   std::string file;         ///< the file that was read, or ""
   std::string application;  ///< name of the application that matched, or ""
 
-  /// `endpoint` is the local end for servers and receivers, the remote end for the others.
+  /// `endpoint` is the local end for servers and receivers, the remote end for the others. The wildcard
+  /// address matches rules without an address only.
   Path path_for(Role role, const Endpoint& endpoint) const;
   Iwarp iwarp_for(Role role, const Endpoint& endpoint) const;
   /// Whether the setting `devices` lets us use this netdev.
@@ -60,10 +61,20 @@ struct ConfigSource {
   std::string file;                   ///< "" reads none
   bool file_must_exist = false;       ///< named by $ACCEL_CONFIG
   std::function<const char*(const char*)> env = [](const char*) { return nullptr; };
+  std::vector<std::string> env_names;  ///< the ACCEL_* variables that are set, to find misspelt ones
 };
 
 /// Never fails: what is wrong is added to `problems`, one line each ("FILE:LINE: ... allowed: ...").
 Config load_config(const ConfigSource& source, std::vector<std::string>& problems);
+
+/// The sections of the file alone, as load_config reads them: [default] and the first application that
+/// matches go into `config`. Everything in the file is checked.
+void read_config_file(const ConfigSource& source, Config& config, std::vector<std::string>& problems);
+
+/// "10.0.0.0/8", "2001:db8::/32", "[2001:db8::1]", "192.0.2.1", "*".
+bool parse_prefix(std::string_view text, std::optional<IpAddress>* prefix, uint8_t* length);
+/// "6379", "6379-6380", "*".
+bool parse_ports(std::string_view text, uint16_t* first, uint16_t* last);
 
 /// The source that config() uses.
 ConfigSource process_source();
