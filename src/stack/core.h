@@ -54,19 +54,6 @@ class HopRef {
   Hop* hop_ = nullptr;
 };
 
-/// A received UDP datagram. `frame` is trimmed to the L4 header in front and to the IP length at its end, its IP and (unless
-/// the protocol says otherwise) L4 checksums verified. Who receives it owns `frame`.
-struct Inbound {
-  Packet* frame = nullptr;
-  uint32_t length = 0;  ///< bytes from the L4 header on, over the whole chain
-  IpAddress source, destination;
-  MacAddress source_mac{};
-  InterfaceId interface = 0;
-  uint8_t tos = 0;  ///< DSCP and ECN
-  uint8_t ttl = 0;
-  Instant now{};
-};
-
 /// A hop and the path's MTU.
 struct Way {
   Hop* hop = nullptr;
@@ -85,8 +72,8 @@ struct StackCore {
   /// The way to answer a frame: by the routing table where that leads back to the interface it came in by (its next hop
   /// learns the frame's source MAC while it has none), else straight back to that MAC.
   Way route_back(InterfaceId arrived_by, const IpAddress& remote, const MacAddress& source_mac);
-  /// Longest prefix; nullptr: none.
-  const RouteEntry* find_route(const IpAddress& remote, std::optional<InterfaceId> only) const;
+  /// The longest prefix, among equals one of the preferred interface; nullptr: none.
+  const RouteEntry* find_route(const IpAddress& remote, InterfaceId preferred) const;
   void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);
   std::vector<Stack::Unresolved> take_unresolved();
   void set_interface(InterfaceId id, const Interface& info);

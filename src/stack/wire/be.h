@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
+#include <type_traits>
 
 namespace accel {
 
@@ -24,6 +26,14 @@ struct Be {
     return host;
   }
 };
+
+/// For parsers that also run at compile time. The caller has checked the size.
+constexpr uint16_t get_be16(std::span<const uint8_t> b, size_t at) {
+  return static_cast<uint16_t>(b[at] << 8 | b[at + 1]);
+}
+constexpr uint32_t get_be32(std::span<const uint8_t> b, size_t at) {
+  return uint32_t{get_be16(b, at)} << 16 | get_be16(b, at + 2);
+}
 
 /// The wire structure that lies at `at`. The caller has checked that sizeof(T) bytes are there.
 template <class T>

@@ -1,0 +1,74 @@
+#include "stack/egress.h"
+
+#include "stack/wire/eth.h"
+#include "stack/wire/ipv4.h"
+#include "stack/wire/ipv6.h"
+
+namespace accel {
+
+void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAddress& remote, Protocol protocol,
+                              uint8_t tos, uint8_t ttl, HeaderTemplate& out) const {
+  out = {};
+  out.v6 = !remote.is_v4();
+  uint8_t* at = out.bytes.data();
+  auto& eth = wire_at<EthHeader>(at);
+  std::memcpy(at, hop.ethernet.data(), 12);  // transmit() writes them again
+  const uint16_t type = out.v6 ? kEtherIpv6 : kEtherIpv4;
+  const auto& vlan = interfaces[hop.interface].info.vlan;
+  eth.type = vlan ? kEtherVlan : type;
+  out.ip_offset = 14;
+  if (vlan) {
+    auto& tag = wire_at<VlanTag>(at + 14);
+    tag.control = *vlan;
+    tag.type = type;
+    out.ip_offset = 18;
+  }
+  at += out.ip_offset;
+  if (out.v6) {
+    auto& ip = wire_at<Ipv6Header>(at);
+    ip.version_class_flow = 6u << 28 | uint32_t{tos} << 20;
+    ip.next_header = static_cast<uint8_t>(protocol);
+    ip.hop_limit = ttl ? ttl : 64;
+    ip.source = local.bytes;
+    ip.destination = remote.bytes;
+    out.length = static_cast<uint8_t>(out.ip_offset + 40);
+    out.pseudo_sum = fold_sum(sum_bytes(at + 8, 32) + sum_of(static_cast<uint16_t>(protocol)));
+    return;
+  }
+  auto& ip = wire_at<Ipv4Header>(at);
+  ip.version_ihl = 0x45;
+  ip.tos = tos;
+  ip.fragment = kIpDontFragment;
+  ip.ttl = ttl ? ttl : 64;
+  ip.protocol = static_cast<uint8_t>(protocol);
+  std::memcpy(ip.source.data(), local.v4_bytes(), 4);
+  std::memcpy(ip.destination.data(), remote.v4_bytes(), 4);
+  out.length = static_cast<uint8_t>(out.ip_offset + 20);
+  out.ip_sum = fold_sum(sum_bytes(at, 20));
+  out.pseudo_sum = fold_sum(sum_bytes(at + 12, 8) + sum_of(static_cast<uint16_t>(protocol)));
+}
+
+void StackCore::transmit(Packet* frame, Hop& hop) {
+  InterfaceState& out = interfaces[hop.interface];
+  if (!out.present) return drop(frame, Counter::drop_no_interface);
+  frame->interface = hop.interface;
+  if (hop.resolved) {
+    std::memcpy(frame->data(), hop.ethernet.data(), 12);
+    out.tx.push_back(frame);
+    return;
+  }
+  // A neighbour that never answers must not hold the pool: 64 frames each (the oldest go), an eighth in all.
+  if (hop.parked.size() >= Hop::kMaxParked) {
+    --parked_total;
+    drop(hop.parked.pop_front(), Counter::drop_unresolved);
+  }
+  if (parked_total >= pool.size() / 8) return drop(frame, Counter::drop_unresolved);
+  hop.parked.push_back(frame);
+  ++parked_total;
+  if (!hop.waiting) {
+    hop.waiting = true;
+    waiting_hops.push_back(&hop);
+  }
+}
+
+}  // namespace accel

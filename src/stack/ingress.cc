@@ -1,0 +1,276 @@
+// The way of a received frame up to TCP and UDP. Every early exit is a counted reason.
+#include <algorithm>
+
+#include "stack/core.h"
+#include "stack/tcp/tcp.h"
+#include "stack/udp.h"
+#include "stack/wire/checksum.h"
+#include "stack/wire/eth.h"
+#include "stack/wire/icmp.h"
+#include "stack/wire/ipv4.h"
+#include "stack/wire/ipv6.h"
+#include "stack/wire/tcp.h"
+#include "stack/wire/udp.h"
+
+namespace accel {
+namespace {
+
+/// What the headers below TCP and UDP said.
+struct Arrival {
+  IpAddress source, destination;
+  MacAddress source_mac{};
+  InterfaceId interface = 0;
+  uint8_t tos = 0, ttl = 0, protocol = 0;
+  bool v6 = false;
+  bool group = false;   ///< to a multicast or broadcast address of either layer
+  uint32_t length = 0;  ///< from the L4 header on
+};
+
+uint64_t sum_chain(const Packet* frame) {
+  if (!frame->more) return sum_bytes(frame->data(), frame->length);
+  PartSum sum;
+  for (const Packet* p = frame; p; p = p->more) sum.add(p->data(), p->length);
+  return sum.sum();
+}
+
+/// Cuts a chain to `length` bytes (Ethernet's padding, or a lying sender's tail). length <= total().
+void trim_chain(Packet* frame, uint32_t length) {
+  Packet* p = frame;
+  while (length > p->length) {
+    length -= p->length;
+    p = p->more;
+  }
+  p->length = length;
+  FramePool::release(std::exchange(p->more, nullptr));
+}
+
+uint64_t pseudo_header_sum(const Arrival& a) {
+  uint64_t sum = sum_of(a.protocol) + sum_of(static_cast<uint16_t>(a.length));
+  if (!a.v6)
+    return sum + sum_bytes(a.source.v4_bytes(), 4) + sum_bytes(a.destination.v4_bytes(), 4);
+  return sum + sum_bytes(a.source.bytes.data(), 16) + sum_bytes(a.destination.bytes.data(), 16);
+}
+
+bool l4_checksum_good(const Packet* frame, const Arrival& a) {
+  return frame->checksum_good || finish_sum(add_sums(pseudo_header_sum(a), sum_chain(frame))) == 0;
+}
+
+/// An ICMP error's quoted packet, turned to our side.
+struct Quoted {
+  FlowKey flow;
+  uint32_t sequence = 0;
+  uint32_t total_length = 0;
+};
+
+std::optional<Quoted> parse_quoted(std::span<const uint8_t> b, bool v6) {
+  Quoted q;
+  uint32_t header;
+  uint8_t protocol;
+  if (v6) {
+    auto ip = parse_ipv6(b);
+    if (!ip || ip->fragment) return {};
+    header = ip->header_length;
+    protocol = ip->protocol;
+    q.total_length = ip->total_length;
+    q.flow.local.address = IpAddress::from_v6_bytes(&b[8]);
+    q.flow.remote.address = IpAddress::from_v6_bytes(&b[24]);
+  } else {
+    auto ip = parse_ipv4(b);
+    if (!ip || (get_be16(b, 6) & kIpOffsetMask) != 0) return {};
+    header = ip->header_length;
+    protocol = ip->protocol;
+    q.total_length = ip->total_length;
+    q.flow.local.address = IpAddress::from_v4_bytes(&b[12]);
+    q.flow.remote.address = IpAddress::from_v4_bytes(&b[16]);
+  }
+  if (b.size() < size_t{header} + 8) return {};
+  if (protocol != static_cast<uint8_t>(Protocol::kTcp) && protocol != static_cast<uint8_t>(Protocol::kUdp)) return {};
+  q.flow.protocol = static_cast<Protocol>(protocol);
+  q.flow.local.port = get_be16(b, header);
+  q.flow.remote.port = get_be16(b, header + 2);
+  q.sequence = get_be32(b, header + 4);
+  return q;
+}
+
+/// Takes one frame from Ethernet to its transport. Lives for the frame.
+class Ingress {
+ public:
+  Ingress(StackCore& core, InterfaceId id) : core_(core) { a_.interface = id; }
+
+  void on_frame(Packet* frame) {
+    const Interface& info = core_.interfaces[a_.interface].info;
+    const auto bytes = std::as_const(*frame).bytes();
+    const auto eth = parse_eth(bytes);
+    if (!eth) return core_.drop(frame, Counter::drop_truncated);
+    if (eth->vlan != 0 && eth->vlan != info.vlan.value_or(0)) return core_.drop(frame, Counter::drop_other_host);
+    std::copy_n(&bytes[6], 6, a_.source_mac.begin());
+    a_.group = bytes[0] & 1;
+    if (!a_.group && std::memcmp(bytes.data(), info.mac.data(), 6) != 0)
+      return core_.drop(frame, Counter::drop_other_host);
+    frame->trim_front(eth->length);
+    if (eth->type == kEtherIpv4) return on_ipv4(frame);
+    if (eth->type == kEtherIpv6) return on_ipv6(frame);
+    core_.drop(frame, Counter::drop_not_ip);
+  }
+
+ private:
+  void on_ipv4(Packet* frame) {
+    const auto bytes = std::as_const(*frame).bytes();
+    const auto ip = parse_ipv4(bytes);
+    if (!ip) return core_.drop(frame, Counter::drop_ip_header);
+    if (ip->total_length > frame->total()) return core_.drop(frame, Counter::drop_truncated);
+    if (!frame->checksum_good && finish_sum(sum_bytes(bytes.data(), ip->header_length)) != 0)
+      return core_.drop(frame, Counter::drop_ip_checksum);
+    if (ip->fragment) return core_.drop(frame, Counter::drop_fragment);
+    a_.source = IpAddress::from_v4_bytes(&bytes[12]);
+    a_.destination = IpAddress::from_v4_bytes(&bytes[16]);
+    a_.tos = ip->tos;
+    a_.ttl = ip->ttl;
+    a_.protocol = ip->protocol;
+    on_ip(frame, ip->header_length, ip->total_length);
+  }
+
+  void on_ipv6(Packet* frame) {
+    const auto bytes = std::as_const(*frame).bytes();
+    const auto ip = parse_ipv6(bytes);
+    if (!ip) return core_.drop(frame, Counter::drop_ip_header);
+    if (ip->total_length > frame->total()) return core_.drop(frame, Counter::drop_truncated);
+    if (ip->fragment) return core_.drop(frame, Counter::drop_fragment);
+    a_.v6 = true;
+    a_.source = IpAddress::from_v6_bytes(&bytes[8]);
+    a_.destination = IpAddress::from_v6_bytes(&bytes[24]);
+    // A mapped address never travels (RFC 4291 section 2.5.5.2); taking it would let IPv6 speak for an IPv4 peer.
+    if (a_.source.is_v4() || a_.destination.is_v4()) return core_.drop(frame, Counter::drop_ip_header);
+    a_.tos = ip->tos;
+    a_.ttl = ip->ttl;
+    a_.protocol = ip->protocol;
+    on_ip(frame, ip->header_length, ip->total_length);
+  }
+
+  void on_ip(Packet* frame, uint32_t header_length, uint32_t total_length) {
+    // RFC 1122 section 3.2.1.3: nobody can be answered at these.
+    if (a_.source.is_multicast() || a_.source.is_any() || a_.source == IpAddress::v4(0xffffffff))
+      return core_.drop(frame, Counter::drop_ip_header);
+    a_.group = a_.group || a_.destination.is_multicast() || a_.destination == IpAddress::v4(0xffffffff);
+    a_.length = total_length - header_length;
+    trim_chain(frame, total_length);
+    frame->trim_front(header_length);
+    switch (a_.protocol) {
+      case static_cast<uint8_t>(Protocol::kTcp):
+        return on_tcp(frame);
+      case static_cast<uint8_t>(Protocol::kUdp):
+        return on_udp(frame);
+      case kProtocolIcmp:
+      case kProtocolIcmpv6:
+        return on_icmp(frame);
+      default:
+        core_.drop(frame, Counter::drop_protocol);
+    }
+  }
+
+  void on_tcp(Packet* frame) {
+    if (frame->length < sizeof(TcpHeader)) return core_.drop(frame, Counter::drop_truncated);
+    const auto& tcp = wire_at<TcpHeader>(std::as_const(*frame).data());
+    const uint32_t header = (tcp.data_offset >> 4) * 4u;
+    if (header < sizeof(TcpHeader) || header > frame->length) return core_.drop(frame, Counter::drop_tcp_header);
+    if (!l4_checksum_good(frame, a_)) return core_.drop(frame, Counter::drop_tcp_checksum);
+    // RFC 9293 section 3.9.2.3 (MUST-57): TCP knows no groups.
+    if (a_.group || tcp.source == 0) return core_.drop(frame, Counter::drop_no_socket);
+    TcpSegmentInfo s;
+    s.local = {a_.destination, tcp.destination};
+    s.remote = {a_.source, tcp.source};
+    s.source_mac = a_.source_mac;
+    s.interface = a_.interface;
+    s.flags = tcp.flags;
+    s.ecn = a_.tos & 3;
+    s.tos = a_.tos;
+    s.seq = tcp.sequence;
+    s.ack = tcp.acknowledgment;
+    s.window = tcp.window;
+    s.urgent = tcp.urgent;
+    s.options = std::as_const(*frame).bytes().subspan(sizeof(TcpHeader), header - sizeof(TcpHeader));
+    s.payload_offset = header;
+    s.payload_length = a_.length - header;
+    core_.tcp->on_segment(frame, s, core_.now);
+  }
+
+  void on_udp(Packet* frame) {
+    if (frame->length < sizeof(UdpHeader)) return core_.drop(frame, Counter::drop_truncated);
+    const auto& udp = wire_at<UdpHeader>(std::as_const(*frame).data());
+    const uint32_t length = udp.length;
+    if (length < sizeof(UdpHeader) || length > a_.length) return core_.drop(frame, Counter::drop_udp_header);
+    trim_chain(frame, length);
+    a_.length = length;
+    const bool unsummed = udp.checksum == 0;  // RFC 768 allows it, RFC 8200 section 8.1 does not
+    if (unsummed ? a_.v6 : !l4_checksum_good(frame, a_)) return core_.drop(frame, Counter::drop_udp_checksum);
+    UdpArrival in;
+    in.local = {a_.destination, udp.destination};
+    in.remote = {a_.source, udp.source};
+    in.interface = a_.interface;
+    in.tos = a_.tos;
+    in.ttl = a_.ttl;
+    in.group = a_.group;
+    in.size = length - static_cast<uint32_t>(sizeof(UdpHeader));
+    frame->trim_front(sizeof(UdpHeader));
+    core_.udp->on_datagram(frame, in);
+  }
+
+  void on_icmp(Packet* frame) {
+    on_icmp_message(frame);
+    FramePool::release(frame);
+  }
+
+  void on_icmp_message(const Packet* frame) {
+    if ((a_.protocol == kProtocolIcmpv6) != a_.v6) return core_.count(Counter::drop_protocol);
+    if (frame->length < sizeof(IcmpHeader)) return core_.count(Counter::drop_icmp_header);
+    const auto& icmp = wire_at<IcmpHeader>(frame->data());
+    const auto meaning = a_.v6 ? icmpv6_meaning(icmp.type, icmp.code) : icmpv4_meaning(icmp.type, icmp.code);
+    if (!meaning) return core_.count(Counter::drop_protocol);
+    // Devices vouch for TCP and UDP only, so this one is always verified; ICMPv6 has a pseudo-header (RFC 4443 2.3).
+    if (finish_sum(add_sums(a_.v6 ? pseudo_header_sum(a_) : 0, sum_chain(frame))) != 0)
+      return core_.count(Counter::drop_icmp_header);
+    const auto quoted = parse_quoted(frame->bytes().subspan(sizeof(IcmpHeader)), a_.v6);
+    if (!quoted) return core_.count(Counter::drop_icmp_header);
+    // What we sent, we sent from where the error was sent to.
+    const bool ours = quoted->flow.local.address == a_.destination && deliver_error(*meaning, *quoted, icmp.rest);
+    core_.count(ours ? Counter::icmp_errors : Counter::icmp_ignored);
+  }
+
+  bool deliver_error(const IcmpMeaning& meaning, const Quoted& q, uint32_t rest) {
+    uint32_t mtu = 0;
+    if (meaning.too_big) {
+      // Below these no honest router sits: Linux' ip_rt_min_pmtu, RFC 8200 section 5.
+      mtu = a_.v6 ? rest : rest & 0xffff;
+      if (mtu == 0) mtu = next_plateau(q.total_length);
+      mtu = std::max(mtu, a_.v6 ? 1280u : 552u);
+    }
+    if (q.flow.protocol == Protocol::kUdp)
+      return core_.udp->on_icmp_error(q.flow.local, q.flow.remote, meaning.error, meaning.fatal, mtu);
+    // Any error but too-big ends an opening connection, as tcp_v4_err and tcp_v6_err do.
+    return core_.tcp->on_icmp_error(q.flow.local, q.flow.remote, q.sequence, meaning.error, !meaning.too_big, mtu,
+                                    core_.now);
+  }
+
+  StackCore& core_;
+  Arrival a_;
+};
+
+}  // namespace
+
+void StackCore::on_packets(std::span<Packet* const> frames, InterfaceId id, Instant at) {
+  now = at;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    if (i + 1 < frames.size()) __builtin_prefetch(frames[i + 1]->data());
+    bytes += frames[i]->total();
+    frames[i]->interface = id;
+    if (interfaces[id].present)
+      Ingress(*this, id).on_frame(frames[i]);
+    else
+      drop(frames[i], Counter::drop_no_interface);
+  }
+  count(Counter::rx_frames, frames.size());
+  count(Counter::rx_bytes, bytes);
+}
+
+}  // namespace accel

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Holds the include arrows between src's layers, and the purity of the stack's library (no clock, socket, thread or
+allocation hook among the symbols it asks for).  check.py SOURCE-DIR LIBRARY"""
+import pathlib
+import re
+import subprocess
+import sys
+
+# folder: the folders it may include from beside itself and base.
+STACK = {"stack"}
+PORTS = {"mlx5", "xdp", "siw_fallback", "shm"}
+MAY = {
+    "base": set(),
+    "stack": set(),
+    "mlx5": STACK,
+    "xdp": STACK,
+    "siw_fallback": STACK,
+    "shm": STACK,
+    "engine": STACK | PORTS,
+    "posix": STACK | PORTS | {"engine"},
+    "preload": STACK | PORTS | {"engine", "posix"},
+    "tools": {"engine"},
+}
+# Ports and channels see the stack only through these.
+STACK_FOR_PORTS = {"stack/port.h", "stack/packet.h", "stack/frame_pool.h"}
+
+# What the stack's objects may ask of others: the C++ runtime's memory and containers, libc's memory functions.
+PURE = re.compile(
+    r"^(_Z.*5accel.*|_Zn[wa][mj].*|_Zd[la]Pv.*|_ZSt.*|_ZNSt.*|_ZNKSt.*|_ZT[VISv]?.*|__cxa_.*|__gxx_personality_v0|_Unwind_Resume"
+    r"|__dso_handle|_GLOBAL_OFFSET_TABLE_|__cpu_model|__cpu_indicator_init|__stack_chk_fail|__popcountdi2"
+    r"|mem(cpy|set|move|cmp|chr)|__mem(cpy|set|move)_chk|bcmp|strlen|cbrt|cbrtf|lround|__ubsan_.*|__asan_.*|__tsan_.*"
+    r"|__sanitizer_.*|__sancov_.*|__start___sancov.*|__stop___sancov.*|__gcov.*|llvm_.*|DW\.ref\..*)$")
+
+
+def include_faults(root):
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix not in {".h", ".cc", ".c", ".def"}:
+            continue
+        layer = path.relative_to(root / "src").parts[0]
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            found = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if not found:
+                continue
+            target = found.group(1)
+            where = f"{path.relative_to(root)}:{number}: {layer} includes {target}"
+            if "/" not in target:
+                if not (path.parent / target).exists():
+                    continue  # generated
+                yield f"{where}: write includes from src/"
+                continue
+            to = target.split("/")[0]
+            if to not in MAY or to in {layer, "base"}:
+                continue
+            if layer not in MAY:
+                yield f"{where}: the folder {layer} has no place among the layers"
+            elif to not in MAY[layer]:
+                yield f"{where}: against the arrows"
+            elif layer in PORTS and to == "stack" and target not in STACK_FOR_PORTS:
+                yield f"{where}: ports see only {', '.join(sorted(STACK_FOR_PORTS))}"
+
+
+def purity_faults(library):
+    names = subprocess.run(["nm", "-u", "--format=posix", library], capture_output=True, text=True, check=True).stdout
+    asked = {line.split()[0] for line in names.splitlines() if line and not line.endswith(":")}
+    for name in sorted(asked):
+        if not PURE.match(name):
+            yield f"{library} asks for {name}: the stack is pure"
+        elif "chrono" in name and "now" in name:
+            yield f"{library} reads a clock: {name}"
+        elif re.search(r"thread|mutex|condition_variable|random_device", name):
+            yield f"{library} is not single-threaded and deterministic: {name}"
+
+
+def main():
+    root, library = pathlib.Path(sys.argv[1]), sys.argv[2]
+    faults = list(include_faults(root)) + list(purity_faults(library))
+    print("\n".join(faults) if faults else "arrows hold")
+    return 1 if faults else 0
+
+
+sys.exit(main())
