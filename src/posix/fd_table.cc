@@ -36,27 +36,30 @@ void FdTable::erase(int fd, Pass* pass) {
   File* file = find(fd);
   if (file == nullptr) return;
   slots_[fd].store(nullptr, std::memory_order_release);
-  if (--file->descriptors == 0) {
-    file->leave_sets();
-    file->closed = true;
-    file->on_last_close(pass);
-  }
-  file->release();
+  --file->descriptors;
+  file->release(pass);
+}
+
+void File::finish(Pass* pass) {
+  leave_sets();
+  closed = true;
+  on_last_close(pass);
 }
 
 void FdTable::forget(File* file) {
   if (file->descriptors == 0) return;
   file->retain();
+  file->closed = true;
   file->move_watches_to_kernel();
   auto take_out = [&](int fd) {
     if (find(fd) != file) return;
     slots_[fd].store(nullptr, std::memory_order_release);
     --file->descriptors;
-    file->release();
+    file->release(nullptr);
   };
   take_out(file->recent_fd);
   for (int fd = 0; file->descriptors > 0 && fd < size(); ++fd) take_out(fd);
-  file->release();
+  file->release(nullptr);
 }
 
 }  // namespace accel::posix

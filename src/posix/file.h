@@ -30,7 +30,7 @@ class File {
   /// A kernel descriptor that must be watched as well, since the kernel may have something for this file (a listener's or a UDP
   /// socket's shadow, a set's real epoll descriptor); -1: none.
   virtual int kernel_fd() = 0;
-  /// The last descriptor of this process is closed. The object is destroyed by release() once nobody uses it. `pass` is nullptr
+  /// The last descriptor is closed and no call uses the file any more; release() destroys it afterwards. `pass` is nullptr
   /// while the process has no engine (nothing is accelerated yet).
   virtual void on_last_close(Pass* pass) = 0;
 
@@ -47,28 +47,32 @@ class File {
   /// Opens in this process's engine what the parent had open: listens, or binds, where the shadow already does.
   virtual void revive(Pass&) {}
 
-  /// References: one for each descriptor in the table and one for each call in progress that may block.
+  /// References: one for each descriptor in the table and one for each call in progress that may block. As in the kernel, a file
+  /// whose last descriptor is closed lives on until the calls that block on it return; the last reference closes it.
   void retain() { ++references_; }
-  void release() {
-    if (--references_ == 0) delete this;
+  void release(Pass* pass) {
+    if (--references_ != 0) return;
+    if (!closed) finish(pass);
+    delete this;
   }
 
   int descriptors = 0;          ///< entries of the table that name this file
   int recent_fd = -1;           ///< one that was entered last: where to look first
-  bool closed = false;          ///< on_last_close has run: blocked calls give up as the kernel's do
+  bool closed = false;          ///< on_last_close has run, or is not to run (FdTable::forget)
   EpollItem* watches = nullptr; ///< memberships, linked through EpollItem::next_of_file
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
   void notify(uint32_t edges);
   /// kernel_fd() gives another answer from now on (listen(), bind(), connect()): the sets follow.
   void kernel_fd_changed();
-  /// The last descriptor is closed: takes this file out of every set that watches it (posix/epoll_set.cc; called by FdTable::erase).
+  /// The file is being closed: takes it out of every set that watches it (posix/epoll_set.cc; called by release()).
   void leave_sets();
   /// The kernel serves the descriptors from now on: sets that watch this file watch the kernel's descriptor instead
   /// (posix/epoll_set.cc; called by FdTable::forget).
   void move_watches_to_kernel();
 
  private:
+  void finish(Pass* pass);  // posix/fd_table.cc
   FileKind kind_;
   int references_ = 0;
 };
@@ -85,7 +89,7 @@ class FdTable {
   }
   /// Names `file` by `fd` (which must be free in the table); retains it. False: fd is beyond the table (stays on the kernel).
   bool insert(int fd, File* file);
-  /// Takes the entry out; runs on_last_close when it was the last. Does not close the kernel's descriptor.
+  /// Takes the entry out and releases the file. Does not close the kernel's descriptor.
   void erase(int fd, Pass* pass);
   /// Takes every entry of `file` out without on_last_close: from now on the kernel serves these descriptors.
   void forget(File* file);

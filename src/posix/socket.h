@@ -41,6 +41,9 @@ class Socket : public File {
   Duration receive_timeout{0};  ///< SO_RCVTIMEO; 0: none
   Duration send_timeout{0};     ///< SO_SNDTIMEO
 
+  /// Why the socket must be the kernel's once its path is decided (an option that only the kernel serves); `accelerated`: no reason.
+  Reason veto = Reason::accelerated;
+
   PathChoice choice;  ///< the path and why, for `accel stat`
   virtual Endpoint local_endpoint() const = 0;
   virtual Endpoint remote_endpoint() const = 0;
@@ -54,6 +57,9 @@ class Socket : public File {
   int domain_;
   int type_;
 };
+
+/// Set by io_uring_used(): sockets made from now on do not enter the table.
+extern std::atomic<bool> sockets_stay_on_kernel;
 
 /// Socket behind a descriptor, or nullptr (not ours, or a set). Under a Pass.
 Socket* find_socket(int fd);
