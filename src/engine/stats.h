@@ -1,0 +1,55 @@
+// What this process publishes about itself (stats_page.h). Nothing here fails: where there is no page
+// (setting stats, no memory), calls do nothing.
+#pragma once
+
+#include "base/config.h"
+#include "base/instant.h"
+#include "base/ip.h"
+#include "engine/engine.h"
+#include "engine/stats_page.h"
+
+namespace accel::stats {
+
+/// Makes the page unless there is one. Engine::open calls it, note_kernel too. Thread-safe; a fork's child
+/// gets its own.
+void open();
+
+/// A reader waits for publish(): one load. For the housekeeping's tick, every 200 ms.
+bool requested();
+
+/// Rows of one answer.
+class Writer {
+ public:
+  /// What is known of a TCP connection; `fd` -1 when the program has closed it.
+  void tcp(Stack& stack, const TcpConn& conn, int fd, const PathChoice& choice, Instant now);
+  void listener(Stack& stack, const TcpListener& listener, int fd, const PathChoice& choice,
+                const Endpoint& local);
+  void udp(Stack& stack, const UdpPcb& pcb, const StackSocket& traffic, int fd, const PathChoice& choice,
+           const Endpoint& local, const Endpoint& remote);
+  /// A socket that is neither (undecided), or anything else.
+  void add(const SocketRow& row);
+
+ private:
+  friend void publish(Engine& engine, Instant now);
+  explicit Writer(Page& page) : page_(page) {}
+  Page& page_;
+};
+
+/// The layer above names its sockets, each once, to the writer. Under the engine's lock. Connections without
+/// an owner are added by publish() itself.
+using Source = void (*)(Engine& engine, Writer& writer, Instant now);
+void set_source(Source source);
+
+/// Answers readers. Under the engine's lock; called when requested().
+void publish(Engine& engine, Instant now);
+
+/// The socket `fd` was left to the kernel, and why. `endpoint` as in Config::path_for. One fstat;
+/// async-signal-safe once open.
+void note_kernel(int fd, Reason reason, Role role, const Endpoint& endpoint);
+/// Optional: a note whose socket is closed is recognised as old by the reader.
+void forget(int fd);
+
+/// For tests and publish(): this process's page, or nullptr.
+Page* page();
+
+}  // namespace accel::stats
