@@ -1,0 +1,165 @@
+"""Real programs in the lab: how each is started, loaded and read. Shared by tests/apps and benchmarks/."""
+import contextlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
+from lab import CommandFailed, Lab, accel_environment, build_dir  # noqa: E402,F401
+
+# Which ends are preloaded: (server, client).
+MODES = {"kernel": (False, False), "server": (True, False), "client": (False, True), "both": (True, True)}
+
+
+@contextlib.contextmanager
+def server(host, command, port, accel, env=None, kind="t", directory=None, **options):
+    """A server program, listening when the block begins, ended politely when it ends. Its output is in a file of the lab."""
+    log = host.lab.directory / f"{pathlib.Path(command[0]).name}-{port}.log"
+    with open(log, "w") as out:
+        child = host.popen(command, accel, env, stdout=out, stderr=subprocess.STDOUT, cwd=directory, **options)
+    try:
+        host.wait_for_listener(port, child, kind=kind)
+        yield child
+    except CommandFailed as failure:
+        raise CommandFailed(f"{failure}\n--- {log.name}\n{log.read_text()[-2000:]}") from None
+    finally:
+        host.stop(child)
+
+
+@contextlib.contextmanager
+def redis(host, accel, port=6379, arguments=(), save=""):
+    directory = host.lab.directory / f"redis-{port}"
+    directory.mkdir(exist_ok=True)
+    command = ["redis-server", "--port", port, "--bind", host.address, "--protected-mode", "no", "--save", save,
+               "--dir", directory, "--daemonize", "no", *arguments]
+    with server(host, list(map(str, command)), port, accel) as child:
+        yield child
+
+
+def redis_benchmark(host, target, accel, tests="set,get", requests=100000, clients=50, pipeline=1, port=6379, size=3):
+    """Requests a second by test name."""
+    output = host.run(["redis-benchmark", "-h", target, "-p", str(port), "-t", tests, "-n", str(requests), "-c", str(clients),
+                       "-P", str(pipeline), "-d", str(size), "--csv"], accel)
+    rows = dict(re.findall(r'^"([^"]+)","([\d.]+)"', output, re.M))
+    if not rows:
+        raise CommandFailed(f"redis-benchmark gave no rates:\n{output}")
+    return {name: float(rate) for name, rate in rows.items()}
+
+
+def redis_command(host, target, *words, port=6379, accel=False):
+    return host.run(["redis-cli", "-h", target, "-p", str(port), *map(str, words)], accel).strip()
+
+
+def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True):
+    directory = host.lab.directory / f"nginx-{port}"
+    directory.mkdir(exist_ok=True)
+    (directory / "index.html").write_text(body)
+    path = directory / "nginx.conf"
+    path.write_text(f"""
+daemon off; master_process {"on" if workers else "off"}; worker_processes {workers or 1};
+pid {directory}/nginx.pid; error_log {directory}/error.log warn; user root;
+events {{ worker_connections 2048; }}
+http {{
+  access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; keepalive_requests 1000000;
+  {"" if keepalive else "keepalive_timeout 0;"}
+  client_body_temp_path {directory}; proxy_temp_path {directory}; fastcgi_temp_path {directory};
+  uwsgi_temp_path {directory}; scgi_temp_path {directory};
+  {extra}
+  server {{ listen {host.address}:{port}; root {directory}; location / {{ }} }}
+}}
+""")
+    return path
+
+
+@contextlib.contextmanager
+def nginx(host, accel, port=8080, workers=1, **configuration):
+    path = nginx_configuration(host, port, workers, **configuration)
+    with server(host, ["/usr/sbin/nginx", "-c", str(path), "-p", str(path.parent)], port, accel) as child:
+        child.log = path.parent / "error.log"
+        child.directory = path.parent
+        yield child
+
+
+def wrk(host, url, accel, connections=64, seconds=3, threads=1, headers=()):
+    """(requests a second, failed requests)."""
+    command = ["wrk", "-t", str(threads), "-c", str(connections), "-d", f"{seconds}s"]
+    for h in headers:
+        command += ["-H", h]
+    output = host.run([*command, url], accel)
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
+    if not rate:
+        raise CommandFailed(f"wrk gave no rate:\n{output}")
+    failed = 0
+    if errors := re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", output):
+        failed += sum(map(int, errors.groups()))
+    if bad := re.search(r"Non-2xx or 3xx responses: (\d+)", output):
+        failed += int(bad[1])
+    return float(rate[1]), failed
+
+
+@contextlib.contextmanager
+def sockperf_server(host, accel, tcp, port=11111):
+    command = ["sockperf", "server", "-i", host.address, "-p", str(port)]
+    command += ["--tcp"] if tcp else []
+    with server(host, command, port, accel, kind="t" if tcp else "u") as child:
+        yield child
+
+
+def sockperf(host, target, accel, tcp, size=64, seconds=2, port=11111, data_integrity=False, mode="ping-pong"):
+    """Median one-way latency in µs (sockperf's half round trip); fails on lost, duplicated or wrong messages."""
+    command = ["sockperf", mode, "-i", target, "-p", str(port), "-m", str(size), "-t", str(seconds)]
+    command += ["--tcp"] if tcp else []
+    command += ["--data-integrity"] if data_integrity else []
+    output = host.run(command, accel)
+    median = re.search(r"percentile 50.000 =\s+([\d.]+)", output)
+    if not median:
+        raise CommandFailed(f"sockperf gave no median:\n{output}")
+    faults = re.search(r"# dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)", output)
+    if data_integrity and ("data integrity test failed" in output.lower()):
+        raise CommandFailed(f"sockperf: wrong data\n{output}")
+    if tcp and faults and any(map(int, faults.groups())):
+        raise CommandFailed(f"sockperf: {faults[0]}")
+    return float(median[1])
+
+
+def iperf3(host, target, accel, arguments=(), seconds=3, port=5201):
+    """Received bits a second."""
+    output = host.run(["iperf3", "-c", target, "-p", str(port), "-t", str(seconds), "-J", *arguments], accel)
+    report = json.loads(output[output.index("{"):])
+    if "error" in report:
+        raise CommandFailed(f"iperf3: {report['error']}")
+    end = report["end"]
+    return (end.get("sum_received") or end["sum"])["bits_per_second"]
+
+
+class Carried:
+    """Proves who carried the traffic of a block: `with Carried(host): ...` fails when the kernel's stack carried more than a tenth
+    of the frames on the wire (kinds: the protocols that count)."""
+
+    def __init__(self, *hosts, kinds=("tcp", "udp"), share=0.1, least=100):
+        self.hosts, self.kinds, self.share, self.least = hosts, kinds, share, least
+        self.figures = {}
+
+    def __enter__(self):
+        self.before = [(h.wire_packets(), h.kernel_packets()) for h in self.hosts]
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind:
+            return
+        for host, (wire, kernel) in zip(self.hosts, self.before):
+            frames = host.wire_packets() - wire
+            now = host.kernel_packets()
+            by_kernel = sum(now[k] - kernel[k] for k in self.kinds)
+            self.figures[host.name] = (frames, by_kernel)
+            if frames < self.least or by_kernel > frames * self.share:
+                raise AssertionError(f"{host.name}: of {frames} frames on the wire the kernel's stack carried {by_kernel}")
+
+
+def accelerated_hosts(mode, server_host, client_host):
+    """The hosts that the mode preloads."""
+    on = MODES[mode]
+    return [h for h, yes in ((server_host, on[0]), (client_host, on[1])) if yes]
