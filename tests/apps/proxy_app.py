@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""HAProxy (threads) in front of nginx, both accelerated on one host's device and loaded from the other."""
+import argparse
+import sys
+
+from programs import MODES, Lab, nginx, server, wrk
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", choices=MODES, default="both")
+    options = parser.parse_args()
+    on_server, on_client = MODES[options.mode]
+    with Lab() as lab:
+        near, far = lab.near, lab.far
+        path = lab.directory / "haproxy.cfg"
+        path.write_text(f"""
+global
+  nbthread 2
+  maxconn 1000
+defaults
+  mode http
+  timeout connect 10s
+  timeout client 30s
+  timeout server 30s
+frontend f
+  bind {near.address}:8000
+  default_backend b
+backend b
+  server s {far.address}:8080
+""")
+        # the proxy on near, its upstream and the load on far
+        with nginx(far, on_client), server(near, ["haproxy", "-db", "-f", str(path)], 8000, on_server):
+            rate, failed = wrk(far, f"http://{near.address}:8000/", False, connections=32, seconds=2)
+            print(f"through HAProxy: {rate:.0f}/s, {failed} failed")
+            assert failed == 0 and rate > 50
+    print("ok")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
