@@ -1,0 +1,35 @@
+/* What the XDP program and the processes that share it agree on. C, because flow.bpf.c includes it.
+ * Whoever changes a layout here changes ACCEL_XDP_PROGRAM as well: processes recognise each other's program by it. */
+#pragma once
+
+#include <linux/types.h>
+
+#define ACCEL_XDP_PROGRAM accel_steer_1 /* at most 15 characters (BPF_OBJ_NAME_LEN) */
+#define ACCEL_XDP_MAX_QUEUES 256
+/* accel_flow_key.queue of a connected key: matches on every queue. */
+#define ACCEL_XDP_CONNECTED 0xffff
+
+/* Ports and addresses in network byte order, IPv4 addresses mapped (RFC 4291 section 2.5.5.2).
+ * With remote all zero the key is a listener's or a bound UDP socket's, and holds for one receive queue only: several
+ * processes share a local port by an entry for each queue, so that no entry has two writers. */
+struct accel_flow_key {
+  __u8 protocol;
+  __u8 zero;
+  __u16 local_port;
+  __u16 remote_port;
+  __u16 queue;
+  __u8 local[16];
+  __u8 remote[16];
+};
+
+struct accel_flow_value {
+  __u32 owner; /* random, never 0: the port that steered it */
+  __u16 home;  /* a queue that the owner holds as long as it lives */
+  __u16 zero;
+};
+
+enum accel_xdp_counter {
+  ACCEL_XDP_REDIRECTED,
+  ACCEL_XDP_DROPPED_OTHER_QUEUE, /* connected flow on a queue that its owner does not hold */
+  ACCEL_XDP_COUNTERS
+};

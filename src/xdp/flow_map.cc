@@ -1,0 +1,136 @@
+#include "xdp/flow_map.h"
+
+#include <arpa/inet.h>
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "xdp/socket.h"
+
+namespace accel::xdp {
+namespace {
+
+accel_flow_key wire_key(const FlowKey& key) {
+  accel_flow_key k{};
+  k.protocol = static_cast<uint8_t>(key.protocol);
+  k.local_port = htons(key.local.port);
+  std::memcpy(k.local, key.local.address.bytes.data(), 16);
+  k.queue = ACCEL_XDP_CONNECTED;
+  if (key.is_connected()) {
+    k.remote_port = htons(key.remote.port);
+    std::memcpy(k.remote, key.remote.address.bytes.data(), 16);
+  }
+  return k;
+}
+
+}  // namespace
+
+Result<void> FlowMap::claim(uint32_t queue, int socket) {
+  // From here the dead owner's entries match no queue's owner, so that its flows cannot come to our socket.
+  if (int error = -bpf_map_update_elem(program_->owners(), &queue, &owner_, BPF_ANY); error > 0) return err(error);
+  const auto fd = static_cast<uint32_t>(socket);
+  if (int error = -bpf_map_update_elem(program_->xsks(), &queue, &fd, BPF_ANY); error > 0) return err(error);
+  return {};
+}
+
+void FlowMap::disclaim(uint32_t queue) {
+  const uint32_t nobody = 0;
+  bpf_map_delete_elem(program_->xsks(), &queue);
+  bpf_map_update_elem(program_->owners(), &queue, &nobody, BPF_ANY);
+}
+
+template <class Stale>
+void FlowMap::remove_if(Stale stale) {
+  // Another process's deletes may send get_next_key back to the start; the table's size bounds the walk all the same.
+  std::vector<accel_flow_key> found;
+  accel_flow_key key{}, next{};
+  accel_flow_value value{};
+  bool more = bpf_map_get_next_key(program_->flows(), nullptr, &next) == 0;
+  for (uint32_t steps = 0; more && steps < 4'000'000; ++steps) {
+    key = next;
+    if (bpf_map_lookup_elem(program_->flows(), &key, &value) == 0 && stale(value)) found.push_back(key);
+    more = bpf_map_get_next_key(program_->flows(), &key, &next) == 0;
+  }
+  for (const auto& k : found) bpf_map_delete_elem(program_->flows(), &k);
+}
+
+uint32_t FlowMap::holder(uint32_t queue) const {
+  uint32_t owner = 0;
+  bpf_map_lookup_elem(program_->owners(), &queue, &owner);
+  return owner;
+}
+
+void FlowMap::purge() {
+  // owners[] may name a dead port whose queue nobody took since.
+  std::vector<uint32_t> dead;
+  for (uint32_t queue = 0; queue < ACCEL_XDP_MAX_QUEUES; ++queue) {
+    const uint32_t owner = holder(queue);
+    if (owner != 0 && owner != owner_ && !queue_is_bound(ifindex_, queue)) dead.push_back(owner);
+  }
+  // A port claims its home before it steers, so asking after having read the entry never condemns a newcomer.
+  remove_if([&](const accel_flow_value& v) {
+    return holder(v.home) != v.owner || std::find(dead.begin(), dead.end(), v.owner) != dead.end();
+  });
+}
+
+void FlowMap::remove_all() {
+  remove_if([&](const accel_flow_value& v) { return v.owner == owner_; });
+}
+
+bool FlowMap::lives(const accel_flow_value& value) const {
+  return holder(value.home) == value.owner && (value.owner == owner_ || queue_is_bound(ifindex_, value.home));
+}
+
+Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
+  const accel_flow_value value{owner_, static_cast<uint16_t>(home), 0};
+  int error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_NOEXIST);
+  if (error == EEXIST) {
+    accel_flow_value present{};
+    if (bpf_map_lookup_elem(program_->flows(), &key, &present) == 0 && present.owner != owner_ && lives(present))
+      return err(EEXIST);
+    error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_ANY);
+  }
+  if (error <= 0) return {};
+  return err(error == E2BIG ? ENOSPC : error == ENOMEM ? ENOSPC : EIO);
+}
+
+Result<void> FlowMap::add(const FlowKey& key, std::span<const uint32_t> queues) {
+  accel_flow_key k = wire_key(key);
+  if (key.is_connected()) return insert(k, queues.front());
+  for (uint32_t queue : queues) {
+    k.queue = static_cast<uint16_t>(queue);
+    if (auto inserted = insert(k, queue); !inserted) {
+      remove(key, queues);
+      return inserted;
+    }
+  }
+  return {};
+}
+
+void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues) {
+  accel_flow_key k = wire_key(key);
+  auto remove_ours = [&] {
+    accel_flow_value present{};
+    if (bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_)
+      bpf_map_delete_elem(program_->flows(), &k);
+  };
+  if (key.is_connected()) return remove_ours();
+  for (uint32_t queue : queues) {
+    k.queue = static_cast<uint16_t>(queue);
+    remove_ours();
+  }
+}
+
+uint64_t FlowMap::counter(accel_xdp_counter which) const {
+  std::vector<uint64_t> cpus(static_cast<size_t>(std::max(libbpf_num_possible_cpus(), 1)));
+  const uint32_t index = which;
+  if (bpf_map_lookup_elem(program_->counters(), &index, cpus.data()) != 0) return 0;
+  uint64_t sum = 0;
+  for (uint64_t n : cpus) sum += n;
+  return sum;
+}
+
+}  // namespace accel::xdp

@@ -1,0 +1,48 @@
+// The steering table of a netdev (accel_flows) as one port uses it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/ip.h"
+#include "base/result.h"
+#include "xdp/flow_abi.h"
+#include "xdp/program.h"
+
+namespace accel::xdp {
+
+class FlowMap {
+ public:
+  /// `owner`: the port's random mark, not 0.
+  FlowMap(std::shared_ptr<Program> program, int ifindex, uint32_t owner)
+      : program_(std::move(program)), ifindex_(ifindex), owner_(owner) {}
+
+  /// Takes over a queue whose socket is bound: what a dead owner left there stops matching, our flows' frames come.
+  Result<void> claim(uint32_t queue, int socket);
+  /// Frames go to the kernel again from here on.
+  void disclaim(uint32_t queue);
+  /// Mark of the port that claimed the queue (and may be dead), 0: none.
+  uint32_t holder(uint32_t queue) const;
+  /// Removes entries of owners that are gone. After the claims.
+  void purge();
+
+  /// EEXIST: a living port has the key. ENOSPC: the table is full.
+  Result<void> add(const FlowKey& key, std::span<const uint32_t> queues);
+  void remove(const FlowKey& key, std::span<const uint32_t> queues);
+  /// Removes all that is ours.
+  void remove_all();
+
+  uint64_t counter(accel_xdp_counter which) const;
+
+ private:
+  Result<void> insert(const accel_flow_key& key, uint32_t home);
+  bool lives(const accel_flow_value& value) const;
+  template <class Stale>
+  void remove_if(Stale stale);
+
+  std::shared_ptr<Program> program_;
+  int ifindex_;
+  uint32_t owner_;
+};
+
+}  // namespace accel::xdp

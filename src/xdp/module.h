@@ -1,0 +1,17 @@
+// The one symbol of libaccel-xdp.so. Both sides come from one build: ACCEL_XDP_MODULE_ABI guards against a stale file.
+#pragma once
+
+#include "xdp/xdp_port.h"
+
+namespace accel::xdp {
+
+constexpr uint32_t kModuleAbi = 1;
+
+struct Module {
+  uint32_t abi;
+  Result<std::unique_ptr<XdpPort>> (*open)(const XdpOptions&, FramePool&, std::string* why);
+};
+
+}  // namespace accel::xdp
+
+extern "C" __attribute__((visibility("default"))) const accel::xdp::Module accel_xdp_module;

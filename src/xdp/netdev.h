@@ -1,0 +1,13 @@
+// What must be known of a netdev before sockets are bound to its queues.
+#pragma once
+
+#include <string>
+
+#include "stack/port.h"
+
+namespace accel::xdp {
+
+/// name, ifindex, mac, mtu, queues_total (receive queues). Errors: ENOENT, ENOTSUP (not Ethernet), the kernel's.
+Result<PortInfo> describe_netdev(const std::string& name, std::string* why);
+
+}  // namespace accel::xdp

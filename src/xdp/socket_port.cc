@@ -1,0 +1,237 @@
+#include "xdp/socket_port.h"
+
+#include <arpa/inet.h>
+#include <linux/if_xdp.h>
+#include <net/ethernet.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace accel::xdp {
+namespace {
+
+/// Refilling in batches keeps the ring's producer line from bouncing.
+constexpr uint32_t kRefillBatch = 64;
+
+uint32_t consumed(const xsk_ring_prod& ring) { return __atomic_load_n(ring.consumer, __ATOMIC_ACQUIRE); }
+
+bool is_drained(const xsk_ring_prod& ring) { return consumed(ring) == *ring.producer; }
+
+/// The sum of the two ports, alike in both directions; 0 for frames without.
+uint32_t ports_hash(const Packet& frame) {
+  const uint8_t* p = frame.data();
+  uint32_t at = 12;
+  auto type = [&] { return uint32_t{p[at]} << 8 | p[at + 1]; };
+  if (frame.length < 14 + 4 + 20) return 0;
+  if (type() == ETHERTYPE_VLAN) at += 4;
+  const uint32_t ethertype = type();
+  at += 2;
+  if (ethertype == ETHERTYPE_IP) at += (p[at] & 0x0fu) * 4;
+  else if (ethertype == ETHERTYPE_IPV6) at += 40;
+  else return 0;
+  if (at + 4 > frame.length) return 0;
+  return (uint32_t{p[at]} << 8 | p[at + 1]) + (uint32_t{p[at + 2]} << 8 | p[at + 3]);
+}
+
+}  // namespace
+
+Packet* SocketPort::from_address(uint64_t address) {
+  const auto index = static_cast<uint32_t>(address / umem_.buffer_size);
+  lent_[index] = false;
+  return pool_.at(index);
+}
+
+// --- receiving ---
+
+size_t SocketPort::rx_burst(std::span<Packet*> out) {
+  size_t n = 0;
+  if (queues_.empty()) return 0;
+  for (size_t i = 0; i < queues_.size() && n < out.size(); ++i) {
+    Queue& queue = *queues_[(next_queue_ + i) % queues_.size()];
+    n += receive(queue, out.subspan(n));
+  }
+  next_queue_ = (next_queue_ + 1) % queues_.size();
+  for (auto& queue : queues_) {
+    if (fill_target_ - queue->filled >= std::min(kRefillBatch, fill_target_)) refill(*queue);
+    if (queue->sent != 0) reclaim(*queue);
+    if (queue->kick) tell_kernel(*queue);
+  }
+  return n;
+}
+
+size_t SocketPort::receive(Queue& queue, std::span<Packet*> out) {
+  uint32_t at = 0;
+  const uint32_t available = xsk_ring_cons__peek(&queue.rx, umem_.rings.rx, &at);
+  if (available == 0) {
+    // Zero copy only: the driver ran out of buffers and waits to be told of new ones.
+    if (xsk_ring_prod__needs_wakeup(&queue.fill) && info_.zero_copy)
+      recvfrom(queue.fd, nullptr, 0, MSG_DONTWAIT, nullptr, nullptr);
+    return 0;
+  }
+  size_t n = 0;
+  uint32_t used = 0;
+  while (used < available && n < out.size()) {
+    const xdp_desc& descriptor = *xsk_ring_cons__rx_desc(&queue.rx, at + used++);
+    Packet* p = from_address(descriptor.addr);
+    p->offset = static_cast<uint32_t>(descriptor.addr % umem_.buffer_size);
+    p->length = descriptor.len;
+    (queue.chain ? queue.chain_end->more : queue.chain) = p;
+    queue.chain_end = p;
+    if (descriptor.options & XDP_PKT_CONTD) continue;
+    out[n++] = queue.chain;
+    queue.chain = nullptr;
+  }
+  if (used < available) xsk_ring_cons__cancel(&queue.rx, available - used);
+  xsk_ring_cons__release(&queue.rx, used);
+  queue.filled -= used;
+  return n;
+}
+
+void SocketPort::refill(Queue& queue) {
+  const uint32_t spare = pool_.available() > reserve_ ? pool_.available() - reserve_ : 0;
+  const uint32_t n = std::min(fill_target_ - queue.filled, spare);
+  uint32_t at = 0;
+  if (n == 0 || xsk_ring_prod__reserve(&queue.fill, n, &at) != n) return;
+  for (uint32_t i = 0; i < n; ++i) {
+    const Packet* p = pool_.take();
+    lent_[p->index] = true;
+    *xsk_ring_prod__fill_addr(&queue.fill, at + i) = uint64_t{p->index} * umem_.buffer_size;
+  }
+  xsk_ring_prod__submit(&queue.fill, n);
+  queue.filled += n;
+}
+
+bool SocketPort::arm() {
+  for (auto& queue : queues_) {
+    refill(*queue);
+    if (queue->kick) tell_kernel(*queue);
+    if (xsk_cons_nb_avail(&queue->rx, 1) != 0 || queue->kick) return false;
+  }
+  check_device();
+  return true;
+}
+
+// --- sending ---
+
+Queue& SocketPort::tx_queue(const Packet& frame) {
+  if (queues_.size() == 1) return *queues_.front();
+  return *queues_[ports_hash(frame) % queues_.size()];
+}
+
+size_t SocketPort::tx_burst(std::span<Packet* const> frames) {
+  if (!alive()) {
+    // A dead device drops, as a pulled cable does; the engine moves the sockets to the kernel.
+    for (Packet* p : frames) FramePool::release(p);
+    return frames.size();
+  }
+  for (auto& queue : queues_)
+    if (queue->sent != 0) reclaim(*queue);
+  size_t taken = 0;
+  while (taken < frames.size()) {
+    Queue& queue = tx_queue(*frames[taken]);
+    if (!put(queue, frames[taken])) break;
+    ++taken;
+  }
+  for (auto& queue : queues_)
+    if (queue->kick) tell_kernel(*queue);
+  return taken;
+}
+
+bool SocketPort::put(Queue& queue, Packet* frame) {
+  uint32_t buffers = 0;
+  for (const Packet* p = frame; p; p = p->more) ++buffers;
+  uint32_t at = 0;
+  if (queue.sent + buffers > tx_limit_ || xsk_ring_prod__reserve(&queue.tx, buffers, &at) != buffers) return false;
+  for (Packet* p = frame; p; ++at) {
+    xdp_desc& descriptor = *xsk_ring_prod__tx_desc(&queue.tx, at);
+    descriptor.addr = uint64_t{p->index} * umem_.buffer_size + p->offset;
+    descriptor.len = p->length;
+    descriptor.options = p->more ? XDP_PKT_CONTD : 0;
+    lent_[p->index] = true;
+    // Buffers complete one by one.
+    Packet* more = p->more;
+    p->more = nullptr;
+    p = more;
+  }
+  xsk_ring_prod__submit(&queue.tx, buffers);
+  queue.sent += buffers;
+  queue.kick = true;
+  return true;
+}
+
+void SocketPort::reclaim(Queue& queue) {
+  uint32_t at = 0;
+  const uint32_t n = xsk_ring_cons__peek(&queue.completion, umem_.rings.completion, &at);
+  if (n == 0) return;
+  for (uint32_t i = 0; i < n; ++i)
+    FramePool::release(from_address(*xsk_ring_cons__comp_addr(&queue.completion, at + i)));
+  xsk_ring_cons__release(&queue.completion, n);
+  queue.sent -= n;
+}
+
+void SocketPort::tell_kernel(Queue& queue) {
+  if (!xsk_ring_prod__needs_wakeup(&queue.tx)) {
+    queue.kick = false;
+    return;
+  }
+  // Copy mode sends at most 32 frames a call (xsk.c, __xsk_generic_xmit) and says EAGAIN for more, as it does when it cannot
+  // go on: progress tells the two apart.
+  for (;;) {
+    const uint32_t before = consumed(queue.tx);
+    const ssize_t rc = sendto(queue.fd, nullptr, 0, MSG_DONTWAIT, nullptr, 0);
+    const int error = rc < 0 ? errno : 0;
+    if (info_.zero_copy ? rc >= 0 : is_drained(queue.tx)) {
+      queue.kick = false;
+      return;
+    }
+    if (error == ENXIO || error == ENETDOWN) {
+      // ENETDOWN: administratively down, the frames wait as in a driver's queue. ENXIO: unregistered.
+      queue.kick = false;
+      return check_device();
+    }
+    if (error != 0 && error != EAGAIN && error != EBUSY && error != ENOBUFS && error != EINTR) return check_device();
+    if (consumed(queue.tx) == before) return;
+  }
+}
+
+void SocketPort::check_device() {
+  if (!failure_.empty()) return;
+  for (const auto& queue : queues_) {
+    int error = 0;
+    socklen_t length = sizeof(error);
+    // The kernel leaves ENETDOWN in the socket when the netdev is unregistered (xsk.c, xsk_notifier).
+    if (getsockopt(queue->fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error != 0)
+      failure_ = error == ENETDOWN ? "the netdev " + info_.name + " is gone" : "AF_XDP socket: " + std::string(std::strerror(error));
+  }
+}
+
+// --- steering, statistics ---
+
+Result<void> SocketPort::steer(const FlowKey& key) {
+  if (!flows_) return err(EIO);
+  return flows_->add(key, queue_ids_);
+}
+
+void SocketPort::unsteer(const FlowKey& key) {
+  if (flows_) flows_->remove(key, queue_ids_);
+}
+
+XdpStats SocketPort::stats() const {
+  XdpStats stats;
+  if (!flows_) return stats;
+  stats.redirected = flows_->counter(ACCEL_XDP_REDIRECTED);
+  stats.dropped_other_queue = flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE);
+  for (const auto& queue : queues_) {
+    xdp_statistics s{};
+    socklen_t length = sizeof(s);
+    if (getsockopt(queue->fd, SOL_XDP, XDP_STATISTICS, &s, &length) != 0) continue;
+    stats.rx_dropped += s.rx_dropped;
+    stats.rx_ring_full += s.rx_ring_full;
+    stats.fill_ring_empty += s.rx_fill_ring_empty_descs;
+    stats.tx_invalid += s.tx_invalid_descs;
+  }
+  return stats;
+}
+
+}  // namespace accel::xdp

@@ -1,0 +1,70 @@
+// The port itself: received descriptors into packets, packets into descriptors.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "xdp/flow_map.h"
+#include "xdp/program.h"
+#include "xdp/socket.h"
+#include "xdp/xdp_port.h"
+
+namespace accel::xdp {
+
+class SocketPort final : public XdpPort {
+ public:
+  static Result<std::unique_ptr<XdpPort>> open(const XdpOptions& options, FramePool& pool, std::string* why);
+  ~SocketPort() override;
+
+  size_t rx_burst(std::span<Packet*> out) override;
+  size_t tx_burst(std::span<Packet* const> frames) override;
+  std::span<const int> poll_fds() const override { return fds_; }
+  bool arm() override;
+  void woken() override { check_device(); }
+  bool alive() const override { return failure_.empty(); }
+  std::string failure() const override { return failure_; }
+  const PortInfo& info() const override { return info_; }
+  Result<void> steer(const FlowKey& key) override;
+  void unsteer(const FlowKey& key) override;
+  void abandon_in_child() override;
+  bool native() const override { return program_->native(); }
+  XdpStats stats() const override;
+
+ private:
+  SocketPort(const XdpOptions& options, FramePool& pool) : options_(options), pool_(pool) {}
+  Result<void> set_up(std::string* why);
+  Result<void> plan(std::string* why);
+  Result<void> bind_queues(std::string* why);
+  Result<void> bind_one(Queue& queue, std::string* why);
+  Result<void> tune(Queue& queue, std::string* why);
+
+  size_t receive(Queue& queue, std::span<Packet*> out);
+  void refill(Queue& queue);
+  void reclaim(Queue& queue);
+  bool put(Queue& queue, Packet* frame);
+  void tell_kernel(Queue& queue);
+  Queue& tx_queue(const Packet& frame);
+  Packet* from_address(uint64_t address);
+  void check_device();
+
+  XdpOptions options_;
+  FramePool& pool_;
+  PortInfo info_;
+  uint16_t bind_flags_ = 0;
+  uint32_t fill_target_ = 0;  ///< buffers a queue's receive side holds when the pool is rich
+  uint32_t tx_limit_ = 0;     ///< buffers of a queue that may wait for completion
+  uint32_t reserve_ = 0;      ///< buffers of the pool that receiving leaves to sending
+  Umem umem_;
+  std::shared_ptr<Program> program_;
+  std::optional<FlowMap> flows_;
+  std::vector<std::unique_ptr<Queue>> queues_;
+  std::vector<uint32_t> queue_ids_;
+  std::vector<int> fds_;
+  std::vector<bool> lent_;  ///< by buffer number: in one of the kernel's rings
+  size_t next_queue_ = 0;   ///< where the next rx_burst begins
+  std::string failure_;
+};
+
+}  // namespace accel::xdp

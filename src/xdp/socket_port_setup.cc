@@ -1,0 +1,203 @@
+// Opening and closing a port; frames are in socket_port.cc.
+#include <bpf/libbpf.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <xdp/libxdp.h>
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+#include <ctime>
+
+#include "xdp/module.h"
+#include "xdp/netdev.h"
+#include "xdp/socket_port.h"
+
+namespace accel::xdp {
+namespace {
+
+/// Bytes that the kernel keeps for itself at the start of each receive buffer (XDP_PACKET_HEADROOM).
+constexpr uint32_t kKernelHeadroom = 256;
+/// Ethernet and one VLAN tag.
+constexpr uint32_t kLinkHeader = 18;
+/// The kernel frees the queue of a closed socket a moment later (xsk_buff_pool.c, xp_release_deferred), and another process's
+/// queue_is_bound() has it for a moment. A queue that a port has claimed is most likely in use.
+constexpr timespec kSettlePause{0, 2'000'000};
+constexpr int kSettlePassesUnclaimed = 250;
+constexpr int kSettlePassesClaimed = 3;
+
+Errno fail(std::string* why, int error, const std::string& text) {
+  if (why) *why = text;
+  return err(error);
+}
+
+/// Both libraries print on stderr, which is the application's. It may use them too, so its callbacks come back.
+class Quiet {
+ public:
+  Quiet() : bpf_(libbpf_set_print(nullptr)), xdp_(libxdp_set_print(nullptr)) {}
+  ~Quiet() {
+    libbpf_set_print(bpf_);
+    libxdp_set_print(xdp_);
+  }
+  Quiet(const Quiet&) = delete;
+
+ private:
+  libbpf_print_fn_t bpf_;
+  libxdp_print_fn_t xdp_;
+};
+
+uint32_t random_owner() {
+  uint32_t owner = 0;
+  while (owner == 0)
+    if (getrandom(&owner, sizeof(owner), 0) != sizeof(owner)) owner = 0;
+  return owner;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<XdpPort>> SocketPort::open(const XdpOptions& options, FramePool& pool, std::string* why) {
+  std::unique_ptr<SocketPort> port(new SocketPort(options, pool));
+  if (auto ready = port->set_up(why); !ready) return ready.error();
+  return std::unique_ptr<XdpPort>(std::move(port));
+}
+
+Result<void> SocketPort::set_up(std::string* why) {
+  Quiet quiet;
+  if (auto planned = plan(why); !planned) return planned;
+  auto program = Program::join({info_.ifindex, info_.name, options_.flow_table, options_.force_generic}, why);
+  if (!program) return program.error();
+  program_ = *program;
+  flows_.emplace(program_, info_.ifindex, random_owner());
+  if (auto bound = bind_queues(why); !bound) return bound;
+  for (auto& queue : queues_) {
+    if (auto tuned = tune(*queue, why); !tuned) return tuned;
+    refill(*queue);
+    if (auto claimed = flows_->claim(queue->id, queue->fd); !claimed)
+      return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
+  }
+  flows_->purge();
+  return {};
+}
+
+/// Sizes, and what the kernel is asked for.
+Result<void> SocketPort::plan(std::string* why) {
+  auto info = describe_netdev(options_.netdev, why);
+  if (!info) return info.error();
+  info_ = *info;
+  const uint32_t buffer = pool_.buffer_size();
+  if (buffer != 2048 && buffer != 4096) return fail(why, EINVAL, "AF_XDP needs buffers of 2048 or 4096 bytes");
+  if (!std::has_single_bit(options_.rx_ring) || !std::has_single_bit(options_.tx_ring))
+    return fail(why, EINVAL, "AF_XDP ring sizes must be powers of two");
+  if (options_.copy == XdpCopy::kForceCopy) bind_flags_ |= XDP_COPY;
+  if (options_.copy == XdpCopy::kForceZeroCopy) bind_flags_ |= XDP_ZEROCOPY;
+  if (info_.mtu + kLinkHeader > buffer - kKernelHeadroom) bind_flags_ |= XDP_USE_SG;
+
+  const uint32_t wanted = options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
+  reserve_ = pool_.size() / 8;
+  fill_target_ = std::min(options_.rx_ring, pool_.size() / 2 / wanted);
+  // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames under way
+  // than its ring has descriptors; the completion ring bounds what the kernel accepts.
+  tx_limit_ = std::min(options_.tx_ring * 4, pool_.size() / 2);
+  if (fill_target_ < 16) return fail(why, EINVAL, "the frame pool is too small for that many queues");
+  umem_.region = pool_.region();
+  umem_.buffer_size = buffer;
+  umem_.rings = {options_.rx_ring, options_.tx_ring * 4, options_.rx_ring, options_.tx_ring};
+  lent_.resize(pool_.size());
+  return {};
+}
+
+Result<void> SocketPort::bind_queues(std::string* why) {
+  const uint32_t wanted = options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
+  auto queue = std::make_unique<Queue>();
+  if (auto created = create_umem(umem_, *queue, info_.name, why); !created) return created;
+  std::vector<bool> held(info_.queues_total);
+  bool settling = true;
+  for (int pass = 0; queues_.size() < wanted && settling; ++pass) {
+    if (pass > 0) nanosleep(&kSettlePause, nullptr);
+    settling = false;
+    for (uint32_t id = 0; id < info_.queues_total && queues_.size() < wanted; ++id) {
+      if (held[id]) continue;
+      queue->id = id;
+      auto bound = bind_one(*queue, why);
+      if (bound.is(EBUSY)) {
+        settling |= pass < (flows_->holder(id) == 0 ? kSettlePassesUnclaimed : kSettlePassesClaimed);
+        continue;
+      }
+      if (!bound) return bound;
+      held[id] = true;
+      queue_ids_.push_back(id);
+      fds_.push_back(queue->fd);
+      queues_.push_back(std::move(queue));
+      queue = std::make_unique<Queue>();
+    }
+  }
+  if (queues_.empty())
+    return fail(why, EBUSY,
+                "all " + std::to_string(info_.queues_total) + " queues of " + info_.name +
+                    " are held by other AF_XDP sockets: give the device more (ethtool -L), or fewer to each process");
+  info_.queues_held = static_cast<uint32_t>(queues_.size());
+  info_.zero_copy = std::all_of(queues_.begin(), queues_.end(), [](auto& q) { return is_zero_copy(*q); });
+  return {};
+}
+
+Result<void> SocketPort::bind_one(Queue& queue, std::string* why) {
+  auto bound = bind_queue(umem_, queue, {info_.name, bind_flags_}, why);
+  if (bound.is(EINVAL) && bind_flags_ & XDP_USE_SG)
+    return fail(why, EINVAL, "the MTU of " + info_.name + " is above what a buffer holds, and the kernel (before 6.6) has no "
+                                 "multi-buffer AF_XDP: lower the MTU");
+  return bound;
+}
+
+Result<void> SocketPort::tune(Queue& queue, std::string* why) {
+  // Copy mode charges frames under way to the send buffer; the default would stop us at about a hundred.
+  const auto bytes = static_cast<int>(std::min<uint64_t>(uint64_t{tx_limit_} * (umem_.buffer_size + 1024), INT_MAX / 2));
+  if (setsockopt(queue.fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)) != 0)
+    setsockopt(queue.fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+  return hide_rings_from_children(queue, umem_.rings, why);
+}
+
+SocketPort::~SocketPort() {
+  if (flows_) {
+    for (auto& queue : queues_) {
+      flows_->disclaim(queue->id);
+      // What was accepted leaves before the socket goes. In copy mode it has left.
+      for (int rounds = 0; rounds < 100 && queue->kick; ++rounds) {
+        tell_kernel(*queue);
+        poll(nullptr, 0, queue->kick ? 1 : 0);
+      }
+    }
+    flows_->remove_all();
+  }
+  for (auto& queue : queues_) {
+    FramePool::release(queue->chain);
+    if (queue->handle) xsk_socket__delete(queue->handle);
+  }
+  if (umem_.handle) xsk_umem__delete(umem_.handle);
+  for (uint32_t i = 0; i < lent_.size(); ++i)
+    if (lent_[i]) {
+      pool_.at(i)->more = nullptr;
+      FramePool::release(pool_.at(i));
+    }
+}
+
+void SocketPort::abandon_in_child() {
+  // libxdp's delete functions would unmap rings that this child does not have (MADV_DONTFORK): only close.
+  for (auto& queue : queues_) {
+    ::close(queue->fd);
+    queue->handle = nullptr;
+    FramePool::release(queue->chain);
+    queue->chain = nullptr;
+  }
+  // The UMEM's descriptor is the first socket's, closed above.
+  umem_.handle = nullptr;
+  queues_.clear();
+  fds_.clear();
+  flows_.reset();
+  Program::keep_inherited(program_);
+  failure_ = "the port belongs to the parent process";
+}
+
+}  // namespace accel::xdp
+
+const accel::xdp::Module accel_xdp_module = {accel::xdp::kModuleAbi, &accel::xdp::SocketPort::open};
