@@ -60,7 +60,7 @@ Result<int> dup(int fd);
 Result<int> dup2(int from, int to);
 Result<int> dup3(int from, int to, int flags);
 
-// ---- readiness (posix/epoll_set.cc, poll_select.cc) ----
+// ---- readiness (posix/epoll_calls.cc, poll_select.cc) ----
 /// Always called; the set's File enters the table on epoll_create.
 Result<int> epoll_create1(int flags);
 Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event);
