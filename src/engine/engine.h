@@ -154,8 +154,12 @@ class Engine {
   void after_fork_in_parent();
   /// The child owns nothing of it: drops descriptors and mappings without a packet, and instance() is nullptr again.
   static void after_fork_in_child();
-  /// At exit, exec and fatal signals: hands back what is not delivered; else waits for it, at most `limit`.
+  /// At exit, exec and fatal signals: hands back what is not delivered; else waits for it, at most `limit`. Without a Pass.
   void finish(Duration limit);
+
+  /// In a forked child (before its engine opens) that inherits a listening socket: it holds one queue of each device only, so that
+  /// its siblings have theirs.
+  static void inherit_listener();
 
   // ---- for statistics ----
   Counters& counters();
@@ -163,13 +167,14 @@ class Engine {
   const PortInfo* port_info(InterfaceId id) const;
   PathKind port_kind(InterfaceId id) const;
 
+  struct Impl;  ///< engine/worker.h
+
  private:
   friend class Pass;
   Engine();
   ~Engine();
   static std::atomic<Engine*> instance_;
   bool touched_ = false;
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -29,6 +29,12 @@ void Stack::set_neighbour(InterfaceId id, const IpAddress& address, std::optiona
   core_->set_neighbour(id, address, mac);
 }
 std::vector<Stack::Unresolved> Stack::take_unresolved() { return core_->take_unresolved(); }
+std::vector<Stack::Unresolved> Stack::neighbours_in_use() const {
+  std::vector<Unresolved> used;
+  for (const auto& [key, hop] : core_->hops)  // multicast addresses: reflected hops, which are no neighbours
+    if (hop->users > 0 && !key.address.is_multicast()) used.push_back({key.interface, key.address});
+  return used;
+}
 
 // ---- a pass ----
 void Stack::on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now) {

@@ -190,6 +190,8 @@ class Stack {
   };
   /// Neighbours that frames are waiting for, each given once a second at most; the engine has the kernel resolve them.
   std::vector<Unresolved> take_unresolved();
+  /// Neighbours that sockets send through; the engine keeps the kernel from forgetting them.
+  std::vector<Unresolved> neighbours_in_use() const;
 
   // ---- a pass of the worker ----
   /// Takes ownership of the frames.

@@ -1,0 +1,190 @@
+// Listeners and bound UDP sockets: one stack socket, steered on every interface that its address covers.
+#include <algorithm>
+
+#include "base/config.h"
+#include "engine/worker.h"
+
+namespace accel {
+namespace {
+
+PathChoice kernel(Reason why) {
+  PathChoice choice;
+  choice.path = PathKind::kKernel;
+  choice.reason = why;
+  return choice;
+}
+
+/// Would a socket bound to `local` take what is sent to `address`?
+bool takes(const IpAddress& local, bool v6_only, const IpAddress& address) {
+  if (local == IpAddress::any_v4()) return address.is_v4();
+  if (local == IpAddress::any_v6()) return !address.is_v4() || !v6_only;
+  return local == address;
+}
+
+}  // namespace
+
+std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endpoint& local,
+                                                   const Endpoint& remote, bool v6_only, int bound_ifindex,
+                                                   Reason* why) {
+  std::vector<BoundFlow::Key> keys;
+  if (local.address.is_loopback()) {
+    *why = Reason::loopback;
+    return keys;
+  }
+  if (local.address.is_multicast()) {
+    *why = Reason::multicast;
+    return keys;
+  }
+  *why = Reason::no_port;
+  auto add = [&](int ifindex, const IpAddress& address) {
+    if (bound_ifindex && bound_ifindex != ifindex) return;
+    Reason reason = Reason::no_port;
+    auto id = interface_of(ifindex, &reason);
+    if (!id) {
+      if (reason != Reason::no_port && reason != Reason::loopback) *why = reason;
+      return;
+    }
+    const PortInfo& port = slots[*id].opened.port->info();
+    FlowKey key{protocol, {address, local.port}, {}};
+    // A connected key holds on all queues of the device, also those whose frames we would not see.
+    if (port.queues_held == port.queues_total) key.remote = remote;
+    const BoundFlow::Key entry{*id, key};
+    if (std::find(keys.begin(), keys.end(), entry) == keys.end()) keys.push_back(entry);
+  };
+  bool elsewhere = false;  // an address of this host that is on no device with frames (lo, dummy)
+  for (const LocalAddress& a : network.addresses) {
+    if (!a.usable || !takes(local.address, v6_only, a.address) || a.address.is_loopback()) continue;
+    const Link* link = network.link(a.ifindex);
+    if (link && carries_frames(*link))
+      add(a.ifindex, a.address);
+    else if (!local.address.is_any())
+      elsewhere = true;
+  }
+  if (elsewhere && keys.empty())  // frames to it may come in anywhere
+    for (const auto& [ifindex, link] : network.links)
+      if (link.up && carries_frames(link)) add(ifindex, local.address);
+  return keys;
+}
+
+bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
+  auto wanted = coverage(flow.protocol, flow.local, flow.remote, flow.v6_only, flow.bound_ifindex, why);
+  std::vector<BoundFlow::Key> now;
+  for (const auto& key : wanted) {
+    const bool had = std::find(flow.keys.begin(), flow.keys.end(), key) != flow.keys.end();
+    if (had) {
+      now.push_back(key);
+    } else if (auto steered = steer(key.interface, key.key)) {
+      now.push_back(key);
+    } else {
+      *why = steered.is(EEXIST) ? Reason::no_queue : Reason::steering_failed;
+    }
+  }
+  for (const auto& key : flow.keys)
+    if (std::find(now.begin(), now.end(), key) == now.end()) unsteer(key.interface, key.key);
+  flow.keys = std::move(now);
+  return !flow.keys.empty();
+}
+
+Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) {
+  Reason why = Reason::no_port;
+  BoundFlow* raw = flow.get();
+  if (!cover_again(*raw, &why)) {
+    if (raw->listener) stack->tcp_close_listener(raw->listener);
+    if (raw->udp) stack->udp_close(raw->udp);
+    choice = kernel(why);
+    return err(EOPNOTSUPP);
+  }
+  const InterfaceId id = raw->keys.front().interface;
+  choice = {slots[id].opened.kind, Reason::accelerated, {}};
+  choice.route.interface = id;
+  choice.route.source = raw->keys.front().key.local.address;
+  choice.route.mtu = stack->interface(id).mtu;
+  counters.add(Counter::sockets_accelerated);
+  flows.push_back(std::move(flow));
+  return raw;
+}
+
+Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& local, bool v6_only,
+                                  bool reuse_port, uint32_t backlog, const TcpSettings& settings,
+                                  int bound_ifindex, void* owner) {
+  choice = impl_->by_configuration(Role::kTcpServer, local);
+  if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
+  // Before the stack is told: with no interface there is no listener to undo.
+  if (impl_->coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason).empty()) {
+    choice = kernel(choice.reason);
+    return err(EOPNOTSUPP);
+  }
+  auto flow = std::make_unique<BoundFlow>();
+  flow->protocol = Protocol::kTcp;
+  flow->local = local;
+  flow->v6_only = v6_only;
+  flow->bound_ifindex = bound_ifindex;
+  auto listener = impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner);
+  if (!listener) {
+    choice = kernel(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
+    return listener.error();
+  }
+  flow->listener = *listener;
+  return impl_->admit(std::move(flow), choice);
+}
+
+Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
+                                    bool v6_only, int bound_ifindex, void* owner) {
+  const bool connected = remote.port != 0;
+  choice =
+      impl_->by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
+  if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
+  if (impl_->coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty()) {
+    choice = kernel(choice.reason);
+    return err(EOPNOTSUPP);
+  }
+  auto flow = std::make_unique<BoundFlow>();
+  flow->protocol = Protocol::kUdp;
+  flow->local = local;
+  flow->remote = remote;
+  flow->v6_only = v6_only;
+  flow->bound_ifindex = bound_ifindex;
+  auto pcb = impl_->stack->udp_open(local, remote, v6_only, owner);
+  if (!pcb) {
+    choice = kernel(Reason::resources);
+    return pcb.error();
+  }
+  flow->udp = *pcb;
+  return impl_->admit(std::move(flow), choice);
+}
+
+TcpListener* Engine::listener(BoundFlow& flow) { return flow.listener; }
+UdpPcb* Engine::udp(BoundFlow& flow) { return flow.udp; }
+
+void Engine::reconnect_udp(Pass&, BoundFlow& flow, const Endpoint& local, const Endpoint& remote) {
+  flow.local = local;
+  flow.remote = remote;
+  impl_->stack->udp_connect(*flow.udp, local, remote);
+  Reason why = Reason::accelerated;
+  // Without an interface the kernel's shadow receives; the socket's own route decides what it sends.
+  (void)impl_->cover_again(flow, &why);
+}
+
+void Engine::close(Pass&, BoundFlow* flow) {
+  for (const auto& key : flow->keys) impl_->unsteer(key.interface, key.key);
+  if (flow->listener) impl_->stack->tcp_close_listener(flow->listener);
+  if (flow->udp) impl_->stack->udp_close(flow->udp);
+  std::erase_if(impl_->flows, [flow](const auto& f) { return f.get() == flow; });
+}
+
+PathChoice Engine::covers(const FlowRequest& request) {
+  PathChoice choice = impl_->by_configuration(request.role, request.local);
+  if (choice.reason != Reason::not_decided) return choice;
+  const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;
+  const auto keys = impl_->coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, false,
+                                    request.bound_ifindex, &choice.reason);
+  if (keys.empty()) return kernel(choice.reason);
+  choice.path = impl_->slots[keys.front().interface].opened.kind;
+  choice.reason = Reason::accelerated;
+  choice.route.interface = keys.front().interface;
+  choice.route.source = keys.front().key.local.address;
+  choice.route.mtu = impl_->stack->interface(keys.front().interface).mtu;
+  return choice;
+}
+
+}  // namespace accel

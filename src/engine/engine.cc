@@ -1,0 +1,148 @@
+// The engine's life: opening, forks, the end.
+#include "engine/engine.h"
+
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/auxv.h>
+#include <sys/random.h>
+
+#include <new>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/real.h"
+#include "engine/housekeeping.h"
+#include "engine/stats.h"
+#include "engine/worker.h"
+
+namespace accel {
+namespace {
+
+WorkerLock open_lock;
+/// Why this process has no engine, once that is settled; nothing that is found out here changes while it
+/// runs.
+std::optional<Reason> refused;
+bool listener_inherited = false;
+
+bool has_capability(const __user_cap_data_struct* sets, int number) {
+  return sets[number / 32].effective & (1u << (number % 32));
+}
+
+bool privileged() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  if (real.syscall(SYS_capget, &header, sets) != 0) return false;
+  const bool bpf = has_capability(sets, CAP_BPF) || has_capability(sets, CAP_SYS_ADMIN);
+  return bpf && has_capability(sets, CAP_NET_RAW) && has_capability(sets, CAP_NET_ADMIN);
+}
+
+std::optional<Reason> obstacle() {
+  if (getauxval(AT_SECURE)) return Reason::secure;
+  if (config().disabled) return Reason::disabled;
+  if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
+  if (!privileged()) return Reason::no_privilege;
+  return {};
+}
+
+StackConfig stack_config(const Settings& s) {
+  StackConfig c;
+  c.max_connections = s.max_connections;
+  c.receive_buffer = s.receive_buffer;
+  c.send_buffer = s.send_buffer;
+  c.delayed_ack = std::chrono::milliseconds(s.delayed_ack_ms);
+  c.min_rto = std::chrono::milliseconds(s.min_rto_ms);
+  return c;
+}
+
+/// Polling takes the only CPU away from whoever should answer.
+bool one_cpu_only() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) == 1;
+}
+
+}  // namespace
+
+std::atomic<Engine*> Engine::instance_{nullptr};
+
+Engine::Engine() : impl_(std::make_unique<Impl>(*this)) {}
+Engine::~Engine() = default;
+Engine::Impl::Impl(Engine& e) : engine(e) {}
+Engine::Impl::~Impl() { housekeeping.reset(); }
+
+Result<void> Engine::Impl::start() {
+  const Settings& settings = config().settings;
+  if (auto r = region.map(settings.frames, settings.huge_pages); !r) return r;
+  pool = std::make_unique<FramePool>(region.bytes(), FrameRegion::kFrameSize);
+  StackConfig c = stack_config(settings);
+  if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
+  stack = std::make_unique<Stack>(c, *pool, counters);
+  longest_spin = one_cpu_only() ? Duration{0} : Duration{std::chrono::microseconds(settings.spin)};
+  one_queue_only = listener_inherited;
+  auto n = Netlink::open();
+  if (!n) return n.error();
+  netlink = std::move(*n);
+  if (auto r = netlink->read_all(network); !r) return r;
+  housekeeping = std::make_unique<Housekeeping>(engine);
+  return housekeeping->start();
+}
+
+Engine* Engine::open(Reason* why) {
+  if (Engine* engine = get()) return engine;
+  thread_state.inside = true;  // its own socket calls, through our wrappers, go to the kernel
+  open_lock.lock();
+  Engine* engine = get();
+  if (!engine && !refused) {
+    refused = obstacle();
+    if (!refused) {
+      Engine* fresh = new Engine;
+      if (auto started = fresh->impl_->start(); started) {
+        stats::open();
+        engine = fresh;
+        instance_.store(engine, std::memory_order_release);
+      } else {
+        log(LogLevel::kWarning, "the engine could not start: %s",
+            strerrordesc_np(static_cast<int>(started.error())));
+        refused = Reason::resources;
+        delete fresh;
+      }
+    }
+  }
+  if (!engine) *why = *refused;
+  open_lock.unlock();
+  thread_state.inside = false;
+  return engine;
+}
+
+Stack& Engine::stack() { return *impl_->stack; }
+void Engine::set_notifier(Notifier n) { impl_->notifier = n; }
+bool Engine::inside() { return thread_state.inside; }
+void Engine::set_after_unlock(void (*hook)()) { impl_->after_unlock = hook; }
+Counters& Engine::counters() { return impl_->counters; }
+uint32_t Engine::interface_count() const { return impl_->slot_count; }
+const PortInfo* Engine::port_info(InterfaceId id) const {
+  return id < impl_->slot_count ? &impl_->slots[id].opened.port->info() : nullptr;
+}
+PathKind Engine::port_kind(InterfaceId id) const {
+  return id < impl_->slot_count ? impl_->slots[id].opened.kind : PathKind::kUndecided;
+}
+
+void Engine::inherit_listener() { listener_inherited = true; }
+
+void Engine::before_fork() { impl_->lock_in(); }
+void Engine::after_fork_in_parent() { impl_->unlock_out(); }
+
+void Engine::after_fork_in_child() {
+  new (&open_lock) WorkerLock;
+  refused.reset();
+  thread_state = ThreadState{};
+  Engine* engine = instance_.exchange(nullptr, std::memory_order_acq_rel);
+  if (!engine) return;
+  Impl& w = *engine->impl_;
+  w.abandon_sleepers_in_child();
+  for (InterfaceId id = 0; id < w.slot_count; ++id) abandon_port(w.slots[id].opened);
+  w.netlink->abandon_in_child();
+  w.housekeeping->abandon_in_child();
+  // The rest is a copy that nobody uses: freeing it would only copy its pages.
+}
+
+}  // namespace accel

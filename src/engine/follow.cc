@@ -1,0 +1,106 @@
+// Following the kernel's network: links, addresses, routes and neighbours as they change (DESIGN 5).
+#include <algorithm>
+
+#include "base/log.h"
+#include "engine/stats.h"
+#include "engine/worker.h"
+
+namespace accel {
+namespace {
+
+/// The kernel forgets neighbours that it thinks nobody uses: those in use here are used there, too.
+constexpr Duration kKeepNeighbours = 5s;
+
+}  // namespace
+
+/// Housekeeping's, without the lock: it reads the kernel's tables first, then lets the worker have them.
+void Engine::Impl::follow(NetworkChanges& changes) {
+  Network fresh;
+  bool links = false, addresses = false, routes = false, neighbours = false;
+  if (changes.links) links = netlink->read_links(fresh.links).ok();
+  if (changes.addresses) addresses = netlink->read_addresses(fresh.addresses).ok();
+  // A device that goes takes routes with it without an event for each.
+  if (changes.routes || changes.links || changes.addresses)
+    routes = netlink->read_routes(fresh.routes, fresh.policy_routing).ok();
+  if (changes.neighbours) neighbours = netlink->read_neighbours(fresh.neighbours).ok();
+
+  lock_in();
+  pass_now = clock_now();
+  if (links) network.links = std::move(fresh.links);
+  if (addresses) network.addresses = std::move(fresh.addresses);
+  if (routes) {
+    network.routes = std::move(fresh.routes);
+    network.policy_routing = fresh.policy_routing;
+    tell_routes();
+  }
+  if (neighbours) {
+    network.neighbours = std::move(fresh.neighbours);
+    for (InterfaceId id = 0; id < slot_count; ++id) tell_stack_of(id);
+  }
+  if (links || addresses || routes) route_cache.clear();
+  if (links) follow_links();
+  if (links || addresses) {
+    failed_ports.clear();
+    Reason why = Reason::accelerated;
+    for (auto& flow : flows) (void)cover_again(*flow, &why);
+  }
+  follow_neighbours(changes);
+  work(pass_now);
+  unlock_out();
+}
+
+void Engine::Impl::follow_links() {
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    if (!slots[id].port()) continue;
+    const Link* link = network.link(slots[id].ifindex);
+    if (!link || link->name != slots[id].opened.port->info().name)
+      lose_port(id);
+    else
+      tell_stack_of(id);
+  }
+}
+
+void Engine::Impl::follow_neighbours(const NetworkChanges& changes) {
+  for (const NeighbourEvent& event : changes.events) {
+    const NeighbourKey key{event.ifindex, event.address};
+    if (event.now.mac)
+      network.neighbours[key] = event.now;
+    else
+      network.neighbours.erase(key);
+    for (InterfaceId id = 0; id < slot_count; ++id) {
+      if (slots[id].ifindex != event.ifindex) continue;
+      // Deleted for lack of use, or being looked for anew: the old address serves until the kernel says that
+      // it is dead.
+      if (event.now.mac || event.failed) stack->set_neighbour(id, event.address, event.now.mac);
+    }
+  }
+}
+
+void Engine::Impl::resolve_neighbours() {
+  for (const auto& wanted : stack->take_unresolved())
+    if (slots[wanted.interface].port()) netlink->resolve(slots[wanted.interface].ifindex, wanted.address);
+}
+
+void Engine::Impl::keep_neighbours(Instant now) {
+  if (now - neighbours_kept < kKeepNeighbours) return;
+  neighbours_kept = now;
+  for (const auto& used : stack->neighbours_in_use()) {
+    if (!slots[used.interface].port()) continue;
+    const int ifindex = slots[used.interface].ifindex;
+    auto known = network.neighbours.find({ifindex, used.address});
+    if (known == network.neighbours.end() || known->second.stale) netlink->resolve(ifindex, used.address);
+  }
+}
+
+void Engine::Impl::tick(Instant now) {
+  pass_now = now;
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (slots[id].port() && !slots[id].port()->alive()) lose_port(id);
+  // A thread that is asleep may not be the one that watches the stack's deadlines.
+  if (stack->next_deadline() <= now) poll(now);
+  keep_neighbours(now);
+  if (stats::requested()) stats::publish(engine, now);
+  work(now);
+}
+
+}  // namespace accel

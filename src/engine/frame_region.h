@@ -1,0 +1,34 @@
+// The memory that frames live in: one shared mapping a worker, registered with the devices by the ports.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+
+namespace accel {
+
+/// MAP_SHARED, since devices write to its pages: a private mapping's pages would change under them after a
+/// fork.
+class FrameRegion {
+ public:
+  static constexpr uint32_t kFrameSize = 4096;
+
+  FrameRegion() = default;
+  ~FrameRegion();
+  FrameRegion(const FrameRegion&) = delete;
+  FrameRegion& operator=(const FrameRegion&) = delete;
+
+  /// Huge pages when `huge` and the system has free ones, else ordinary pages.
+  Result<void> map(uint32_t frames, bool huge);
+  std::span<uint8_t> bytes() const { return {start_, size_}; }
+  bool huge() const { return huge_; }
+
+ private:
+  uint8_t* start_ = nullptr;
+  size_t size_ = 0;
+  bool huge_ = false;
+};
+
+}  // namespace accel

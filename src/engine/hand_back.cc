@@ -1,0 +1,307 @@
+// A live connection moves into a kernel socket by TCP_REPAIR (DESIGN 9; net/ipv4/tcp.c: do_tcp_setsockopt,
+// tcp_repair_*).
+//
+// Order: the kernel's socket gets the whole state while it is still mute (repair mode); then the device
+// brings the flow's frames to the kernel; then repair mode ends, which makes the kernel probe the peer, and
+// our copy is forgotten. Frames that come in between find one of the two ends; what neither takes is
+// retransmitted.
+//
+// Not carried over: TS.Recent (the kernel learns it from the peer's next segment), cwnd and RTT (it starts
+// anew), urgent data.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/real.h"
+#include "engine/worker.h"
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+
+namespace accel {
+namespace {
+
+constexpr int kNoQueue = 0, kReceiveQueue = 1, kSendQueue = 2;
+constexpr size_t kChunk = 64 << 10;
+
+union AnyAddress {
+  sockaddr any;
+  sockaddr_in v4;
+  sockaddr_in6 v6;
+};
+
+socklen_t to_address(const Endpoint& e, int family, AnyAddress& out) {
+  out = {};
+  if (family == AF_INET) {
+    out.v4.sin_family = AF_INET;
+    out.v4.sin_port = htons(e.port);
+    std::memcpy(&out.v4.sin_addr, e.address.v4_bytes(), 4);
+    return sizeof(out.v4);
+  }
+  out.v6.sin6_family = AF_INET6;
+  out.v6.sin6_port = htons(e.port);
+  std::memcpy(&out.v6.sin6_addr, e.address.bytes.data(), 16);
+  return sizeof(out.v6);
+}
+
+/// setsockopt that remembers the first error.
+class Repair {
+ public:
+  Repair(int fd, int family) : fd_(fd), family_(family) {}
+
+  template <class T>
+  Repair& set(int name, const T& value, int level = IPPROTO_TCP) {
+    if (ok() && real.setsockopt(fd_, level, name, &value, sizeof(value)) != 0) error_ = errno;
+    return *this;
+  }
+  Repair& queue(int which) { return set(TCP_REPAIR_QUEUE, which); }
+
+  Repair& bind(const Endpoint& local) {
+    AnyAddress a, bound{};
+    const socklen_t length = to_address(local, family_, a);
+    socklen_t bound_length = sizeof(bound);
+    if (!ok()) return *this;
+    real.getsockname(fd_, &bound.any, &bound_length);
+    const bool is_bound = (family_ == AF_INET ? bound.v4.sin_port : bound.v6.sin6_port) != 0;
+    if (!is_bound && real.bind(fd_, &a.any, length) != 0) error_ = errno;
+    return *this;
+  }
+  Repair& connect(const Endpoint& remote) {
+    AnyAddress a;
+    const socklen_t length = to_address(remote, family_, a);
+    if (ok() && real.connect(fd_, &a.any, length) != 0) error_ = errno;
+    return *this;
+  }
+  /// In repair mode: into the queue chosen. Else it is sent.
+  Repair& put(std::span<const uint8_t> bytes) {
+    while (ok() && !bytes.empty()) {
+      const ssize_t n =
+          real.send(fd_, bytes.data(), std::min(bytes.size(), kChunk), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n > 0)
+        bytes = bytes.subspan(static_cast<size_t>(n));
+      else if (n == 0 || errno != EINTR)
+        error_ = n == 0 ? EIO : errno;
+    }
+    return *this;
+  }
+  void fail(int error) {
+    if (ok()) error_ = error;
+  }
+  bool ok() const { return error_ == 0; }
+  Errno error() const { return err(error_); }
+
+ private:
+  int fd_;
+  int family_;
+  int error_ = 0;
+};
+
+/// How much of the snapshot's sequence space the peer's and our FIN take.
+struct Fins {
+  explicit Fins(const TcpSnapshot& s) {
+    received = s.fin_received ? 1 : 0;
+    acked = s.fin_acked ? 1 : 0;
+    const uint32_t in_flight = s.snd_nxt - s.snd_una;
+    // With everything sent, what lies beyond the bytes is the FIN.
+    sent_unacked = !s.fin_acked && s.fin_queued && in_flight > s.send_queue.size() ? 1 : 0;
+  }
+  uint32_t received, acked, sent_unacked;
+};
+
+void put_options(Repair& r, const TcpSnapshot& s) {
+  std::array<tcp_repair_opt, 4> options{};
+  size_t n = 0;
+  options[n++] = {TCPOPT_MAXSEG, s.mss ? s.mss : 536u};
+  if (s.wscale_ok) options[n++] = {TCPOPT_WINDOW, s.snd_wscale | uint32_t{s.rcv_wscale} << 16};
+  if (s.sack_ok) options[n++] = {TCPOPT_SACK_PERMITTED, 0};
+  if (s.timestamps_ok) options[n++] = {TCPOPT_TIMESTAMP, 0};
+  for (size_t i = 0; i < n; ++i) r.set(TCP_REPAIR_OPTIONS, options[i]);
+}
+
+/// Room for the queues; the kernel's limits are for senders and receivers that can wait.
+void make_room(Repair& r, int fd, const TcpSnapshot& s, bool* locked_before) {
+  int lock = 0;
+  socklen_t length = sizeof(lock);
+  *locked_before = real.getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, &length) != 0 || lock != 0;
+  auto grow = [&](int get, int force, size_t need) {
+    int now = 0;
+    socklen_t size = sizeof(now);
+    real.getsockopt(fd, SOL_SOCKET, get, &now, &size);
+    const int wanted = static_cast<int>(std::min<size_t>(need * 2 + kChunk, 1u << 30));
+    if (wanted > now) r.set(force, wanted, SOL_SOCKET);
+  };
+  grow(SO_SNDBUF, SO_SNDBUFFORCE, s.send_queue.size());
+  grow(SO_RCVBUF, SO_RCVBUFFORCE, s.receive_queue.size());
+}
+
+void restore(Repair& r, int fd, const TcpSnapshot& s) {
+  const Fins fins{s};
+  const uint32_t receive_end = s.rcv_nxt - fins.received;
+  const uint32_t send_begin = s.snd_una - fins.acked;
+  const uint32_t sent = std::min<uint32_t>(s.snd_nxt - s.snd_una - fins.sent_unacked,
+                                           static_cast<uint32_t>(s.send_queue.size()));
+  r.set(TCP_REPAIR, TCP_REPAIR_ON);
+  r.set(SO_REUSEADDR, 1, SOL_SOCKET).bind(s.local);
+  r.queue(kSendQueue).set(TCP_QUEUE_SEQ, send_begin);
+  r.queue(kReceiveQueue).set(TCP_QUEUE_SEQ, static_cast<uint32_t>(receive_end - s.receive_queue.size()));
+  r.connect(s.remote);
+  put_options(r, s);
+  if (s.timestamps_ok) r.set(TCP_TIMESTAMP, s.timestamp_now);
+  bool locked = false;
+  make_room(r, fd, s, &locked);
+  r.queue(kReceiveQueue).put(s.receive_queue);
+  r.queue(kSendQueue).put({s.send_queue.data(), sent});
+  tcp_repair_window window{};
+  window.snd_wl1 = s.snd_wl1;
+  window.snd_wnd = s.snd_wnd;
+  window.max_window = std::max(s.max_window, s.snd_wnd);
+  window.rcv_wnd = s.rcv_wnd;
+  window.rcv_wup = s.rcv_wup;
+  if (static_cast<int32_t>(window.rcv_wup - receive_end) > 0) window.rcv_wup = receive_end;
+  r.set(TCP_REPAIR_WINDOW, window);
+  r.queue(kNoQueue);
+  if (!locked) {
+    const int unlocked = 0;
+    real.setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &unlocked, sizeof(unlocked));
+  }
+}
+
+/// The unsent rest, once the kernel may send.
+std::span<const uint8_t> unsent(const TcpSnapshot& s) {
+  const Fins fins{s};
+  const size_t sent = std::min<size_t>(s.snd_nxt - s.snd_una - fins.sent_unacked, s.send_queue.size());
+  return std::span{s.send_queue}.subspan(sent);
+}
+
+/// A segment as the peer would send it, into the kernel by a raw socket: its destination is local, so it
+/// never leaves the host. The FIN that the peer has sent once and that we have acknowledged does not come
+/// again.
+void inject_fin(Repair& r, const TcpSnapshot& s) {
+  struct Segment {
+    uint16_t source, destination;
+    uint32_t seq, ack;
+    uint8_t offset, flags;
+    uint16_t window, checksum, urgent;
+  } tcp{};
+  static_assert(sizeof(Segment) == 20);
+  const Fins fins{s};
+  tcp.source = htons(s.remote.port);
+  tcp.destination = htons(s.local.port);
+  tcp.seq = htonl(s.rcv_nxt - 1);
+  tcp.ack = htonl(s.snd_una - fins.acked);
+  tcp.offset = 5 << 4;
+  tcp.flags = TH_FIN | TH_ACK;
+  tcp.window =
+      htons(static_cast<uint16_t>(std::min<uint32_t>(s.snd_wnd >> (s.wscale_ok ? s.snd_wscale : 0), 65535)));
+  const bool v4 = s.local.address.is_v4();
+  uint8_t packet[60]{};
+  size_t length = 0;
+  AnyAddress to;
+  // Its checksum covers the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): addresses, protocol,
+  // length.
+  uint8_t pseudo[40]{};
+  const size_t address = v4 ? 4 : 16;
+  std::memcpy(pseudo, v4 ? s.remote.address.v4_bytes() : s.remote.address.bytes.data(), address);
+  std::memcpy(pseudo + address, v4 ? s.local.address.v4_bytes() : s.local.address.bytes.data(), address);
+  pseudo[2 * address + (v4 ? 1 : 7)] = IPPROTO_TCP;
+  pseudo[2 * address + 3] = sizeof(tcp);
+  if (!v4) pseudo[35] = sizeof(tcp), pseudo[39] = IPPROTO_TCP;
+  auto sum = [](const uint8_t* p, size_t n, uint32_t start) {
+    for (size_t i = 0; i < n; i += 2) start += static_cast<uint32_t>(p[i] << 8 | p[i + 1]);
+    return start;
+  };
+  uint8_t* at = reinterpret_cast<uint8_t*>(&tcp);
+  uint32_t total = sum(at, sizeof(tcp), sum(pseudo, v4 ? 12 : 40, 0));
+  while (total >> 16) total = (total & 0xffff) + (total >> 16);
+  tcp.checksum = htons(static_cast<uint16_t>(~total));
+  if (v4) {
+    packet[0] = 0x45;
+    packet[8] = 64;
+    packet[9] = IPPROTO_TCP;  // total length, ID and checksum: the kernel's (raw(7))
+    std::memcpy(packet + 12, s.remote.address.v4_bytes(), 4);
+    std::memcpy(packet + 16, s.local.address.v4_bytes(), 4);
+    length = 20;
+  } else {
+    packet[0] = 0x60;
+    packet[5] = sizeof(tcp);
+    packet[6] = IPPROTO_TCP;
+    packet[7] = 64;
+    std::memcpy(packet + 8, s.remote.address.bytes.data(), 16);
+    std::memcpy(packet + 24, s.local.address.bytes.data(), 16);
+    length = 40;
+  }
+  std::memcpy(packet + length, &tcp, sizeof(tcp));
+  length += sizeof(tcp);
+  const int raw = real.socket(v4 ? AF_INET : AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+  if (raw < 0) return r.fail(errno);
+  const socklen_t to_length = to_address({s.local.address, 0}, v4 ? AF_INET : AF_INET6, to);
+  if (real.sendto(raw, packet, length, 0, &to.any, to_length) < 0) r.fail(errno);
+  real.close(raw);
+}
+
+}  // namespace
+
+Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
+  Stack& stack = *impl_->stack;
+  auto snapshot = stack.tcp_snapshot(*conn, pass.now());
+  if (!snapshot) return snapshot.error();
+  const TcpSnapshot& s = *snapshot;
+  int family = AF_INET;
+  socklen_t length = sizeof(family);
+  if (real.getsockopt(shadow, SOL_SOCKET, SO_DOMAIN, &family, &length) != 0) return err(errno);
+  if (family == AF_INET && !s.local.address.is_v4()) return err(EAFNOSUPPORT);
+
+  Repair repair{shadow, family};
+  restore(repair, shadow, s);
+  if (!repair.ok()) {
+    AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
+    none.any.sa_family = AF_UNSPEC;
+    real.connect(shadow, &none.any, sizeof(none.any));
+    const int off = TCP_REPAIR_OFF_NO_WP;
+    real.setsockopt(shadow, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
+    return repair.error();
+  }
+  stack.tcp_forget(conn);
+  impl_->steer_opened();
+  impl_->unsteer_closed();
+  // From here on the kernel has it; what fails now, fails as it would on the kernel's own connection.
+  repair.set(TCP_REPAIR, TCP_REPAIR_OFF);
+  repair.put(unsent(s));
+  if (s.fin_received) inject_fin(repair, s);
+  if (s.fin_queued) real.shutdown(shadow, SHUT_WR);
+  impl_->counters.add(Counter::handed_back);
+  return {};
+}
+
+void Engine::finish(Duration limit) {
+  Pass pass{*this};
+  Stack& stack = *impl_->stack;
+  stack.flush(pass.now());
+  std::vector<TcpConn*> all;
+  stack.tcp_for_each(
+      [](TcpConn& c, void* context) { static_cast<std::vector<TcpConn*>*>(context)->push_back(&c); }, &all);
+  for (TcpConn* conn : all) {
+    if (stack.tcp_all_acked(*conn)) continue;
+    const int family = stack.tcp_local(*conn).address.is_v4() ? AF_INET : AF_INET6;
+    const int shadow = real.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (shadow < 0) break;
+    // Closed here, it lingers in the kernel: that sends the rest and the FIN when this process is gone.
+    (void)hand_back(pass, conn, shadow);
+    real.close(shadow);
+  }
+  WaitRequest request;
+  request.condition = [](void* s) { return static_cast<Stack*>(s)->tcp_lingering() == 0; };
+  request.context = &stack;
+  request.deadline = pass.now() + limit;
+  request.may_spin = false;
+  while (wait(pass, request) == Woke::kSignal) {
+  }
+}
+
+}  // namespace accel

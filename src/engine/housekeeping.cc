@@ -1,0 +1,216 @@
+#include "engine/housekeeping.h"
+
+#include <ev.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/real.h"
+#include "engine/netlink.h"
+#include "engine/worker.h"
+
+namespace accel {
+namespace {
+
+constexpr double kTick = 0.1;  ///< seconds; a thread of the application was asleep in wait() or ours served
+constexpr double kBusyTick = 0.02;  ///< the application makes passes and may stop any time
+constexpr double kIdleTick = 0.2;   ///< no accelerated sockets: statistics only
+constexpr double kSettle = 0.01;    ///< changes of routes and links come in flocks: read once
+constexpr size_t kStackSize = 512 << 10;
+
+double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+}  // namespace
+
+struct Housekeeping::Loop {
+  explicit Loop(Engine& e) : engine(e), worker(Engine::Impl::of(e)) {}
+
+  Engine& engine;
+  Engine::Impl& worker;
+  // poll(2) rather than epoll: a loop of descriptors that is the same in nobody else's hands, and few of
+  // them.
+  struct ev_loop* ev =
+      ev_loop_new(unsigned{EVBACKEND_POLL} | unsigned{EVFLAG_NOENV} | unsigned{EVFLAG_NOSIGMASK});
+  ev_async nudge{};
+  ev_io netlink_io{};
+  ev_timer settle{};
+  ev_timer tick{};
+  ev_timer deadline{};
+  std::vector<std::unique_ptr<ev_io>> port_ios;
+  std::atomic<bool> quit{false};
+  NetworkChanges pending;
+  uint64_t passes_seen = 0;
+  bool serving = false;
+
+  void prepare();
+  void on_tick();
+  void begin_serving();
+  void serve();
+  void stop_serving();
+  void take_changes();
+  void apply_changes();
+  uint64_t passes() const { return worker.passes.load(std::memory_order_relaxed); }
+
+  template <void (Loop::*F)(), class Watcher>
+  static void call(struct ev_loop*, Watcher* w, int) {
+    (static_cast<Loop*>(w->data)->*F)();
+  }
+};
+
+Housekeeping::Housekeeping(Engine& engine) : engine_(engine) {}
+
+Housekeeping::~Housekeeping() {
+  if (!loop_) return;
+  if (running_) {
+    loop_->quit.store(true, std::memory_order_release);
+    ev_async_send(loop_->ev, &loop_->nudge);
+    pthread_join(thread_, nullptr);
+  }
+  if (loop_->ev) ev_loop_destroy(loop_->ev);
+}
+
+Result<void> Housekeeping::start() {
+  loop_ = std::make_unique<Loop>(engine_);
+  if (!loop_->ev) return err(ENOMEM);
+  loop_->prepare();
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackSize);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&thread_, &attributes, run, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (error != 0) return err(error);
+  running_ = true;
+  return {};
+}
+
+void Housekeeping::application_began() { ev_async_send(loop_->ev, &loop_->nudge); }
+
+void Housekeeping::abandon_in_child() {
+  // libev closes its descriptors; the loop's memory is a copy of our own.
+  if (loop_ && loop_->ev) ev_loop_destroy(loop_->ev);
+  loop_.release();
+  running_ = false;
+}
+
+void* Housekeeping::run(void* self) {
+  pthread_setname_np(pthread_self(), "libaccel");
+  Loop& loop = *static_cast<Housekeeping*>(self)->loop_;
+  ev_run(loop.ev, 0);
+  return nullptr;
+}
+
+void Housekeeping::Loop::prepare() {
+  ev_async_init(&nudge, [](struct ev_loop* l, ev_async* w, int) {
+    auto& self = *static_cast<Loop*>(w->data);
+    if (self.quit.load(std::memory_order_acquire)) return ev_break(l, EVBREAK_ALL);
+    if (self.serving) return;
+    self.tick.repeat = kBusyTick;
+    ev_timer_again(l, &self.tick);
+  });
+  ev_io_init(&netlink_io, (call<&Loop::take_changes, ev_io>), worker.netlink->event_fd(), EV_READ);
+  ev_init(&settle, (call<&Loop::apply_changes, ev_timer>));
+  ev_init(&tick, (call<&Loop::on_tick, ev_timer>));
+  ev_init(&deadline, (call<&Loop::serve, ev_timer>));
+  nudge.data = netlink_io.data = settle.data = tick.data = deadline.data = this;
+  ev_async_start(ev, &nudge);
+  ev_io_start(ev, &netlink_io);
+  tick.repeat = kIdleTick;
+  ev_timer_again(ev, &tick);
+}
+
+void Housekeeping::Loop::on_tick() {
+  const bool asleep = worker.asleep_count.load(std::memory_order_relaxed) > 0;
+  const bool came_by = passes() != passes_seen;
+  const bool sockets = worker.steered_count.load(std::memory_order_relaxed) > 0;
+  passes_seen = passes();
+  worker.lock_in();
+  worker.tick(clock_now());
+  worker.unlock_out();
+  if (sockets && !asleep && !came_by) return begin_serving();
+  tick.repeat = !sockets ? kIdleTick : asleep ? kTick : kBusyTick;
+  ev_timer_again(ev, &tick);
+}
+
+void Housekeeping::Loop::begin_serving() {
+  ev_timer_stop(ev, &tick);
+  serving = true;
+  serve();
+}
+
+/// One pass in the application's stead, then asleep until a frame comes or the stack has something due.
+void Housekeeping::Loop::serve() {
+  if (passes() != passes_seen) return stop_serving();
+  Instant next = kNever, now;
+  bool quiet = false;
+  worker.lock_in();
+  worker.serving = true;
+  for (int i = 0; i < 16 && !quiet; ++i) {
+    now = clock_now();
+    worker.poll(now);
+    worker.counters.add(Counter::housekeeping_polls);
+    worker.work(now);
+    quiet = worker.arm_ports();
+  }
+  next = quiet ? worker.next_poll(now) : now;
+  if (port_ios.empty()) {
+    for (InterfaceId id = 0; id < worker.slot_count; ++id) {
+      Port* port = worker.slots[id].port();
+      if (!port) continue;
+      for (int fd : port->poll_fds()) {
+        auto io = std::make_unique<ev_io>();
+        ev_io_init(io.get(), (call<&Loop::serve, ev_io>), fd, EV_READ);
+        io->data = this;
+        ev_io_start(ev, io.get());
+        port_ios.push_back(std::move(io));
+      }
+    }
+  }
+  worker.serving = false;
+  worker.unlock_out();
+  if (worker.steered_count.load(std::memory_order_relaxed) == 0) return stop_serving();
+  // At least a tick: new ports, and threads that went to sleep.
+  ev_now_update(ev);
+  deadline.repeat = next == kNever ? kTick : std::clamp(seconds(next - now), 0.0001, kTick);
+  ev_timer_again(ev, &deadline);
+}
+
+void Housekeeping::Loop::stop_serving() {
+  for (auto& io : port_ios) ev_io_stop(ev, io.get());
+  port_ios.clear();
+  ev_timer_stop(ev, &deadline);
+  serving = false;
+  passes_seen = passes();
+  tick.repeat = kBusyTick;
+  ev_timer_again(ev, &tick);
+}
+
+void Housekeeping::Loop::take_changes() {
+  NetworkChanges changes = worker.netlink->read_changes();
+  pending.links |= changes.links;
+  pending.addresses |= changes.addresses;
+  pending.routes |= changes.routes;
+  pending.neighbours |= changes.neighbours;
+  if (!changes.events.empty()) {  // somebody may be waiting for a neighbour: at once
+    NetworkChanges now;
+    now.events = std::move(changes.events);
+    worker.follow(now);
+  }
+  if (pending.any() && !ev_is_active(&settle)) {
+    settle.repeat = kSettle;
+    ev_timer_again(ev, &settle);
+  }
+}
+
+void Housekeeping::Loop::apply_changes() {
+  ev_timer_stop(ev, &settle);
+  NetworkChanges now = std::move(pending);
+  pending = {};
+  worker.follow(now);
+}
+
+}  // namespace accel

@@ -1,0 +1,68 @@
+// The worker's lock, and the thread's knowledge of being inside it.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/real.h"
+
+namespace accel {
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// A futex (as in Drepper, "Futexes are tricky", mutex 2). Uncontended, entering is one atomic. Not
+/// recursive.
+class WorkerLock {
+ public:
+  void lock() {
+    uint32_t expected = kFree;
+    if (!word_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire)) lock_slowly();
+  }
+  bool try_lock() {
+    uint32_t expected = kFree;
+    return word_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire);
+  }
+  void unlock() {
+    if (word_.exchange(kFree, std::memory_order_release) == kContended)
+      real.syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+  bool contended() const { return word_.load(std::memory_order_relaxed) == kContended; }
+
+ private:
+  static constexpr uint32_t kFree = 0, kHeld = 1, kContended = 2;
+  static constexpr int kSpins = 100;
+
+  [[gnu::noinline]] void lock_slowly() {
+    for (int i = 0; i < kSpins; ++i) {
+      pause_cpu();
+      if (word_.load(std::memory_order_relaxed) == kFree && try_lock()) return;
+    }
+    // Whoever slept takes it as contended: others may sleep still, and one wake-up too many is harmless.
+    while (word_.exchange(kContended, std::memory_order_acquire) != kFree)
+      real.syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, kContended, nullptr, nullptr, 0);
+  }
+
+  std::atomic<uint32_t> word_{kFree};
+};
+
+/// Of this thread; read by its signal handlers.
+struct ThreadState {
+  bool inside = false;      ///< holds the lock, or is about to take it, or has just let go
+  bool waiting = false;     ///< in Engine::wait()
+  bool signal_ran = false;  ///< a handler ran since the wait began
+  bool all_restart = true;  ///< all those had SA_RESTART
+  int wake_fd = -1;         ///< eventfd that ends this thread's sleep; -1: none
+};
+extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
+
+}  // namespace accel

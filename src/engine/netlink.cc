@@ -1,0 +1,413 @@
+#include "engine/netlink.h"
+
+#include <linux/if.h>
+#include <linux/if_addr.h>
+#include <linux/rtnetlink.h>
+#include <net/if_arp.h>
+#include <netinet/in.h>
+#include <netlink/cache.h>
+#include <netlink/netlink.h>
+#include <netlink/route/addr.h>
+#include <netlink/route/link.h>
+#include <netlink/route/neighbour.h>
+#include <netlink/route/nexthop.h>
+#include <netlink/route/route.h>
+#include <netlink/route/rule.h>
+#include <netlink/socket.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "base/real.h"
+
+namespace accel {
+namespace {
+
+constexpr int kEventBuffer = 1 << 20;
+constexpr uint8_t kTosMask = 0x1c;  ///< IPTOS_RT_MASK of the kernel: what routing looks at
+
+/// libnl's own numbers to errno; what matters to callers.
+Errno from_nl(int code) {
+  switch (-code) {
+    case NLE_NOMEM:
+      return err(ENOMEM);
+    case NLE_PERM:
+    case NLE_NOACCESS:
+      return err(EPERM);
+    case NLE_DUMP_INTR:
+      return err(EAGAIN);
+    default:
+      return err(EIO);
+  }
+}
+
+IpAddress from_nl(const nl_addr* a) {
+  if (!a || nl_addr_get_len(a) == 0) return {};
+  const void* bytes = nl_addr_get_binary_addr(a);
+  return nl_addr_get_family(a) == AF_INET ? IpAddress::from_v4_bytes(bytes) : IpAddress::from_v6_bytes(bytes);
+}
+
+IpAddress from_attribute(const nlattr* a, int family) {
+  if (!a) return {};
+  return family == AF_INET ? IpAddress::from_v4_bytes(nla_data(a)) : IpAddress::from_v6_bytes(nla_data(a));
+}
+
+void put_address(nl_msg* m, int type, const IpAddress& a) {
+  if (a.is_v4())
+    nla_put(m, type, 4, a.v4_bytes());
+  else
+    nla_put(m, type, 16, a.bytes.data());
+}
+
+struct FreeCache {
+  void operator()(nl_cache* c) const { nl_cache_free(c); }
+};
+using Cache = std::unique_ptr<nl_cache, FreeCache>;
+
+struct FreeMessage {
+  void operator()(nl_msg* m) const { nlmsg_free(m); }
+};
+using Message = std::unique_ptr<nl_msg, FreeMessage>;
+
+template <class Object, class Visit>
+void each(const Cache& cache, Visit visit) {
+  for (nl_object* o = nl_cache_get_first(cache.get()); o; o = nl_cache_get_next(o))
+    visit(reinterpret_cast<Object*>(o));
+}
+
+bool has_address(uint16_t state) {
+  return state & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP);
+}
+
+nl_sock* connect_socket(int* code) {
+  nl_sock* s = nl_socket_alloc();
+  if (!s) {
+    *code = -NLE_NOMEM;
+    return nullptr;
+  }
+  *code = nl_connect(s, NETLINK_ROUTE);
+  if (*code == 0) return s;
+  nl_socket_free(s);
+  return nullptr;
+}
+
+Link read_link(rtnl_link* l) {
+  Link link;
+  link.ifindex = rtnl_link_get_ifindex(l);
+  if (const char* name = rtnl_link_get_name(l)) link.name = name;
+  if (const char* kind = rtnl_link_get_type(l)) link.kind = kind;
+  link.mtu = rtnl_link_get_mtu(l);
+  link.master = rtnl_link_get_master(l);
+  const unsigned flags = rtnl_link_get_flags(l);
+  link.up = (flags & IFF_UP) && (flags & IFF_RUNNING);
+  link.loopback = flags & IFF_LOOPBACK;
+  link.ethernet = rtnl_link_get_arptype(l) == ARPHRD_ETHER;
+  if (const nl_addr* mac = rtnl_link_get_addr(l); mac && nl_addr_get_len(mac) == 6)
+    std::memcpy(link.mac.data(), nl_addr_get_binary_addr(mac), 6);
+  return link;
+}
+
+/// A route that the stack's plain table can show; others are left to the way the peer's frames came.
+std::optional<KernelRoute> read_route(rtnl_route* r) {
+  if (rtnl_route_get_table(r) != RT_TABLE_MAIN || rtnl_route_get_type(r) != RTN_UNICAST) return {};
+  if (rtnl_route_get_nnexthops(r) != 1) return {};
+  rtnl_nexthop* hop = rtnl_route_nexthop_n(r, 0);
+  if (rtnl_route_nh_get_encap_mpls_dst(hop)) return {};
+  const int family = rtnl_route_get_family(r);
+  if (family != AF_INET && family != AF_INET6) return {};
+  KernelRoute route;
+  const nl_addr* prefix = rtnl_route_get_dst(r);
+  route.prefix = from_nl(prefix);
+  const unsigned length = prefix ? nl_addr_get_prefixlen(prefix) : 0;
+  if (family == AF_INET && length == 0) route.prefix = IpAddress::any_v4();
+  route.prefix_length = static_cast<uint8_t>(length + (family == AF_INET ? 96 : 0));
+  route.ifindex = rtnl_route_nh_get_ifindex(hop);
+  route.gateway = from_nl(rtnl_route_nh_get_gateway(hop));
+  route.priority = rtnl_route_get_priority(r);
+  uint32_t mtu = 0;
+  if (rtnl_route_get_metric(r, RTAX_MTU, &mtu) == 0) route.mtu = mtu;
+  return route;
+}
+
+NeighbourEvent parse_neighbour(nlmsghdr* header) {
+  NeighbourEvent event;
+  auto* n = static_cast<ndmsg*>(nlmsg_data(header));
+  nlattr* attributes[NDA_MAX + 1]{};
+  if (n->ndm_family != AF_INET && n->ndm_family != AF_INET6) return event;
+  if (nlmsg_parse(header, sizeof(*n), attributes, NDA_MAX, nullptr) < 0 || !attributes[NDA_DST]) return event;
+  if (nla_len(attributes[NDA_DST]) != (n->ndm_family == AF_INET ? 4 : 16)) return event;
+  event.ifindex = n->ndm_ifindex;
+  event.address = from_attribute(attributes[NDA_DST], n->ndm_family);
+  event.failed = n->ndm_state & NUD_FAILED;
+  if (header->nlmsg_type == RTM_DELNEIGH) return event;
+  if (has_address(n->ndm_state) && attributes[NDA_LLADDR] && nla_len(attributes[NDA_LLADDR]) == 6) {
+    event.now.mac.emplace();
+    std::memcpy(event.now.mac->data(), nla_data(attributes[NDA_LLADDR]), 6);
+  }
+  event.now.stale = n->ndm_state & NUD_STALE;
+  return event;
+}
+
+int on_event(nl_msg* message, void* context) {
+  auto& changes = *static_cast<NetworkChanges*>(context);
+  nlmsghdr* header = nlmsg_hdr(message);
+  switch (header->nlmsg_type) {
+    case RTM_NEWLINK:
+    case RTM_DELLINK:
+      changes.links = true;
+      break;
+    case RTM_NEWADDR:
+    case RTM_DELADDR:
+      changes.addresses = true;
+      break;
+    case RTM_NEWROUTE:
+    case RTM_DELROUTE:
+    case RTM_NEWRULE:
+    case RTM_DELRULE:
+      changes.routes = true;
+      break;
+    case RTM_NEWNEIGH:
+    case RTM_DELNEIGH:
+      if (NeighbourEvent event = parse_neighbour(header); event.ifindex != 0)
+        changes.events.push_back(std::move(event));
+      break;
+    default:
+      break;
+  }
+  return NL_OK;
+}
+
+struct Reply {
+  int family = AF_INET;
+  bool seen = false;
+  RouteAnswer answer;
+  int error = 0;
+};
+
+RouteType type_of(uint8_t type) {
+  switch (type) {
+    case RTN_UNICAST:
+      return RouteType::kUnicast;
+    case RTN_LOCAL:
+    case RTN_ANYCAST:
+      return RouteType::kLocal;
+    case RTN_BROADCAST:
+      return RouteType::kBroadcast;
+    case RTN_MULTICAST:
+      return RouteType::kMulticast;
+    default:
+      return RouteType::kUnusual;
+  }
+}
+
+int on_route(nl_msg* message, void* context) {
+  auto& reply = *static_cast<Reply*>(context);
+  nlmsghdr* header = nlmsg_hdr(message);
+  if (header->nlmsg_type != RTM_NEWROUTE) return NL_OK;
+  auto* route = static_cast<rtmsg*>(nlmsg_data(header));
+  nlattr* a[RTA_MAX + 1]{};
+  if (nlmsg_parse(header, sizeof(*route), a, RTA_MAX, nullptr) < 0) return NL_OK;
+  reply.seen = true;
+  RouteAnswer& answer = reply.answer;
+  answer.type = type_of(route->rtm_type);
+  if (a[RTA_MULTIPATH] || a[RTA_ENCAP] || a[RTA_ENCAP_TYPE]) answer.type = RouteType::kUnusual;
+  if (a[RTA_OIF]) answer.ifindex = static_cast<int>(nla_get_u32(a[RTA_OIF]));
+  if (a[RTA_GATEWAY]) answer.gateway = from_attribute(a[RTA_GATEWAY], reply.family);
+  if (a[RTA_VIA]) {  // RFC 8950: an IPv4 route through an IPv6 router
+    auto* via = static_cast<rtvia*>(nla_data(a[RTA_VIA]));
+    answer.gateway = via->rtvia_family == AF_INET ? IpAddress::from_v4_bytes(via->rtvia_addr)
+                                                  : IpAddress::from_v6_bytes(via->rtvia_addr);
+  }
+  answer.source = from_attribute(a[RTA_PREFSRC], reply.family);
+  if (a[RTA_METRICS]) {
+    nlattr* metrics[RTAX_MAX + 1]{};
+    nla_parse_nested(metrics, RTAX_MAX, a[RTA_METRICS], nullptr);
+    if (metrics[RTAX_MTU]) answer.mtu = nla_get_u32(metrics[RTAX_MTU]);
+  }
+  return NL_OK;
+}
+
+int on_route_error(sockaddr_nl*, nlmsgerr* error, void* context) {
+  static_cast<Reply*>(context)->error = -error->error;
+  return NL_STOP;
+}
+
+Result<RouteAnswer> ask(nl_sock* socket, const RouteQuestion& q, unsigned flags) {
+  Reply reply;
+  reply.family = q.destination.is_v4() ? AF_INET : AF_INET6;
+  const uint8_t bits = reply.family == AF_INET ? 32 : 128;
+  Message message{nlmsg_alloc_simple(RTM_GETROUTE, NLM_F_REQUEST)};
+  if (!message) return err(ENOMEM);
+  rtmsg header{};
+  header.rtm_family = static_cast<uint8_t>(reply.family);
+  header.rtm_dst_len = bits;
+  header.rtm_tos = q.tos & kTosMask;
+  header.rtm_flags = flags;
+  const bool with_source = !q.source.is_any();
+  if (with_source) header.rtm_src_len = bits;
+  if (nlmsg_append(message.get(), &header, sizeof(header), NLMSG_ALIGNTO) < 0) return err(ENOMEM);
+  put_address(message.get(), RTA_DST, q.destination);
+  if (with_source) put_address(message.get(), RTA_SRC, q.source);
+  if (q.ifindex) nla_put_u32(message.get(), RTA_OIF, static_cast<uint32_t>(q.ifindex));
+  if (q.mark) nla_put_u32(message.get(), RTA_MARK, q.mark);
+
+  std::unique_ptr<nl_cb, void (*)(nl_cb*)> callbacks{nl_cb_alloc(NL_CB_DEFAULT), nl_cb_put};
+  if (!callbacks) return err(ENOMEM);
+  nl_cb_set(callbacks.get(), NL_CB_VALID, NL_CB_CUSTOM, on_route, &reply);
+  nl_cb_err(callbacks.get(), NL_CB_CUSTOM, on_route_error, &reply);
+  if (int code = nl_send_auto(socket, message.get()); code < 0) return from_nl(code);
+  if (int code = nl_recvmsgs(socket, callbacks.get()); code < 0 && reply.error == 0) return from_nl(code);
+  if (reply.error != 0) return err(reply.error);
+  if (!reply.seen) return err(EHOSTUNREACH);
+  return reply.answer;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Netlink>> Netlink::open() {
+  std::unique_ptr<Netlink> n{new Netlink};
+  int code = 0;
+  n->questions_ = connect_socket(&code);
+  if (n->questions_) n->orders_ = connect_socket(&code);
+  if (n->orders_) n->snapshots_ = connect_socket(&code);
+  if (n->snapshots_) n->events_ = connect_socket(&code);
+  if (!n->events_) return from_nl(code);
+  nl_socket_disable_auto_ack(n->questions_);
+  nl_socket_disable_auto_ack(n->orders_);
+  nl_socket_disable_seq_check(n->events_);
+  nl_socket_set_nonblocking(n->events_);
+  nl_socket_set_buffer_size(n->events_, kEventBuffer, 0);
+  code = nl_socket_add_memberships(n->events_, RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
+                                   RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV4_RULE,
+                                   RTNLGRP_IPV6_RULE, RTNLGRP_NEIGH, RTNLGRP_NONE);
+  if (code < 0) return from_nl(code);
+  return n;
+}
+
+Netlink::~Netlink() {
+  for (nl_sock* s : {questions_, orders_, snapshots_, events_})
+    if (s) nl_socket_free(s);
+}
+
+void Netlink::abandon_in_child() {
+  for (nl_sock* s : {questions_, orders_, snapshots_, events_})
+    if (s) real.close(nl_socket_get_fd(s));
+}
+
+Result<void> Netlink::read_links(std::map<int, Link>& out) {
+  nl_cache* raw = nullptr;
+  if (int code = rtnl_link_alloc_cache(snapshots_, AF_UNSPEC, &raw); code < 0) return from_nl(code);
+  Cache cache{raw};
+  out.clear();
+  each<rtnl_link>(cache, [&](rtnl_link* l) {
+    Link link = read_link(l);
+    out[link.ifindex] = std::move(link);
+  });
+  return {};
+}
+
+Result<void> Netlink::read_addresses(std::vector<LocalAddress>& out) {
+  nl_cache* raw = nullptr;
+  if (int code = rtnl_addr_alloc_cache(snapshots_, &raw); code < 0) return from_nl(code);
+  Cache cache{raw};
+  out.clear();
+  each<rtnl_addr>(cache, [&](rtnl_addr* a) {
+    const int family = rtnl_addr_get_family(a);
+    if (family != AF_INET && family != AF_INET6) return;
+    const unsigned flags = rtnl_addr_get_flags(a);
+    const bool tentative = (flags & IFA_F_TENTATIVE) && !(flags & IFA_F_OPTIMISTIC);
+    out.push_back({rtnl_addr_get_ifindex(a), from_nl(rtnl_addr_get_local(a)),
+                   !tentative && !(flags & IFA_F_DADFAILED)});
+  });
+  return {};
+}
+
+Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_routing) {
+  nl_cache* raw = nullptr;
+  if (int code = rtnl_route_alloc_cache(snapshots_, AF_UNSPEC, 0, &raw); code < 0) return from_nl(code);
+  Cache cache{raw};
+  out.clear();
+  each<rtnl_route>(cache, [&](rtnl_route* r) {
+    if (auto route = read_route(r)) out.push_back(*route);
+  });
+  if (int code = rtnl_rule_alloc_cache(snapshots_, AF_UNSPEC, &raw); code < 0) return from_nl(code);
+  Cache rules{raw};
+  policy_routing = false;
+  each<rtnl_rule>(rules, [&](rtnl_rule* r) {
+    const uint32_t table = rtnl_rule_get_table(r);
+    const bool usual = table == RT_TABLE_LOCAL || table == RT_TABLE_MAIN || table == RT_TABLE_DEFAULT;
+    const int family = rtnl_rule_get_family(r);
+    if ((family == AF_INET || family == AF_INET6) && !usual) policy_routing = true;
+  });
+  return {};
+}
+
+Result<void> Netlink::read_neighbours(std::map<NeighbourKey, Neighbour>& out) {
+  nl_cache* raw = nullptr;
+  if (int code = rtnl_neigh_alloc_cache(snapshots_, &raw); code < 0) return from_nl(code);
+  Cache cache{raw};
+  out.clear();
+  each<rtnl_neigh>(cache, [&](rtnl_neigh* n) {
+    const int family = rtnl_neigh_get_family(n);
+    if (family != AF_INET && family != AF_INET6) return;
+    const nl_addr* mac = rtnl_neigh_get_lladdr(n);
+    const int state = rtnl_neigh_get_state(n);
+    if (state < 0 || !has_address(static_cast<uint16_t>(state)) || !mac || nl_addr_get_len(mac) != 6) return;
+    Neighbour& entry = out[{rtnl_neigh_get_ifindex(n), from_nl(rtnl_neigh_get_dst(n))}];
+    std::memcpy(entry.mac.emplace().data(), nl_addr_get_binary_addr(mac), 6);
+    entry.stale = state & NUD_STALE;
+  });
+  return {};
+}
+
+Result<void> Netlink::read_all(Network& out) {
+  if (auto r = read_links(out.links); !r) return r;
+  if (auto r = read_addresses(out.addresses); !r) return r;
+  if (auto r = read_routes(out.routes, out.policy_routing); !r) return r;
+  return read_neighbours(out.neighbours);
+}
+
+int Netlink::event_fd() const { return nl_socket_get_fd(events_); }
+
+NetworkChanges Netlink::read_changes() {
+  NetworkChanges changes;
+  nl_socket_modify_cb(events_, NL_CB_VALID, NL_CB_CUSTOM, on_event, &changes);
+  for (;;) {
+    const int code = nl_recvmsgs_default(events_);
+    if (code == -NLE_AGAIN) break;
+    if (code == -NLE_NOMEM) {  // ENOBUFS: events were lost
+      changes.links = changes.addresses = changes.routes = changes.neighbours = true;
+      continue;
+    }
+    if (code < 0) break;
+  }
+  return changes;
+}
+
+Result<RouteAnswer> Netlink::ask_route(const RouteQuestion& question) {
+  auto answer = ask(questions_, question, 0);
+  if (!answer || answer->type != RouteType::kUnicast) return answer;
+  // The answer shows the next hop chosen; the route itself tells whether there are several, or a tunnel.
+  if (auto match = ask(questions_, question, RTM_F_FIB_MATCH); match && match->type == RouteType::kUnusual)
+    answer->type = RouteType::kUnusual;
+  return answer;
+}
+
+void Netlink::resolve(int ifindex, const IpAddress& address) {
+  Message message{nlmsg_alloc_simple(RTM_NEWNEIGH, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE)};
+  if (!message) return;
+  ndmsg header{};
+  header.ndm_family = address.is_v4() ? AF_INET : AF_INET6;
+  header.ndm_ifindex = ifindex;
+  header.ndm_state = NUD_NONE;
+  header.ndm_flags = NTF_USE;
+  if (nlmsg_append(message.get(), &header, sizeof(header), NLMSG_ALIGNTO) < 0) return;
+  put_address(message.get(), NDA_DST, address);
+  // The kernel answers with errors only; nobody waits for those, the neighbour's state tells.
+  char error[512];
+  while (real.recv(nl_socket_get_fd(orders_), error, sizeof(error), MSG_DONTWAIT) > 0) {
+  }
+  nl_send_auto(orders_, message.get());
+}
+
+}  // namespace accel

@@ -1,0 +1,142 @@
+// What the kernel knows of the network, by rtnetlink (libnl-3): snapshots, changes as they happen, single
+// questions.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ip.h"
+#include "base/result.h"
+#include "stack/port.h"
+
+struct nl_sock;
+
+namespace accel {
+
+struct Link {
+  int ifindex = 0;
+  std::string name;
+  std::string kind;  ///< "veth", "bond" ...; "" for a physical device
+  MacAddress mac{};
+  uint32_t mtu = 1500;
+  int master = 0;
+  bool up = false;
+  bool loopback = false;
+  bool ethernet = false;
+  bool operator==(const Link&) const = default;
+};
+
+struct LocalAddress {
+  int ifindex = 0;
+  IpAddress address;
+  bool usable = true;  ///< not tentative, not a duplicate (RFC 4862)
+  bool operator==(const LocalAddress&) const = default;
+};
+
+struct Neighbour {
+  std::optional<MacAddress> mac;
+  bool stale = false;  ///< the kernel would probe it when it is used
+};
+using NeighbourKey = std::pair<int, IpAddress>;  ///< ifindex, address
+
+/// A plain unicast route of the main table.
+struct KernelRoute {
+  IpAddress prefix;
+  uint8_t prefix_length = 0;  ///< of the 128 bits, as RouteEntry
+  int ifindex = 0;
+  IpAddress gateway;
+  uint32_t mtu = 0;  ///< 0: the device's
+  uint32_t priority = 0;
+};
+
+/// The tables as last read. Under the worker's lock.
+struct Network {
+  std::map<int, Link> links;
+  std::vector<LocalAddress> addresses;
+  std::vector<KernelRoute> routes;
+  std::map<NeighbourKey, Neighbour> neighbours;
+  bool policy_routing = false;  ///< rules beyond the kernel's own: the main table does not tell all
+
+  const Link* link(int ifindex) const {
+    auto found = links.find(ifindex);
+    return found == links.end() ? nullptr : &found->second;
+  }
+};
+
+/// A question as connect(2) would ask it.
+struct RouteQuestion {
+  IpAddress destination;
+  IpAddress source;  ///< any(): the kernel chooses
+  int ifindex = 0;
+  uint32_t mark = 0;
+  uint8_t tos = 0;
+  auto operator<=>(const RouteQuestion&) const = default;
+};
+
+enum class RouteType : uint8_t { kUnicast, kLocal, kBroadcast, kMulticast, kUnusual };
+
+struct RouteAnswer {
+  RouteType type = RouteType::kUnicast;
+  int ifindex = 0;
+  IpAddress gateway;  ///< any(): on link
+  IpAddress source;
+  uint32_t mtu = 0;  ///< 0: the device's
+};
+
+struct NeighbourEvent {
+  int ifindex = 0;
+  IpAddress address;
+  Neighbour now;
+  bool failed = false;  ///< the kernel tried and got no answer
+};
+
+/// What read_changes() found.
+struct NetworkChanges {
+  bool links = false;
+  bool addresses = false;
+  bool routes = false;
+  bool neighbours = false;  ///< events were lost: read them all again
+  std::vector<NeighbourEvent> events;
+  bool any() const { return links || addresses || routes || neighbours || !events.empty(); }
+};
+
+class Netlink {
+ public:
+  static Result<std::unique_ptr<Netlink>> open();
+  ~Netlink();
+
+  // ---- snapshots; by one thread at a time: the opener, then housekeeping ----
+  Result<void> read_links(std::map<int, Link>& out);
+  Result<void> read_addresses(std::vector<LocalAddress>& out);
+  Result<void> read_routes(std::vector<KernelRoute>& out, bool& policy_routing);
+  Result<void> read_neighbours(std::map<NeighbourKey, Neighbour>& out);
+  Result<void> read_all(Network& out);
+
+  // ---- changes; housekeeping ----
+  int event_fd() const;
+  NetworkChanges read_changes();
+
+  // ---- questions; under the worker's lock ----
+  /// The kernel's answer for a flow. Errors: what connect(2) would say (ENETUNREACH, EHOSTUNREACH, EACCES
+  /// ...).
+  Result<RouteAnswer> ask_route(const RouteQuestion& question);
+  /// Has the kernel resolve or probe a neighbour; the answer comes as a change.
+  void resolve(int ifindex, const IpAddress& address);
+
+  /// In a forked child: the descriptors are closed, nothing else.
+  void abandon_in_child();
+
+ private:
+  Netlink() = default;
+  nl_sock* questions_ = nullptr;
+  nl_sock* orders_ = nullptr;
+  nl_sock* snapshots_ = nullptr;
+  nl_sock* events_ = nullptr;
+};
+
+}  // namespace accel

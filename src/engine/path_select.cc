@@ -1,0 +1,182 @@
+// Which path a flow takes, and why (DESIGN 3): configuration, then the kernel's routing, then the port of the
+// route's device.
+#include <algorithm>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "engine/worker.h"
+
+namespace accel {
+namespace {
+
+/// A port that could not be opened is tried again after this, or when links or addresses change.
+constexpr Duration kRetryPort = 10s;
+constexpr size_t kMaxCachedRoutes = 8192;
+
+PathChoice kernel(Reason why) {
+  PathChoice choice;
+  choice.path = PathKind::kKernel;
+  choice.reason = why;
+  return choice;
+}
+
+void log_failure(const Link& link, const OpenedPort& opened) {
+  const Settings& settings = config().settings;
+  const bool wanted = settings.path == Path::kStack || settings.require != Require::kOff;
+  log(wanted ? LogLevel::kWarning : LogLevel::kInfo, "%s: no %s port, its traffic stays on the kernel: %s",
+      link.name.c_str(), path_name(opened.kind), opened.detail.c_str());
+}
+
+}  // namespace
+
+PathChoice Engine::Impl::by_configuration(Role role, const Endpoint& endpoint) const {
+  if (config().path_for(role, endpoint) != Path::kKernel) return {};
+  return kernel(config().settings.path == Path::kKernel ? Reason::path_setting : Reason::rule);
+}
+
+Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (slots[id].ifindex == ifindex && slots[id].port()) return id;
+  auto refuse = [&](Reason reason, int number) -> Result<InterfaceId> {
+    *why = reason;
+    return err(number);
+  };
+  const Link* link = network.link(ifindex);
+  if (link && link->loopback) return refuse(Reason::loopback, EOPNOTSUPP);
+  if (!link || !link->up || !carries_frames(*link)) return refuse(Reason::no_port, EOPNOTSUPP);
+  if (!config().device_allowed(link->name)) return refuse(Reason::rule, EOPNOTSUPP);
+  const auto failed = failed_ports.find(ifindex);
+  if (failed != failed_ports.end() && pass_now - failed->second.when < kRetryPort)
+    return refuse(failed->second.reason, EOPNOTSUPP);
+  if (slot_count == kMaxInterfaces) return refuse(Reason::resources, ENFILE);
+
+  const uint32_t queues = one_queue_only ? 1 : config().settings.queues;
+  OpenedPort opened = open_port(*link, queues, *pool);
+  if (!opened.port) {
+    failed_ports[ifindex] = {opened.reason, pass_now};
+    log_failure(*link, opened);
+    return refuse(opened.reason, EOPNOTSUPP);
+  }
+  const InterfaceId id = slot_count++;
+  slots[id].opened = std::move(opened);
+  slots[id].ifindex = ifindex;
+  tell_stack_of(id);
+  tell_routes();
+  for (Sleeper* s : sleepers) watch_port(*s, id);
+  return id;
+}
+
+void Engine::Impl::tell_stack_of(InterfaceId id) {
+  const PortInfo& port = slots[id].opened.port->info();
+  const Link* link = network.link(slots[id].ifindex);
+  Interface info;
+  info.mac = link ? link->mac : port.mac;
+  info.mtu = link ? std::min(link->mtu, port.mtu) : port.mtu;
+  info.tx_checksum = port.tx_checksum;
+  info.tso = port.tso;
+  info.up = link && link->up;
+  stack->set_interface(id, info);
+  for (const auto& [key, neighbour] : network.neighbours)
+    if (key.first == slots[id].ifindex && neighbour.mac) stack->set_neighbour(id, key.second, neighbour.mac);
+}
+
+void Engine::Impl::tell_routes() {
+  std::vector<RouteEntry> table;
+  // With policy routing the main table may mislead: replies then go back to where their frames came from.
+  for (const KernelRoute& r : network.policy_routing ? std::vector<KernelRoute>{} : network.routes)
+    for (InterfaceId id = 0; id < slot_count; ++id) {
+      if (slots[id].ifindex != r.ifindex || !slots[id].port()) continue;
+      const uint32_t device = stack->interface(id).mtu;
+      table.push_back({r.prefix, r.prefix_length, id, r.gateway, r.mtu ? std::min(r.mtu, device) : device});
+    }
+  stack->set_routes(std::move(table));
+}
+
+void Engine::Impl::lose_port(InterfaceId id) {
+  PortSlot& slot = slots[id];
+  log(LogLevel::kWarning, "%s: port lost: %s", slot.opened.port->info().name.c_str(),
+      slot.opened.port->failure().c_str());
+  counters.add(Counter::port_errors);
+  unwatch_port(id);
+  // The port object stays: a thread asleep may name its descriptors, and the pool's frames are in its rings.
+  slot.lost = true;
+  steered_count.fetch_sub(static_cast<uint32_t>(slot.steered.size()), std::memory_order_relaxed);
+  slot.steered.clear();
+  for (auto& flow : flows) std::erase_if(flow->keys, [id](const auto& k) { return k.interface == id; });
+  stack->remove_interface(id);
+  tell_routes();
+}
+
+Result<RouteAnswer> Engine::Impl::route_to(const RouteQuestion& question) {
+  if (auto known = route_cache.find(question); known != route_cache.end()) return known->second;
+  auto answer = netlink->ask_route(question);
+  if (answer) {
+    if (route_cache.size() >= kMaxCachedRoutes) route_cache.clear();
+    route_cache.emplace(question, *answer);
+  }
+  return answer;
+}
+
+PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queues) {
+  const IpAddress& to = request.remote.address;
+  if (auto ruled = by_configuration(request.role, request.remote); ruled.reason != Reason::not_decided)
+    return ruled;
+  if (to.is_loopback() || to.is_any()) return kernel(Reason::loopback);
+  if (to.is_multicast()) return kernel(Reason::multicast);
+  auto answer = route_to({to, request.local.address.is_any() ? IpAddress{} : request.local.address,
+                          request.bound_ifindex, request.mark, request.tos});
+  if (!answer) return kernel(Reason::no_route);
+  switch (answer->type) {
+    case RouteType::kUnicast:
+      break;
+    case RouteType::kLocal:
+      return kernel(Reason::local_address);
+    case RouteType::kBroadcast:
+      return kernel(Reason::broadcast);
+    case RouteType::kMulticast:
+      return kernel(Reason::multicast);
+    case RouteType::kUnusual:
+      return kernel(Reason::route_unusual);
+  }
+  PathChoice choice;
+  auto id = interface_of(answer->ifindex, &choice.reason);
+  if (!id) return kernel(choice.reason);
+  const PortInfo& port = slots[*id].opened.port->info();
+  if (needs_all_queues && port.queues_held < port.queues_total) return kernel(Reason::queues_elsewhere);
+  choice.path = slots[*id].opened.kind;
+  choice.reason = Reason::accelerated;
+  choice.route.interface = *id;
+  choice.route.source = request.local.address.is_any() ? answer->source : request.local.address;
+  choice.route.next_hop = answer->gateway.is_any() ? to : answer->gateway;
+  const uint32_t device = stack->interface(*id).mtu;
+  choice.route.mtu = answer->mtu ? std::min(answer->mtu, device) : device;
+  return choice;
+}
+
+PathChoice Engine::choose(const FlowRequest& request) {
+  return impl_->choose(request, request.role == Role::kTcpClient);
+}
+
+PathChoice Engine::choose_udp_destination(const FlowRequest& request) {
+  return impl_->choose(request, false);
+}
+
+Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint& local,
+                                 const Endpoint& remote, const TcpSettings& settings, void* owner) {
+  const InterfaceId id = choice.route.interface;
+  const FlowKey key{Protocol::kTcp, local, remote};
+  if (auto steered = impl_->steer(id, key); !steered) {
+    choice = kernel(Reason::steering_failed);
+    return steered.error();
+  }
+  auto conn = impl_->stack->tcp_connect(local, remote, choice.route, settings, owner, pass.now());
+  if (!conn) {
+    impl_->unsteer(id, key);
+    choice = kernel(conn.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
+    return conn.error();
+  }
+  impl_->counters.add(Counter::sockets_accelerated);
+  return conn;
+}
+
+}  // namespace accel

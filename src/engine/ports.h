@@ -1,0 +1,31 @@
+// Opening the port of a netdev.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+#include "engine/netlink.h"
+#include "stack/frame_pool.h"
+#include "stack/port.h"
+
+namespace accel {
+
+struct OpenedPort {
+  std::unique_ptr<Port> port;
+  PathKind kind = PathKind::kUndecided;
+  Reason reason = Reason::accelerated;  ///< why not, when there is no port
+  std::string detail;                   ///< cause and cure, for the log
+};
+
+/// `queues`: how many to hold, 0: all that are free. Tries the kinds of port from the fastest on.
+using PortOpener = OpenedPort (*)(const Link& link, uint32_t queues, FramePool& pool);
+extern PortOpener open_port;  ///< tests put their own here before the engine opens
+
+/// Gives a port up in a forked child, without a trace on the device.
+void abandon_port(OpenedPort& port);
+
+/// Whether a port can make sense on the device at all: Ethernet, and frames arrive on it itself.
+bool carries_frames(const Link& link);
+
+}  // namespace accel

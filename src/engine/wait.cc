@@ -1,0 +1,333 @@
+// Waiting: poll for a while, then sleep in the kernel.
+//
+// A sleep ends by a frame (the ports' descriptors), by another thread that found this one's condition true
+// (wake_fd), by a kernel descriptor, a signal, or time. A signal's handler that runs between the last look at
+// signal_ran and the kernel's sleep writes wake_fd, so it is not lost. The kernel's wait is libc's, hence a
+// cancellation point: the lock is not held then, and destructors put everything right on the way out.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/real.h"
+#include "engine/worker.h"
+
+namespace accel {
+namespace {
+
+constexpr uint64_t kWakeTag = 0xff;
+constexpr int kSleepEvents = 16;
+/// Where a thread could get no descriptors to be woken by, it looks again this often.
+constexpr Duration kBlindSleep = 1ms;
+constexpr Duration kKernelLook = 5us;
+
+void close_fds(Sleeper& s) {
+  if (s.epoll_fd >= 0) real.close(s.epoll_fd);
+  if (s.wake_fd >= 0) real.close(s.wake_fd);
+  s.epoll_fd = s.wake_fd = -1;
+}
+
+void open_fds(Sleeper& s) {
+  s.wake_fd = real.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  s.epoll_fd = real.epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeTag;
+  if (s.wake_fd < 0 || s.epoll_fd < 0 || real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, s.wake_fd, &event) != 0)
+    close_fds(s);
+}
+
+timespec to_timespec(Duration d) {
+  return {static_cast<time_t>(d.count() / 1'000'000'000), static_cast<long>(d.count() % 1'000'000'000)};
+}
+
+/// The sleeper of a thread, gone with it.
+struct OwnSleeper {
+  Sleeper sleeper;
+  ~OwnSleeper();
+};
+thread_local OwnSleeper own_sleeper;
+
+void drain(int wake_fd) {
+  uint64_t count;
+  (void)!real.read(wake_fd, &count, sizeof(count));
+}
+
+}  // namespace
+
+/// Takes part in the sleepers' list for the time of a sleep; the lock is let go and taken again. Also by
+/// unwinding (a cancelled thread): frames that it was woken for are handled for the others.
+class Asleep {
+ public:
+  Asleep(Engine::Impl& w, Sleeper& me, WaitRequest& request) : w_(w), me_(me) {
+    me_.request = &request;
+    me_.woken = false;
+    w_.asleep.push_back(&me_);
+    w_.asleep_count.store(static_cast<uint32_t>(w_.asleep.size()), std::memory_order_relaxed);
+    w_.counters.add(Counter::sleeps);
+    w_.unlock_out();
+  }
+  ~Asleep() {
+    w_.lock_in();
+    me_.request = nullptr;
+    std::erase(w_.asleep, &me_);
+    w_.asleep_count.store(static_cast<uint32_t>(w_.asleep.size()), std::memory_order_relaxed);
+    if (w_.timekeeper == &me_) w_.timekeeper = nullptr;
+    w_.passes.store(w_.passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    w_.poll(clock_now());
+  }
+  Asleep(const Asleep&) = delete;
+  Asleep& operator=(const Asleep&) = delete;
+
+ private:
+  Engine::Impl& w_;
+  Sleeper& me_;
+};
+
+/// One wait of a thread: owns its thread_state and, for a wait inside a signal's handler that interrupted
+/// another wait, a sleeper of its own.
+class Waiting {
+ public:
+  explicit Waiting(Engine::Impl& w) : w_(w), outer_(thread_state) {
+    me_ = own_sleeper.sleeper.in_wait ? &nested_ : &own_sleeper.sleeper;
+    if (me_->engine != &w.engine) enlist();
+    me_->in_wait = true;
+    thread_state.waiting = true;
+    thread_state.signal_ran = false;
+    thread_state.all_restart = true;
+    thread_state.wake_fd = me_->wake_fd;
+  }
+  ~Waiting() {
+    me_->in_wait = false;
+    thread_state.waiting = outer_.waiting;
+    thread_state.wake_fd = outer_.wake_fd;
+    if (me_ == &nested_) {
+      std::erase(w_.sleepers, me_);
+      close_fds(*me_);
+    }
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  Woke wait(Pass& pass, WaitRequest& request);
+
+ private:
+  void enlist();
+  Instant sleep_until(const WaitRequest& request, Instant now);
+  bool sleep(WaitRequest& request, Instant now);
+  int sleep_on_epoll(const timespec* timeout, const sigset_t* sigmask);
+  int sleep_on_poll(WaitRequest& request, const timespec* timeout);
+  void gather(const WaitRequest& request);
+  void look_at_kernel(WaitRequest& request, Instant now);
+  void count(Woke woke, Instant began, Instant now, bool slept);
+
+  Engine::Impl& w_;
+  Sleeper* me_ = nullptr;
+  Sleeper nested_;
+  ThreadState outer_;
+  bool kernel_ready_ = false;
+  Instant next_look_{};
+  std::vector<pollfd> fds_;
+};
+
+void Waiting::enlist() {
+  *me_ = Sleeper{};
+  open_fds(*me_);
+  me_->engine = &w_.engine;
+  w_.sleepers.push_back(me_);
+  for (InterfaceId id = 0; id < w_.slot_count; ++id) w_.watch_port(*me_, id);
+}
+
+Woke Waiting::wait(Pass& pass, WaitRequest& request) {
+  const Instant began = pass.now();
+  next_look_ = began + kKernelLook;
+  for (pollfd& p : request.kernel_fds) p.revents = 0;
+  const Instant spin_until = request.may_spin ? began + me_->spin.limit(w_.longest_spin) : began;
+  bool slept = false;
+  for (;;) {
+    w_.work(w_.pass_now);
+    const Instant now = w_.pass_now;
+    Woke woke = Woke::kReady;
+    if (request.condition && request.condition(request.context)) {
+      woke = Woke::kReady;
+    } else if (kernel_ready_) {
+      woke = Woke::kKernel;
+    } else if (thread_state.signal_ran) {
+      woke = Woke::kSignal;
+    } else if (now >= request.deadline) {
+      woke = Woke::kDeadline;
+    } else if (now < spin_until && !slept) {
+      w_.unlock_out();
+      pause_cpu();
+      look_at_kernel(request, now);
+      w_.lock_in();
+      w_.poll(clock_now());
+      continue;
+    } else if (!w_.arm_ports()) {
+      w_.poll(clock_now());
+      continue;
+    } else {
+      slept = true;
+      if (sleep(request, now)) continue;
+      woke = Woke::kSignal;
+    }
+    count(woke, began, w_.pass_now, slept);
+    return woke;
+  }
+}
+
+void Waiting::count(Woke woke, Instant began, Instant now, bool slept) {
+  // Polling the ports does nothing for what the kernel brings.
+  if (woke == Woke::kKernel) me_->spin.record(Duration::max(), w_.longest_spin);
+  if (woke != Woke::kReady) return;
+  me_->spin.record(now - began, w_.longest_spin);
+  if (!slept && now > began) w_.counters.add(Counter::spin_hits);
+}
+
+/// The stack's deadlines need one sleeper only.
+Instant Waiting::sleep_until(const WaitRequest& request, Instant now) {
+  Instant until = request.deadline;
+  const Instant due = w_.next_poll(now);
+  if (due < kNever && (!w_.timekeeper || due < w_.timekeeper_until)) {
+    w_.timekeeper = me_;
+    w_.timekeeper_until = due;
+    until = std::min(until, due);
+  }
+  if (me_->wake_fd < 0) until = std::min(until, now + kBlindSleep);
+  return until;
+}
+
+/// False: a signal that no trampoline reported ended it (a handler set past us, or SIGSTOP and SIGCONT).
+bool Waiting::sleep(WaitRequest& request, Instant now) {
+  const Instant until = sleep_until(request, now);
+  const bool plain = request.kernel_fds.empty() && me_->epoll_fd >= 0;
+  if (!plain) gather(request);
+  int result = 0, error = 0;
+  {
+    Asleep asleep{w_, *me_, request};
+    if (thread_state.signal_ran) return true;
+    // Under the lock and in after_unlock time has passed; a deadline that is over polls without sleeping.
+    timespec timeout{};
+    if (until != kNever) timeout = to_timespec(std::max(until - clock_now(), Duration{0}));
+    const timespec* limit = until == kNever ? nullptr : &timeout;
+    result = plain ? sleep_on_epoll(limit, request.sigmask) : sleep_on_poll(request, limit);
+    error = errno;
+  }
+  return result >= 0 || error != EINTR || thread_state.signal_ran;
+}
+
+int Waiting::sleep_on_epoll(const timespec* timeout, const sigset_t* sigmask) {
+  epoll_event events[kSleepEvents];
+  const int n = real.epoll_pwait2(me_->epoll_fd, events, kSleepEvents, timeout, sigmask);
+  for (int i = 0; i < n; ++i)
+    if (events[i].data.u64 == kWakeTag) drain(me_->wake_fd);
+  return n;
+}
+
+/// wake_fd, the ports', then the caller's descriptors.
+void Waiting::gather(const WaitRequest& request) {
+  fds_.clear();
+  fds_.push_back({me_->wake_fd, POLLIN, 0});
+  for (InterfaceId id = 0; id < w_.slot_count; ++id)
+    if (Port* port = w_.slots[id].port())
+      for (int fd : port->poll_fds()) fds_.push_back({fd, POLLIN, 0});
+  fds_.insert(fds_.end(), request.kernel_fds.begin(), request.kernel_fds.end());
+}
+
+int Waiting::sleep_on_poll(WaitRequest& request, const timespec* timeout) {
+  const int n = real.ppoll(fds_.data(), fds_.size(), timeout, request.sigmask);
+  if (n <= 0) return n;
+  if (fds_[0].revents) drain(me_->wake_fd);
+  const size_t own = fds_.size() - request.kernel_fds.size();
+  for (size_t i = own; i < fds_.size(); ++i) {
+    request.kernel_fds[i - own].revents = fds_[i].revents;
+    kernel_ready_ |= fds_[i].revents != 0;
+  }
+  return n;
+}
+
+/// While polling, the kernel's descriptors are looked at now and then: a system call each time.
+void Waiting::look_at_kernel(WaitRequest& request, Instant now) {
+  if (request.kernel_fds.empty() || now < next_look_) return;
+  next_look_ = now + kKernelLook;
+  const timespec none{};
+  kernel_ready_ = real.ppoll(request.kernel_fds.data(), request.kernel_fds.size(), &none, nullptr) > 0;
+}
+
+void Engine::Impl::forget(Sleeper& s) { std::erase(sleepers, &s); }
+
+namespace {
+
+OwnSleeper::~OwnSleeper() {
+  Engine* engine = Engine::get();
+  if (engine && sleeper.engine == engine) {
+    Pass pass{*engine, Pass::Polling::kNo};
+    Engine::Impl::of(*engine).forget(sleeper);
+  }
+  if (sleeper.engine) close_fds(sleeper);
+}
+
+}  // namespace
+
+void Engine::Impl::wake_ready_sleepers() {
+  for (Sleeper* s : asleep) {
+    WaitRequest& r = *s->request;
+    if (!s->woken && r.condition && r.condition(r.context)) wake(*s);
+  }
+}
+
+void Engine::Impl::wake(Sleeper& s) {
+  s.woken = true;
+  const uint64_t one = 1;
+  if (s.wake_fd >= 0) (void)!real.write(s.wake_fd, &one, sizeof(one));
+}
+
+void Engine::Impl::watch_port(Sleeper& s, InterfaceId id) {
+  if (s.epoll_fd < 0 || !slots[id].port()) return;
+  for (int fd : slots[id].port()->poll_fds()) {
+    epoll_event event{};
+    // Of several threads asleep one is enough to handle a burst.
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    event.data.u64 = id;
+    real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, fd, &event);
+  }
+}
+
+void Engine::Impl::unwatch_port(InterfaceId id) {
+  epoll_event event{};
+  for (int fd : slots[id].opened.port->poll_fds())
+    for (Sleeper* s : sleepers)
+      if (s->epoll_fd >= 0) real.epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, &event);
+}
+
+void Engine::Impl::abandon_sleepers_in_child() {
+  for (Sleeper* s : sleepers) {
+    close_fds(*s);
+    *s = Sleeper{};
+  }
+  thread_state = ThreadState{};
+}
+
+Woke Engine::wait(Pass& pass, WaitRequest& request) {
+  Waiting waiting{*impl_};
+  const Woke woke = waiting.wait(pass, request);
+  pass.now_ = impl_->pass_now;
+  return woke;
+}
+
+void Engine::signal_ran(bool restarts) {
+  thread_state.all_restart = thread_state.all_restart && restarts;
+  thread_state.signal_ran = true;
+  if (!thread_state.waiting || thread_state.wake_fd < 0) return;
+  const int saved = errno;
+  const uint64_t one = 1;
+  (void)!real.write(thread_state.wake_fd, &one, sizeof(one));
+  errno = saved;
+}
+
+bool Engine::signal_restarts() { return thread_state.all_restart; }
+
+}  // namespace accel

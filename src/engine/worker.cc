@@ -1,0 +1,133 @@
+// The way through the worker: enter, poll, the caller's work, flush, transmit, notify, leave (DESIGN 3).
+#include "engine/worker.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+namespace accel {
+namespace {
+
+constexpr size_t kBurst = 64;
+/// Bursts of one port in one poll: then the caller's turn, whatever is still in the ring.
+constexpr int kBurstsPerPoll = 4;
+/// Polling again this soon finds nothing worth the look.
+constexpr Duration kPollInterval = 1us;
+/// Frames that a port has not taken are offered again after this, when nothing else happens.
+constexpr Duration kRetryTransmit = 100us;
+
+}  // namespace
+
+thread_local ThreadState thread_state;
+
+Instant clock_now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return Instant{Duration{int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec}};
+}
+
+void Engine::Impl::lock_in() {
+  thread_state.inside = true;  // before: a handler that comes in between must not try to take the lock
+  lock.lock();
+}
+
+void Engine::Impl::unlock_out() {
+  lock.unlock();
+  thread_state.inside = false;
+  if (after_unlock) after_unlock();
+}
+
+void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
+  lock_in();
+  *now = pass_now = clock_now();
+  if (!serving) passes.store(passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (polling == Pass::Polling::kYes && *now - last_poll >= kPollInterval) poll(*now);
+}
+
+void Engine::Impl::leave() {
+  work(pass_now);
+  unlock_out();
+}
+
+void Engine::Impl::poll(Instant now) {
+  last_poll = pass_now = now;
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    Port* port = slots[id].port();
+    if (!port) continue;
+    for (int i = 0; i < kBurstsPerPoll; ++i) {
+      Packet* frames[kBurst];
+      const size_t n = port->rx_burst(frames);
+      if (n == 0) break;
+      uint64_t bytes = 0;
+      for (size_t f = 0; f < n; ++f) bytes += frames[f]->total();
+      counters.add(Counter::rx_frames, n);
+      counters.add(Counter::rx_bytes, bytes);
+      stack->on_packets({frames, n}, id, now);
+      if (n < kBurst) break;
+    }
+  }
+  if (stack->next_deadline() <= now) stack->on_deadlines(now);
+}
+
+void Engine::Impl::work(Instant now) {
+  steer_opened();
+  stack->flush(now);
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (!stack->tx_queue(id).empty()) transmit(slots[id], id);
+  unsteer_closed();
+  resolve_neighbours();
+  bool changed = std::exchange(engine.touched_, false);
+  while (StackSocket* socket = stack->take_ready()) {
+    changed = true;
+    const uint32_t edges = std::exchange(socket->edges, 0);
+    if (notifier && socket->owner) notifier(socket->owner, edges);
+  }
+  if (changed && !asleep.empty()) wake_ready_sleepers();
+}
+
+void Engine::Impl::transmit(PortSlot& slot, InterfaceId id) {
+  PacketQueue& queue = stack->tx_queue(id);
+  Port* port = slot.port();
+  while (!queue.empty()) {
+    Packet* burst[kBurst];
+    size_t n = 0;
+    uint64_t bytes = 0;
+    while (n < kBurst && !queue.empty()) burst[n++] = queue.pop_front();
+    if (!port) {  // the device is gone: retransmission finds another way, or the connection ends
+      for (size_t i = 0; i < n; ++i) FramePool::release(burst[i]);
+      continue;
+    }
+    uint32_t sizes[kBurst];
+    for (size_t i = 0; i < n; ++i) sizes[i] = burst[i]->total();  // the port may release a frame at once
+    const size_t taken = port->tx_burst({burst, n});
+    for (size_t i = 0; i < taken; ++i) bytes += sizes[i];
+    counters.add(Counter::tx_frames, taken);
+    counters.add(Counter::tx_bytes, bytes);
+    for (size_t i = n; i > taken; --i) queue.push_front(burst[i - 1]);
+    if (taken < n) break;
+  }
+}
+
+bool Engine::Impl::arm_ports() {
+  bool quiet = true;
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (Port* port = slots[id].port()) quiet &= port->arm();
+  return quiet;
+}
+
+bool Engine::Impl::tx_waiting() const {
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (!stack->tx_queue(id).empty()) return true;
+  return false;
+}
+
+Instant Engine::Impl::next_poll(Instant now) const {
+  const Instant due = stack->next_deadline();
+  return tx_waiting() ? std::min(due, now + kRetryTransmit) : due;
+}
+
+Pass::Pass(Engine& engine, Polling polling) : engine_(engine) { engine.impl_->enter(polling, &now_); }
+Pass::~Pass() { engine_.impl_->leave(); }
+Stack& Pass::stack() { return *engine_.impl_->stack; }
+
+}  // namespace accel
