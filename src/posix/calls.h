@@ -60,7 +60,7 @@ Result<int> dup(int fd);
 Result<int> dup2(int from, int to);
 Result<int> dup3(int from, int to, int flags);
 
-// ---- readiness (posix/epoll_set.cc, poll_select.cc) ----
+// ---- readiness (posix/epoll_calls.cc, poll_select.cc) ----
 /// Always called; the set's File enters the table on epoll_create.
 Result<int> epoll_create1(int flags);
 Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event);
@@ -78,6 +78,10 @@ bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set*
 pid_t fork();
 /// vfork() cannot be wrapped: the wrapper for it calls fork() when we own something, else jumps to the real one.
 bool must_fork_for_vfork();
+/// fork() in its halves, for what makes a process otherwise (clone() without CLONE_VM, _Fork()): before it, and after it in both
+/// (`child` is 0 in the child, -1 when it failed). No wait, no allocation, nothing of pthread_atfork.
+void prepare_fork();
+void after_fork(pid_t child);
 /// Before exec: inherited descriptors (without CLOEXEC) are made fit for the next program, the rest is finished as at exit.
 void before_exec();
 /// exec came back with an error: carry on.
@@ -88,6 +92,11 @@ void at_exit();
 void before_spawn();
 /// SCM_RIGHTS: descriptors about to be passed away are handed to the kernel (called by sendmsg on AF_UNIX sockets too).
 void before_passing(const msghdr* message);
+/// libc is about to use `fd` (one of ours) past us: fdopen()'s streams, dup2() to 0..2, bindresvport(). Hands it to the kernel.
+/// Returns when the kernel serves it; without success the caller goes on all the same.
+void before_stdio(int fd);
+/// The kernel gave out `fd` for something new while the table names it still: it was closed past us. Takes the entry out.
+void reused(int fd);
 /// Is anything of ours alive in this process? One load.
 bool active();
 

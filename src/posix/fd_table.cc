@@ -37,7 +37,9 @@ void FdTable::erase(int fd, Pass* pass) {
   if (file == nullptr) return;
   slots_[fd].store(nullptr, std::memory_order_release);
   --file->descriptors;
+  leaving_ = fd;
   file->release(pass);
+  leaving_ = -1;
 }
 
 void File::finish(Pass* pass) {

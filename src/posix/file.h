@@ -99,10 +99,13 @@ class FdTable {
   /// Maps the table (address space only) for RLIMIT_NOFILE's hard limit, at most 2^20. Idempotent.
   void open();
   int size() const { return static_cast<int>(size_); }
+  /// The descriptor that erase() is taking out, which the kernel still has open; else -1.
+  int leaving() const { return leaving_; }
 
  private:
   std::atomic<File*>* slots_ = nullptr;
   unsigned size_ = 0;
+  int leaving_ = -1;
 };
 
 template <class F>

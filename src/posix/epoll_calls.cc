@@ -1,0 +1,257 @@
+// The calls of epoll(7). A set is ours from epoll_create1 on; one that came from elsewhere (exec, SCM_RIGHTS)
+// becomes ours when a file of ours is added to it.
+//
+// epoll_wait sleeps in one of two ways. With members of ours and an engine: in Engine::wait, on our ready
+// list and on the real set's descriptor. Else (only the kernel's members, or nothing is accelerated) in the
+// real call itself, at the kernel's cost; should something of ours become ready meanwhile, an eventfd in the
+// real set ends the sleep.
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <climits>
+#include <vector>
+
+#include "base/real.h"
+#include "posix/calls.h"
+#include "posix/early_wait.h"
+#include "posix/epoll_set.h"
+#include "posix/guard.h"
+#include "posix/process.h"
+
+namespace accel::posix {
+namespace {
+
+/// fs/eventpoll.c: EP_MAX_EVENTS.
+constexpr int kMaxEvents = INT_MAX / static_cast<int>(sizeof(epoll_event));
+
+Result<int> from_kernel(int result) {
+  if (result < 0) return err(errno);
+  return result;
+}
+
+/// The set that `fd` names; one that came from elsewhere is taken over. Errors: EBADF, EINVAL.
+Result<EpollSet*> find_or_adopt(Guard& guard, int fd, int member) {
+  if (EpollSet* set = find_set(fd)) return set;
+  if (fds.find(fd) != nullptr) return err(EINVAL);
+  // Is it an epoll descriptor? Only then does the kernel look for the member.
+  if (real.epoll_ctl(fd, EPOLL_CTL_DEL, member, nullptr) != 0 && errno != ENOENT) return err(errno);
+  auto* set = new (std::nothrow) EpollSet;
+  if (set == nullptr) return err(ENOMEM);
+  set->retain();
+  fds.open();
+  const bool inserted = fds.insert(fd, set);
+  set->release(guard.pass());
+  if (!inserted) return err(ENOSPC);
+  return set;
+}
+
+Result<int> control(Guard& guard, int set_fd, int operation, int fd, File* file, epoll_event* event) {
+  if (file->inherited != File::Inherited::kNo) {
+    auto ours = settle_inherited(guard, file);
+    if (ours.ok() && !*ours) return from_kernel(real.epoll_ctl(set_fd, operation, fd, event));
+  }
+  if (operation != EPOLL_CTL_DEL && event == nullptr) return err(EFAULT);
+  auto set = find_or_adopt(guard, set_fd, fd);
+  if (!set) return set.error();
+  Result<void> done = err(EINVAL);
+  if (operation == EPOLL_CTL_ADD)
+    done = (*set)->add(set_fd, fd, file, *event);
+  else if (operation == EPOLL_CTL_MOD)
+    done = (*set)->modify(set_fd, fd, file, *event);
+  else if (operation == EPOLL_CTL_DEL)
+    done = (*set)->remove(set_fd, fd, file);
+  if (!done) return done.error();
+  return 0;
+}
+
+/// The real call, in the form that the program is likely to have used (a seccomp filter may know only that
+/// one).
+int real_wait(int set, epoll_event* events, int size, const std::optional<timespec>& left,
+              const sigset_t* mask) {
+  int64_t milliseconds = -1;
+  if (left) {
+    milliseconds =
+        left->tv_sec > INT_MAX / 1000 ? INT64_MAX : left->tv_sec * 1000 + left->tv_nsec / 1'000'000;
+    if (left->tv_nsec % 1'000'000 != 0 || milliseconds > INT_MAX) {
+      const int result = real.epoll_pwait2(set, events, size, &*left, mask);
+      if (result >= 0 || errno != ENOSYS) return result;
+      milliseconds = std::min<int64_t>(milliseconds + 1, INT_MAX);
+    }
+  }
+  const int wait = static_cast<int>(milliseconds);
+  return mask == nullptr ? real.epoll_wait(set, events, size, wait)
+                         : real.epoll_pwait(set, events, size, wait, mask);
+}
+
+/// One call of epoll_wait, from the first look to the answer.
+class Wait {
+ public:
+  Wait(int fd, std::span<epoll_event> events, const timespec* timeout, const sigset_t* mask)
+      : fd_(fd), events_(events), timeout_(timeout), mask_(mask) {}
+
+  ~Wait() {  // also when the thread is cancelled
+    if (set_ == nullptr) return;
+    Guard guard(Pass::Polling::kNo);
+    leave_kernel();
+    set_->release(guard.pass());
+  }
+
+  Result<int> run() {
+    while (!look() && !sleep_in_kernel()) {
+    }
+    return result_;
+  }
+
+ private:
+  bool finish(Result<int> result) {
+    result_ = result;
+    return true;
+  }
+  bool finish_in_kernel(const std::optional<timespec>& left) {
+    return finish(from_kernel(real_wait(fd_, events_.data(), static_cast<int>(events_.size()), left, mask_)));
+  }
+
+  /// Looks, and sleeps in the engine when it can. True: there is a result; false: to sleep in the real call.
+  bool look() {
+    Guard guard;
+    if (!guard.ok()) return finish_in_kernel(timeout_.left());
+    if (set_ == nullptr ? !enter(guard) : !take_kernels()) return true;
+    for (;;) {
+      Pass* pass = guard.pass();
+      const bool open = fds.find(fd_) == set_;
+      const bool due =
+          ask_kernel_ || (set_->has_ready() && (pass == nullptr || set_->kernel_due(pass->now())));
+      if (due || set_->has_ready()) {
+        auto got = set_->collect(fd_, events_, open && due);
+        if (!got || *got > 0) return finish(got);
+      }
+      ask_kernel_ = false;
+      if (timeout_.zero() || woke_ == Woke::kDeadline) return finish(0);
+      if (woke_ == Woke::kSignal) return finish(err(EINTR));
+      if (!open) return finish(err(EBADF));
+      if (pass == nullptr || !set_->has_items()) break;
+      sleep_in_engine(*pass);
+    }
+    ++set_->waiters;
+    ++set_->kernel_waiters;
+    in_kernel_ = true;
+    return false;
+  }
+
+  /// The first look: finds the set. False: the result is there already.
+  bool enter(Guard& guard) {
+    EpollSet* set = find_set(fd_);
+    if (set == nullptr || (timeout_.zero() && !set->has_items())) return !finish_in_kernel(timeout_.left());
+    if (set->has_items() && !set->writable(events_.data())) return !finish(err(EFAULT));
+    set_ = set;
+    set_->retain();
+    if (set->inherited_set) settle_members(guard, *set);
+    ask_kernel_ = timeout_.zero();
+    return true;
+  }
+
+  /// What the real call gave, less what was meant for us. False: the result is there.
+  bool take_kernels() {
+    leave_kernel();
+    if (got_ == 0) return true;
+    const int kept = set_->absorb(events_.first(static_cast<size_t>(got_)));
+    got_ = 0;
+    auto ours = set_->collect(fd_, events_.subspan(static_cast<size_t>(kept)), false);
+    const int all = kept + (ours ? *ours : 0);
+    return all == 0 || !finish(all);
+  }
+
+  /// Members that came by fork() open in this process now that it waits for them.
+  static void settle_members(Guard& guard, EpollSet& set) {
+    std::vector<File*> files;
+    set.for_each_item([&](EpollItem& item) {
+      if (item.file->inherited != File::Inherited::kDormant) return;
+      item.file->retain();
+      files.push_back(item.file);
+    });
+    for (File* file : files) {
+      if (file->inherited == File::Inherited::kDormant) (void)settle_inherited(guard, file);
+      file->release(guard.pass());
+    }
+  }
+
+  void sleep_in_engine(Pass& pass) {
+    struct Waiting {
+      explicit Waiting(int& n) : count(n) { ++count; }
+      ~Waiting() { --count; }
+      int& count;
+    };
+    pollfd kernel{fd_, POLLIN, 0};
+    WaitRequest request;
+    request.condition = [](void* set) { return static_cast<EpollSet*>(set)->has_ready(); };
+    request.context = set_;
+    request.deadline = timeout_.deadline();
+    request.sigmask = mask_;
+    request.kernel_fds = {&kernel, 1};
+    const Waiting waiting(set_->waiters);
+    woke_ = pass.engine().wait(pass, request);
+    ask_kernel_ = woke_ != Woke::kReady;
+  }
+
+  /// False: there is something to look at.
+  bool sleep_in_kernel() {
+    const int got = real_wait(fd_, events_.data(), static_cast<int>(events_.size()), timeout_.left(), mask_);
+    if (got < 0) return finish(err(errno));
+    got_ = got;
+    if (got == 0) woke_ = Woke::kDeadline;
+    return false;
+  }
+
+  void leave_kernel() {
+    if (!in_kernel_) return;
+    in_kernel_ = false;
+    --set_->waiters;
+    --set_->kernel_waiters;
+  }
+
+  const int fd_;
+  const std::span<epoll_event> events_;
+  const Timeout timeout_;
+  const sigset_t* const mask_;
+  EpollSet* set_ = nullptr;
+  Woke woke_ = Woke::kReady;
+  bool ask_kernel_ = false;
+  bool in_kernel_ = false;
+  int got_ = 0;
+  Result<int> result_ = 0;
+};
+
+}  // namespace
+
+Result<int> epoll_create1(int flags) {
+  const int fd = real.epoll_create1(flags);
+  if (fd < 0) return err(errno);
+  Guard guard(Pass::Polling::kNo);
+  if (!guard.ok()) return fd;
+  fds.open();
+  if (fd >= fds.size()) return fd;
+  if (auto* set = new (std::nothrow) EpollSet) fds.insert(fd, set);
+  return fd;
+}
+
+Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event) {
+  if (!fds.owns(fd)) return from_kernel(real.epoll_ctl(set, operation, fd, event));
+  Guard guard(Pass::Polling::kNo);
+  File* file = guard.ok() ? fds.find(fd) : nullptr;
+  if (file == nullptr) return from_kernel(real.epoll_ctl(set, operation, fd, event));
+  file->retain();
+  auto result = control(guard, set, operation, fd, file, event);
+  file->release(guard.pass());
+  return result;
+}
+
+Result<int> epoll_wait(int set, epoll_event* events, int size, const timespec* timeout,
+                       const sigset_t* mask) {
+  if (!Timeout::valid(timeout) || size <= 0 || size > kMaxEvents) {
+    if (!Timeout::valid(timeout)) return err(EINVAL);
+    return from_kernel(real.epoll_wait(set, events, size, 0));  // EBADF goes before EINVAL
+  }
+  return Wait(set, {events, static_cast<size_t>(size)}, timeout, mask).run();
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,338 @@
+#include "posix/epoll_set.h"
+
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "base/real.h"
+#include "posix/early_wait.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
+/// What an item keeps when EPOLLONESHOT disarms it, and what EPOLLEXCLUSIVE may be combined with
+/// (fs/eventpoll.c).
+constexpr uint32_t kExclusiveAllows = EPOLLIN | EPOLLOUT | kAlways | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+/// The shadow can always be written to; only we know whether the socket can.
+constexpr uint32_t kOutBits = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+constexpr uint32_t kWakeTag = 1;  ///< the eventfd's; items begin after it
+constexpr uint32_t kIdleChecks = 64;
+constexpr Duration kCheckEvery = 20us;
+
+/// Our data in a real set: a random half, by which it cannot be mistaken for the program's, and the item's
+/// number.
+uint64_t tag_mark() {
+  static const uint64_t mark = [] {
+    uint32_t value = 0;
+    if (getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value))
+      value = 0xacce1e70u ^ static_cast<uint32_t>(getpid());
+    return static_cast<uint64_t>(value | 0x80000000u) << 32;
+  }();
+  return mark;
+}
+
+Errno last_error() { return err(errno); }
+
+}  // namespace
+
+uint64_t readiness_epoch = 0;
+
+EpollSet* find_set(int fd) {
+  File* file = fds.find(fd);
+  return file != nullptr && file->kind() == FileKind::kEpoll ? static_cast<EpollSet*>(file) : nullptr;
+}
+
+// ---- the file's side ----
+
+namespace {
+
+void notify_bits(File& file, uint32_t bits) {
+  for (EpollItem* item = file.watches; item != nullptr; item = item->next_of_file)
+    if (item->set->on_event(*item, bits)) return;
+}
+
+}  // namespace
+
+void File::notify(uint32_t edges) {
+  ++readiness_epoch;
+  notify_bits(*this, epoll_bits(edges));
+}
+
+void File::kernel_fd_changed() {
+  ++readiness_epoch;
+  for (EpollItem* item = watches; item != nullptr; item = item->next_of_file) {
+    (void)item->set->sync_kernel(item->set->kernel_fd(),
+                                 *item);  // no descriptor left for it: we alone serve the item
+    item->set->on_event(*item, readiness());
+  }
+}
+
+void File::leave_sets() {
+  while (watches != nullptr) watches->set->end(*watches, false);
+}
+
+void File::move_watches_to_kernel() {
+  while (watches != nullptr) watches->set->end(*watches, true);
+}
+
+// ---- the set as a file ----
+
+EpollSet::~EpollSet() {
+  if (wake_fd_ >= 0) real.close(wake_fd_);
+}
+
+uint32_t EpollSet::readiness() {
+  while (!ready_.empty()) {
+    if (ready_.front().ready_events() != 0) return EPOLLIN | EPOLLRDNORM;
+    drop_ready(ready_.front());
+  }
+  return 0;
+}
+
+int EpollSet::kernel_fd() {
+  if (fds.find(recent_fd) == this) return recent_fd;
+  for (int fd = 0; descriptors > 0 && fd < fds.size(); ++fd)
+    if (fds.find(fd) == this) return recent_fd = fd;
+  return -1;
+}
+
+void EpollSet::on_last_close(Pass*) {
+  for_each_item([this](EpollItem& item) { unlink(item); });  // the real set goes with its descriptor
+}
+
+File::Inherited EpollSet::after_fork_in_child() {
+  inherited_set = true;
+  waiters = kernel_waiters = 0;
+  return Inherited::kNo;
+}
+
+// ---- membership ----
+
+EpollItem* EpollSet::find(int fd, const File* file) const {
+  for (EpollItem* item = file->watches; item != nullptr; item = item->next_of_file)
+    if (item->set == this && item->fd == fd) return item;
+  return nullptr;
+}
+
+Result<void> EpollSet::add(int real_set, int fd, File* file, const epoll_event& event) {
+  if (file == this) return err(EINVAL);
+  if (event.events & EPOLLEXCLUSIVE &&
+      (file->kind() == FileKind::kEpoll || (event.events & ~kExclusiveAllows) != 0))
+    return err(EINVAL);
+  if (find(fd, file) != nullptr) return err(EEXIST);
+  auto item = std::make_unique<EpollItem>(this, file, fd);
+  item->events = event.events | kAlways;
+  item->data = event.data;
+  if (auto done = sync_kernel(real_set, *item); !done)
+    return done;  // ELOOP, ENOSPC, ENOMEM are the kernel's to find
+  item->next_of_file = file->watches;
+  file->watches = item.get();
+  items_.push_back(*item);
+  if (item->ready_events() != 0) push(*item);
+  (void)item.release();  // items_ owns it: unlink() deletes
+  return {};
+}
+
+Result<void> EpollSet::modify(int real_set, int fd, File* file, const epoll_event& event) {
+  if (file == this) return err(EINVAL);
+  EpollItem* item = find(fd, file);
+  if (event.events & EPOLLEXCLUSIVE) return err(EINVAL);
+  if (item == nullptr) return err(ENOENT);
+  if (item->events & EPOLLEXCLUSIVE) return err(EINVAL);
+  item->events = event.events | kAlways;
+  item->data = event.data;
+  item->armed = true;
+  item->kernel_events = 0;
+  if (auto done = sync_kernel(real_set, *item); !done) return done;
+  if (item->ready_events() != 0) push(*item);
+  return {};
+}
+
+Result<void> EpollSet::remove(int real_set, int fd, File* file) {
+  if (file == this) return err(EINVAL);
+  EpollItem* item = find(fd, file);
+  if (item == nullptr) return err(ENOENT);
+  if (item->tag != 0) real.epoll_ctl(real_set, EPOLL_CTL_DEL, fd, nullptr);
+  unlink(*item);
+  return {};
+}
+
+Result<void> EpollSet::sync_kernel(int real_set, EpollItem& item) {
+  const bool wanted = item.armed && item.file->kernel_fd() >= 0;
+  const int fd = fds.find(item.fd) == item.file ? item.fd : item.file->kernel_fd();
+  if (!wanted) {
+    if (item.tag == 0) return {};
+    real.epoll_ctl(real_set, EPOLL_CTL_DEL, fd, nullptr);
+    tagged_.erase(item.tag);
+    item.tag = 0;
+    return {};
+  }
+  epoll_event event{};
+  event.events = item.events;
+  if (item.file->kind() != FileKind::kEpoll) event.events &= ~kOutBits;
+  const bool present = item.tag != 0;
+  if (!present) {
+    if (last_tag_ < kWakeTag) last_tag_ = kWakeTag;
+    item.tag = ++last_tag_;
+  }
+  event.data.u64 = tag_mark() | item.tag;
+  int result = real.epoll_ctl(real_set, present ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event);
+  if (result != 0 && errno == EEXIST)
+    result = real.epoll_ctl(real_set, EPOLL_CTL_MOD, fd, &event);  // left by a parent
+  if (result != 0) {
+    const Errno error = last_error();
+    tagged_.erase(item.tag);
+    item.tag = 0;
+    return error;
+  }
+  tagged_[item.tag] = &item;
+  return {};
+}
+
+void EpollSet::end(EpollItem& item, bool to_kernel) {
+  const int real_set = kernel_fd();
+  // Only by the descriptor that the kernel knows the member by; a number that is used again would take out
+  // another's.
+  const bool named = fds.find(item.fd) == item.file || fds.leaving() == item.fd;
+  if (item.tag != 0 && named && (to_kernel || !inherited_set))
+    real.epoll_ctl(real_set, EPOLL_CTL_DEL, item.fd, nullptr);
+  if (to_kernel && real_set >= 0) {
+    epoll_event event{};
+    event.events = item.armed ? item.events : item.events & (EPOLLONESHOT | EPOLLET);
+    event.data = item.data;
+    const int fd = named ? item.fd : item.file->recent_fd;
+    if (real.epoll_ctl(real_set, EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST)
+      real.epoll_ctl(real_set, EPOLL_CTL_MOD, fd, &event);
+  }
+  unlink(item);
+}
+
+void EpollSet::unlink(EpollItem& item) {
+  EpollItem** link = &item.file->watches;
+  while (*link != &item) link = &(*link)->next_of_file;
+  *link = item.next_of_file;
+  if (item.tag != 0) tagged_.erase(item.tag);
+  drop_ready(item);
+  items_.erase(items_.iterator_to(item));
+  delete &item;
+}
+
+// ---- readiness ----
+
+bool EpollSet::on_event(EpollItem& item, uint32_t bits) {
+  if (!item.armed || (bits & item.events) == 0) return false;
+  push(item);
+  return (item.events & EPOLLEXCLUSIVE) != 0 && waiters > 0;
+}
+
+void EpollSet::push(EpollItem& item) {
+  ++readiness_epoch;  // somebody may poll() the set
+  if (!item.of_ready.is_linked()) ready_.push_back(item);
+  if (kernel_waiters > 0) wake_kernel_waiters();
+  if (Engine* engine = Engine::get())
+    engine->touch();
+  else
+    wake_early_sleepers();
+  notify_bits(*this, EPOLLIN | EPOLLRDNORM);
+}
+
+void EpollSet::drop_ready(EpollItem& item) {
+  item.kernel_events = 0;
+  if (item.of_ready.is_linked()) ready_.erase(ready_.iterator_to(item));
+}
+
+void EpollSet::wake_kernel_waiters() {
+  if (wake_fd_ < 0) {
+    wake_fd_ = real.eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = tag_mark() | kWakeTag;
+    if (wake_fd_ < 0 || real.epoll_ctl(kernel_fd(), EPOLL_CTL_ADD, wake_fd_, &event) != 0) return;
+  }
+  const uint64_t one = 1;
+  (void)!real.write(wake_fd_, &one, sizeof(one));
+}
+
+// ---- waiting ----
+
+bool EpollSet::kernel_due(Instant now) {
+  if (idle_checks_ >= kIdleChecks && now - last_check_ < kCheckEvery) return false;
+  last_check_ = now;
+  return true;
+}
+
+bool EpollSet::writable(epoll_event* events) {
+  if (events == writable_) return true;
+  static_assert(sizeof(*events) >= sizeof(uint64_t));
+  // The cheapest call that writes: the current signal mask, changing nothing (the kernel's sigset is 8
+  // bytes).
+  const int saved = errno;
+  const bool ok = real.syscall(SYS_rt_sigprocmask, static_cast<long>(SIG_BLOCK), nullptr, events,
+                               sizeof(uint64_t), 0L, 0L) == 0;
+  errno = saved;
+  if (ok) writable_ = events;
+  return ok;
+}
+
+Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask_kernel) {
+  int filled = 0;
+  if (ask_kernel) {
+    // When both have more than fits, each gets half; of an odd number the one more in turn.
+    const size_t ours = std::min(ready_.size(), (out.size() + odd_turn_) / 2);
+    odd_turn_ = !odd_turn_;
+    const size_t room = out.size() - ours;
+    const int got = room == 0 ? 0 : real.epoll_wait(real_set, out.data(), static_cast<int>(room), 0);
+    if (got < 0) return last_error();
+    idle_checks_ = got > 0 ? 0 : std::min(idle_checks_ + 1, kIdleChecks);
+    filled = absorb(out.first(static_cast<size_t>(got)));
+  }
+  return filled + report(out.subspan(static_cast<size_t>(filled)));
+}
+
+int EpollSet::absorb(std::span<epoll_event> events) {
+  size_t kept = 0;
+  for (const epoll_event& event : events) {
+    if ((event.data.u64 & 0xffffffff00000000u) != tag_mark()) {
+      events[kept++] = event;
+      continue;
+    }
+    const auto tag = static_cast<uint32_t>(event.data.u64);
+    if (tag == kWakeTag) {
+      uint64_t count = 0;
+      (void)!real.read(wake_fd_, &count, sizeof(count));
+    } else if (auto found = tagged_.find(tag); found != tagged_.end()) {
+      EpollItem& item = *found->second;
+      item.kernel_events = event.events;
+      if (!item.of_ready.is_linked()) ready_.push_back(item);
+    }
+  }
+  return static_cast<int>(kept);
+}
+
+int EpollSet::report(std::span<epoll_event> out) {
+  size_t filled = 0;
+  for (size_t left = ready_.size(); left > 0 && filled < out.size(); --left) {
+    EpollItem& item = ready_.front();
+    const uint32_t events = item.ready_events();
+    drop_ready(item);
+    if (events == 0) continue;
+    out[filled].events = events;
+    out[filled++].data = item.data;
+    if (item.events & EPOLLONESHOT) {
+      item.armed = false;
+      (void)sync_kernel(kernel_fd(), item);  // takes it out: cannot fail
+    } else if (!(item.events & EPOLLET)) {
+      ready_.push_back(item);
+    }
+  }
+  if (kernel_waiters > 0 && has_ready()) wake_kernel_waiters();  // the next of them takes what is left
+  return static_cast<int>(filled);
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,126 @@
+// An epoll set: a real epoll descriptor for the kernel's members, and a watch list for ours.
+//
+// Members that only the kernel serves are in the real set with the program's own data: we keep nothing of
+// them. A member of ours is an EpollItem, linked from its set and from its file. Where the kernel may have
+// something for it too (a listener's or UDP socket's shadow, a nested set) it is in the real set as well,
+// with a tag of ours as data; what the kernel says of it is merged with what we know. Semantics follow
+// fs/eventpoll.c. Everything is under the lock of posix/guard.h.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <boost/intrusive/list.hpp>
+#include <span>
+#include <unordered_map>
+
+#include "base/result.h"
+#include "posix/file.h"
+
+namespace accel::posix {
+
+class EpollSet;
+
+/// One membership, by (descriptor, file) as the kernel's struct epitem. Owned by its set.
+class EpollItem {
+ public:
+  EpollItem(EpollSet* in_set, File* of_file, int by_fd) : set(in_set), file(of_file), fd(by_fd) {}
+
+  EpollSet* const set;
+  File* const file;
+  const int fd;
+  uint32_t events = 0;  ///< as the program asked, with EPOLLERR and EPOLLHUP
+  epoll_data_t data{};
+  uint32_t kernel_events = 0;  ///< the kernel's answer for the shadow, not yet reported
+  uint32_t tag = 0;            ///< names this item in the real set; 0: it is not there
+  bool armed = true;           ///< false once EPOLLONESHOT has fired
+  EpollItem* next_of_file = nullptr;
+  boost::intrusive::list_member_hook<> of_set;
+  boost::intrusive::list_member_hook<> of_ready;
+
+  uint32_t ready_events() const { return armed ? (file->readiness() | kernel_events) & events : 0; }
+};
+
+class EpollSet final : public File {
+ public:
+  EpollSet() : File(FileKind::kEpoll) {}
+  ~EpollSet() override;
+
+  uint32_t readiness() override;
+  int kernel_fd() override;
+  void on_last_close(Pass* pass) override;
+  Inherited after_fork_in_child() override;
+
+  // ---- epoll_ctl on a file of ours; `real_set` is the descriptor by which the program names this set ----
+  Result<void> add(int real_set, int fd, File* file, const epoll_event& event);
+  Result<void> modify(int real_set, int fd, File* file, const epoll_event& event);
+  Result<void> remove(int real_set, int fd, File* file);
+
+  // ---- what File does to its memberships ----
+  /// `bits` happened to the item's file. True: an exclusive waiter took it, nobody else needs to hear.
+  bool on_event(EpollItem& item, uint32_t bits);
+  /// The file is gone or the kernel's: ends the membership; with `to_kernel` the real set watches item.fd
+  /// from now on.
+  void end(EpollItem& item, bool to_kernel);
+  /// Brings the real set in line with item.file->kernel_fd() and item.armed.
+  Result<void> sync_kernel(int real_set, EpollItem& item);
+
+  // ---- epoll_wait ----
+  /// Fills `out`: at first the kernel's (if `ask_kernel`), then ours. Neither can starve the other. Errors:
+  /// EFAULT, EBADF.
+  Result<int> collect(int real_set, std::span<epoll_event> out, bool ask_kernel);
+  /// Events that a real epoll_wait gave: the program's own are moved to the front and counted, tagged ones go
+  /// to their items.
+  int absorb(std::span<epoll_event> events);
+  /// What collect() would look at; may turn out to be nothing.
+  bool has_ready() const { return !ready_.empty(); }
+  bool has_items() const { return !items_.empty(); }
+  /// Is it time to ask the kernel although something of ours is ready? Always while it has something now and
+  /// then.
+  bool kernel_due(Instant now);
+  /// `events` can be written to (EFAULT else). Asked of the kernel once for each buffer.
+  bool writable(epoll_event* events);
+
+  int waiters = 0;         ///< threads blocked in epoll_wait
+  int kernel_waiters = 0;  ///< of these, in the real call: woken through an eventfd in the real set
+
+  /// The items whose files came by fork() and have not been used here.
+  template <class F>
+  void for_each_item(F visit) {
+    for (auto i = items_.begin(); i != items_.end();) visit(*i++);
+  }
+  bool inherited_set = false;  ///< came by fork(): the real set is the parent's as well
+
+ private:
+  EpollItem* find(int fd, const File* file) const;
+  void push(EpollItem& item);
+  void drop_ready(EpollItem& item);
+  void unlink(EpollItem& item);
+  void wake_kernel_waiters();
+  int report(std::span<epoll_event> out);
+
+  using Items = boost::intrusive::list<
+      EpollItem,
+      boost::intrusive::member_hook<EpollItem, boost::intrusive::list_member_hook<>, &EpollItem::of_set>>;
+  using ReadyItems = boost::intrusive::list<
+      EpollItem,
+      boost::intrusive::member_hook<EpollItem, boost::intrusive::list_member_hook<>, &EpollItem::of_ready>>;
+  Items items_;
+  ReadyItems ready_;
+  std::unordered_map<uint32_t, EpollItem*> tagged_;
+  uint32_t last_tag_ = 0;
+  int wake_fd_ = -1;  ///< eventfd in the real set, made when a kernel waiter must first be woken
+  bool odd_turn_ = false;
+  uint32_t idle_checks_ = 0;  ///< times in a row that the kernel had nothing
+  Instant last_check_{};
+  epoll_event* writable_ = nullptr;
+};
+
+/// Counts changes of any file's readiness: those who wait in poll() or select() look again only when it has
+/// moved. Under the lock.
+extern uint64_t readiness_epoch;
+
+/// The set behind a descriptor, or nullptr. Under a Guard.
+EpollSet* find_set(int fd);
+
+}  // namespace accel::posix

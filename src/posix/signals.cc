@@ -1,0 +1,236 @@
+// The trampoline is installed in the kernel in place of the program's handler, with the program's mask and
+// flags; the table below has what the program asked for and gets back. SIGSEGV and its like keep the
+// program's handler itself: they come from the thread's own doing and end no wait.
+//
+// A signal that arrives while its thread is inside our lock is put off: blocked and queued again, with its
+// siginfo, so that the kernel delivers it once the lock is free, exactly as if it had arrived then. All of
+// this is async-signal-safe and needs no engine.
+#include "posix/signals.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+
+#include "base/real.h"
+#include "posix/calls.h"
+#include "posix/guard.h"
+
+namespace accel::posix {
+namespace {
+
+using Handler = void (*)(int, siginfo_t*, void*);
+
+/// What the program asked for one signal. Handlers read it without a lock: `handler` alone decides what runs.
+struct Action {
+  std::atomic<Handler> handler{nullptr};  ///< nullptr: SIG_DFL (or SIG_IGN, which the kernel knows)
+  std::atomic<int> flags{0};
+  std::atomic<bool> guarded{false};  ///< SIG_DFL, and die() stands in for it
+};
+
+std::array<Action, NSIG> actions;
+std::atomic<bool> guarding{false};
+std::atomic<void (*)()> fatal_hook{nullptr};
+thread_local uint64_t put_off [[gnu::tls_model("initial-exec")]] =
+    0;  ///< signals blocked by put_off_signal, by bit
+
+/// SA_RESTORER (asm/signal.h), which libc sets and shows to the program.
+constexpr int kRestorer = 0x04000000;
+constexpr size_t kKernelSetSize = sizeof(uint64_t);
+constexpr uint64_t bit(int number) { return uint64_t{1} << (number - 1); }
+
+/// Signals that a fault in the thread's own code raises; libc's abort() as well.
+bool synchronous(int number) {
+  switch (number) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+    case SIGTRAP:
+    case SIGSYS:
+    case SIGABRT:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// signal(7), "Term" or "Core", but for those above and the two that cannot be caught.
+bool default_is_fatal(int number) {
+  switch (number) {
+    case SIGHUP:
+    case SIGINT:
+    case SIGQUIT:
+    case SIGUSR1:
+    case SIGUSR2:
+    case SIGPIPE:
+    case SIGALRM:
+    case SIGTERM:
+    case SIGSTKFLT:
+    case SIGXCPU:
+    case SIGXFSZ:
+    case SIGVTALRM:
+    case SIGPROF:
+    case SIGIO:
+    case SIGPWR:
+      return true;
+    default:
+      return number >= SIGRTMIN && number <= SIGRTMAX;
+  }
+}
+
+/// Sets the calling thread's mask by the kernel's own call: libc's would leave out the signals that it keeps
+/// for itself.
+void change_mask(int how, uint64_t set) {
+  real.syscall(SYS_rt_sigprocmask, static_cast<long>(how), &set, nullptr, kKernelSetSize, 0L, 0L);
+}
+
+/// Blocks the signal and queues it anew. False: it could not be queued, it must run now.
+bool put_off_signal(int number, siginfo_t* info, void* context) {
+  const int saved = errno;
+  change_mask(SIG_BLOCK, bit(number));  // SA_NODEFER: it is not blocked in the handler
+  const long queued =
+      real.syscall(SYS_rt_tgsigqueueinfo, static_cast<long>(getpid()),
+                   real.syscall(SYS_gettid, 0L, 0L, 0L, 0L, 0L, 0L), static_cast<long>(number), info, 0L, 0L);
+  errno = saved;
+  if (queued != 0) return false;
+  // The handler's return restores this mask. The kernel's set is the first word of libc's.
+  auto* mask = reinterpret_cast<uint64_t*>(&static_cast<ucontext_t*>(context)->uc_sigmask);
+  *mask |= bit(number);
+  put_off |= bit(number);
+  return true;
+}
+
+void trampoline(int number, siginfo_t* info, void* context) {
+  if (Guard::inside() && put_off_signal(number, info, context)) return;
+  Action& action = actions[static_cast<size_t>(number)];
+  const Handler handler = action.handler.load(std::memory_order_acquire);
+  const int flags = action.flags.load(std::memory_order_relaxed);
+  if (handler == nullptr) return;  // set to SIG_DFL or SIG_IGN between delivery and here
+  if (flags &
+      SA_RESETHAND) {  // by us, since the kernel would have reset it for a signal that was then put off
+    const int saved = errno;
+    struct sigaction reset {};
+    reset.sa_handler = SIG_DFL;
+    reset.sa_flags = flags;
+    (void)posix::sigaction(number, &reset, nullptr);
+    errno = saved;
+  }
+  Engine::signal_ran((flags & SA_RESTART) != 0);
+  handler(number, info, context);
+}
+
+/// In place of SIG_DFL: delivers what is owed, then dies of the signal.
+void die(int number, siginfo_t* info, void* context) {
+  if (Guard::inside() && put_off_signal(number, info, context)) return;
+  if (auto hook = fatal_hook.load()) hook();
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  real.sigaction(number, &by_default, nullptr);
+  // Queued anew while it is blocked, so that waitid() and the parent see the signal itself.
+  change_mask(SIG_BLOCK, bit(number));
+  real.syscall(SYS_tgkill, static_cast<long>(getpid()), real.syscall(SYS_gettid, 0L, 0L, 0L, 0L, 0L, 0L),
+               static_cast<long>(number), 0L, 0L, 0L);
+  change_mask(SIG_UNBLOCK, bit(number));
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 &&
+         (action.sa_sigaction == trampoline || action.sa_sigaction == die);
+}
+
+/// From what the kernel has to what the program set.
+void translate(struct sigaction& action, Handler handler, int flags) {
+  if (!is_ours(action)) return;
+  const bool guarded = action.sa_sigaction == die;
+  action.sa_flags = flags | (action.sa_flags & kRestorer);
+  if (guarded)
+    action.sa_handler = SIG_DFL;
+  else
+    action.sa_sigaction = handler;
+}
+
+/// What the kernel is to have for what the program asked.
+struct sigaction installed_for(int number, const struct sigaction& asked) {
+  struct sigaction action = asked;
+  if (asked.sa_handler == SIG_IGN || synchronous(number)) return action;
+  if (asked.sa_handler == SIG_DFL) {
+    if (!guarding.load() || !default_is_fatal(number)) return action;
+    action.sa_sigaction = die;
+    action.sa_flags = (asked.sa_flags & ~SA_RESETHAND) | SA_SIGINFO | SA_RESTART;
+    return action;
+  }
+  action.sa_sigaction = trampoline;
+  action.sa_flags = (asked.sa_flags & ~SA_RESETHAND) | SA_SIGINFO;
+  // RESETHAND implies that the handler runs with the default action in force, which trampoline() sees to.
+  return action;
+}
+
+}  // namespace
+
+Result<int> sigaction(int number, const struct sigaction* asked, struct sigaction* old) {
+  if (number <= 0 || number >= NSIG || (asked != nullptr && synchronous(number))) {
+    if (real.sigaction(number, asked, old) != 0) return err(errno);
+    return 0;
+  }
+  Action& action = actions[static_cast<size_t>(number)];
+  const Handler old_handler = action.handler.load();
+  const int old_flags = action.flags.load();
+  if (asked == nullptr) {
+    if (real.sigaction(number, nullptr, old) != 0) return err(errno);
+    if (old != nullptr) translate(*old, old_handler, old_flags);
+    return 0;
+  }
+  const bool handled = asked->sa_handler != SIG_DFL && asked->sa_handler != SIG_IGN;
+  Guard::set_after_unlock(&admit_put_off_signals);
+  struct sigaction before {};
+  const struct sigaction wanted = installed_for(number, *asked);
+  // A new handler is in the table before the kernel can call it; an old one stays until it no longer can.
+  if (handled) {
+    action.flags.store(asked->sa_flags, std::memory_order_relaxed);
+    action.handler.store(asked->sa_sigaction, std::memory_order_release);
+  }
+  if (real.sigaction(number, &wanted, &before) != 0) {
+    const int error = errno;
+    action.flags.store(old_flags);
+    action.handler.store(old_handler);
+    return err(error);
+  }
+  action.flags.store(asked->sa_flags);
+  if (!handled) action.handler.store(nullptr);
+  translate(before, old_handler, old_flags);
+  if (old != nullptr) *old = before;
+  return 0;
+}
+
+void guard_fatal_signals() {
+  Guard::set_after_unlock(&admit_put_off_signals);
+  if (getpid() == 1) return;  // the kernel keeps a namespace's init from dying of signals with SIG_DFL, not with a handler
+  if (guarding.exchange(true)) return;
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction now {};
+    if (!default_is_fatal(number) || real.sigaction(number, nullptr, &now) != 0) continue;
+    if (now.sa_handler != SIG_DFL || is_ours(now)) continue;
+    actions[static_cast<size_t>(number)].flags.store(now.sa_flags);
+    const struct sigaction guard = installed_for(number, now);
+    real.sigaction(number, &guard, nullptr);
+  }
+}
+
+void set_fatal_hook(void (*hook)()) { fatal_hook.store(hook); }
+
+void admit_put_off_signals() {
+  if (put_off == 0) return;
+  const int saved = errno;
+  const uint64_t waiting = put_off;
+  put_off = 0;
+  change_mask(SIG_UNBLOCK, waiting);  // the handlers run here
+  errno = saved;
+}
+
+void signals_after_fork_in_child() { admit_put_off_signals(); }
+
+}  // namespace accel::posix

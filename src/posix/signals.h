@@ -1,0 +1,22 @@
+// Signals: a program's handlers run through a trampoline of ours, so that a blocked call knows that one ran,
+// and no handler runs inside our lock.
+#pragma once
+
+#include <signal.h>
+
+namespace accel::posix {
+
+/// The process has an engine: from now on a signal whose default action ends the process first has what
+/// send() accepted delivered or handed to the kernel. sigaction() still reports SIG_DFL. Idempotent.
+void guard_fatal_signals();
+
+/// In the child after fork(): signals put off in the parent's copy of this thread are let in again.
+void signals_after_fork_in_child();
+
+/// The calling thread has left the lock: signals put off meanwhile are let in (hook of Guard and Engine).
+void admit_put_off_signals();
+
+/// What a guarded fatal signal does before it kills; called in the handler. Set once (posix/attendant.cc).
+void set_fatal_hook(void (*hook)());
+
+}  // namespace accel::posix
