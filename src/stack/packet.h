@@ -59,6 +59,7 @@ class PacketQueue {
   bool empty() const { return head_ == nullptr; }
   uint32_t size() const { return size_; }
   Packet* front() const { return head_; }
+  Packet* back() const { return head_ ? tail_ : nullptr; }
   void push_back(Packet* p) {
     p->next = nullptr;
     (head_ ? tail_->next : head_) = p;

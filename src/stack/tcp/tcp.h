@@ -1,22 +1,4 @@
 // TCP of one stack: all connections and listeners, their timers and buffers. Stack delegates its tcp_* calls to this.
-//
-// What TCP expects of Stack::Core (src/stack/core.h, which is the other half's):
-//   FramePool& pool; Counters& counters; StackConfig config;
-//   Packet* new_frame();                        nullptr, counted as no_frame, when the pool is empty
-//   Hop* hop(const Route&);                     the way out: lives as long as Core; fields: interface, mtu
-//   Hop* route_back(InterfaceId, const IpAddress& remote, const MacAddress& source_mac);   for passive opens and RSTs;
-//                                               routes, else straight back to the MAC the frame came from
-//   void make_template(const Hop&, const IpAddress& local, const IpAddress& remote, Protocol, uint8_t tos, uint8_t ttl,
-//                      HeaderTemplate&);        the destination MAC may be blank: transmit() writes it
-//   void transmit(Packet* frame, Hop*);         takes ownership: writes the destination MAC and queues the frame, or
-//                                               parks it for an unresolved hop
-//   bool tx_full(const Hop&);                   more than kTxBacklog frames wait: no new data segments
-//   const Interface& of(const Hop&);            offloads (tx_checksum, tso) and `up`
-//   void mark_ready(StackSocket&, uint32_t edges);   sets edges and lists it; only when it has an owner
-//   void unlist(StackSocket&);                  before TCP frees a socket that may be listed
-//   std::vector<Stack::FlowChange> flow_changes;
-//   uint64_t buffered;                          bytes in all sockets' queues (limit: config.max_buffered)
-// and of wire/checksum.h a combined copy and sum. TCP fills IP length, ID and checksum into the template's copy by itself.
 #pragma once
 
 #include <memory>
@@ -28,11 +10,12 @@
 
 namespace accel {
 
+struct StackCore;
+struct TcpContext;  // stack/tcp/context.h
+
 class TcpLayer {
  public:
-  using Core = Stack::Core;
-
-  explicit TcpLayer(Core& core);
+  explicit TcpLayer(StackCore& core);
   ~TcpLayer();
   TcpLayer(const TcpLayer&) = delete;
   TcpLayer& operator=(const TcpLayer&) = delete;
@@ -94,8 +77,7 @@ class TcpLayer {
   void reroute(TcpConn& conn, const Route& route);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<TcpContext> context_;
 };
 
 }  // namespace accel

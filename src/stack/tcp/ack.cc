@@ -1,0 +1,151 @@
+// Fifth check: the ACK field. Acknowledged bytes leave the send queue, the window and the round-trip time are taken.
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+/// RFC 6298 section 2.
+void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt) {
+  if (rtt.count() < 0) return;
+  rtt = std::max<Duration>(rtt, 1us);
+  c.min_rtt = std::min(c.min_rtt, rtt);
+  if (c.srtt.count() == 0) {
+    c.srtt = rtt;
+    c.rttvar = rtt / 2;
+  } else {
+    Duration error = c.srtt > rtt ? c.srtt - rtt : rtt - c.srtt;
+    c.rttvar += (error - c.rttvar) / 4;
+    c.srtt += (rtt - c.srtt) / 8;
+  }
+  c.rto = std::clamp<Duration>(c.srtt + std::max<Duration>(4 * c.rttvar, 1ms), t.core.config.min_rto, kMaxRto);
+}
+
+/// Takes acknowledged segments off the scoreboard.
+static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now) {
+  while (!c.sent.empty()) {
+    SentSegment& s = c.sent.front();
+    if (seq_gt(s.end, ack)) {
+      if (seq_lt(s.begin, ack)) {  // a part of it
+        uint32_t part = ack - s.begin;
+        if (s.sacked) c.sacked_bytes -= part;
+        if (s.lost) c.lost_bytes -= part;
+        if (s.resent) c.resent_bytes -= part;
+        s.begin = ack;
+      }
+      break;
+    }
+    if (!s.sacked) rack_delivered(c, s, now);
+    if (!s.ever_resent && !s.sacked && e.rtt.count() < 0)
+      e.rtt = Duration{1000 * static_cast<int64_t>(microseconds(now) - s.sent_us)};
+    clear_marks(c, s);
+    c.sent.pop_front();
+  }
+}
+
+/// sk_stream_is_writeable(): a third of the buffer is free.
+static void free_space(TcpContext& t, TcpConn& c) {
+  if (!c.no_space || !c.owner) return;
+  uint32_t limit = c.settings.send_buffer ? c.settings.send_buffer : t.core.config.send_buffer;
+  uint32_t used = c.send_queue.size();
+  if (used >= limit || limit - used < used / 2) return;
+  if (c.send_queue.end() - c.snd_nxt >= c.settings.notsent_low_water && seq_lt(c.snd_nxt, c.send_queue.end())) return;
+  c.no_space = false;
+  t.core.mark_ready(c, kWritable);
+}
+
+static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e, Instant now) {
+  e.acked = ack - c.snd_una;
+  uint32_t sacked_before = c.sacked_bytes;
+  clean_scoreboard(c, ack, e, now);
+  // What the ACK covers and had been SACKed was delivered with its SACK.
+  e.delivered = e.sacked + e.acked - (sacked_before - c.sacked_bytes);
+  c.snd_una = ack;
+  uint32_t data_end = seq_min(ack, c.send_queue.end());
+  uint32_t bytes = data_end - c.send_queue.begin();
+  if (bytes > 0) {
+    c.send_queue.acknowledge(t.chunks, data_end);
+    t.core.buffered -= bytes;
+    c.bytes_acked += bytes;
+    free_space(t, c);
+  }
+  c.backoff = 0;
+  c.retransmits = 0;
+  c.tail_probed = false;
+  if (c.urgent_out && seq_ge(ack, c.snd_up)) c.urgent_out = false;
+  // RFC 7323 section 4: where every segment was sent twice, the echoed timestamp tells which one it was.
+  if (e.rtt.count() < 0 && c.timestamps_ok && o.has_timestamps && o.tsecr) {
+    uint32_t ms = timestamp_clock(now) + c.ts_offset - o.tsecr;
+    if (ms < 120'000) e.rtt = std::max<Duration>(1ms * int64_t{ms}, 1ms);
+  }
+  if (e.rtt.count() >= 0) sample_rtt(t, c, e.rtt);
+}
+
+/// SND.WND <- SEG.WND by SND.WL1 (RFC 9293), and when the ACK is new, as Linux' tcp_may_update_window().
+static void take_window(TcpConn& c, const TcpSegmentInfo& s, AckEvent& e) {
+  uint32_t window = (s.flags & kSyn) ? s.window : uint32_t{s.window} << c.snd_wscale;
+  bool may = seq_gt(s.ack, c.snd_una) || seq_gt(s.seq, c.snd_wl1) || (s.seq == c.snd_wl1 && window > c.snd_wnd);
+  if (!may) return;
+  c.snd_wl1 = s.seq;
+  if (window == c.snd_wnd) return;
+  e.window_changed = true;
+  c.snd_wnd = window;
+  c.max_window = std::max(c.max_window, window);
+}
+
+bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now) {
+  if (seq_lt(s.ack, c.snd_una)) {
+    // RFC 5961 section 5.2: what was never ours within the last window.
+    if (seq_lt(s.ack, c.snd_una - c.max_window)) {
+      t.count(Counter::drop_tcp_bad_ack);
+      challenge_ack(t, c, now);
+      return false;
+    }
+    AckEvent e;
+    if (o.sack_count && c.sack_ok) {
+      take_sack(t, c, s.ack, o, e, now);
+      e.delivered = e.sacked;
+      react(t, c, e, now);
+      want_output(t, c);
+    }
+    return true;
+  }
+  if (seq_gt(s.ack, c.snd_nxt)) {
+    t.count(Counter::drop_tcp_bad_ack);
+    owe_ack(t, c, true, now);
+    return false;
+  }
+  c.last_ack_received = now;
+  AckEvent e;
+  e.ack = s.ack;
+  if (c.timestamps_ok && o.has_timestamps) e.tsecr = o.tsecr;
+  bool had_flight = !c.sent.empty();
+  take_window(c, s, e);
+  if (c.probes_out && (s.ack == c.snd_nxt || e.window_changed)) {  // the peer lives
+    c.probes_out = 0;
+    c.retransmits = 0;
+    if (c.snd_wnd > 0) c.backoff = 0;
+  }
+  if (o.sack_count && c.sack_ok) take_sack(t, c, s.ack, o, e, now);
+  e.delivered = e.sacked;
+  if (s.ack != c.snd_una) {
+    advance_una(t, c, s.ack, o, e, now);
+  } else {
+    // RFC 5681 section 2: a duplicate ACK.
+    e.duplicate = had_flight && s.payload_length == 0 && !(s.flags & (kSyn | kFin)) && !e.window_changed;
+  }
+  if (!had_flight) {
+    if (c.send_queue.end() != c.snd_nxt || (c.fin_queued && !c.fin_sent)) want_output(t, c);
+    return true;
+  }
+  react(t, c, e, now);
+  bool rearm = e.acked > 0 || c.retransmit_mode == RetransmitMode::kTailProbe;
+  if (rearm && (c.retransmit_mode != RetransmitMode::kReorder || c.sent.empty())) restart_retransmit(t, c, now);
+  // More may go out now: data by window or congestion, retransmissions, a probe's schedule.
+  if (c.lost_bytes != c.resent_bytes || c.send_queue.end() != c.snd_nxt - (c.fin_sent ? 1 : 0) ||
+      (c.fin_queued && !c.fin_sent))
+    want_output(t, c);
+  return true;
+}
+
+}  // namespace accel::tcp

@@ -1,0 +1,255 @@
+// The state of connections and listeners: only fields, in RFC 9293's order. The verbs are in the other files of this folder.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "stack/core.h"
+#include "stack/stack.h"
+#include "stack/tcp/options.h"
+#include "stack/tcp/send_queue.h"
+#include "stack/tcp/sent.h"
+#include "stack/tcp/seq.h"
+#include "stack/timer_wheel.h"
+
+namespace accel {
+
+/// What the demultiplexer and the timer wheel know of a tuple: a connection or its TIME-WAIT rest.
+struct TcpEntry {
+  enum class Kind : uint8_t { kConn, kTimeWait };
+  TcpEntry* hash_next = nullptr;
+  uint64_t hash = 0;
+  TimerNode timer;
+  Endpoint local;
+  Endpoint remote;
+  Kind kind = Kind::kConn;
+  bool hashed = false;
+};
+
+/// RFC 9293 section 3.6.1's TIME-WAIT, in little memory.
+struct TcpTimeWait : TcpEntry {
+  HopRef hop;
+  InterfaceId interface = 0;
+  bool timestamps = false;
+  uint8_t tos = 0;
+  uint8_t ttl = 0;
+  uint32_t snd_nxt = 0;
+  uint32_t rcv_nxt = 0;
+  uint16_t window = 0;  ///< as it goes into the header
+  uint32_t ts_recent = 0;
+  uint32_t ts_offset = 0;
+  Instant entered{};
+  Instant deadline{};
+};
+
+/// Deadlines of a connection. One wheel node serves them all; it is armed at or before the earliest.
+enum TcpTimer : uint8_t {
+  kTimerRetransmit,  ///< what it does is TcpConn::retransmit_mode
+  kTimerAck,         ///< delayed ACK
+  kTimerKeepalive,
+  kTimerCork,        ///< a held-back partial segment leaves (200 ms)
+  kTimerLinger,      ///< FIN-WAIT-2 without an application (tcp_fin_timeout)
+  kTimerCount
+};
+
+enum class RetransmitMode : uint8_t {
+  kTimeout,    ///< RFC 6298
+  kHandshake,  ///< SYN or SYN-ACK
+  kProbe,      ///< zero window (RFC 9293 section 3.8.6.1)
+  kTailProbe,  ///< TLP (RFC 8985 section 7)
+  kReorder,    ///< RACK's reordering window ends
+};
+
+enum class Recovery : uint8_t {
+  kOpen,
+  kFast,     ///< fast recovery until recovery_point is acknowledged
+  kTimeout,  ///< after an RTO, until recovery_point is acknowledged
+};
+
+/// RFC 9438 section 4.1. Windows in bytes.
+struct CubicState {
+  float w_max = 0;
+  float w_est = 0;
+  float k = 0;        ///< s
+  float origin = 0;   ///< where the curve's plateau is
+  Instant epoch{};    ///< start of this congestion avoidance stage; 0: none
+  bool in_epoch = false;
+};
+
+struct TcpConn : StackSocket, TcpEntry {
+  TcpState tcp_state = TcpState::kClosed;
+  InterfaceId interface = 0;
+
+  // ---- send sequence (RFC 9293 section 3.3.1) ----
+  uint32_t iss = 0;
+  uint32_t snd_una = 0;
+  uint32_t snd_nxt = 0;  ///< a sent FIN included
+  uint32_t snd_wnd = 0;
+  uint32_t snd_wl1 = 0;
+  uint32_t snd_up = 0;   ///< one past the urgent byte; valid while `urgent_out`
+  uint32_t snd_small = 0;  ///< end of the last partial segment sent (Minshall's Nagle)
+  uint32_t max_window = 0;
+  uint16_t snd_mss = 536;  ///< payload bytes of a segment without SACK blocks
+  uint16_t peer_mss = 536;
+  uint8_t snd_wscale = 0;
+  SendQueue send_queue;  ///< from snd_una on (the SYN's and FIN's numbers not included)
+  SentRing sent;
+
+  // ---- receive sequence ----
+  uint8_t rcv_wscale = 0;
+  uint16_t rcv_mss = 536;  ///< the peer's segments as observed, for the ACK of every second
+  uint32_t irs = 0;
+  uint32_t rcv_nxt = 0;
+  uint32_t rcv_edge = 0;  ///< one past what the peer may send: never goes back
+  uint32_t rcv_wup = 0;   ///< rcv_nxt of the last ACK sent (Last.ACK.sent of RFC 7323)
+  uint32_t copied_seq = 0;  ///< first byte the application has not read
+  PacketQueue receive_queue;
+  uint32_t receive_held = 0;     ///< frames of the pool in the receive queue
+  Packet* out_of_order = nullptr;  ///< sorted by seq, disjoint
+  Packet* out_of_order_last = nullptr;
+  uint32_t out_of_order_bytes = 0;
+  uint32_t out_of_order_memory = 0;
+  std::array<SackBlock, 4> sack_blocks{};  ///< most recent first (RFC 2018 section 4)
+  uint8_t sack_count = 0;
+  bool dsack_due = false;
+  SackBlock dsack;
+  uint32_t urgent_seq = 0;  ///< of the urgent byte
+  uint8_t urgent_byte = 0;
+
+  // ---- flags ----
+  bool wscale_ok : 1 = false;
+  bool timestamps_ok : 1 = false;
+  bool sack_ok : 1 = false;
+  bool fin_queued : 1 = false;  ///< the application sends no more
+  bool fin_sent : 1 = false;
+  bool fin_acked : 1 = false;
+  bool fin_received : 1 = false;
+  bool read_shut : 1 = false;  ///< SHUT_RD, or the end of the connection
+  bool held : 1 = false;       ///< the application (or the accept queue) has it; else it is an orphan
+  bool active : 1 = false;     ///< opened by connect()
+  bool ack_now : 1 = false;
+  bool handshake_due : 1 = false;  ///< SYN or SYN-ACK to be sent by flush()
+  bool more : 1 = false;           ///< MSG_MORE: the last partial segment waits
+  bool push : 1 = false;           ///< send partial segments whatever Nagle says
+  bool urgent_out : 1 = false;
+  bool urgent_in : 1 = false;     ///< announced
+  bool urgent_valid : 1 = false;  ///< urgent_byte is here
+  bool pingpong : 1 = false;      ///< interactive: ACKs ride on replies
+  bool quick_forced : 1 = false;  ///< TCP_QUICKACK
+  bool pushed : 1 = false;        ///< unacknowledged data came with less than a full segment
+  bool pending : 1 = false;       ///< listed for flush()
+  bool stalled : 1 = false;
+  bool cwnd_limited : 1 = false;
+  bool defer_acked : 1 = false;  ///< handshake complete, TCP_DEFER_ACCEPT waits for data
+  bool queued : 1 = false;       ///< in the listener's accept queue
+  bool tail_probed : 1 = false;
+  bool reordering_seen : 1 = false;
+  bool deferred_free : 1 = false;
+  mutable bool no_space = false;  ///< the application found the send buffer full (also by tcp_readiness())
+  uint8_t quick_acks = 0;
+
+  // ---- timers (RFC 6298) ----
+  RetransmitMode retransmit_mode = RetransmitMode::kTimeout;
+  uint8_t backoff = 0;
+  uint8_t keep_probes = 0;
+  uint8_t probes_out = 0;
+  uint16_t retransmits = 0;  ///< timeouts in a row
+  std::array<Instant, kTimerCount> deadlines{kNever, kNever, kNever, kNever, kNever};
+  Instant armed_at = kNever;
+  Duration rto{1s};
+  Duration srtt{0};
+  Duration rttvar{0};
+  Duration min_rtt{Duration::max()};
+  Instant stuck_since{};  ///< first timeout or probe of this row
+  Instant last_sent{};    ///< data
+  Instant last_received{};
+  Instant last_ack_received{};
+
+  // ---- timestamps (RFC 7323) ----
+  uint32_t ts_offset = 0;
+  uint32_t ts_recent = 0;
+  uint32_t ts_recent_ms = 0;  ///< when it was taken
+  bool ts_recent_valid = false;
+
+  // ---- congestion and loss ----
+  Recovery recovery = Recovery::kOpen;
+  uint8_t dupacks = 0;
+  uint8_t reorder_windows = 1;  ///< RACK's multiplier
+  uint8_t reorder_persist = 0;
+  uint32_t cwnd = 0;
+  uint32_t ssthresh = 0x7fffffff;
+  uint32_t cwnd_acked = 0;  ///< NewReno's byte count in congestion avoidance
+  uint32_t recovery_point = 0;
+  uint32_t sacked_bytes = 0;
+  uint32_t lost_bytes = 0;
+  uint32_t resent_bytes = 0;
+  uint32_t sacked_segments = 0;
+  uint32_t high_delivered = 0;  ///< one past the highest byte known to have arrived
+  uint32_t prior_cwnd = 0;  ///< to undo a spurious reduction
+  uint32_t prior_ssthresh = 0;
+  uint32_t undo_marker = 0;
+  uint32_t undo_timestamp = 0;   ///< TSval of the first retransmission (Eifel, RFC 3522)
+  int32_t undo_retransmits = -1;  ///< retransmissions not yet proved spurious; -1: nothing to undo
+  uint32_t prr_delivered = 0;
+  uint32_t prr_out = 0;
+  uint32_t prr_flight = 0;
+  uint64_t rack_sent_us = 0;
+  uint32_t rack_end = 0;
+  uint32_t rack_rtt_us = 0;
+  uint32_t tail_probe_end = 0;
+  CubicState cubic;
+
+  // ---- the way out ----
+  HopRef hop;
+  uint32_t mtu = 1500;
+  HeaderTemplate headers;
+
+  // ---- the application ----
+  int error = 0;
+  int soft_error = 0;  ///< from ICMP
+  TcpSettings settings;
+  TcpListener* listener = nullptr;  ///< while embryonic or in its accept queue
+  TcpConn* accept_next = nullptr;   ///< accept queue; while embryonic: list of such
+  TcpConn* embryo_prev = nullptr;
+  TcpConn* pending_next = nullptr;
+  TcpConn* pending_prev = nullptr;
+  TcpConn* all_next = nullptr;
+  TcpConn* all_prev = nullptr;
+
+  // ---- for TCP_INFO ----
+  uint64_t bytes_acked = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_retransmitted = 0;
+  uint32_t total_retransmits = 0;
+  uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;
+
+  uint32_t flight() const { return snd_nxt - snd_una; }
+  /// RFC 6675's pipe, from the counters that loss.cc keeps. Without SACK each duplicate ACK stands for a segment.
+  uint32_t pipe() const {
+    uint32_t out = flight() - sacked_bytes - lost_bytes + resent_bytes;
+    uint32_t left = sack_ok ? 0 : uint32_t{dupacks} * snd_mss;
+    return out > left ? out - left : 0;
+  }
+  uint32_t unread() const { return rcv_nxt - copied_seq - (fin_received ? 1 : 0); }
+  bool synchronized() const {
+    return tcp_state != TcpState::kSynSent && tcp_state != TcpState::kSynReceived && tcp_state != TcpState::kClosed;
+  }
+};
+static_assert(sizeof(TcpConn) < 1024, "an idle connection stays below 1 KiB");
+
+struct TcpListener : StackSocket {
+  Endpoint local;
+  bool v6_only = false;
+  bool reuse_port = false;
+  uint32_t backlog = 0;
+  Duration defer_accept{0};
+  TcpSettings settings;
+  TcpConn* accept_head = nullptr;
+  TcpConn* accept_tail = nullptr;
+  uint32_t accept_size = 0;
+  TcpConn* embryo_head = nullptr;  ///< newest first
+  TcpConn* embryo_tail = nullptr;
+  uint32_t embryo_size = 0;
+};
+
+}  // namespace accel

@@ -1,0 +1,194 @@
+// What TCP's verbs share, and their declarations. Each file of this folder defines some of them.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "stack/core.h"
+#include "stack/tcp/conn.h"
+#include "stack/tcp/tcp.h"
+
+namespace accel {
+
+struct TcpContext {
+  explicit TcpContext(StackCore& core_in) : core(core_in) {}
+  StackCore& core;
+  TimerWheel wheel;
+  ChunkCache chunks;
+  std::vector<TcpEntry*> buckets = std::vector<TcpEntry*>(256);
+  uint32_t entries = 0;      ///< in buckets
+  uint32_t connections = 0;  ///< TcpConns, embryonic ones and those without a tuple included
+  uint32_t time_waits = 0;
+  uint32_t orphans_busy = 0;
+  std::unordered_map<uint16_t, std::vector<TcpListener*>> listeners;  ///< by port
+  std::unordered_map<uint16_t, uint32_t> ports;                      ///< connections and TIME-WAITs by local port
+  TcpConn* pending_head = nullptr;  ///< with something to send: flush()
+  TcpConn* pending_tail = nullptr;
+  TcpConn* all_head = nullptr;
+  struct Forgotten {
+    uint64_t hash;
+    Instant until;
+  };
+  std::vector<Forgotten> forgotten;  ///< handed back: the kernel's now, no RST for what is still on its way
+  TcpConn* current = nullptr;  ///< being worked on: its end frees it only afterwards
+  Instant stalled_until = kNever;
+  Instant challenge_second{};
+  uint32_t challenges = 0;
+
+  void count(Counter c, uint64_t n = 1) { core.counters.add(c, n); }
+};
+
+namespace tcp {
+
+constexpr uint32_t kMaxSegmentOptions = 40;
+constexpr uint32_t kDupThreshold = 3;
+constexpr uint32_t kRetries = 15;        ///< tcp_retries2
+constexpr uint32_t kOrphanRetries = 8;   ///< tcp_orphan_retries as Linux reads its 0
+constexpr uint32_t kSynAckRetries = 5;   ///< tcp_synack_retries
+constexpr uint8_t kQuickAcks = 16;       ///< TCP_MAX_QUICKACKS
+constexpr Duration kInitialRto = 1s;     ///< RFC 6298 (2.1)
+constexpr Duration kMaxRto = 120s;       ///< TCP_RTO_MAX
+constexpr Duration kCorkTime = 200ms;
+
+// ---- table.cc: tuples, life and death ----
+uint64_t hash_of(const TcpContext& t, const Endpoint& local, const Endpoint& remote);
+TcpEntry* find(const TcpContext& t, uint64_t hash, const Endpoint& local, const Endpoint& remote);
+void insert(TcpContext& t, TcpEntry& e);
+void remove(TcpContext& t, TcpEntry& e);
+/// A new connection in CLOSED, in no table yet; nullptr: limit or no memory.
+TcpConn* create(TcpContext& t);
+/// Frees it, and takes it out of everything. If it is `t.current`, at the end of that work.
+void destroy(TcpContext& t, TcpConn& c);
+/// The tuple is free again: unsteer.
+void announce_closed(TcpContext& t, const TcpEntry& e, InterfaceId interface);
+/// Enters CLOSED: no tuple, no timers, nothing to send. The application keeps it with what it has to read; an orphan is freed.
+void finish(TcpContext& t, TcpConn& c);
+/// finish() with an error for the application.
+void fail(TcpContext& t, TcpConn& c, int error);
+void enter_time_wait(TcpContext& t, TcpConn& c, Instant now);
+void destroy_time_wait(TcpContext& t, TcpTimeWait& w, bool announce);
+void release_packet(Packet* p);  ///< of the pool or of the heap (pool == nullptr)
+Packet* heap_packet(uint32_t capacity);
+void purge_receive(TcpContext& t, TcpConn& c);
+void purge_send(TcpContext& t, TcpConn& c);
+/// While a connection is worked on; frees it at the end when it ended.
+class Working {
+ public:
+  Working(TcpContext& t, TcpConn& c) : t_(t), before_(t.current) { t.current = &c; }
+  Working(const Working&) = delete;
+  Working& operator=(const Working&) = delete;
+  ~Working() {
+    TcpConn* c = t_.current;
+    t_.current = before_;
+    if (c->deferred_free && before_ != c) destroy(t_, *c);
+  }
+
+ private:
+  TcpContext& t_;
+  TcpConn* before_;
+};
+
+// ---- handshake.cc ----
+uint32_t initial_sequence(const TcpContext& t, const Endpoint& local, const Endpoint& remote, Instant now);
+uint32_t timestamp_offset(const TcpContext& t, const IpAddress& local, const IpAddress& remote);
+inline uint32_t timestamp_clock(Instant now) { return static_cast<uint32_t>(now.time_since_epoch().count() / 1'000'000); }
+inline uint64_t microseconds(Instant now) { return static_cast<uint64_t>(now.time_since_epoch().count()) / 1000; }
+void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu);
+void refresh_mss(TcpConn& c);
+uint16_t advertised_mss(const TcpConn& c);
+void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now);
+/// Fifth check in SYN-RECEIVED. False: the segment is done with (and `c` may have ended).
+bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
+void send_handshake(TcpContext& t, TcpConn& c, Instant now);
+void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now);
+
+// ---- listener.cc ----
+TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote);
+void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss_hint, Instant now);
+void unlink_embryo(TcpConn& c);
+bool accept_queue_full(const TcpListener& l);
+void queue_accepted(TcpContext& t, TcpConn& c);
+
+// ---- input.cc ----
+void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now);
+/// The steps of RFC 9293 section 3.10.7.4 from the fifth on. Takes the frame.
+void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now);
+void challenge_ack(TcpContext& t, TcpConn& c, Instant now);
+void reset_by_peer(TcpContext& t, TcpConn& c);
+
+// ---- ack.cc ----
+/// False: the ACK is unacceptable, the segment is dropped.
+bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now);
+void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt);
+
+// ---- text.cc ----
+void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame, Instant now);
+void take_urgent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s);
+void take_fin(TcpContext& t, TcpConn& c, Instant now);
+uint32_t receive_space(const TcpContext& t, const TcpConn& c);
+/// By how much the window has to open to be worth a word (RFC 9293 section 3.8.6.2.2).
+uint32_t receive_step(const TcpContext& t, const TcpConn& c);
+
+// ---- loss.cc ----
+struct AckEvent {
+  uint32_t ack = 0;
+  uint32_t acked = 0;      ///< bytes newly acknowledged cumulatively
+  uint32_t sacked = 0;     ///< bytes newly SACKed
+  uint32_t delivered = 0;  ///< bytes of which we learn now that they arrived
+  uint32_t tsecr = 0;      ///< 0: none
+  bool dsack = false;
+  bool duplicate = false;  ///< a duplicate ACK in RFC 5681's sense
+  bool window_changed = false;
+  Duration rtt{-1};
+};
+void take_sack(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e, Instant now);
+void rack_delivered(TcpConn& c, const SentSegment& s, Instant now);
+void clear_marks(TcpConn& c, const SentSegment& s);
+void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now);
+void detect_lost(TcpContext& t, TcpConn& c, Instant now);
+void mark_all_lost(TcpConn& c);
+void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now);
+
+// ---- congestion: newreno.cc, cubic.cc ----
+uint32_t initial_window(uint32_t mss);
+void grow_window(TcpConn& c, uint32_t acked, Instant now);
+/// The new ssthresh after a loss; remembers what CUBIC needs.
+uint32_t reduced_window(TcpConn& c);
+void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now);
+void cubic_loss(TcpConn& c);
+void newreno_avoidance(TcpConn& c, uint32_t acked);
+
+// ---- output.cc ----
+/// Sends what window, congestion, Nagle and cork allow, lost segments first; then the ACK that is owed.
+void output(TcpContext& t, TcpConn& c, Instant now);
+void send_ack(TcpContext& t, TcpConn& c, Instant now);
+/// Sends segment i of the scoreboard again; false: no frame.
+bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now);
+uint32_t segment_size(const TcpConn& c);
+inline uint32_t unsent(const TcpConn& c) { return c.send_queue.end() - (c.snd_nxt - (c.fin_sent ? 1 : 0)); }
+/// One new data segment of at most `n` bytes; for output() and the tail probe.
+bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now);
+void send_probe(TcpContext& t, TcpConn& c, Instant now);
+void send_reset(TcpContext& t, TcpConn& c, Instant now);
+/// RST (or ACK) without a connection: the answer to `s`.
+void answer_reset(TcpContext& t, const TcpSegmentInfo& s);
+void answer_time_wait(TcpContext& t, const TcpTimeWait& w, Instant now);
+void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now);
+void want_output(TcpContext& t, TcpConn& c);
+void unlist_pending(TcpContext& t, TcpConn& c);
+/// An ACK is owed: now, or by the timer.
+void owe_ack(TcpContext& t, TcpConn& c, bool now_please, Instant now);
+
+// ---- timers.cc ----
+void set_timer(TcpContext& t, TcpConn& c, TcpTimer which, Instant when);
+inline void clear_timer(TcpConn& c, TcpTimer which) { c.deadlines[which] = kNever; }
+void clear_timers(TcpContext& t, TcpConn& c);
+/// (Re)starts the retransmission timer for what is in flight, as a tail probe where one is possible.
+void restart_retransmit(TcpContext& t, TcpConn& c, Instant now);
+void start_probe(TcpContext& t, TcpConn& c, Instant now);
+void restart_keepalive(TcpContext& t, TcpConn& c, Instant now);
+void on_timer(TcpContext& t, TimerNode& node, Instant now);
+Duration backed_off(const TcpConn& c);
+
+}  // namespace tcp
+}  // namespace accel

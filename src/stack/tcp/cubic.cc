@@ -1,0 +1,50 @@
+// CUBIC (RFC 9438). Windows in bytes, time in seconds.
+#include <algorithm>
+#include <cmath>
+
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+constexpr float kC = 0.4f;     // section 4.1, segments / s^3
+constexpr float kBeta = 0.7f;  // section 4.6
+constexpr float kAlpha = 3 * (1 - kBeta) / (1 + kBeta);  // section 4.3
+
+static void begin_epoch(TcpConn& c, Instant now) {
+  CubicState& q = c.cubic;
+  auto mss = static_cast<float>(c.snd_mss), cwnd = static_cast<float>(c.cwnd);
+  q.in_epoch = true;
+  q.epoch = now;
+  q.w_est = cwnd;
+  if (cwnd < q.w_max) {
+    q.k = std::cbrt((q.w_max - cwnd) / mss / kC);
+    q.origin = q.w_max;
+  } else {
+    q.k = 0;
+    q.origin = cwnd;
+  }
+}
+
+void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
+  CubicState& q = c.cubic;
+  if (!q.in_epoch) begin_epoch(c, now);
+  auto mss = static_cast<float>(c.snd_mss), cwnd = static_cast<float>(c.cwnd), bytes = static_cast<float>(acked);
+  float t = std::chrono::duration<float>(now - q.epoch + c.srtt).count() - q.k;
+  float target = q.origin + kC * t * t * t * mss;
+  target = std::clamp(target, cwnd, 1.5f * cwnd);
+  // Section 4.3: never slower than Reno would be.
+  float alpha = q.w_est >= q.w_max ? 1.0f : kAlpha;
+  q.w_est += alpha * bytes / cwnd * mss;
+  float next = cwnd + (target - cwnd) / cwnd * bytes;
+  next = std::max(next, q.w_est);
+  c.cwnd = static_cast<uint32_t>(std::min(next, 1.5f * cwnd));
+}
+
+void cubic_loss(TcpConn& c) {
+  CubicState& q = c.cubic;
+  auto cwnd = static_cast<float>(c.cwnd);
+  q.in_epoch = false;
+  q.w_max = cwnd < q.w_max ? cwnd * (1 + kBeta) / 2 : cwnd;  // section 4.7, fast convergence
+}
+
+}  // namespace accel::tcp

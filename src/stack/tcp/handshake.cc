@@ -1,0 +1,185 @@
+// How connections open: sequence numbers, SYN options, SYN-SENT, the end of SYN-RECEIVED.
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+#include "stack/tcp/siphash.h"
+
+namespace accel::tcp {
+
+/// RFC 6528: M + F(tuple, secret); M ticks every 64 ns, as Linux' secure_tcp_seq().
+uint32_t initial_sequence(const TcpContext& t, const Endpoint& local, const Endpoint& remote, Instant now) {
+  std::array<uint8_t, 36> in;
+  std::memcpy(&in[0], local.address.bytes.data(), 16);
+  std::memcpy(&in[16], remote.address.bytes.data(), 16);
+  std::memcpy(&in[32], &local.port, 2);
+  std::memcpy(&in[34], &remote.port, 2);
+  return static_cast<uint32_t>(siphash(t.core.config.secret, in) +
+                               static_cast<uint64_t>(now.time_since_epoch().count() >> 6));
+}
+
+/// By addresses only, so that timestamps grow from one connection to the next (RFC 7323 section 5.4, RFC 6191).
+uint32_t timestamp_offset(const TcpContext& t, const IpAddress& local, const IpAddress& remote) {
+  std::array<uint8_t, 32> in;
+  std::memcpy(&in[0], local.bytes.data(), 16);
+  std::memcpy(&in[16], remote.bytes.data(), 16);
+  return static_cast<uint32_t>(siphash({t.core.config.secret[1], t.core.config.secret[0]}, in));
+}
+
+void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {
+  c.hop = HopRef(&hop);
+  c.interface = hop.interface;
+  uint32_t limit = t.core.of(hop).mtu;
+  c.mtu = std::max(std::min(mtu ? mtu : limit, limit ? limit : mtu), c.local.address.is_v4() ? 552u : 1280u);
+  t.core.make_template(hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos, c.settings.ttl, c.headers);
+  refresh_mss(c);
+}
+
+static uint32_t mss_of_mtu(const TcpConn& c) {
+  uint32_t headers = c.local.address.is_v4() ? 40 : 60;
+  return std::min<uint32_t>(c.mtu > headers + 88 ? c.mtu - headers : 88, 65535 - headers);
+}
+
+uint16_t advertised_mss(const TcpConn& c) {
+  uint32_t mss = mss_of_mtu(c);
+  if (c.settings.max_segment) mss = std::min<uint32_t>(mss, c.settings.max_segment);
+  return static_cast<uint16_t>(mss);
+}
+
+/// RFC 9293 section 3.7.1: Eff.snd.MSS, less the options of every segment.
+void refresh_mss(TcpConn& c) {
+  uint32_t mss = std::min<uint32_t>(advertised_mss(c), c.peer_mss);
+  mss = std::max(mss, 88u);  // TCP_MIN_SND_MSS and some: no peer makes us send crumbs
+  c.snd_mss = static_cast<uint16_t>(mss - (c.timestamps_ok ? option::kTimestampsLength : 0));
+}
+
+void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now) {
+  c.peer_mss = o.mss ? o.mss : (c.local.address.is_v4() ? 536 : 1220);  // RFC 9293 MUST-15
+  c.wscale_ok = c.wscale_ok && o.has_wscale;
+  c.snd_wscale = c.wscale_ok ? o.wscale : 0;
+  if (!c.wscale_ok) c.rcv_wscale = 0;
+  c.sack_ok = c.sack_ok && o.sack_permitted;
+  c.timestamps_ok = c.timestamps_ok && o.has_timestamps;
+  if (c.timestamps_ok) {
+    c.ts_recent = o.tsval;
+    c.ts_recent_ms = timestamp_clock(now);
+    c.ts_recent_valid = true;
+  }
+  refresh_mss(c);
+  c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(536, advertised_mss(c)));
+}
+
+void send_handshake(TcpContext& t, TcpConn& c, Instant now) {
+  c.handshake_due = false;
+  send_syn(t, c, c.tcp_state == TcpState::kSynReceived, now);
+  c.retransmit_mode = RetransmitMode::kHandshake;
+  set_timer(t, c, kTimerRetransmit, now + backed_off(c));
+}
+
+static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
+  c.tcp_state = TcpState::kEstablished;
+  c.handshake_due = false;
+  c.snd_una = s.ack;
+  c.snd_wl1 = s.seq;
+  c.snd_wnd = s.flags & kSyn ? s.window : uint32_t{s.window} << c.snd_wscale;
+  c.max_window = std::max(c.max_window, c.snd_wnd);
+  bool resent = c.retransmits > 0;
+  c.backoff = 0;
+  c.retransmits = 0;
+  c.retransmit_mode = RetransmitMode::kTimeout;
+  clear_timer(c, kTimerRetransmit);
+  c.copied_seq = c.rcv_nxt;
+  c.snd_small = c.snd_una;
+  c.quick_acks = kQuickAcks;
+  c.last_received = c.last_ack_received = now;
+  c.cwnd = initial_window(c.snd_mss);
+  // RFC 6298 (5.7): a handshake that timed out leaves a 3 s timeout; the lost SYN also costs the initial window (RFC 5681 3.1).
+  if (resent) {
+    c.rto = 3s;
+    c.cwnd = c.snd_mss;
+  } else {
+    sample_rtt(t, c, now - c.last_sent);
+  }
+  if (c.settings.keepalive) restart_keepalive(t, c, now);
+}
+
+void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now) {
+  // First, the ACK bit (RFC 9293 section 3.10.7.3).
+  if (s.flags & kAck) {
+    bool good = s.ack == c.snd_nxt;
+    if (!good) {
+      t.core.drop(frame, Counter::drop_tcp_bad_ack);
+      if (!(s.flags & kRst)) answer_reset(t, s);
+      return;
+    }
+    // RFC 7323 section 3.2: an echo of what we never sent.
+    if (c.timestamps_ok && o.has_timestamps && o.tsecr &&
+        seq_gt(o.tsecr, timestamp_clock(now) + c.ts_offset)) {
+      t.core.drop(frame, Counter::drop_tcp_paws);
+      if (!(s.flags & kRst)) answer_reset(t, s);
+      return;
+    }
+  }
+  // Second, the RST bit: only with an acceptable ACK (RFC 5961 section 3 does not touch SYN-SENT).
+  if (s.flags & kRst) {
+    if (!(s.flags & kAck)) return t.core.drop(frame, Counter::drop_tcp_bad_reset);
+    FramePool::release(frame);
+    t.count(Counter::tcp_resets_received);
+    fail(t, c, ECONNREFUSED);
+    return;
+  }
+  // Fourth, the SYN bit.
+  if (!(s.flags & kSyn)) return t.core.drop(frame, Counter::drop_tcp_no_ack);
+  c.irs = s.seq;
+  c.rcv_nxt = s.seq + 1;
+  c.copied_seq = c.rcv_wup = c.rcv_nxt;
+  c.rcv_edge += c.rcv_nxt;  // it held the window of the SYN until now
+  take_syn_options(c, o, now);
+  if (s.flags & kAck) {
+    establish(t, c, s, now);
+    t.count(Counter::tcp_active_opens);
+    t.core.mark_ready(c, kWritable);
+    c.ack_now = true;
+    want_output(t, c);
+  } else {  // simultaneous open (section 3.5, figure 8)
+    c.tcp_state = TcpState::kSynReceived;
+    c.snd_wnd = s.window;
+    c.snd_wl1 = s.seq;
+    c.max_window = c.snd_wnd;
+    c.backoff = 0;
+    c.handshake_due = true;
+    want_output(t, c);
+  }
+  // Text and FIN on the SYN: rare (no Fast Open), the peer sends them again.
+  FramePool::release(frame);
+}
+
+bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
+  if (s.ack != c.snd_nxt) {
+    t.count(Counter::drop_tcp_bad_ack);
+    answer_reset(t, s);
+    return false;
+  }
+  if (TcpListener* l = c.listener) {
+    bool bare = s.payload_length == 0 && !(s.flags & kFin);
+    if (l->defer_accept.count() > 0 && bare && now - c.stuck_since < l->defer_accept) {
+      c.defer_acked = true;
+      return false;
+    }
+    if (accept_queue_full(*l)) {  // as Linux: the SYN-ACK comes again, and with it another try
+      t.count(Counter::drop_tcp_backlog);
+      return false;
+    }
+  }
+  establish(t, c, s, now);
+  if (c.listener) {
+    t.count(Counter::tcp_passive_opens);
+    queue_accepted(t, c);
+  } else {
+    t.count(Counter::tcp_active_opens);
+    t.core.mark_ready(c, kWritable);
+    if (c.fin_queued || c.send_queue.size() > 0) want_output(t, c);
+  }
+  return true;
+}
+
+}  // namespace accel::tcp

@@ -1,0 +1,241 @@
+// A segment's way through RFC 9293 section 3.10.7; every exit is a counted reason.
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+void reset_by_peer(TcpContext& t, TcpConn& c) {
+  t.count(Counter::tcp_resets_received);
+  int error = c.tcp_state == TcpState::kCloseWait ? EPIPE : ECONNRESET;  // as Linux' tcp_reset()
+  if (c.tcp_state == TcpState::kSynReceived) {
+    if (!c.active) return destroy(t, c);  // back to LISTEN
+    error = ECONNREFUSED;
+  }
+  fail(t, c, error);
+}
+
+/// RFC 5961 section 7: at most 1000 a second in all, as Linux' tcp_challenge_ack_limit was.
+void challenge_ack(TcpContext& t, TcpConn& c, Instant now) {
+  if (now - t.challenge_second >= 1s) {
+    t.challenge_second = now;
+    t.challenges = 0;
+  }
+  if (++t.challenges > 1000) return;
+  t.count(Counter::tcp_challenge_acks);
+  c.ack_now = true;
+  want_output(t, c);
+}
+
+/// A duplicate or an unacceptable segment: say where we are (RFC 9293 section 3.10.7.4, "First").
+static void answer_unacceptable(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, uint32_t end) {
+  if (s.flags & kRst) return;
+  if (c.sack_ok && s.payload_length > 0 && seq_lt(s.seq, c.rcv_nxt)) {  // RFC 2883 section 4
+    c.dsack = {s.seq, seq_min(end, c.rcv_nxt)};
+    c.dsack_due = true;
+  }
+  if (c.tcp_state == TcpState::kSynReceived) {
+    c.handshake_due = true;
+  } else {
+    c.quick_acks = kQuickAcks;
+    c.ack_now = true;
+  }
+  want_output(t, c);
+}
+
+/// RFC 7323 section 5: false when the segment is older than what we have.
+static bool check_timestamp(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now) {
+  if (!c.timestamps_ok || !o.has_timestamps || !c.ts_recent_valid) return true;
+  if (!seq_lt(o.tsval, c.ts_recent)) return true;
+  constexpr uint32_t kDays24 = 24u * 24 * 3600 * 1000;
+  if (timestamp_clock(now) - c.ts_recent_ms > kDays24) return true;  // an idle connection's old value
+  if (s.flags & kRst) return true;
+  t.count(Counter::drop_tcp_paws);
+  answer_unacceptable(t, c, s, s.seq + s.payload_length);
+  return false;
+}
+
+/// First check. Data before rcv_nxt that reaches our last ACK still has its ACK field looked at, as Linux' tcp_sequence().
+static bool check_sequence(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, uint32_t end) {
+  if (seq_lt(end, c.rcv_wup)) {
+    t.count(Counter::drop_tcp_old);
+    answer_unacceptable(t, c, s, end);
+    return false;
+  }
+  if (seq_gt(s.seq, seq_max(c.rcv_edge, c.rcv_nxt))) {
+    t.count(Counter::drop_tcp_beyond_window);
+    answer_unacceptable(t, c, s, end);
+    return false;
+  }
+  return true;
+}
+
+/// Second check (RFC 5961 section 3.2). False: done with the segment.
+static bool check_reset(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
+  if (!(s.flags & kRst)) return true;
+  bool exact = s.seq == c.rcv_nxt;
+  for (uint8_t i = 0; i < c.sack_count && !exact; ++i) exact = s.seq == c.sack_blocks[i].end;
+  if (exact) {
+    reset_by_peer(t, c);
+  } else {
+    t.count(Counter::drop_tcp_bad_reset);
+    challenge_ack(t, c, now);
+  }
+  return false;
+}
+
+/// Fourth check (RFC 5961 section 4.2).
+static bool check_syn(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
+  if (!(s.flags & kSyn)) return true;
+  // The SYN-ACK of a simultaneous open: its ACK is what we wait for.
+  if (c.tcp_state == TcpState::kSynReceived && c.active && (s.flags & kAck) && s.seq + 1 == c.rcv_nxt && s.ack == c.snd_nxt)
+    return true;
+  if (c.tcp_state == TcpState::kSynReceived && s.seq == c.irs) {  // our SYN-ACK got lost
+    c.handshake_due = true;
+    want_output(t, c);
+    return false;
+  }
+  t.count(Counter::drop_tcp_syn_in_window);
+  challenge_ack(t, c, now);
+  return false;
+}
+
+static void on_fin_acked(TcpContext& t, TcpConn& c, Instant now) {
+  c.fin_acked = true;
+  switch (c.tcp_state) {
+    case TcpState::kFinWait1:
+      c.tcp_state = TcpState::kFinWait2;
+      // An orphan waits tcp_fin_timeout for the peer's FIN (TCP_LINGER2).
+      if (!c.held) {
+        if (c.settings.fin_wait2.count() < 0)
+          finish(t, c);
+        else
+          set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
+      }
+      break;
+    case TcpState::kClosing: enter_time_wait(t, c, now); break;
+    case TcpState::kLastAck: finish(t, c); break;
+    default: break;
+  }
+}
+
+/// True when data arrives for an application that has closed both ways (RFC 2525 section 2.17; Linux: TCPABORTONDATA).
+static bool text_for_nobody(const TcpConn& c, const TcpSegmentInfo& s) {
+  bool closed = c.tcp_state == TcpState::kFinWait1 || c.tcp_state == TcpState::kFinWait2;
+  return closed && c.read_shut && s.payload_length > 0 && seq_gt(s.seq + s.payload_length, c.rcv_nxt);
+}
+
+void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now) {
+  // Fifth, the ACK.
+  if (!(s.flags & kAck)) return t.core.drop(frame, Counter::drop_tcp_no_ack);
+  if (c.tcp_state == TcpState::kSynReceived && !complete_handshake(t, c, s, now)) return FramePool::release(frame);
+  if (!take_ack(t, c, s, o, now)) return FramePool::release(frame);
+  if (c.fin_sent && !c.fin_acked && c.snd_una == c.snd_nxt) {
+    on_fin_acked(t, c, now);
+    if (c.tcp_state == TcpState::kClosed) return FramePool::release(frame);
+  }
+  // Sixth, URG.
+  if (s.flags & kUrg) take_urgent(t, c, s);
+  // Seventh, the text.
+  uint32_t fin_seq = s.seq + s.payload_length;
+  if (s.payload_length > 0) {
+    if (text_for_nobody(c, s)) {
+      t.core.drop(frame, Counter::drop_tcp_closed);
+      send_reset(t, c, now);
+      finish(t, c);
+      return;
+    }
+    if (c.fin_received)
+      t.core.drop(frame, Counter::drop_tcp_closed);
+    else
+      take_text(t, c, s, frame, now);
+  } else {
+    if (!(s.flags & kFin) && seq_lt(s.seq, c.rcv_nxt)) owe_ack(t, c, true, now);  // a keepalive or window probe
+    FramePool::release(frame);
+  }
+  // Eighth, FIN: only in order; one that came early comes again.
+  if (s.flags & kFin) {
+    if (fin_seq == c.rcv_nxt && !c.fin_received)
+      take_fin(t, c, now);
+    else
+      owe_ack(t, c, true, now);
+  }
+}
+
+/// The rest of RFC 9293 section 3.10.7.4.
+static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
+                               Instant now) {
+  uint32_t end = s.seq + s.payload_length + ((s.flags & kSyn) ? 1 : 0) + ((s.flags & kFin) ? 1 : 0);
+  if (!check_timestamp(t, c, s, o, now) || !check_sequence(t, c, s, end) || !check_reset(t, c, s, now) ||
+      !check_syn(t, c, s, now))
+    return FramePool::release(frame);
+  // RFC 7323 section 4.3: TS.Recent from a segment that covers Last.ACK.sent.
+  if (c.timestamps_ok && o.has_timestamps && seq_le(s.seq, c.rcv_wup) && !seq_lt(o.tsval, c.ts_recent)) {
+    c.ts_recent = o.tsval;
+    c.ts_recent_ms = timestamp_clock(now);
+    c.ts_recent_valid = true;
+  }
+  take_from_ack_on(t, c, s, o, frame, now);
+}
+
+/// RFC 9293 section 3.10.7.4 for TIME-WAIT, RFC 1337 (RSTs do not end it), RFC 6191 (a newer SYN does).
+static void input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo& s, Instant now) {
+  auto o = parse_options(s.options);
+  if (!o) return t.count(Counter::drop_tcp_header);
+  bool old = w.timestamps && o->has_timestamps && seq_lt(o->tsval, w.ts_recent);
+  if (s.flags & kRst) return t.count(Counter::drop_tcp_bad_reset);
+  if ((s.flags & (kSyn | kAck)) == kSyn && !old) {
+    bool newer = seq_gt(s.seq, w.rcv_nxt) || (w.timestamps && o->has_timestamps && seq_gt(o->tsval, w.ts_recent));
+    TcpListener* l = newer ? find_listener(t, s.local, s.remote) : nullptr;
+    if (l) {
+      uint32_t iss = w.snd_nxt + 65535 + 2;
+      destroy_time_wait(t, w, false);
+      on_syn(t, *l, s, iss ? iss : 1, now);
+      return;
+    }
+  }
+  t.count(old ? Counter::drop_tcp_paws : Counter::drop_tcp_old);
+  if (s.flags & kFin) w.deadline = now + t.core.config.time_wait;  // lazily: the node looks when it fires
+  if (s.payload_length > 0 || (s.flags & (kSyn | kFin)) || seq_lt(s.seq, w.rcv_nxt)) answer_time_wait(t, w, now);
+}
+
+static bool was_forgotten(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
+  if (t.forgotten.empty()) return false;
+  std::erase_if(t.forgotten, [now](const auto& f) { return f.until <= now; });
+  uint64_t hash = hash_of(t, s.local, s.remote);
+  return std::any_of(t.forgotten.begin(), t.forgotten.end(), [hash](const auto& f) { return f.hash == hash; });
+}
+
+/// RFC 9293 section 3.10.7.1 and .2: no connection has this tuple.
+static void input_unknown(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
+  TcpListener* l = find_listener(t, s.local, s.remote);
+  if (l && (s.flags & (kSyn | kAck | kRst)) == kSyn) return on_syn(t, *l, s, 0, now);
+  t.count(Counter::drop_no_socket);
+  // A RST only where the tuple is ours to speak for: beside a listener or connection of ours on this port.
+  bool ours = l || t.ports.contains(s.local.port);
+  if (!ours || (s.flags & kRst) || was_forgotten(t, s, now)) return;
+  answer_reset(t, s);
+}
+
+void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
+  TcpEntry* e = find(t, hash_of(t, s.local, s.remote), s.local, s.remote);
+  if (!e || e->kind == TcpEntry::Kind::kTimeWait) {
+    if (e)
+      input_time_wait(t, static_cast<TcpTimeWait&>(*e), s, now);
+    else
+      input_unknown(t, s, now);
+    return FramePool::release(frame);
+  }
+  auto& c = static_cast<TcpConn&>(*e);
+  auto options = parse_options(s.options);
+  if (!options) return t.core.drop(frame, Counter::drop_tcp_header);
+  Working working(t, c);
+  ++c.segments_in;
+  c.keep_probes = 0;
+  if (c.tcp_state == TcpState::kSynSent)
+    input_syn_sent(t, c, s, *options, frame, now);
+  else
+    input_synchronized(t, c, s, *options, frame, now);
+}
+
+}  // namespace accel::tcp

@@ -1,0 +1,213 @@
+// Passive opens: which listener a SYN is for, its embryonic connections, its accept queue.
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+/// How well a listener fits a local address: 0 not at all; the kernel's order (inet_lhashtables' compute_score).
+static int score(const TcpListener& l, const Endpoint& local) {
+  if (l.local.address == local.address) return 4;
+  if (!l.local.address.is_any()) return 0;
+  bool v4 = local.address.is_v4();
+  if (l.local.address.is_v4()) return v4 ? 2 : 0;
+  if (v4) return l.v6_only ? 0 : 1;
+  return 2;
+}
+
+TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote) {
+  auto group = t.listeners.find(local.port);
+  if (group == t.listeners.end()) return nullptr;
+  int best = 0;
+  uint32_t matches = 0;
+  TcpListener* found = nullptr;
+  for (TcpListener* l : group->second) {
+    int s = score(*l, local);
+    if (s > best) {
+      best = s;
+      found = l;
+      matches = 1;
+    } else if (s != 0 && s == best) {
+      ++matches;
+    }
+  }
+  if (matches <= 1) return found;
+  // SO_REUSEPORT: the same listener for the same tuple, as long as the group stays as it is.
+  uint64_t choice = (hash_tuple(local, remote, t.core.config.secret[1]) >> 32) * matches >> 32;
+  for (TcpListener* l : group->second)
+    if (score(*l, local) == best && choice-- == 0) return l;
+  return found;
+}
+
+bool accept_queue_full(const TcpListener& l) { return l.accept_size > l.backlog; }  // sk_acceptq_is_full()
+
+static void link_embryo(TcpListener& l, TcpConn& c) {
+  c.listener = &l;
+  c.accept_next = l.embryo_head;
+  c.embryo_prev = nullptr;
+  (l.embryo_head ? l.embryo_head->embryo_prev : l.embryo_tail) = &c;
+  l.embryo_head = &c;
+  ++l.embryo_size;
+}
+
+void unlink_embryo(TcpConn& c) {
+  if (!c.listener || c.queued) return;
+  TcpListener& l = *c.listener;
+  (c.embryo_prev ? c.embryo_prev->accept_next : l.embryo_head) = c.accept_next;
+  (c.accept_next ? c.accept_next->embryo_prev : l.embryo_tail) = c.embryo_prev;
+  c.accept_next = c.embryo_prev = nullptr;
+  c.listener = nullptr;
+  --l.embryo_size;
+}
+
+void queue_accepted(TcpContext& t, TcpConn& c) {
+  TcpListener& l = *c.listener;
+  unlink_embryo(c);
+  c.listener = &l;
+  c.queued = true;
+  c.accept_next = nullptr;
+  (l.accept_head ? l.accept_tail->accept_next : l.accept_head) = &c;
+  l.accept_tail = &c;
+  ++l.accept_size;
+  t.core.mark_ready(l, kReadable);
+}
+
+static uint8_t window_scale(const TcpContext& t, const TcpConn& c) {
+  // Room for a larger SO_RCVBUF later on: at least what tcp_rmem's 6 MB ask for.
+  uint32_t buffer = std::max({c.settings.receive_buffer, t.core.config.receive_buffer, 6u << 20});
+  if (c.settings.window_clamp) buffer = std::min(buffer, c.settings.window_clamp);
+  uint8_t scale = 0;
+  while (scale < 14 && (buffer >> scale) > 65535) ++scale;
+  return scale;
+}
+
+/// What both kinds of open set before their SYN.
+static void prepare(TcpContext& t, TcpConn& c, uint32_t iss, Instant now) {
+  c.iss = iss;
+  c.snd_una = iss;
+  c.snd_nxt = iss + 1;
+  c.send_queue.start(iss + 1);
+  c.ts_offset = timestamp_offset(t, c.local.address, c.remote.address);
+  c.wscale_ok = c.sack_ok = c.timestamps_ok = true;
+  c.rcv_wscale = window_scale(t, c);
+  c.rto = std::max<Duration>(kInitialRto, t.core.config.min_rto);
+  c.stuck_since = now;
+}
+
+void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss, Instant now) {
+  auto options = parse_options(s.options);
+  if (!options) return t.count(Counter::drop_tcp_header);
+  if (accept_queue_full(l)) return t.count(Counter::drop_tcp_backlog);
+  if (l.embryo_size > std::max(l.backlog, 64u)) {  // make room: the oldest handshake gives way to the new one
+    t.count(Counter::drop_tcp_backlog);
+    destroy(t, *l.embryo_tail);
+  }
+  if (s.remote.port == 0 || s.remote.address.is_multicast() || s.local.address.is_multicast())
+    return t.count(Counter::drop_no_socket);
+  Way way = t.core.route_back(s.interface, s.remote.address, s.source_mac);
+  TcpConn* c = way.hop ? create(t) : nullptr;
+  if (!c) return t.count(Counter::drop_tcp_limit);
+  c->local = s.local;
+  c->remote = s.remote;
+  c->settings = l.settings;
+  c->tcp_state = TcpState::kSynReceived;
+  prepare(t, *c, iss ? iss : initial_sequence(t, s.local, s.remote, now), now);
+  c->irs = s.seq;
+  c->rcv_nxt = c->rcv_wup = c->copied_seq = s.seq + 1;
+  c->rcv_edge = c->rcv_nxt + std::min(receive_space(t, *c), 65535u);
+  set_way(t, *c, *way.hop, way.mtu);
+  c->interface = s.interface;
+  take_syn_options(*c, *options, now);
+  c->snd_wnd = c->max_window = s.window;
+  c->snd_wl1 = s.seq;
+  insert(t, *c);
+  link_embryo(l, *c);
+  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, true});
+  c->handshake_due = true;  // by flush(), when the flow has been steered
+  want_output(t, *c);
+}
+
+}  // namespace accel::tcp
+
+namespace accel {
+
+using namespace tcp;
+
+Result<TcpConn*> TcpLayer::connect(const Endpoint& local, const Endpoint& remote, const Route& route,
+                                   const TcpSettings& settings, void* owner, Instant now) {
+  TcpContext& t = *context_;
+  uint32_t iss = initial_sequence(t, local, remote, now);
+  if (TcpEntry* e = find(t, hash_of(t, local, remote), local, remote)) {
+    if (e->kind != TcpEntry::Kind::kTimeWait) return err(EADDRINUSE);
+    // RFC 6191 and Linux' tcp_tw_reuse: with timestamps, a second later, beyond all old sequence numbers.
+    auto& w = static_cast<TcpTimeWait&>(*e);
+    if (!w.timestamps || now - w.entered < 1s) return err(EADDRINUSE);
+    iss = w.snd_nxt + 65535 + 2;
+    destroy_time_wait(t, w, false);
+  }
+  TcpConn* c = create(t);
+  if (!c) return err(ENOBUFS);
+  c->local = local;
+  c->remote = remote;
+  c->settings = settings;
+  c->owner = owner;
+  c->held = c->active = true;
+  c->tcp_state = TcpState::kSynSent;
+  prepare(t, *c, iss, now);
+  c->rcv_edge = std::min(receive_space(t, *c), 65535u);  // relative until the peer's SYN
+  set_way(t, *c, *t.core.hop(route), route.mtu);
+  insert(t, *c);
+  send_handshake(t, *c, now);
+  return c;
+}
+
+Result<TcpListener*> TcpLayer::listen(const Endpoint& local, bool v6_only, bool reuse_port, uint32_t backlog,
+                                      const TcpSettings& settings, void* owner) {
+  auto& group = context_->listeners[local.port];
+  for (const TcpListener* l : group)
+    if (l->local == local && l->v6_only == v6_only && !(l->reuse_port && reuse_port)) return err(EADDRINUSE);
+  auto* l = new (std::nothrow) TcpListener;
+  if (!l) return err(ENOMEM);
+  l->local = local;
+  l->v6_only = v6_only;
+  l->reuse_port = reuse_port;
+  l->backlog = backlog;
+  l->settings = settings;
+  l->owner = owner;
+  group.push_back(l);
+  return l;
+}
+
+TcpConn* TcpLayer::accept(TcpListener& l) {
+  TcpConn* c = l.accept_head;
+  if (!c) return nullptr;
+  l.accept_head = c->accept_next;
+  if (!l.accept_head) l.accept_tail = nullptr;
+  --l.accept_size;
+  c->accept_next = nullptr;
+  c->listener = nullptr;
+  c->queued = false;
+  c->held = true;
+  return c;
+}
+
+void TcpLayer::close_listener(TcpListener* l) {
+  TcpContext& t = *context_;
+  auto group = t.listeners.find(l->local.port);
+  if (group != t.listeners.end()) {
+    std::erase(group->second, l);
+    if (group->second.empty()) t.listeners.erase(group);
+  }
+  while (l->embryo_head) destroy(t, *l->embryo_head);
+  while (TcpConn* c = accept(*l)) close(c, true, t.core.now);
+  t.core.unlist(*l);
+  delete l;
+}
+
+void TcpLayer::set_backlog(TcpListener& l, uint32_t backlog) { l.backlog = backlog; }
+TcpSettings& TcpLayer::settings(TcpListener& l) { return l.settings; }
+void TcpLayer::set_defer_accept(TcpListener& l, Duration d) { l.defer_accept = d; }
+uint32_t TcpLayer::accept_queue_length(const TcpListener& l) const { return l.accept_size; }
+uint32_t TcpLayer::readiness(const TcpListener& l) const { return l.accept_size > 0 ? kReadable : 0u; }
+
+}  // namespace accel

@@ -1,0 +1,273 @@
+// Loss: SACK scoreboard (RFC 2018, 2883), RACK (RFC 8985), NewReno without SACK (RFC 6582), recovery with PRR (RFC 6937),
+// undo of what proves spurious (RFC 3522, 3708).
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+void clear_marks(TcpConn& c, const SentSegment& s) {
+  if (s.sacked) {
+    c.sacked_bytes -= s.length();
+    --c.sacked_segments;
+  }
+  if (s.lost) c.lost_bytes -= s.length();
+  if (s.resent) c.resent_bytes -= s.length();
+}
+
+/// RFC 8985 section 6.2, step 2.
+void rack_delivered(TcpConn& c, const SentSegment& s, Instant now) {
+  if (!s.ever_resent && seq_lt(s.end, c.high_delivered)) c.reordering_seen = true;  // step 3
+  c.high_delivered = seq_max(c.high_delivered, s.end);
+  uint64_t rtt = microseconds(now) - s.sent_us;
+  if (s.ever_resent && Duration{1us} * rtt < c.min_rtt) return;  // an ACK of the first transmission, most likely
+  if (s.sent_us < c.rack_sent_us || (s.sent_us == c.rack_sent_us && seq_le(s.end, c.rack_end))) return;
+  c.rack_sent_us = s.sent_us;
+  c.rack_end = s.end;
+  c.rack_rtt_us = static_cast<uint32_t>(std::min<uint64_t>(rtt, 0xffffffff));
+}
+
+static void mark_sacked(TcpConn& c, SentSegment& s, AckEvent& e, Instant now) {
+  rack_delivered(c, s, now);
+  if (s.lost) c.lost_bytes -= s.length();
+  if (s.resent) c.resent_bytes -= s.length();
+  s.lost = s.resent = 0;
+  s.sacked = 1;
+  c.sacked_bytes += s.length();
+  ++c.sacked_segments;
+  e.sacked += s.length();
+}
+
+/// RFC 2883 section 4: the first block reports a duplicate when it lies below the ACK or inside the second block.
+static bool is_dsack(const TcpOptions& o, uint32_t ack) {
+  const SackBlock& first = o.sack[0];
+  if (seq_le(first.end, ack)) return true;
+  return o.sack_count > 1 && seq_ge(first.begin, o.sack[1].begin) && seq_le(first.end, o.sack[1].end);
+}
+
+static void take_dsack(TcpContext& t, TcpConn& c, const SackBlock& b, AckEvent& e) {
+  t.count(Counter::tcp_dsack);
+  e.dsack = true;
+  if (seq_gt(b.end, c.snd_nxt) || !seq_lt(b.begin, b.end)) return;
+  if (c.undo_retransmits > 0 && seq_gt(b.end, c.undo_marker)) {
+    auto segments = static_cast<int32_t>(std::max(1u, (b.end - b.begin) / c.snd_mss));
+    c.undo_retransmits = std::max(0, c.undo_retransmits - segments);
+  }
+  if (c.reorder_windows < 255) ++c.reorder_windows;  // RFC 8985 section 6.2, step 4
+  c.reorder_persist = 16;
+}
+
+void take_sack(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e, Instant now) {
+  t.count(Counter::tcp_sack_segments);
+  uint8_t first = 0;
+  if (is_dsack(o, ack)) {
+    take_dsack(t, c, o.sack[0], e);
+    first = 1;
+  }
+  for (uint8_t k = first; k < o.sack_count; ++k) {
+    const SackBlock& b = o.sack[k];
+    if (!seq_lt(b.begin, b.end) || seq_gt(b.end, c.snd_nxt) || seq_lt(b.begin, c.snd_una)) continue;
+    for (uint32_t i = c.sent.find(b.begin); i < c.sent.size(); ++i) {
+      SentSegment& s = c.sent[i];
+      if (seq_gt(s.end, b.end)) break;
+      if (!s.sacked && seq_ge(s.begin, b.begin)) mark_sacked(c, s, e, now);
+    }
+  }
+}
+
+static void mark_lost(TcpConn& c, SentSegment& s) {
+  if (s.resent) {
+    c.resent_bytes -= s.length();
+    s.resent = 0;
+  }
+  if (s.lost) return;
+  s.lost = 1;
+  c.lost_bytes += s.length();
+}
+
+void mark_all_lost(TcpConn& c) {
+  for (uint32_t i = 0; i < c.sent.size(); ++i)
+    if (!c.sent[i].sacked) mark_lost(c, c.sent[i]);
+}
+
+/// RFC 8985 section 6.2, step 4.
+static uint64_t reordering_window_us(const TcpConn& c) {
+  if (!c.reordering_seen && (c.recovery != Recovery::kOpen || c.sacked_segments >= kDupThreshold)) return 0;
+  auto min_rtt = c.min_rtt == Duration::max() ? c.srtt : c.min_rtt;
+  Duration window = std::min<Duration>(min_rtt / 4 * c.reorder_windows, c.srtt);
+  return static_cast<uint64_t>(window.count() / 1000);
+}
+
+/// RFC 8985 section 6.2, step 5.
+void detect_lost(TcpContext& t, TcpConn& c, Instant now) {
+  if (c.rack_sent_us == 0) return;
+  uint64_t now_us = microseconds(now), window = reordering_window_us(c), wait = 0;
+  for (uint32_t i = 0; i < c.sent.size(); ++i) {
+    SentSegment& s = c.sent[i];
+    bool before = s.sent_us < c.rack_sent_us || (s.sent_us == c.rack_sent_us && seq_lt(s.end, c.rack_end));
+    if (!before) {
+      if (!s.ever_resent && s.sent_us > c.rack_sent_us) break;  // new data behind it was sent later still
+      continue;
+    }
+    if (s.sacked || (s.lost && !s.resent)) continue;
+    uint64_t due = s.sent_us + c.rack_rtt_us + window;
+    if (due <= now_us)
+      mark_lost(c, s);
+    else
+      wait = std::max(wait, due - now_us);
+  }
+  if (wait > 0) {
+    c.retransmit_mode = RetransmitMode::kReorder;
+    set_timer(t, c, kTimerRetransmit, now + Duration{1us} * wait);
+  }
+  if (c.recovery == Recovery::kOpen && c.lost_bytes > 0) {
+    AckEvent none;
+    react(t, c, none, now);
+  }
+}
+
+/// Without SACK: three duplicate ACKs, and partial ACKs in recovery (RFC 6582).
+static void count_duplicates(TcpConn& c, const AckEvent& e) {
+  if (e.acked > 0) {
+    uint32_t segments = (e.acked + c.snd_mss - 1) / c.snd_mss;
+    bool partial = c.recovery == Recovery::kFast && seq_lt(c.snd_una, c.recovery_point);
+    c.dupacks = partial && c.dupacks > segments ? static_cast<uint8_t>(c.dupacks - segments) : 0;
+    if (partial && !c.sent.empty() && !c.sent.front().lost) mark_lost(c, c.sent.front());
+    return;
+  }
+  if (!e.duplicate) return;
+  if (c.dupacks < 255) ++c.dupacks;
+  if (c.dupacks == kDupThreshold && c.recovery == Recovery::kOpen && !c.sent.empty()) mark_lost(c, c.sent.front());
+}
+
+static void remember_for_undo(TcpConn& c) {
+  c.prior_cwnd = c.cwnd;
+  c.prior_ssthresh = c.ssthresh;
+  c.undo_marker = c.snd_una;
+  c.undo_retransmits = 0;
+  c.undo_timestamp = 0;
+}
+
+static void enter_fast_recovery(TcpContext& t, TcpConn& c) {
+  t.count(Counter::tcp_fast_recoveries);
+  remember_for_undo(c);
+  c.recovery = Recovery::kFast;
+  c.recovery_point = c.snd_nxt;
+  c.prr_flight = std::max(c.flight(), uint32_t{c.snd_mss});
+  c.prr_delivered = c.prr_out = 0;
+  c.ssthresh = reduced_window(c);
+}
+
+/// RFC 6937 section 3.1, with the slow start reduction bound.
+static void proportional_rate(TcpConn& c, const AckEvent& e) {
+  c.prr_delivered += e.delivered;
+  uint32_t pipe = c.pipe();
+  int64_t allowed;
+  if (pipe > c.ssthresh) {
+    allowed = (int64_t{c.prr_delivered} * c.ssthresh + c.prr_flight - 1) / c.prr_flight - c.prr_out;
+  } else {
+    int64_t limit = std::max<int64_t>(int64_t{c.prr_delivered} - c.prr_out, e.delivered) + c.snd_mss;
+    allowed = std::min<int64_t>(int64_t{c.ssthresh} - pipe, limit);
+  }
+  if (c.prr_out == 0) allowed = std::max<int64_t>(allowed, c.snd_mss);  // the fast retransmit itself
+  c.cwnd = pipe + static_cast<uint32_t>(std::max<int64_t>(allowed, 0));
+}
+
+static void end_recovery(TcpConn& c) {
+  if (c.recovery == Recovery::kFast) c.cwnd = std::max(c.ssthresh, 2u * c.snd_mss);
+  c.recovery = Recovery::kOpen;
+  c.dupacks = 0;
+  if (c.reorder_persist > 0 && --c.reorder_persist == 0) c.reorder_windows = 1;
+}
+
+/// All that was sent again had arrived the first time: D-SACKs say so, or the echoed timestamp is older.
+static bool spurious(const TcpConn& c, const AckEvent& e) {
+  if (c.recovery == Recovery::kOpen || c.undo_retransmits < 0) return false;
+  if (e.dsack && c.undo_retransmits == 0 && c.undo_timestamp != 0) return true;
+  return e.acked > 0 && e.tsecr != 0 && c.undo_timestamp != 0 && seq_lt(e.tsecr, c.undo_timestamp);
+}
+
+static void undo(TcpConn& c) {
+  c.cwnd = std::max(c.cwnd, c.prior_cwnd);
+  c.ssthresh = std::max(c.ssthresh, c.prior_ssthresh);
+  c.undo_retransmits = -1;
+  for (uint32_t i = 0; i < c.sent.size(); ++i) {
+    SentSegment& s = c.sent[i];
+    if (!s.lost) continue;
+    c.lost_bytes -= s.length();
+    if (s.resent) c.resent_bytes -= s.length();
+    s.lost = s.resent = 0;
+  }
+  c.recovery = Recovery::kOpen;
+  c.dupacks = 0;
+}
+
+/// RFC 8985 section 7.4: a tail probe that repaired a loss is a congestion signal.
+static void judge_tail_probe(TcpConn& c, const AckEvent& e) {
+  if (c.tail_probe_end == 0) return;
+  if (e.dsack) {
+    c.tail_probe_end = 0;
+  } else if (e.acked == 0 && e.duplicate && e.ack == c.tail_probe_end) {
+    c.tail_probe_end = 0;
+  } else if (e.acked > 0 && seq_gt(e.ack, c.tail_probe_end)) {
+    c.tail_probe_end = 0;
+    if (c.recovery == Recovery::kOpen) {
+      c.ssthresh = reduced_window(c);
+      c.cwnd = c.ssthresh;
+    }
+  }
+}
+
+void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
+  judge_tail_probe(c, e);
+  if (spurious(c, e)) undo(c);
+  if (c.recovery != Recovery::kOpen && seq_ge(c.snd_una, c.recovery_point)) end_recovery(c);
+  if (!c.sack_ok)
+    count_duplicates(c, e);
+  else if ((c.sacked_bytes > 0 || c.recovery != Recovery::kOpen || e.sacked > 0) && (e.acked > 0 || e.sacked > 0))
+    detect_lost(t, c, now);
+  switch (c.recovery) {
+    case Recovery::kOpen:
+      if (c.lost_bytes > 0) {
+        enter_fast_recovery(t, c);
+        proportional_rate(c, e);
+      } else if (e.acked > 0) {
+        grow_window(c, e.acked, now);
+      }
+      break;
+    case Recovery::kFast: proportional_rate(c, e); break;
+    case Recovery::kTimeout:
+      if (e.acked > 0) grow_window(c, e.acked, now);
+      break;
+  }
+}
+
+void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
+  t.count(Counter::tcp_timeouts);
+  // RFC 2018 section 8: after a timeout trust SACKs only where the peer has not taken them back.
+  if (c.sent.front().sacked)
+    for (uint32_t i = 0; i < c.sent.size(); ++i) {
+      SentSegment& s = c.sent[i];
+      if (!s.sacked) continue;
+      s.sacked = 0;
+      c.sacked_bytes -= s.length();
+      --c.sacked_segments;
+    }
+  if (c.recovery != Recovery::kTimeout) {
+    remember_for_undo(c);
+    if (c.recovery == Recovery::kOpen) c.ssthresh = reduced_window(c);
+  }
+  c.recovery = Recovery::kTimeout;
+  c.recovery_point = c.snd_nxt;
+  c.cwnd = c.snd_mss;
+  c.cwnd_limited = true;
+  c.dupacks = 0;
+  c.tail_probe_end = 0;
+  c.rack_sent_us = 0;
+  mark_all_lost(c);
+  if (c.backoff < 16) ++c.backoff;
+  restart_retransmit(t, c, now);
+  want_output(t, c);
+}
+
+}  // namespace accel::tcp

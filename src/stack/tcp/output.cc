@@ -1,0 +1,382 @@
+// Which segments leave, and how they are built.
+#include <algorithm>
+
+#include "stack/egress.h"
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+constexpr uint32_t kHeader = 20;
+
+// ---------------------------------------------------------------- building
+
+static void put_tcp_header(uint8_t* p, uint16_t from, uint16_t to, uint32_t seq, uint32_t ack, uint32_t length, uint8_t flags,
+                           uint16_t window, uint16_t urgent) {
+  store_be16(p, from);
+  store_be16(p + 2, to);
+  store_be32(p + 4, seq);
+  store_be32(p + 8, ack);
+  p[12] = static_cast<uint8_t>(length / 4 << 4);
+  p[13] = flags;
+  store_be16(p + 14, window);
+  store_be16(p + 16, 0);
+  store_be16(p + 18, urgent);
+}
+
+/// What the window field says, and rcv_edge after it. The right edge never goes back (RFC 9293 section 3.8.6).
+static uint16_t select_window(const TcpContext& t, TcpConn& c) {
+  uint32_t current = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
+  uint32_t space = receive_space(t, c);
+  uint32_t wanted = space >= current + receive_step(t, c) ? space : current;
+  uint32_t unit = 1u << c.rcv_wscale;
+  uint32_t window = wanted & ~(unit - 1);
+  // Rounding would take back up to a unit: rather give it, where there is room (RFC 7323 section 2.4).
+  if (window < current && window + unit <= space) window += unit;
+  window = std::min(window, 65535u << c.rcv_wscale);
+  c.rcv_edge = seq_max(c.rcv_edge, c.rcv_nxt + window);
+  return static_cast<uint16_t>(window >> c.rcv_wscale);
+}
+
+static uint32_t sack_length(const TcpConn& c) {
+  uint32_t blocks = c.sack_count + (c.dsack_due ? 1u : 0u);
+  if (blocks == 0) return 0;
+  return 4 + 8 * std::min(blocks, c.timestamps_ok ? 3u : 4u);
+}
+
+static void put_options(TcpConn& c, uint8_t* p, Instant now) {
+  uint32_t n = 0;
+  if (c.timestamps_ok) n = put_timestamps(p, timestamp_clock(now) + c.ts_offset, c.ts_recent);
+  if (c.sack_count == 0 && !c.dsack_due) return;
+  std::array<SackBlock, 4> blocks;
+  uint32_t limit = c.timestamps_ok ? 3 : 4, used = 0;
+  if (c.dsack_due) blocks[used++] = c.dsack;
+  for (uint8_t i = 0; i < c.sack_count && used < limit; ++i) blocks[used++] = c.sack_blocks[i];
+  c.dsack_due = false;
+  put_sack(p + n, {blocks.data(), used});
+}
+
+/// Copies `n` bytes of the send queue behind the `used` bytes of headers, over as many buffers as it takes.
+/// False: no frames; the caller releases `frame`.
+static bool put_payload(TcpContext& t, TcpConn& c, Packet* frame, uint32_t seq, uint32_t n, bool offload, PartSum& sum) {
+  Packet* part = frame;
+  while (n > 0) {
+    uint32_t room = std::min(part->tailroom(), n);
+    uint8_t* to = part->data() + part->length;
+    if (offload)
+      c.send_queue.copy(to, seq, room);
+    else
+      c.send_queue.copy(to, seq, room, sum);
+    part->length += room;
+    seq += room;
+    n -= room;
+    if (n == 0) break;
+    part->more = t.core.new_frame();
+    part = part->more;
+    if (!part) return false;
+  }
+  return true;
+}
+
+/// What every segment with an ACK says, so that it is owed no more.
+static void note_ack_sent(TcpConn& c) {
+  c.rcv_wup = c.rcv_nxt;
+  c.ack_now = c.pushed = false;
+  clear_timer(c, kTimerAck);
+}
+
+static uint16_t urgent_pointer(const TcpConn& c, uint32_t seq, uint8_t& flags) {
+  if (!c.urgent_out || !seq_lt(seq, c.snd_up)) return 0;
+  uint32_t ahead = c.snd_up - seq;
+  flags |= kUrg;
+  return static_cast<uint16_t>(std::min(ahead, 65535u));
+}
+
+/// A segment of a synchronised connection: headers, options, `n` bytes of the send queue from `seq` on. False: no frame.
+static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, uint8_t flags, Instant now) {
+  Packet* frame = t.core.new_frame();
+  if (!frame) return false;
+  uint8_t* base = frame->data();
+  uint8_t* header = base + c.headers.length;
+  uint32_t length = kHeader + (c.timestamps_ok ? option::kTimestampsLength : 0) + sack_length(c);
+  put_headers(base, c.headers, length + n, 0);  // first: it writes beyond its end
+  put_options(c, header + kHeader, now);
+  uint16_t urgent = urgent_pointer(c, seq, flags);
+  flags |= kAck;
+  put_tcp_header(header, c.local.port, c.remote.port, seq, c.rcv_nxt, length, flags, select_window(t, c), urgent);
+  frame->length = c.headers.length + length;
+  bool offload = t.core.of(*c.hop).tx_checksum;
+  PartSum sum(pseudo_sum(c.headers, length + n));
+  if (!offload) sum.add(header, length);
+  if (n > 0 && !put_payload(t, c, frame, seq, n, offload, sum)) {
+    FramePool::release(frame);
+    return false;
+  }
+  frame->checksum_offload = offload;
+  store_checksum(header + 16, offload ? fold_sum(sum.sum()) : finish_sum(sum.sum()));
+  note_ack_sent(c);
+  ++c.segments_out;
+  t.core.transmit(frame, *c.hop);
+  return true;
+}
+
+/// A segment without payload and without a connection's state.
+struct Bare {
+  const Endpoint& local;
+  const Endpoint& remote;
+  uint32_t seq, ack;
+  uint8_t flags;
+  uint16_t window;
+  std::span<const uint8_t> options;
+};
+
+static void send_bare(TcpContext& t, Hop& hop, uint8_t tos, uint8_t ttl, const Bare& b) {
+  Packet* frame = t.core.new_frame();
+  if (!frame) return;
+  HeaderTemplate headers;
+  t.core.make_template(hop, b.local.address, b.remote.address, Protocol::kTcp, tos, ttl, headers);
+  uint8_t* header = frame->data() + headers.length;
+  uint32_t length = kHeader + static_cast<uint32_t>(b.options.size());
+  put_headers(frame->data(), headers, length, 0);
+  std::copy(b.options.begin(), b.options.end(), header + kHeader);
+  put_tcp_header(header, b.local.port, b.remote.port, b.seq, b.ack, length, b.flags, b.window, 0);
+  store_checksum(header + 16, finish_sum(add_sums(pseudo_sum(headers, length), sum_bytes(header, length))));
+  frame->length = headers.length + length;
+  t.core.transmit(frame, hop);
+}
+
+// ---------------------------------------------------------------- segments without data
+
+void send_ack(TcpContext& t, TcpConn& c, Instant now) {
+  if (!send_segment(t, c, c.snd_nxt, 0, 0, now)) {
+    c.ack_now = true;  // no frame: again with the next flush
+    return;
+  }
+  if (c.quick_acks > 0) --c.quick_acks;
+}
+
+/// RFC 9293 section 3.8.4 and 3.8.6.1: a segment below the window, which the peer has to answer.
+void send_probe(TcpContext& t, TcpConn& c, Instant now) {
+  send_segment(t, c, c.snd_una - 1, 0, 0, now);
+}
+
+void send_reset(TcpContext& t, TcpConn& c, Instant now) {
+  t.count(Counter::tcp_resets_sent);
+  uint8_t flags = kRst;
+  if (c.tcp_state == TcpState::kSynSent) return;
+  send_segment(t, c, c.snd_nxt, 0, flags, now);
+}
+
+void answer_reset(TcpContext& t, const TcpSegmentInfo& s) {
+  if (s.remote.address.is_multicast() || s.local.address.is_multicast()) return;
+  Way way = t.core.route_back(s.interface, s.remote.address, s.source_mac);
+  if (!way.hop) return;
+  t.count(Counter::tcp_resets_sent);
+  uint32_t length = s.payload_length + ((s.flags & kSyn) ? 1 : 0) + ((s.flags & kFin) ? 1 : 0);
+  if (s.flags & kAck)
+    send_bare(t, *way.hop, 0, 64, {s.local, s.remote, s.ack, 0, kRst, 0, {}});
+  else
+    send_bare(t, *way.hop, 0, 64, {s.local, s.remote, 0, s.seq + length, kRst | kAck, 0, {}});
+}
+
+void answer_time_wait(TcpContext& t, const TcpTimeWait& w, Instant now) {
+  std::array<uint8_t, option::kTimestampsLength> options;
+  uint32_t n = w.timestamps ? put_timestamps(options.data(), timestamp_clock(now) + w.ts_offset, w.ts_recent) : 0;
+  send_bare(t, *w.hop, w.tos, w.ttl, {w.local, w.remote, w.snd_nxt, w.rcv_nxt, kAck, w.window, {options.data(), n}});
+}
+
+void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
+  SynOptions o;
+  o.mss = advertised_mss(c);
+  o.sack_permitted = c.sack_ok;
+  o.timestamps = c.timestamps_ok;
+  o.has_wscale = c.wscale_ok;
+  o.wscale = c.rcv_wscale;
+  o.tsval = timestamp_clock(now) + c.ts_offset;
+  o.tsecr = ack ? c.ts_recent : 0;
+  std::array<uint8_t, 24> options;
+  uint32_t n = put_syn_options(options.data(), o);
+  uint32_t window = ack ? c.rcv_edge - c.rcv_nxt : c.rcv_edge;
+  uint8_t flags = ack ? kSyn | kAck : uint8_t{kSyn};
+  if (c.retransmits == 0) c.last_sent = now;
+  ++c.segments_out;
+  send_bare(t, *c.hop, c.settings.tos, c.settings.ttl,
+            {c.local, c.remote, c.iss, ack ? c.rcv_nxt : 0, flags, static_cast<uint16_t>(std::min(window, 65535u)), {options.data(), n}});
+  if (ack) note_ack_sent(c);
+}
+
+// ---------------------------------------------------------------- data
+
+/// Payload bytes of the next segment: the MSS less the SACK blocks it will carry.
+uint32_t segment_size(const TcpConn& c) {
+  uint32_t blocks = c.sack_count == 0 && !c.dsack_due ? 0 : sack_length(c);
+  return c.snd_mss - blocks;  // snd_mss is at least 76, blocks at most 36
+}
+
+static void note_data_sent(TcpConn& c, uint32_t n, Instant now) {
+  ++c.data_segments_out;
+  c.bytes_sent += n;
+  c.last_sent = now;
+  // An answer soon after a question: from now on ACKs ride on answers.
+  if (now - c.last_received < 40ms) c.pingpong = true;
+  if (c.recovery == Recovery::kFast) c.prr_out += n;
+}
+
+bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
+  if (!c.sent.reserve_one()) return false;
+  uint32_t seq = c.snd_nxt, end = c.send_queue.end();
+  bool last = seq + n == end;
+  bool window_for_fin = c.snd_wnd > seq - c.snd_una + n;
+  bool fin = last && c.fin_queued && !c.fin_sent && window_for_fin;
+  uint8_t flags = static_cast<uint8_t>((last && n > 0 ? kPsh : 0) | (fin ? kFin : 0));
+  if (c.sent.empty()) {
+    if (now - c.last_sent > c.rto) c.cwnd = std::min(c.cwnd, initial_window(c.snd_mss));  // RFC 5681 section 4.1
+    c.stuck_since = now;
+  }
+  if (!send_segment(t, c, seq, n, flags, now)) return false;
+  SentSegment s;
+  s.begin = seq;
+  s.end = seq + n + (fin ? 1 : 0);
+  s.sent_us = microseconds(now) & 0xffffffffffff;
+  s.fin = fin;
+  bool first = c.sent.empty();
+  c.sent.push_back(s);
+  c.snd_nxt = s.end;
+  if (fin) c.fin_sent = true;
+  if (n < c.snd_mss) c.snd_small = s.end;
+  c.tx_bytes += n;
+  note_data_sent(c, n, now);
+  if (first || c.deadlines[kTimerRetransmit] == kNever || c.retransmit_mode == RetransmitMode::kTailProbe ||
+      c.retransmit_mode == RetransmitMode::kProbe)
+    restart_retransmit(t, c, now);
+  return true;
+}
+
+bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
+  uint32_t room = segment_size(c);
+  if (c.sent[i].length() - c.sent[i].fin > room) {  // the MSS went down, or SACK blocks need room
+    if (!c.sent.reserve_one()) return false;
+    if (c.sent[i].sacked) ++c.sacked_segments;
+    c.sent.split(i, c.sent[i].begin + room);
+  }
+  SentSegment& s = c.sent[i];
+  uint32_t n = s.length() - s.fin;
+  uint8_t flags = static_cast<uint8_t>((s.fin ? kFin : 0) | (s.begin + n == c.send_queue.end() && n > 0 ? kPsh : 0));
+  if (!send_segment(t, c, s.begin, n, flags, now)) return false;
+  t.count(Counter::tcp_retransmits);
+  ++c.total_retransmits;
+  c.bytes_retransmitted += n;
+  s.sent_us = microseconds(now) & 0xffffffffffff;
+  s.ever_resent = 1;
+  if (s.lost && !s.resent) {
+    s.resent = 1;
+    c.resent_bytes += s.length();
+  }
+  if (c.undo_retransmits >= 0) {
+    ++c.undo_retransmits;
+    if (c.undo_timestamp == 0) c.undo_timestamp = (timestamp_clock(now) + c.ts_offset) | 1;
+  }
+  note_data_sent(c, n, now);
+  return true;
+}
+
+enum class Blocked : uint8_t { kNothing, kCongestion, kWindow, kHeld, kFrames };
+
+static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
+  for (uint32_t i = 0; i < c.sent.size() && c.lost_bytes > c.resent_bytes; ++i) {
+    if (!c.sent[i].lost || c.sent[i].resent) continue;
+    uint32_t pipe = c.pipe();
+    if (pipe > 0 && pipe + std::min<uint32_t>(c.sent[i].length(), c.snd_mss) > c.cwnd) return Blocked::kCongestion;
+    if (!retransmit(t, c, i, now)) return Blocked::kFrames;
+    if (i == 0) restart_retransmit(t, c, now);
+  }
+  return Blocked::kNothing;
+}
+
+/// Whether a last partial segment waits: Nagle as Minshall amended it, TCP_CORK, MSG_MORE.
+static bool held_back(const TcpConn& c) {
+  if (c.fin_queued || c.push) return false;
+  if (c.settings.cork || c.more) return true;
+  if (c.settings.nodelay) return false;
+  return seq_gt(c.snd_small, c.snd_una) && c.snd_nxt != c.snd_una;
+}
+
+static Blocked send_unsent(TcpContext& t, TcpConn& c, Instant now) {
+  while (true) {
+    uint32_t data = unsent(c);
+    bool fin = c.fin_queued && !c.fin_sent;
+    if (data == 0 && !fin) return Blocked::kNothing;
+    uint32_t used = c.snd_nxt - c.snd_una;
+    uint32_t window = c.snd_wnd > used ? c.snd_wnd - used : 0;
+    uint32_t size = segment_size(c);
+    uint32_t n = std::min({data, window, size});
+    if (n == 0 && (data > 0 || window == 0)) return Blocked::kWindow;
+    uint32_t pipe = c.pipe();
+    if (pipe > 0 && pipe + n > c.cwnd) return Blocked::kCongestion;
+    if (n < size && n > 0) {
+      if (n == data) {
+        if (held_back(c)) return Blocked::kHeld;
+      } else if (n < c.max_window / 2) {
+        return Blocked::kWindow;  // sender's silly window avoidance (RFC 9293 section 3.8.6.2.1)
+      }
+    }
+    if (t.core.tx_full(*c.hop)) return Blocked::kFrames;
+    if (!send_new(t, c, n, now)) return Blocked::kFrames;
+  }
+}
+
+static bool sends_data(TcpState s) {
+  return s == TcpState::kEstablished || s == TcpState::kCloseWait || s == TcpState::kFinWait1 || s == TcpState::kClosing ||
+         s == TcpState::kLastAck;
+}
+
+void output(TcpContext& t, TcpConn& c, Instant now) {
+  if (c.handshake_due) return send_handshake(t, c, now);
+  if (c.tcp_state == TcpState::kClosed || c.tcp_state == TcpState::kSynSent || c.tcp_state == TcpState::kSynReceived) return;
+  Blocked blocked = Blocked::kNothing;
+  if (sends_data(c.tcp_state)) {
+    if (c.lost_bytes > c.resent_bytes) blocked = send_lost(t, c, now);
+    if (blocked == Blocked::kNothing) blocked = send_unsent(t, c, now);
+    c.cwnd_limited = blocked == Blocked::kCongestion;
+    if (blocked == Blocked::kNothing) c.push = false;
+    if (c.sent.empty() && blocked == Blocked::kWindow) start_probe(t, c, now);
+    if (blocked == Blocked::kHeld && (c.settings.cork || c.more) && c.deadlines[kTimerCork] == kNever)
+      set_timer(t, c, kTimerCork, now + kCorkTime);
+  }
+  if (c.ack_now) send_ack(t, c, now);
+  if (blocked == Blocked::kFrames || c.ack_now) {  // when the port has taken some
+    t.stalled_until = std::min(t.stalled_until, now + 1ms);
+    want_output(t, c);
+  }
+}
+
+// ---------------------------------------------------------------- who has something to send
+
+void want_output(TcpContext& t, TcpConn& c) {
+  if (c.pending) return;
+  c.pending = true;
+  c.pending_next = nullptr;
+  c.pending_prev = t.pending_tail;
+  (t.pending_tail ? t.pending_tail->pending_next : t.pending_head) = &c;
+  t.pending_tail = &c;
+}
+
+void unlist_pending(TcpContext& t, TcpConn& c) {
+  if (!c.pending) return;
+  (c.pending_prev ? c.pending_prev->pending_next : t.pending_head) = c.pending_next;
+  (c.pending_next ? c.pending_next->pending_prev : t.pending_tail) = c.pending_prev;
+  c.pending_next = c.pending_prev = nullptr;
+  c.pending = false;
+}
+
+/// RFC 9293 section 3.8.6.3 and RFC 5681 section 4.2, with Linux' quick ACKs at the start.
+void owe_ack(TcpContext& t, TcpConn& c, bool now_please, Instant now) {
+  bool quick = (c.quick_acks > 0 || c.settings.quickack) && !c.pingpong;
+  if (now_please || quick || c.rcv_nxt - c.rcv_wup > c.rcv_mss || c.out_of_order) {
+    c.ack_now = true;
+    want_output(t, c);
+  } else if (c.deadlines[kTimerAck] == kNever) {
+    set_timer(t, c, kTimerAck, now + t.core.config.delayed_ack);
+  }
+}
+
+}  // namespace accel::tcp

@@ -1,0 +1,192 @@
+// The table of tuples, and how connections begin and end.
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+uint64_t hash_of(const TcpContext& t, const Endpoint& local, const Endpoint& remote) {
+  return hash_tuple(local, remote, t.core.config.secret[0]);
+}
+
+TcpEntry* find(const TcpContext& t, uint64_t hash, const Endpoint& local, const Endpoint& remote) {
+  for (TcpEntry* e = t.buckets[hash & (t.buckets.size() - 1)]; e; e = e->hash_next)
+    if (e->hash == hash && e->local == local && e->remote == remote) return e;
+  return nullptr;
+}
+
+static void grow(TcpContext& t) {
+  std::vector<TcpEntry*> bigger(t.buckets.size() * 2);
+  for (TcpEntry* e : t.buckets)
+    while (e) {
+      TcpEntry* next = e->hash_next;
+      TcpEntry*& head = bigger[e->hash & (bigger.size() - 1)];
+      e->hash_next = head;
+      head = e;
+      e = next;
+    }
+  t.buckets = std::move(bigger);
+}
+
+void insert(TcpContext& t, TcpEntry& e) {
+  if (t.entries >= t.buckets.size()) grow(t);
+  e.hash = hash_of(t, e.local, e.remote);
+  TcpEntry*& head = t.buckets[e.hash & (t.buckets.size() - 1)];
+  e.hash_next = head;
+  head = &e;
+  e.hashed = true;
+  ++t.entries;
+  ++t.ports[e.local.port];
+}
+
+void remove(TcpContext& t, TcpEntry& e) {
+  if (!e.hashed) return;
+  TcpEntry** at = &t.buckets[e.hash & (t.buckets.size() - 1)];
+  while (*at != &e) at = &(*at)->hash_next;
+  *at = e.hash_next;
+  e.hash_next = nullptr;
+  e.hashed = false;
+  --t.entries;
+  auto port = t.ports.find(e.local.port);
+  if (port != t.ports.end() && --port->second == 0) t.ports.erase(port);
+}
+
+TcpConn* create(TcpContext& t) {
+  if (t.connections >= t.core.config.max_connections) return nullptr;
+  auto* c = new (std::nothrow) TcpConn;
+  if (!c) return nullptr;
+  ++t.connections;
+  c->all_next = t.all_head;
+  if (t.all_head) t.all_head->all_prev = c;
+  t.all_head = c;
+  return c;
+}
+
+void announce_closed(TcpContext& t, const TcpEntry& e, InterfaceId interface) {
+  t.core.flow_changes.push_back({{Protocol::kTcp, e.local, e.remote}, interface, false});
+}
+
+static void detach(TcpContext& t, TcpConn& c) {
+  clear_timers(t, c);
+  unlist_pending(t, c);
+  unlink_embryo(c);
+  remove(t, c);
+  c.handshake_due = c.ack_now = false;
+}
+
+void destroy(TcpContext& t, TcpConn& c) {
+  if (c.hashed) announce_closed(t, c, c.interface);
+  detach(t, c);
+  t.core.unlist(c);
+  c.owner = nullptr;
+  if (&c == t.current) {
+    c.tcp_state = TcpState::kClosed;
+    c.deferred_free = true;
+    return;
+  }
+  purge_send(t, c);
+  purge_receive(t, c);
+  if (c.all_prev)
+    c.all_prev->all_next = c.all_next;
+  else
+    t.all_head = c.all_next;
+  if (c.all_next) c.all_next->all_prev = c.all_prev;
+  --t.connections;
+  delete &c;
+}
+
+void finish(TcpContext& t, TcpConn& c) {
+  if (c.hashed) announce_closed(t, c, c.interface);
+  detach(t, c);
+  purge_send(t, c);
+  c.tcp_state = TcpState::kClosed;
+  c.read_shut = true;
+  c.fin_queued = true;
+  if (!c.held && !c.queued) {
+    destroy(t, c);
+    return;
+  }
+  t.core.mark_ready(c, kReadable | kWritable | kReadClosed | kHangUp | (c.error ? kError : 0u));
+}
+
+void fail(TcpContext& t, TcpConn& c, int error) {
+  c.error = error;
+  finish(t, c);
+}
+
+void enter_time_wait(TcpContext& t, TcpConn& c, Instant now) {
+  // Like Linux' tcp_time_wait(): too many of them, or no memory, and the tuple is simply free.
+  TcpTimeWait* w = t.time_waits < t.core.config.max_connections ? new (std::nothrow) TcpTimeWait : nullptr;
+  if (w) {
+    w->kind = TcpEntry::Kind::kTimeWait;
+    w->local = c.local;
+    w->remote = c.remote;
+    w->hop = c.hop;
+    w->interface = c.interface;
+    w->timestamps = c.timestamps_ok;
+    w->tos = c.settings.tos;
+    w->ttl = c.settings.ttl;
+    w->snd_nxt = c.snd_nxt;
+    w->rcv_nxt = c.rcv_nxt;
+    uint32_t window = std::min<uint32_t>((c.rcv_edge - c.rcv_nxt) >> c.rcv_wscale, 65535);
+    w->window = static_cast<uint16_t>(window);
+    w->ts_recent = c.ts_recent;
+    w->ts_offset = c.ts_offset;
+    w->entered = now;
+    w->deadline = now + t.core.config.time_wait;
+    if (c.ack_now) answer_time_wait(t, *w, now);
+    remove(t, c);
+    insert(t, *w);
+    ++t.time_waits;
+    t.wheel.arm(w->timer, w->deadline);
+  } else if (c.ack_now) {
+    send_ack(t, c, now);
+  }
+  c.ack_now = false;
+  finish(t, c);
+}
+
+void destroy_time_wait(TcpContext& t, TcpTimeWait& w, bool announce) {
+  t.wheel.cancel(w.timer);
+  if (announce) announce_closed(t, w, w.interface);
+  remove(t, w);
+  --t.time_waits;
+  delete &w;
+}
+
+Packet* heap_packet(uint32_t capacity) {
+  void* memory = ::operator new(sizeof(Packet) + capacity, std::nothrow);
+  if (!memory) return nullptr;
+  auto* p = new (memory) Packet;
+  p->buffer = reinterpret_cast<uint8_t*>(p + 1);
+  p->capacity = capacity;
+  return p;
+}
+
+void release_packet(Packet* p) {
+  if (p->pool)
+    FramePool::release(p);
+  else
+    ::operator delete(p);
+}
+
+void purge_receive(TcpContext& t, TcpConn& c) {
+  while (Packet* p = c.receive_queue.pop_front()) release_packet(p);
+  while (Packet* p = c.out_of_order) {
+    c.out_of_order = p->next;
+    release_packet(p);
+  }
+  t.core.buffered -= c.unread() + c.out_of_order_bytes;
+  c.copied_seq = c.rcv_nxt - (c.fin_received ? 1 : 0);
+  c.out_of_order_last = nullptr;
+  c.out_of_order_bytes = c.out_of_order_memory = c.receive_held = 0;
+}
+
+void purge_send(TcpContext& t, TcpConn& c) {
+  t.core.buffered -= c.send_queue.size();
+  c.send_queue.clear(t.chunks);
+  c.sent.reset();
+  c.sacked_bytes = c.sacked_segments = c.lost_bytes = c.resent_bytes = 0;
+}
+
+}  // namespace accel::tcp

@@ -1,0 +1,481 @@
+// TcpLayer: passes, and the calls of the layer above.
+#include "stack/tcp/tcp.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+
+namespace accel {
+
+using namespace tcp;
+
+TcpLayer::TcpLayer(StackCore& core) : context_(std::make_unique<TcpContext>(core)) {}
+
+TcpLayer::~TcpLayer() {
+  TcpContext& t = *context_;
+  while (t.all_head) destroy(t, *t.all_head);
+  for (TcpEntry*& head : t.buckets)
+    while (TcpEntry* e = head) destroy_time_wait(t, static_cast<TcpTimeWait&>(*e), false);
+  for (auto& [port, group] : t.listeners)
+    for (TcpListener* l : group) {
+      t.core.unlist(*l);
+      delete l;
+    }
+}
+
+void TcpLayer::on_segment(Packet* frame, const TcpSegmentInfo& segment, Instant now) {
+  tcp::on_segment(*context_, frame, segment, now);
+}
+
+bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint32_t seq, int error, bool hard, uint32_t mtu,
+                             Instant now) {
+  TcpContext& t = *context_;
+  TcpEntry* e = find(t, hash_of(t, local, remote), local, remote);
+  if (!e || e->kind != TcpEntry::Kind::kConn) return false;
+  auto& c = static_cast<TcpConn&>(*e);
+  // RFC 5927 section 4: only about what is in flight.
+  uint32_t oldest = c.synchronized() ? c.snd_una : c.iss;
+  if (seq_lt(seq, oldest) || seq_gt(seq, c.snd_nxt)) return false;
+  Working working(t, c);
+  if (mtu != 0) {
+    uint32_t least = c.local.address.is_v4() ? 552 : 1280;  // ip_no_pmtu_disc's min_pmtu; RFC 8200
+    mtu = std::max(mtu, least);
+    if (mtu >= c.mtu) return true;
+    c.mtu = mtu;
+    refresh_mss(c);
+    if (!c.synchronized()) return true;
+    for (uint32_t i = 0; i < c.sent.size(); ++i) {  // what was too big is gone; no sign of congestion (RFC 1191 section 6.4)
+      SentSegment& s = c.sent[i];
+      if (s.sacked || s.lost || s.length() <= c.snd_mss) continue;
+      s.lost = 1;
+      c.lost_bytes += s.length();
+    }
+    c.cwnd = std::max(c.cwnd, uint32_t{c.snd_mss});
+    want_output(t, c);
+    return true;
+  }
+  bool opening = c.tcp_state == TcpState::kSynSent || (c.tcp_state == TcpState::kSynReceived && c.active);
+  if (opening && hard) {
+    fail(t, c, error);
+  } else {
+    c.soft_error = error;  // RFC 5461: what to say if it times out
+  }
+  (void)now;
+  return true;
+}
+
+void TcpLayer::on_deadlines(Instant now) {
+  TcpContext& t = *context_;
+  t.wheel.advance(now, [&](TimerNode& node) { on_timer(t, node, now); });
+}
+
+Instant TcpLayer::next_deadline() const {
+  return std::min(context_->wheel.next(), context_->pending_head ? context_->stalled_until : kNever);
+}
+
+void TcpLayer::flush(Instant now) {
+  TcpContext& t = *context_;
+  if (!t.pending_head) return;
+  TcpConn* last = t.pending_tail;  // what gets listed again meanwhile waits for the next flush
+  t.stalled_until = kNever;
+  bool more = true;
+  while (more && t.pending_head) {
+    TcpConn& c = *t.pending_head;
+    more = &c != last;
+    unlist_pending(t, c);
+    Working working(t, c);
+    output(t, c, now);
+  }
+}
+
+// ---------------------------------------------------------------- sending
+
+static uint32_t send_limit(const TcpContext& t, const TcpConn& c) {
+  return c.settings.send_buffer ? c.settings.send_buffer : t.core.config.send_buffer;
+}
+
+/// sk_stream_memory_free()
+static uint32_t send_room(const TcpContext& t, const TcpConn& c) {
+  uint32_t limit = send_limit(t, c), used = c.send_queue.size();
+  if (used >= limit || unsent(c) >= c.settings.notsent_low_water) return 0;
+  if (t.core.buffered >= t.core.config.max_buffered && used > 0) return 0;
+  return limit - used;
+}
+
+Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more, bool urgent, Instant now) {
+  TcpContext& t = *context_;
+  if (c.error || c.fin_queued) {
+    int error = take_error(c);
+    return err(error ? error : EPIPE);
+  }
+  if (c.tcp_state == TcpState::kSynSent || c.tcp_state == TcpState::kSynReceived) {
+    c.no_space = true;
+    return err(EAGAIN);
+  }
+  uint32_t room = send_room(t, c);
+  size_t done = 0, wanted = 0;
+  for (const iovec& v : data) {
+    wanted += v.iov_len;
+    if (done + v.iov_len > wanted || room == 0) continue;
+    auto n = static_cast<uint32_t>(std::min<size_t>(v.iov_len, room));
+    uint32_t copied = c.send_queue.append(t.chunks, static_cast<const uint8_t*>(v.iov_base), n);
+    done += copied;
+    room = copied < n ? 0 : room - copied;
+  }
+  t.core.buffered += done;
+  if (done < wanted) c.no_space = true;
+  if (done == 0) {
+    if (wanted == 0) return size_t{0};
+    return err(EAGAIN);
+  }
+  c.more = more;
+  if (!more && !c.settings.cork) clear_timer(c, kTimerCork);
+  if (urgent && done == wanted) {
+    c.snd_up = c.send_queue.end();
+    c.urgent_out = c.push = true;
+  }
+  Working working(t, c);
+  output(t, c, now);
+  return done;
+}
+
+// ---------------------------------------------------------------- receiving
+
+/// Calls visit(pointer, length) for [offset, offset + n) of the receive queue.
+template <class Visit>
+static void walk_received(const TcpConn& c, size_t offset, size_t n, Visit&& visit) {
+  for (const Packet* p = c.receive_queue.front(); p && n > 0; p = p->next) {
+    if (offset >= p->length) {
+      offset -= p->length;
+      continue;
+    }
+    size_t part = std::min<size_t>(n, p->length - offset);
+    visit(p->data() + offset, part);
+    n -= part;
+    offset = 0;
+  }
+}
+
+static void consume(TcpContext& t, TcpConn& c, size_t n) {
+  c.copied_seq += static_cast<uint32_t>(n);
+  t.core.buffered -= n;
+  while (n > 0) {
+    Packet* p = c.receive_queue.front();
+    auto part = static_cast<uint32_t>(std::min<size_t>(n, p->length));
+    p->trim_front(part);
+    p->seq += part;
+    n -= part;
+    if (p->length > 0) break;
+    c.receive_queue.pop_front();
+    if (p->pool) --c.receive_held;
+    release_packet(p);
+  }
+  if (c.urgent_in && seq_gt(c.copied_seq, c.urgent_seq)) c.urgent_in = c.urgent_valid = false;
+}
+
+/// Linux' tcp_cleanup_rbuf(): the application has read; tell the peer when that opens the window, or when an ACK waits.
+static void after_read(TcpContext& t, TcpConn& c, Instant now) {
+  if (!c.synchronized() || c.fin_received) return;
+  uint32_t window = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
+  bool owed = c.rcv_nxt != c.rcv_wup;
+  bool ack = owed && (c.rcv_nxt - c.rcv_wup > c.rcv_mss || (c.unread() == 0 && c.pushed && !c.pingpong));
+  if (!ack) {
+    uint32_t space = receive_space(t, c);
+    ack = space >= 2 * window && space >= window + receive_step(t, c);
+  }
+  if (!ack) return;
+  c.ack_now = true;
+  want_output(t, c);
+  (void)now;
+}
+
+static Result<size_t> nothing_to_read(TcpLayer& layer, TcpConn& c) {
+  if (c.fin_received) return size_t{0};
+  if (int error = layer.take_error(c)) return err(error);
+  if (c.read_shut) return size_t{0};
+  if (c.tcp_state == TcpState::kClosed) return err(ENOTCONN);
+  return err(EAGAIN);
+}
+
+/// How many bytes from `offset` on may be read in one go, skipping an urgent byte that lies right there (`skip`).
+static uint32_t readable_run(const TcpConn& c, uint32_t offset, bool first, uint32_t& skip) {
+  skip = 0;
+  uint32_t available = c.unread() > offset ? c.unread() - offset : 0;
+  if (!c.urgent_in || available == 0) return available;
+  uint32_t to_mark = c.urgent_seq - (c.copied_seq + offset);
+  if (to_mark >= available) return available;
+  if (to_mark > 0) return to_mark;
+  if (!first) return 0;  // a read stops at the mark
+  if (!c.settings.oob_inline) skip = 1;
+  return available - skip;
+}
+
+Result<size_t> TcpLayer::receive(TcpConn& c, std::span<const iovec> into, bool peek, size_t peek_offset, Instant now) {
+  TcpContext& t = *context_;
+  size_t done = 0;
+  auto offset = static_cast<uint32_t>(std::min<size_t>(peek ? peek_offset : 0, c.unread()));
+  uint32_t skip = 0;
+  uint32_t run = readable_run(c, offset, true, skip);
+  if (run == 0 && skip == 0) return nothing_to_read(*this, c);
+  if (skip && !peek)
+    consume(t, c, 1);
+  else
+    offset += skip;
+  if (run == 0) return nothing_to_read(*this, c);
+  for (const iovec& v : into) {
+    size_t n = std::min<size_t>(v.iov_len, run - done);
+    auto* to = static_cast<uint8_t*>(v.iov_base);
+    walk_received(c, offset, n, [&](const uint8_t* p, size_t part) {
+      std::memcpy(to, p, part);
+      to += part;
+    });
+    done += n;
+    if (peek)
+      offset += static_cast<uint32_t>(n);
+    else
+      consume(t, c, n);
+    if (done == run) break;
+  }
+  if (!peek) after_read(t, c, now);
+  return done;
+}
+
+Result<size_t> TcpLayer::discard(TcpConn& c, size_t n, Instant now) {
+  TcpContext& t = *context_;
+  uint32_t skip = 0;
+  uint32_t run = readable_run(c, 0, true, skip);
+  if (skip) consume(t, c, 1);
+  if (run == 0) return nothing_to_read(*this, c);
+  n = std::min<size_t>(n, run);
+  consume(t, c, n);
+  after_read(t, c, now);
+  return n;
+}
+
+Result<size_t> TcpLayer::receive_urgent(TcpConn& c, uint8_t* byte, bool peek) {
+  if (c.settings.oob_inline || !c.urgent_in) return err(EINVAL);
+  if (!c.urgent_valid) {
+    if (c.tcp_state == TcpState::kClosed || c.read_shut) return size_t{0};
+    return err(EAGAIN);
+  }
+  *byte = c.urgent_byte;
+  if (!peek) c.urgent_valid = false;
+  return size_t{1};
+}
+
+bool TcpLayer::at_mark(const TcpConn& c) const { return c.urgent_in && c.urgent_seq == c.copied_seq; }
+
+// ---------------------------------------------------------------- closing
+
+/// Linux' tcp_close_state(): true when a FIN is to be sent.
+static bool begin_close(TcpConn& c) {
+  switch (c.tcp_state) {
+    case TcpState::kSynReceived:
+    case TcpState::kEstablished: c.tcp_state = TcpState::kFinWait1; break;
+    case TcpState::kCloseWait: c.tcp_state = TcpState::kLastAck; break;
+    default: return false;
+  }
+  c.fin_queued = true;
+  c.more = false;
+  return true;
+}
+
+Result<void> TcpLayer::shutdown(TcpConn& c, int how, Instant now) {
+  TcpContext& t = *context_;
+  if (c.tcp_state == TcpState::kClosed) return err(ENOTCONN);
+  Working working(t, c);
+  if (c.tcp_state == TcpState::kSynSent) {
+    fail(t, c, ECONNRESET);  // inet_shutdown() disconnects
+    return {};
+  }
+  if (how == SHUT_RD || how == SHUT_RDWR) c.read_shut = true;
+  if (how == SHUT_WR || how == SHUT_RDWR) {
+    if (c.tcp_state == TcpState::kSynReceived)
+      c.fin_queued = true;  // leaves when the handshake is through
+    else if (begin_close(c))
+      output(t, c, now);
+  }
+  uint32_t edges = (c.read_shut ? kReadable | kReadClosed : 0u) | (c.fin_queued ? kWritable : 0u);
+  if (c.read_shut && c.fin_queued) edges |= kHangUp;
+  t.core.mark_ready(c, edges);
+  return {};
+}
+
+void TcpLayer::close(TcpConn* conn, bool abort, Instant now) {
+  TcpContext& t = *context_;
+  TcpConn& c = *conn;
+  t.core.unlist(c);
+  c.owner = nullptr;
+  c.held = false;
+  c.edges = 0;
+  bool unread = c.unread() > 0;
+  Working working(t, c);
+  if (c.tcp_state == TcpState::kClosed) return destroy(t, c);
+  if (c.tcp_state == TcpState::kSynSent) return finish(t, c);
+  bool reset = unread || (abort && c.tcp_state != TcpState::kClosing && c.tcp_state != TcpState::kLastAck);
+  if (reset || abort) {
+    if (reset) send_reset(t, c, now);
+    return finish(t, c);
+  }
+  c.read_shut = true;
+  clear_timer(c, kTimerKeepalive);
+  if (c.tcp_state == TcpState::kSynReceived) {
+    if (!c.active) {
+      send_reset(t, c, now);
+      return finish(t, c);
+    }
+    c.fin_queued = true;
+    return;
+  }
+  if (begin_close(c))
+    output(t, c, now);
+  else if (c.tcp_state == TcpState::kFinWait2)
+    c.settings.fin_wait2.count() < 0 ? finish(t, c) : set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
+}
+
+// ---------------------------------------------------------------- asking
+
+/// Linux' tcp_poll().
+uint32_t TcpLayer::readiness(const TcpConn& c) const {
+  const TcpContext& t = *context_;
+  uint32_t ready = 0;
+  bool closed = c.tcp_state == TcpState::kClosed;
+  if (closed || (c.read_shut && c.fin_queued)) ready |= kHangUp;
+  if (c.read_shut) ready |= kReadable | kReadClosed;
+  if (c.tcp_state != TcpState::kSynSent && c.tcp_state != TcpState::kSynReceived) {
+    uint32_t target = std::max(c.settings.receive_low_water, 1u), available = c.unread();
+    if (c.urgent_in && c.urgent_seq == c.copied_seq && !c.settings.oob_inline) ++target;
+    if (available >= target || (available > 0 && receive_space(t, c) == 0)) ready |= kReadable;
+    uint32_t limit = send_limit(t, c), used = c.send_queue.size();
+    bool low = unsent(c) < c.settings.notsent_low_water || unsent(c) == 0;
+    if (c.fin_queued || (used < limit && limit - used >= used / 2 && low))
+      ready |= kWritable;
+    else
+      c.no_space = true;
+    if (c.urgent_valid) ready |= kUrgent;
+  }
+  if (c.error) ready |= kError;
+  return ready;
+}
+
+int TcpLayer::take_error(TcpConn& c) { return std::exchange(c.error, 0); }
+int TcpLayer::peek_error(const TcpConn& c) const { return c.error; }
+TcpSettings& TcpLayer::settings(TcpConn& c) { return c.settings; }
+
+void TcpLayer::settings_changed(TcpConn& c, Instant now) {
+  TcpContext& t = *context_;
+  if (c.hop)
+    t.core.make_template(*c.hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos, c.settings.ttl, c.headers);
+  if (c.synchronized()) {
+    refresh_mss(c);
+    if (c.settings.keepalive && c.deadlines[kTimerKeepalive] == kNever) restart_keepalive(t, c, now);
+    if (c.settings.keepalive) {  // a shorter idle time counts from when the peer was last heard
+      Instant heard = std::max(c.last_received, c.last_ack_received);
+      if (c.keep_probes == 0) set_timer(t, c, kTimerKeepalive, std::max(heard + c.settings.keep_idle, now));
+    } else {
+      clear_timer(c, kTimerKeepalive);
+    }
+    if (c.settings.quickack) {
+      c.pingpong = false;
+      c.quick_acks = kQuickAcks;
+      if (c.rcv_nxt != c.rcv_wup) c.ack_now = true;
+    }
+    if (!c.settings.cork) clear_timer(c, kTimerCork);
+    if (c.settings.nodelay && !c.settings.cork && unsent(c) > 0) c.push = true;  // setting TCP_NODELAY pushes
+    Working working(t, c);
+    output(t, c, now);
+  }
+}
+
+TcpState TcpLayer::state(const TcpConn& c) const { return c.tcp_state; }
+Endpoint TcpLayer::local(const TcpConn& c) const { return c.local; }
+Endpoint TcpLayer::remote(const TcpConn& c) const { return c.remote; }
+InterfaceId TcpLayer::interface(const TcpConn& c) const { return c.interface; }
+
+/// Linux' tcp_inq(): up to the urgent mark.
+size_t TcpLayer::readable_bytes(const TcpConn& c) const {
+  if (!c.synchronized() && c.tcp_state != TcpState::kClosed) return 0;
+  if (!c.urgent_in || c.settings.oob_inline || !seq_lt(c.copied_seq, c.urgent_seq) || !seq_lt(c.urgent_seq, c.rcv_nxt))
+    return c.unread();
+  return c.urgent_seq - c.copied_seq;
+}
+
+size_t TcpLayer::unacked_bytes(const TcpConn& c) const { return c.send_queue.size(); }
+size_t TcpLayer::unsent_bytes(const TcpConn& c) const { return c.tcp_state == TcpState::kClosed ? 0 : unsent(c); }
+bool TcpLayer::all_acked(const TcpConn& c) const {
+  return c.tcp_state == TcpState::kClosed || (c.send_queue.size() == 0 && (!c.fin_queued || c.fin_acked));
+}
+
+size_t TcpLayer::lingering() const {
+  size_t n = 0;
+  for (const TcpConn* c = context_->all_head; c; c = c->all_next)
+    if (!c->held && !c->queued && c->fin_queued && !all_acked(*c)) ++n;
+  return n;
+}
+
+void TcpLayer::for_each(void (*visit)(TcpConn& conn, void* context), void* context) {
+  TcpConn* next = nullptr;
+  for (TcpConn* c = context_->all_head; c; c = next) {
+    next = c->all_next;
+    if (c->tcp_state != TcpState::kClosed) visit(*c, context);
+  }
+}
+
+bool TcpLayer::port_in_use(const IpAddress& local, uint16_t port) const {
+  const TcpContext& t = *context_;
+  if (t.listeners.contains(port)) return true;
+  if (!t.ports.contains(port)) return false;
+  if (local.is_any()) return true;
+  for (const TcpEntry* e : t.buckets)
+    for (; e; e = e->hash_next)
+      if (e->local.port == port && e->local.address == local) return true;
+  return false;
+}
+
+void TcpLayer::reroute(TcpConn& c, const Route& route) { set_way(*context_, c, *context_->core.hop(route), route.mtu); }
+
+TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
+  auto us = [](Duration d) { return static_cast<uint32_t>(d.count() / 1000); };
+  auto ms_since = [now](Instant i) { return static_cast<uint32_t>((now - i).count() / 1'000'000); };
+  TcpInfo i;
+  i.state = c.tcp_state;
+  i.backoff = c.backoff;
+  i.retransmits = static_cast<uint8_t>(std::min<uint16_t>(c.retransmits, 255));
+  i.snd_wscale = c.snd_wscale;
+  i.rcv_wscale = c.rcv_wscale;
+  i.timestamps = c.timestamps_ok;
+  i.sack = c.sack_ok;
+  i.rto_us = us(c.rto);
+  i.rtt_us = us(c.srtt);
+  i.rttvar_us = us(c.rttvar);
+  i.min_rtt_us = c.min_rtt == Duration::max() ? 0xffffffff : us(c.min_rtt);
+  i.snd_mss = c.snd_mss;
+  i.rcv_mss = c.rcv_mss;
+  i.pmtu = c.mtu;
+  uint32_t mss = std::max<uint32_t>(c.snd_mss, 1);
+  i.snd_cwnd_segments = std::max(1u, c.cwnd / mss);
+  i.snd_ssthresh_segments = c.ssthresh >= 0x7fffffff ? 0x7fffffff : c.ssthresh / mss;
+  i.unacked_segments = c.sent.size();
+  i.sacked_segments = c.sacked_segments;
+  i.lost_segments = (c.lost_bytes + mss - 1) / mss;
+  i.snd_wnd = c.snd_wnd;
+  i.rcv_wnd = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
+  i.total_retransmits = c.total_retransmits;
+  i.notsent_bytes = c.tcp_state == TcpState::kClosed ? 0 : unsent(c);
+  i.bytes_acked = c.bytes_acked;
+  i.bytes_received = c.rx_bytes;
+  i.bytes_sent = c.bytes_sent;
+  i.bytes_retransmitted = c.bytes_retransmitted;
+  i.segments_in = c.segments_in;
+  i.segments_out = c.segments_out;
+  i.data_segments_in = c.data_segments_in;
+  i.data_segments_out = c.data_segments_out;
+  i.last_data_sent_ms = ms_since(c.last_sent);
+  i.last_data_received_ms = ms_since(c.last_received);
+  i.last_ack_received_ms = ms_since(c.last_ack_received);
+  return i;
+}
+
+}  // namespace accel

@@ -1,0 +1,230 @@
+// What a connection does when time passes.
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+void set_timer(TcpContext& t, TcpConn& c, TcpTimer which, Instant when) {
+  c.deadlines[which] = when;
+  if (when >= c.armed_at) return;  // the node fires earlier anyway and looks then
+  c.armed_at = when;
+  t.wheel.arm(c.timer, when);
+}
+
+void clear_timers(TcpContext& t, TcpConn& c) {
+  c.deadlines.fill(kNever);
+  c.armed_at = kNever;
+  t.wheel.cancel(c.timer);
+}
+
+Duration backed_off(const TcpConn& c) {
+  Duration d = c.rto;
+  for (uint8_t i = 0; i < c.backoff && d < kMaxRto; ++i) d *= 2;
+  return std::min(d, kMaxRto);
+}
+
+void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
+  if (c.sent.empty()) {
+    if (c.retransmit_mode != RetransmitMode::kProbe) clear_timer(c, kTimerRetransmit);
+    return;
+  }
+  Duration rto = backed_off(c);
+  Instant timeout = now + rto;
+  c.retransmit_mode = RetransmitMode::kTimeout;
+  // RFC 8985 section 7.2: a probe two round trips after the last segment, where nothing tells of losses otherwise.
+  if (c.sack_ok && c.recovery == Recovery::kOpen && c.srtt.count() > 0 && c.sacked_bytes == 0 && !c.tail_probed &&
+      c.backoff == 0) {
+    Duration probe = 2 * c.srtt + (c.sent.size() == 1 ? t.core.config.min_rto : Duration{2ms});
+    if (probe < rto) {
+      c.retransmit_mode = RetransmitMode::kTailProbe;
+      timeout = now + probe;
+    }
+  }
+  set_timer(t, c, kTimerRetransmit, timeout);
+}
+
+void start_probe(TcpContext& t, TcpConn& c, Instant now) {
+  if (c.retransmit_mode == RetransmitMode::kProbe && c.deadlines[kTimerRetransmit] != kNever) return;
+  c.retransmit_mode = RetransmitMode::kProbe;
+  set_timer(t, c, kTimerRetransmit, now + backed_off(c));
+}
+
+void restart_keepalive(TcpContext& t, TcpConn& c, Instant now) {
+  c.keep_probes = 0;
+  if (c.settings.keepalive && c.synchronized())
+    set_timer(t, c, kTimerKeepalive, now + c.settings.keep_idle);
+  else
+    clear_timer(c, kTimerKeepalive);
+}
+
+/// True when the row of timeouts that began at stuck_since is too long: give up.
+static bool exhausted(TcpContext& t, TcpConn& c, Instant now) {
+  if (!c.held && c.retransmits >= kOrphanRetries) return true;
+  if (c.settings.user_timeout.count() > 0) return now - c.stuck_since >= c.settings.user_timeout;
+  if (c.retransmits < kRetries) return false;
+  // tcp_retries2 counts in time (Linux retransmits_timed_out()): what kRetries doublings from min_rto would take.
+  Duration limit{0}, step = t.core.config.min_rto;
+  for (uint32_t i = 0; i <= kRetries; ++i, step = std::min(step * 2, kMaxRto)) limit += step;
+  return now - c.stuck_since >= limit;
+}
+
+static int timeout_error(const TcpConn& c) { return c.soft_error ? c.soft_error : ETIMEDOUT; }
+
+static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
+  bool passive = c.tcp_state == TcpState::kSynReceived && !c.active;
+  uint32_t limit = passive ? kSynAckRetries : c.settings.syn_retries;
+  bool user_timeout = c.settings.user_timeout.count() > 0 && now - c.stuck_since >= c.settings.user_timeout;
+  if (c.retransmits >= limit || user_timeout) {
+    passive ? destroy(t, c) : fail(t, c, timeout_error(c));
+    return;
+  }
+  ++c.retransmits;
+  ++c.backoff;
+  // A peer whose ACK we ignored for TCP_DEFER_ACCEPT is asked again only once its time is over.
+  bool deferred = c.defer_acked && c.listener && now - c.stuck_since < c.listener->defer_accept;
+  if (!deferred) {
+    t.count(Counter::tcp_retransmits);
+    ++c.total_retransmits;
+    send_handshake(t, c, now);
+  } else {
+    set_timer(t, c, kTimerRetransmit, now + backed_off(c));
+  }
+}
+
+static void on_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
+  if (!c.sent.empty() || (c.send_queue.end() == c.snd_nxt && !(c.fin_queued && !c.fin_sent))) return;
+  if (c.probes_out == 0) c.stuck_since = now;
+  c.retransmits = c.probes_out;
+  if (c.probes_out > 0 && exhausted(t, c, now)) {
+    fail(t, c, timeout_error(c));
+    return;
+  }
+  ++c.probes_out;
+  if (c.backoff < 16) ++c.backoff;
+  uint32_t data = unsent(c);
+  uint32_t window = c.snd_wnd;
+  if (window > 0 && data > 0) {
+    send_new(t, c, std::min({data, window, segment_size(c)}), now);  // what sender's SWS avoidance held back
+  } else {
+    t.count(Counter::tcp_zero_window_probes);
+    send_probe(t, c, now);
+  }
+  if (!c.sent.empty()) return;
+  c.retransmit_mode = RetransmitMode::kProbe;
+  set_timer(t, c, kTimerRetransmit, now + backed_off(c));
+}
+
+/// RFC 8985 section 7.3.
+static void on_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
+  if (c.sent.empty()) return;
+  c.tail_probed = true;
+  c.tail_probe_end = 0;
+  uint32_t data = unsent(c);
+  uint32_t window = c.snd_una + c.snd_wnd - c.snd_nxt;  // negative where the window shrank
+  uint32_t n = std::min(data, segment_size(c));
+  if (data > 0 && static_cast<int32_t>(window) >= static_cast<int32_t>(n))
+    send_new(t, c, n, now);
+  else if (retransmit(t, c, c.sent.size() - 1, now))
+    c.tail_probe_end = c.snd_nxt;
+  restart_retransmit(t, c, now);
+}
+
+static void on_keepalive(TcpContext& t, TcpConn& c, Instant now) {
+  if (!c.settings.keepalive || !c.synchronized()) return;
+  if (!c.sent.empty() || c.send_queue.end() != c.snd_nxt - (c.fin_sent ? 1 : 0)) {
+    set_timer(t, c, kTimerKeepalive, now + c.settings.keep_idle);  // retransmission speaks for it
+    return;
+  }
+  Instant heard = std::max(c.last_received, c.last_ack_received);
+  Duration quiet = now - heard;
+  if (quiet < c.settings.keep_idle) {
+    c.keep_probes = 0;
+    set_timer(t, c, kTimerKeepalive, heard + c.settings.keep_idle);
+    return;
+  }
+  bool over = c.settings.user_timeout.count() > 0 ? quiet >= c.settings.user_timeout && c.keep_probes > 0
+                                                  : c.keep_probes >= c.settings.keep_count;
+  if (over) {
+    send_reset(t, c, now);
+    fail(t, c, timeout_error(c));
+    return;
+  }
+  ++c.keep_probes;
+  t.count(Counter::tcp_keepalives);
+  send_probe(t, c, now);
+  set_timer(t, c, kTimerKeepalive, now + c.settings.keep_interval);
+}
+
+static void on_retransmit_timer(TcpContext& t, TcpConn& c, Instant now) {
+  switch (c.retransmit_mode) {
+    case RetransmitMode::kHandshake: on_handshake_timer(t, c, now); break;
+    case RetransmitMode::kProbe: on_probe_timer(t, c, now); break;
+    case RetransmitMode::kTailProbe: on_tail_probe(t, c, now); break;
+    case RetransmitMode::kReorder:
+      restart_retransmit(t, c, now);
+      detect_lost(t, c, now);
+      want_output(t, c);
+      break;
+    case RetransmitMode::kTimeout: {
+      if (c.sent.empty()) break;
+      if (c.retransmits == 0) c.stuck_since = now - c.rto;
+      if (exhausted(t, c, now)) {
+        fail(t, c, timeout_error(c));
+        break;
+      }
+      ++c.retransmits;
+      on_retransmit_timeout(t, c, now);
+      break;
+    }
+  }
+}
+
+static void on_due(TcpContext& t, TcpConn& c, TcpTimer which, Instant now) {
+  switch (which) {
+    case kTimerRetransmit: on_retransmit_timer(t, c, now); break;
+    case kTimerAck:
+      c.pingpong = false;  // the reply that the ACK waited for did not come
+      c.ack_now = true;
+      want_output(t, c);
+      break;
+    case kTimerKeepalive: on_keepalive(t, c, now); break;
+    case kTimerCork:
+      c.more = false;
+      c.push = true;
+      want_output(t, c);
+      break;
+    case kTimerLinger:
+      if (c.tcp_state == TcpState::kFinWait2) finish(t, c);
+      break;
+    case kTimerCount: break;
+  }
+}
+
+void on_timer(TcpContext& t, TimerNode& node, Instant now) {
+  auto* entry = reinterpret_cast<TcpEntry*>(reinterpret_cast<uint8_t*>(&node) - offsetof(TcpEntry, timer));
+  if (entry->kind == TcpEntry::Kind::kTimeWait) {
+    auto& w = static_cast<TcpTimeWait&>(*entry);
+    if (w.deadline <= now)
+      destroy_time_wait(t, w, true);
+    else
+      t.wheel.arm(w.timer, w.deadline);
+    return;
+  }
+  auto& c = static_cast<TcpConn&>(*entry);
+  Working working(t, c);
+  c.armed_at = kNever;
+  for (uint8_t i = 0; i < kTimerCount; ++i) {
+    if (c.deadlines[i] > now) continue;
+    c.deadlines[i] = kNever;
+    on_due(t, c, static_cast<TcpTimer>(i), now);
+    if (c.deferred_free || c.tcp_state == TcpState::kClosed) return;
+  }
+  Instant earliest = *std::min_element(c.deadlines.begin(), c.deadlines.end());
+  if (earliest < c.armed_at) {
+    c.armed_at = earliest;
+    t.wheel.arm(c.timer, earliest);
+  }
+}
+
+}  // namespace accel::tcp
