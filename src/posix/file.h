@@ -82,7 +82,9 @@ class FdTable {
  public:
   /// True when calls on `fd` must come to posix. Any int, also negative.
   bool owns(int fd) const {
-    return static_cast<unsigned>(fd) < size_ && slots_[fd].load(std::memory_order_acquire) != nullptr;
+    // open() may run in another thread: the size first, then the table that it speaks of.
+    const unsigned entries = __atomic_load_n(&size_, __ATOMIC_ACQUIRE);
+    return static_cast<unsigned>(fd) < entries && slots_[fd].load(std::memory_order_acquire) != nullptr;
   }
   File* find(int fd) const {
     return static_cast<unsigned>(fd) < size_ ? slots_[fd].load(std::memory_order_relaxed) : nullptr;
