@@ -7,19 +7,19 @@
 
 namespace accel::posix {
 
-/// A call's flags that do not change while it runs.
-struct CallFlags {
-  int msg = 0;              ///< MSG_*
-  bool nonblocking = false; ///< O_NONBLOCK or MSG_DONTWAIT
-};
-
+/// The methods' error kOnKernel (posix/call.h) means that the kernel serves the call: everything that
+/// concerns an undecided socket does, so that the shadow alone holds what was set on it, and it is read from
+/// there when the path is decided.
 class Socket : public File {
  public:
-  Socket(FileKind kind, int fd, int domain, int type) : File(kind), fd_(fd), domain_(domain), type_(type) {}
+  Socket(FileKind kind, int fd, int domain) : File(kind), fd_(fd), domain_(domain) {}
+  ~Socket() override;
 
   /// A descriptor of the shadow. Any one that is still open: updated when a dup outlives the first.
   int shadow() const { return fd_; }
-  void set_shadow(int fd) { fd_ = fd; }
+  /// `fd`, one of this socket's descriptors, is about to be closed: the shadow must stay reachable by another
+  /// one.
+  void keep_shadow(int fd);
   int domain() const { return domain_; }  ///< AF_INET or AF_INET6
   bool v6() const { return domain_ == AF_INET6; }
 
@@ -36,26 +36,47 @@ class Socket : public File {
   virtual Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) = 0;
   virtual Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) = 0;
 
-  /// O_NONBLOCK as the shadow has it (it is the truth: shared by dups and by fork); cached, refreshed by F_SETFL/FIONBIO.
+  /// O_NONBLOCK as the shadow has it (it is the truth: shared by dups and by fork); cached, refreshed by
+  /// F_SETFL/FIONBIO.
   bool nonblocking = false;
   Duration receive_timeout{0};  ///< SO_RCVTIMEO; 0: none
   Duration send_timeout{0};     ///< SO_SNDTIMEO
 
-  /// Why the socket must be the kernel's once its path is decided (an option that only the kernel serves); `accelerated`: no reason.
+  /// Why the socket must be the kernel's once its path is decided (an option that only the kernel serves);
+  /// `accelerated`: no reason.
   Reason veto = Reason::accelerated;
 
   PathChoice choice;  ///< the path and why, for `accel stat`
   virtual Endpoint local_endpoint() const = 0;
   virtual Endpoint remote_endpoint() const = 0;
 
-  /// Gives the socket up to the kernel for good: it leaves the table, its shadow serves. Live connections are handed back first
-  /// (errors as Engine::hand_back, socket untouched).
+  /// Decided: the kernel's, with nothing of it in the stack (`pass` may be nullptr then). It leaves the table
+  /// and the answer is kOnKernel; or EPROTONOSUPPORT, where the setting `require` forbids that, and it stays
+  /// undecided.
+  Errno leave(Pass* pass, Reason reason);
+  /// EPROTONOSUPPORT, and the reason on stderr, where the setting `require` forbids the kernel's path.
+  Result<void> may_use_kernel(Reason reason) const;
+  /// Whether the setting `require` is content with `choice`; if not, what leave() answers.
+  Result<void> check_required();
+
+  /// The shadow's own name; port 0: not bound.
+  Endpoint shadow_name() const;
+  /// An int option of the shadow; `otherwise` when it has none such.
+  int shadow_option(int level, int name, int otherwise = 0) const;
+  Duration shadow_timeout(int name) const;  ///< SO_RCVTIMEO or SO_SNDTIMEO
+  /// Reads nonblocking and the timeouts from the shadow.
+  void refresh_from_shadow();
+  /// What selection needs of the shadow's options.
+  FlowRequest flow_request(Role role, const Endpoint& local, const Endpoint& remote) const;
+
+  /// Gives the socket up to the kernel for good: it leaves the table, its shadow serves. Live connections are
+  /// handed back first (errors as Engine::hand_back, socket untouched).
   virtual Result<void> to_kernel(Pass& pass, Reason reason) = 0;
 
  private:
   int fd_;
   int domain_;
-  int type_;
+  bool private_fd_ = false;  ///< fd_ is a duplicate of our own, which the program does not know
 };
 
 /// Set by io_uring_used(): sockets made from now on do not enter the table.
@@ -64,9 +85,12 @@ extern std::atomic<bool> sockets_stay_on_kernel;
 /// Socket behind a descriptor, or nullptr (not ours, or a set). Under a Pass.
 Socket* find_socket(int fd);
 
-/// sockaddr <-> Endpoint. Errors: EINVAL (short), EAFNOSUPPORT. IPv4 in an AF_INET6 address is taken as mapped.
+/// sockaddr <-> Endpoint. Errors: EINVAL (short), EAFNOSUPPORT. IPv4 in an AF_INET6 address is taken as
+/// mapped.
 Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain);
-/// Writes at most *length bytes and sets *length to the full size, as accept(2) does. domain AF_INET6 shows IPv4 as mapped.
-void to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length, uint32_t scope = 0);
+/// Writes at most *length bytes and sets *length to the full size, as accept(2) does. domain AF_INET6 shows
+/// IPv4 as mapped.
+void to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length,
+                 uint32_t scope = 0);
 
 }  // namespace accel::posix

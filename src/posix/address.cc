@@ -1,0 +1,57 @@
+// sockaddr and Endpoint.
+#include <netinet/in.h>
+
+#include <algorithm>
+
+#include "posix/socket.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr socklen_t kShortestIn6 = 24;  // SIN6_LEN_RFC2133: without sin6_scope_id
+
+template <class T>
+void put(const T& from, sockaddr* address, socklen_t* length) {
+  std::memcpy(address, &from, std::min<size_t>(sizeof from, *length));
+  *length = sizeof from;
+}
+
+}  // namespace
+
+Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain) {
+  if (address == nullptr) return err(length == 0 ? EINVAL : EFAULT);
+  if (length < sizeof address->sa_family) return err(EINVAL);
+  sa_family_t family;
+  std::memcpy(&family, &address->sa_family, sizeof family);
+  if (family == AF_INET) {
+    sockaddr_in in{};
+    if (length < sizeof in) return err(EINVAL);
+    std::memcpy(&in, address, sizeof in);
+    return Endpoint{IpAddress::from_v4_bytes(&in.sin_addr), ntohs(in.sin_port)};
+  }
+  if (family != AF_INET6 || domain != AF_INET6) return err(EAFNOSUPPORT);
+  sockaddr_in6 in6{};
+  if (length < kShortestIn6) return err(EINVAL);
+  std::memcpy(&in6, address, std::min<size_t>(length, sizeof in6));
+  return Endpoint{IpAddress::from_v6_bytes(&in6.sin6_addr), ntohs(in6.sin6_port)};
+}
+
+void to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length, uint32_t scope) {
+  if (address == nullptr || length == nullptr) return;
+  if (domain == AF_INET) {
+    sockaddr_in in{};
+    in.sin_family = AF_INET;
+    in.sin_port = htons(endpoint.port);
+    std::memcpy(&in.sin_addr, endpoint.address.v4_bytes(), sizeof in.sin_addr);
+    put(in, address, length);
+    return;
+  }
+  sockaddr_in6 in6{};
+  in6.sin6_family = AF_INET6;
+  in6.sin6_port = htons(endpoint.port);
+  in6.sin6_scope_id = endpoint.address.is_v4() || !endpoint.address.is_link_local() ? 0 : scope;
+  std::memcpy(&in6.sin6_addr, endpoint.address.bytes.data(), sizeof in6.sin6_addr);
+  put(in6, address, length);
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,161 @@
+// Descriptors come and go: close, dup, fcntl, ioctl. The kernel's number and the table's entry change
+// together, under the lock.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/real.h"
+#include "posix/call.h"
+#include "posix/calls.h"
+
+#ifndef F_DUPFD_QUERY
+#define F_DUPFD_QUERY (F_LINUX_SPECIFIC_BASE + 3)
+#endif
+
+namespace accel::posix {
+namespace {
+
+/// Before the kernel's descriptor goes: the shadow must stay reachable by another one.
+void prepare_close(int fd) {
+  if (Socket* s = find_socket(fd)) s->keep_shadow(fd);
+}
+
+/// `fd` is a new descriptor of what `file` stands for.
+void enter(int fd, File* file, Guard& guard) {
+  fds.erase(fd, guard.pass());  // one that was closed past us
+  if (file != nullptr) fds.insert(fd, file);
+}
+
+Socket* socket_of(File* file) {
+  return file == nullptr || file->kind() == FileKind::kEpoll ? nullptr : static_cast<Socket*>(file);
+}
+
+/// Signals for the owner (SIGIO, SIGURG) are the kernel's to send.
+Result<int> hand_over(int fd) {
+  SocketCall call(fd);
+  if (call.socket() == nullptr) return 0;
+  if (call.pass() == nullptr) {
+    call.socket()->veto = Reason::option;
+    return 0;
+  }
+  Result<void> r = call.socket()->to_kernel(*call.pass(), Reason::option);
+  return r ? Result<int>(0) : r.error();
+}
+
+}  // namespace
+
+Result<int> close(int fd) {
+  Guard guard;
+  if (guard.ok()) {
+    prepare_close(fd);
+    fds.erase(fd, guard.pass());
+  }
+  return from_libc(real.close(fd));
+}
+
+Result<int> close_range(unsigned first, unsigned last, int flags) {
+  if (first > last || (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) != 0)
+    return from_libc(real.close_range(first, last, flags));
+  if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
+    Guard guard;
+    const int end =
+        static_cast<int>(std::min<unsigned>(last, static_cast<unsigned>(std::max(fds.size(), 1)) - 1));
+    if (guard.ok() && first <= static_cast<unsigned>(end)) {
+      fds.for_each(static_cast<int>(first), end, [&](int fd, File*) {
+        prepare_close(fd);
+        fds.erase(fd, guard.pass());
+      });
+    }
+  }
+  return from_libc(real.close_range(first, last, flags));
+}
+
+Result<int> dup(int fd) {
+  Guard guard;
+  const int copy = real.dup(fd);
+  if (copy < 0) return err(errno);
+  if (guard.ok()) enter(copy, fds.find(fd), guard);
+  return copy;
+}
+
+Result<int> dup2(int from, int to) {
+  if (from == to) return from_libc(real.dup2(from, to));
+  Guard guard;
+  if (!guard.ok() || real.fcntl(from, F_GETFD) < 0)
+    return from_libc(real.dup2(from, to));  // EBADF closes nothing
+  prepare_close(to);
+  Result<int> r = from_libc(real.dup2(from, to));
+  if (r) enter(to, fds.find(from), guard);
+  return r;
+}
+
+Result<int> dup3(int from, int to, int flags) {
+  Guard guard;
+  if (!guard.ok() || from == to || (flags & ~O_CLOEXEC) != 0 || real.fcntl(from, F_GETFD) < 0)
+    return from_libc(real.dup3(from, to, flags));
+  prepare_close(to);
+  Result<int> r = from_libc(real.dup3(from, to, flags));
+  if (r) enter(to, fds.find(from), guard);
+  return r;
+}
+
+Result<int> fcntl(int fd, int command, void* argument) {
+  switch (command) {
+    case F_DUPFD:
+    case F_DUPFD_CLOEXEC: {
+      Guard guard;
+      const int copy = real.fcntl(fd, command, argument);
+      if (copy < 0) return err(errno);
+      if (guard.ok()) enter(copy, fds.find(fd), guard);
+      return copy;
+    }
+    case F_SETFL: {
+      if ((reinterpret_cast<intptr_t>(argument) & O_ASYNC) != 0) (void)hand_over(fd);
+      Guard guard(Pass::Polling::kNo);
+      Result<int> r = from_libc(real.fcntl(fd, command, argument));
+      Socket* s = guard.ok() ? socket_of(fds.find(fd)) : nullptr;
+      if (r && s != nullptr) s->nonblocking = (reinterpret_cast<intptr_t>(argument) & O_NONBLOCK) != 0;
+      return r;
+    }
+    case F_SETOWN:
+    case F_SETOWN_EX:
+      if (argument != nullptr) (void)hand_over(fd);  // SIGURG needs no O_ASYNC
+      return from_libc(real.fcntl(fd, command, argument));
+    default:
+      return from_libc(real.fcntl(fd, command, argument));
+  }
+}
+
+Result<int> ioctl(int fd, unsigned long request, void* argument) {
+  switch (request) {
+    case FIONBIO: {
+      Guard guard(Pass::Polling::kNo);
+      Result<int> r = from_libc(real.ioctl(fd, request, argument));
+      Socket* s = guard.ok() ? socket_of(fds.find(fd)) : nullptr;
+      if (r && s != nullptr) s->nonblocking = *static_cast<int*>(argument) != 0;
+      return r;
+    }
+    case FIOASYNC:
+    case FIOSETOWN:
+    case SIOCSPGRP:
+      if (argument != nullptr && *static_cast<int*>(argument) != 0) (void)hand_over(fd);
+      return from_libc(real.ioctl(fd, request, argument));
+    default:
+      return serve<int>(
+          fd, [&](Pass& pass, Socket& s) { return s.ioctl(pass, request, argument); },
+          [&] { return real.ioctl(fd, request, argument); });
+  }
+}
+
+void before_stdio(int fd) { (void)hand_over(fd); }
+
+void reused(int fd) {
+  Guard guard(Pass::Polling::kNo);
+  if (guard.ok()) fds.erase(fd, guard.pass());
+}
+
+}  // namespace accel::posix

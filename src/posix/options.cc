@@ -1,0 +1,53 @@
+// setsockopt() and getsockopt() as they arrive, and what the tables of both kinds of socket share.
+#include "posix/options.h"
+
+#include <algorithm>
+
+#include "base/real.h"
+#include "posix/call.h"
+#include "posix/calls.h"
+
+namespace accel::posix {
+
+const Option* find_option(std::span<const Option> table, int level, int name) {
+  auto row = std::find_if(table.begin(), table.end(),
+                          [&](const Option& o) { return o.level == level && o.name == name; });
+  return row == table.end() ? nullptr : &*row;
+}
+
+bool vetoes(std::span<const Option> table, int level, int name, const void* value, socklen_t length) {
+  const Option* option = find_option(table, level, name);
+  if (option != nullptr && option->effect != OptionEffect::kKernel) return false;
+  auto* bytes = static_cast<const char*>(value);
+  return value == nullptr || !std::all_of(bytes, bytes + length, [](char c) { return c == 0; });
+}
+
+Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* length) {
+  if (length == nullptr || value == nullptr) return err(EFAULT);
+  if (static_cast<int>(*length) < 0) return err(EINVAL);
+  *length = static_cast<socklen_t>(std::min<size_t>(*length, size));
+  std::memcpy(value, answer, *length);
+  return 0;
+}
+
+Result<int> getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
+  return serve<int>(
+      fd, [&](Pass& pass, Socket& s) { return s.getsockopt(pass, level, name, value, length); },
+      [&] { return real.getsockopt(fd, level, name, value, length); });
+}
+
+Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
+  SocketCall call(fd);
+  if (call.error() != Errno{}) return call.error();
+  Socket* s = call.socket();
+  if (s != nullptr && call.pass() != nullptr) {
+    Result<int> r = s->setsockopt(*call.pass(), level, name, value, length);
+    if (r.ok() || r.error() != kOnKernel) return r;
+  }
+  Result<int> r = from_libc(real.setsockopt(fd, level, name, value, length));
+  const auto table = s != nullptr && s->kind() == FileKind::kTcp ? tcp_options() : udp_options();
+  if (s != nullptr && r && vetoes(table, level, name, value, length)) s->veto = Reason::option;
+  return r;
+}
+
+}  // namespace accel::posix

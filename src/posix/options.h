@@ -1,0 +1,41 @@
+// Socket options by table. Every option is first set on the shadow, so the kernel checks it and answers for
+// it; the table says what our side has to do besides. An option that is not in the table has an effect we do
+// not know: the socket goes to the kernel.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "stack/stack.h"
+
+namespace accel::posix {
+
+enum class OptionEffect : uint8_t {
+  kShadow,  ///< the shadow's value is all there is to it (the kernel's own, or without effect on what we do)
+  kMirror,  ///< `apply` copies an int into TcpSettings
+  kKeep,    ///< the socket's class keeps it (timeouts, linger, ...)
+  kRoute,   ///< concerns path selection: fine before it, a reason for the kernel afterwards
+  kKernel,  ///< only the kernel does this; harmless when set to its default, all zero bytes
+};
+
+struct Option {
+  int level;
+  int name;
+  OptionEffect effect;
+  bool inherited;  ///< by the connections of a listener
+  void (*apply)(TcpSettings&, int) = nullptr;
+};
+
+std::span<const Option> tcp_options();  ///< posix/tcp_options.cc
+std::span<const Option> udp_options();  ///< posix/udp_options.cc
+
+/// The row, or nullptr.
+const Option* find_option(std::span<const Option> table, int level, int name);
+
+/// Whether setting `name` on a socket whose path is undecided decides it (the socket must be the kernel's).
+bool vetoes(std::span<const Option> table, int level, int name, const void* value, socklen_t length);
+
+/// Copies an answer as getsockopt(2) does: cut at *length, which becomes what was copied.
+Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* length);
+
+}  // namespace accel::posix

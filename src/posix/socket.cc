@@ -1,0 +1,151 @@
+// What TCP and UDP sockets of ours have in common: the shadow, and how they leave for the kernel.
+#include "posix/socket.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/time.h>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/real.h"
+#include "posix/call.h"
+
+namespace accel::posix {
+namespace {
+
+/// Reasons that `require` lets pass: the operator asked for the kernel, or no device could have a part in it.
+bool excused(Reason reason) {
+  switch (reason) {
+    case Reason::rule:
+    case Reason::path_setting:
+    case Reason::loopback:
+    case Reason::local_address:
+    case Reason::not_internet:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Errno refuse(const char* why) {
+  log(LogLevel::kError, "ACCEL_REQUIRE: a socket cannot be accelerated: %s", why);
+  return err(EPROTONOSUPPORT);
+}
+
+}  // namespace
+
+std::atomic<bool> sockets_stay_on_kernel{false};
+
+Socket* find_socket(int fd) {
+  File* file = fds.find(fd);
+  return file == nullptr || file->kind() == FileKind::kEpoll ? nullptr : static_cast<Socket*>(file);
+}
+
+SocketCall::SocketCall(int fd, Pass::Polling polling) : guard_(polling) {
+  if (!guard_.ok()) return;
+  socket_ = find_socket(fd);
+  if (socket_ == nullptr) return;
+  socket_->retain();
+  if (socket_->inherited == File::Inherited::kNo) return;
+  Result<bool> settled = settle_inherited(guard_, socket_);
+  if (settled && *settled) return;
+  if (!settled) error_ = settled.error();
+  socket_->release(guard_.pass());
+  socket_ = nullptr;
+}
+
+SocketCall::~SocketCall() {
+  if (socket_ != nullptr) socket_->release(guard_.pass());
+}
+
+Result<Pass*> SocketCall::engine(bool wanted) {
+  if (guard_.pass() != nullptr || !wanted) return guard_.pass();
+  Reason why = Reason::disabled;
+  if (Pass* pass = guard_.open_engine(&why)) return pass;
+  return socket_->leave(nullptr, why);
+}
+
+Socket::~Socket() {
+  if (private_fd_) real.close(fd_);
+}
+
+void Socket::keep_shadow(int fd) {
+  if (fd != fd_ || closed) return;
+  int other = -1;
+  if (descriptors > 1) {
+    for (int i = 0; other < 0 && i < fds.size(); ++i)
+      if (i != fd && fds.find(i) == this) other = i;
+  } else if (kernel_fd() ==
+             fd) {  // perhaps a call that blocks waits on it: the number may soon be another file's
+    other = real.fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    private_fd_ = other >= 0;
+  }
+  if (other < 0) return;
+  fd_ = other;
+  kernel_fd_changed();
+}
+
+Result<void> Socket::may_use_kernel(Reason reason) const {
+  if (!excused(reason) && config().settings.require != Require::kOff) return refuse(reason_text(reason));
+  return {};
+}
+
+Errno Socket::leave(Pass* pass, Reason reason) {
+  if (Result<void> r = may_use_kernel(reason); !r) return r.error();
+  choice.path = PathKind::kKernel;
+  choice.reason = reason;
+  if (pass != nullptr) pass->engine().counters().add(Counter::sockets_kernel);
+  fds.forget(this);
+  return kOnKernel;
+}
+
+Result<void> Socket::check_required() {
+  const Require require = config().settings.require;
+  if ((require == Require::kXdp && choice.path != PathKind::kXdp) ||
+      (require == Require::kMlx5 && choice.path != PathKind::kMlx5))
+    return refuse(path_name(choice.path));
+  return {};
+}
+
+Endpoint Socket::shadow_name() const {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (real.getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  Result<Endpoint> name = from_sockaddr(reinterpret_cast<sockaddr*>(&address), length, domain_);
+  return name ? *name : Endpoint{};
+}
+
+int Socket::shadow_option(int level, int name, int otherwise) const {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return real.getsockopt(fd_, level, name, &value, &length) == 0 ? value : otherwise;
+}
+
+Duration Socket::shadow_timeout(int name) const {
+  timeval t{};
+  socklen_t length = sizeof t;
+  if (real.getsockopt(fd_, SOL_SOCKET, name, &t, &length) != 0) return Duration{0};
+  return std::chrono::seconds(t.tv_sec) + std::chrono::microseconds(t.tv_usec);
+}
+
+void Socket::refresh_from_shadow() {
+  const int flags = real.fcntl(fd_, F_GETFL);
+  nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
+  receive_timeout = shadow_timeout(SO_RCVTIMEO);
+  send_timeout = shadow_timeout(SO_SNDTIMEO);
+}
+
+FlowRequest Socket::flow_request(Role role, const Endpoint& local, const Endpoint& remote) const {
+  FlowRequest request;
+  request.role = role;
+  request.local = local;
+  request.remote = remote;
+  request.bound_ifindex = shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX);
+  request.mark = static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_MARK));
+  const bool v4 = !v6() || remote.address.is_v4();
+  request.tos =
+      static_cast<uint8_t>(v4 ? shadow_option(IPPROTO_IP, IP_TOS) : shadow_option(IPPROTO_IPV6, IPV6_TCLASS));
+  return request;
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,118 @@
+// socket() to getpeername(): which calls go to a File, which need an engine, which are the kernel's.
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include "base/real.h"
+#include "posix/calls.h"
+#include "posix/tcp_socket.h"
+#include "posix/udp_socket.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr int kTypeMask = 0xf;  // the kernel's SOCK_TYPE_MASK
+
+bool is_ours(int domain, int type, int protocol) {
+  if (domain != AF_INET && domain != AF_INET6) return false;
+  if ((type & kTypeMask) == SOCK_STREAM) return protocol == 0 || protocol == IPPROTO_TCP;
+  return (type & kTypeMask) == SOCK_DGRAM && (protocol == 0 || protocol == IPPROTO_UDP);
+}
+
+/// Whether the address is one that an engine could have a part in.
+bool leads_out(const sockaddr* address, socklen_t length, int domain) {
+  if (address == nullptr || length < sizeof address->sa_family) return false;
+  Result<Endpoint> end = from_sockaddr(address, length, domain);
+  return end && !end->address.is_any() && !end->address.is_loopback();
+}
+
+/// bind() of a UDP socket is what makes it a receiver; any(): every interface.
+bool receives_from_outside(const sockaddr* address, socklen_t length, int domain) {
+  if (address == nullptr || length < sizeof address->sa_family) return false;
+  Result<Endpoint> end = from_sockaddr(address, length, domain);
+  return end && !end->address.is_loopback() && !end->address.is_multicast();
+}
+
+}  // namespace
+
+Result<int> socket(int domain, int type, int protocol) {
+  const int fd = real.socket(domain, type, protocol);
+  if (fd < 0) return err(errno);
+  if (!is_ours(domain, type, protocol) || sockets_stay_on_kernel.load(std::memory_order_relaxed)) return fd;
+  Guard guard(Pass::Polling::kNo);
+  if (!guard.ok()) return fd;
+  fds.open();
+  fds.erase(fd, guard.pass());  // a descriptor that was closed past us
+  Socket* s = nullptr;
+  if ((type & kTypeMask) == SOCK_STREAM)
+    s = new (std::nothrow) TcpSocket(fd, domain);
+  else
+    s = new (std::nothrow) UdpSocket(fd, domain);
+  if (s == nullptr) return fd;
+  s->nonblocking = (type & SOCK_NONBLOCK) != 0;
+  if (!fds.insert(fd, s)) delete s;
+  return fd;
+}
+
+Result<int> bind(int fd, const sockaddr* address, socklen_t length) {
+  return serve_opening<int>(
+      fd,
+      [&](Socket& s) {
+        return s.kind() == FileKind::kUdp && receives_from_outside(address, length, s.domain());
+      },
+      [&](Pass& pass, Socket& s) { return s.bind(pass, address, length); },
+      [&] { return real.bind(fd, address, length); });
+}
+
+Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
+  {
+    SocketCall call(fd);
+    if (call.error() != Errno{}) return call.error();
+    if (Socket* s = call.socket()) {
+      const bool out = leads_out(address, length, s->domain());
+      Result<Pass*> pass = call.engine(out);
+      if (!pass && pass.error() != kOnKernel) return pass.error();
+      if (pass && *pass != nullptr) {
+        Result<int> r = s->connect(**pass, address, length);
+        if (r.ok() || r.error() != kOnKernel) return r;
+      } else if (pass && !out && from_sockaddr(address, length, s->domain())) {
+        (void)s->leave(nullptr, Reason::loopback);
+      }
+    }
+  }
+  return from_libc(real.connect(fd, address, length));
+}
+
+Result<int> listen(int fd, int backlog) {
+  return serve_opening<int>(
+      fd, [](Socket& s) { return s.kind() == FileKind::kTcp && !s.shadow_name().address.is_loopback(); },
+      [&](Pass& pass, Socket& s) { return s.listen(pass, backlog); },
+      [&] { return real.listen(fd, backlog); });
+}
+
+Result<int> accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
+  return serve<int>(
+      fd, [&](Pass& pass, Socket& s) { return s.accept(pass, address, length, flags); },
+      [&] { return real.accept4(fd, address, length, flags); });
+}
+
+Result<int> shutdown(int fd, int how) {
+  return serve<int>(
+      fd, [&](Pass& pass, Socket& s) { return s.shutdown(pass, how); },
+      [&] { return real.shutdown(fd, how); });
+}
+
+Result<int> getsockname(int fd, sockaddr* address, socklen_t* length) {
+  return serve<int>(
+      fd, [&](Pass& pass, Socket& s) { return s.getsockname(pass, address, length); },
+      [&] { return real.getsockname(fd, address, length); });
+}
+
+Result<int> getpeername(int fd, sockaddr* address, socklen_t* length) {
+  return serve<int>(
+      fd, [&](Pass& pass, Socket& s) { return s.getpeername(pass, address, length); },
+      [&] { return real.getpeername(fd, address, length); });
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,151 @@
+// listen() and accept() on TCP: our stack's queue first, then the shadow's, which listens as well.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/real.h"
+#include "posix/tcp_socket.h"
+#include "posix/wait.h"
+#include "stack/tcp/conn.h"
+
+namespace accel::posix {
+namespace {
+
+/// net.core.somaxconn, which cuts every backlog.
+uint32_t most_backlog() {
+  static const uint32_t value = [] {
+    char text[16] = {};
+    const int fd = real.open("/proc/sys/net/core/somaxconn", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 4096;
+    const ssize_t n = real.read(fd, text, sizeof text - 1);
+    real.close(fd);
+    return n > 0 ? std::max(std::atoi(text), 1) : 4096;
+  }();
+  return value;
+}
+
+/// accept() has no MSG_DONTWAIT, and O_NONBLOCK is shared with other processes: a receive timeout of one tick
+/// keeps accept4() on the shadow from blocking when another process was faster. The program's own SO_RCVTIMEO
+/// is kept by Socket.
+void set_shadow_timeout(int fd, Duration timeout) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
+  const timeval t{us / 1000000, us % 1000000};
+  real.setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+}
+
+}  // namespace
+
+Result<int> TcpSocket::listen(Pass& pass, int backlog) {
+  if (state_ == State::kKernel) return kOnKernel;
+  if (live()) return err(EINVAL);
+  const uint32_t limit = std::min(static_cast<uint32_t>(backlog), most_backlog());
+  if (state_ == State::kListening) {
+    if (flow_ != nullptr) pass.stack().set_backlog(*pass.engine().listener(*flow_), limit);
+    return from_libc(real.listen(shadow(), backlog));
+  }
+  if (Result<int> r = from_libc(real.listen(shadow(), backlog)); !r) return r;
+  return start_listen(pass, limit);
+}
+
+Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
+  const Endpoint local = shadow_name();
+  const TcpSettings settings = read_settings();
+  auto decline = [&](Reason reason) -> Result<int> {
+    const Errno answer = leave(&pass, reason);
+    if (answer == kOnKernel) return 0;  // it listens there already
+    sockaddr none{};
+    none.sa_family = AF_UNSPEC;
+    real.connect(shadow(), &none, sizeof none);
+    return answer;
+  };
+  if (veto != Reason::accelerated) return decline(veto);
+  if (local.address.is_loopback()) return decline(Reason::loopback);
+  const bool v6_only = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+  const bool reuse_port = shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0;
+  const int ifindex = shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX);
+  Result<BoundFlow*> flow = pass.engine().listen(pass, choice, local, v6_only, reuse_port, backlog, settings,
+                                                 ifindex, static_cast<File*>(this));
+  if (!flow || !choice.accelerated())
+    return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
+                                                                                : choice.reason);
+  if (Result<void> r = check_required(); !r) {
+    pass.engine().close(pass, *flow);
+    return r.error();
+  }
+  flow_ = *flow;
+  save_options();
+  hold_timeout();
+  pass.engine().counters().add(Counter::sockets_accelerated);
+  set_state(State::kListening);
+  return 0;
+}
+
+void TcpSocket::stop_listening(Pass& pass) {
+  if (flow_ != nullptr) pass.engine().close(pass, flow_);
+  flow_ = nullptr;
+  restore_timeout();
+  sockaddr none{};
+  none.sa_family = AF_UNSPEC;
+  real.connect(shadow(), &none, sizeof none);
+  set_state(State::kUndecided);
+  pass.engine().touch();
+}
+
+void TcpSocket::hold_timeout() { set_shadow_timeout(shadow(), 1us); }
+
+void TcpSocket::restore_timeout() { set_shadow_timeout(shadow(), receive_timeout); }
+
+Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, int flags) {
+  if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return err(EINVAL);
+  if (state_ != State::kListening)
+    return state_ == State::kKernel || !live() ? Result<int>(kOnKernel) : err(EINVAL);
+  if (address != nullptr && length != nullptr && static_cast<int>(*length) < 0) return err(EINVAL);
+  const Instant deadline = deadline_after(pass, receive_timeout);
+  auto queued = [&] {
+    return state_ != State::kListening || flow_ == nullptr ||
+           pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0;
+  };
+  for (;;) {
+    if (flow_ != nullptr && queued()) return accept_ours(pass, address, length, flags);
+    pollfd kernel{shadow(), POLLIN, 0};
+    if (real.poll(&kernel, 1, 0) > 0) {
+      Result<int> fd = accept_kernels(address, length, flags);
+      if (!fd.is(EAGAIN)) return fd;
+    }
+    if (nonblocking) return err(EAGAIN);
+    Result<Woke> woke = wait_for(pass, deadline, queued, std::span(&kernel, 1));
+    if (!woke) return woke.error();
+    if (state_ != State::kListening) return state_ == State::kKernel ? Result<int>(kOnKernel) : err(EINVAL);
+  }
+}
+
+Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* length, int flags) {
+  // First the descriptor: without one (EMFILE) the connection stays in the queue.
+  const int fd = real.socket(domain(), SOCK_STREAM | flags, IPPROTO_TCP);
+  if (fd < 0) return err(errno);
+  TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
+  if (conn == nullptr || fd >= fds.size()) {
+    if (conn != nullptr) pass.stack().tcp_close(conn, true, pass.now());
+    real.close(fd);
+    return err(conn != nullptr ? EMFILE : EAGAIN);
+  }
+  to_sockaddr(pass.stack().tcp_remote(*conn), domain(), address, length, 0);
+  auto* accepted = new TcpSocket(fd, *this, conn, (flags & SOCK_NONBLOCK) != 0);
+  fds.erase(fd, &pass);  // a descriptor that was closed behind our back
+  fds.insert(fd, accepted);
+  conn->owner = static_cast<File*>(accepted);
+  pass.engine().counters().add(Counter::sockets_accelerated);
+  return fd;
+}
+
+Result<int> TcpSocket::accept_kernels(sockaddr* address, socklen_t* length, int flags) {
+  const int fd = real.accept4(shadow(), address, length, flags);
+  if (fd < 0) return err(errno);
+  set_shadow_timeout(fd, receive_timeout);
+  return fd;
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,158 @@
+// connect() on TCP: __inet_stream_connect() of net/ipv4/af_inet.c, with the shadow holding the local port.
+#include <errno.h>
+#include <netinet/in.h>
+
+#include "base/real.h"
+#include "posix/tcp_socket.h"
+#include "posix/wait.h"
+
+namespace accel::posix {
+namespace {
+
+sa_family_t family_of(const sockaddr* address) {
+  sa_family_t family;
+  std::memcpy(&family, &address->sa_family, sizeof family);
+  return family;
+}
+
+bool shadow_connected(int fd) {
+  sockaddr_storage peer;
+  socklen_t length = sizeof peer;
+  return real.getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+}
+
+/// Binds to address:0 so that the kernel picks and keeps a port, whatever IP_BIND_ADDRESS_NO_PORT says.
+Result<void> bind_port(const Socket& s, const IpAddress& address) {
+  const int late = s.shadow_option(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);
+  const int off = 0;
+  if (late != 0) real.setsockopt(s.shadow(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
+  sockaddr_storage name{};
+  socklen_t length = sizeof name;
+  to_sockaddr({address, 0}, s.domain(), reinterpret_cast<sockaddr*>(&name), &length);
+  const int result = real.bind(s.shadow(), reinterpret_cast<sockaddr*>(&name), length);
+  const int error = errno;
+  if (late != 0) real.setsockopt(s.shadow(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
+  if (result != 0)
+    return err(error == EADDRINUSE ? EADDRNOTAVAIL : error);  // connect()'s word for "no port left"
+  return {};
+}
+
+}  // namespace
+
+Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t length) {
+  if (state_ == State::kKernel) return kOnKernel;
+  if (address == nullptr || length < sizeof address->sa_family) return kOnKernel;  // which refuses it
+  if (family_of(address) == AF_UNSPEC) {
+    if (state_ == State::kUndecided) return kOnKernel;
+    if (state_ == State::kListening)
+      stop_listening(pass);
+    else
+      disconnect(pass, true);
+    return 0;
+  }
+  if (state_ == State::kConnected || state_ == State::kListening) return err(EISCONN);
+  if (state_ == State::kConnecting) return finish_connect(pass, err(EALREADY));
+  Result<Endpoint> remote = from_sockaddr(address, length, domain());
+  if (!remote || shadow_connected(shadow())) return kOnKernel;
+  return start_connect(pass, *remote);
+}
+
+Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
+  if (veto != Reason::accelerated) return leave(&pass, veto);
+  if (remote.address.is_any() || remote.address.is_loopback()) return leave(&pass, Reason::loopback);
+  if (remote.address.is_multicast()) return kOnKernel;  // ENETUNREACH
+  Endpoint local = shadow_name();
+  const bool bound_v6 = v6() && local.port != 0 && !local.address.is_any() && !local.address.is_v4();
+  if (v6() && remote.address.is_v4() && (bound_v6 || shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0))
+    return kOnKernel;
+  if (v6() && remote.address.is_link_local() && !remote.address.is_v4())
+    return leave(&pass, Reason::route_unusual);
+
+  choice = pass.engine().choose(flow_request(Role::kTcpClient, local, remote));
+  if (!choice.accelerated()) return leave(&pass, choice.reason);
+  if (Result<void> r = check_required(); !r) return r.error();
+  if (Result<void> r = bind_implicitly(choice, local); !r) return r.error();
+
+  const TcpSettings settings = read_settings();
+  Result<TcpConn*> conn = err(EADDRINUSE);
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    conn = pass.engine().connect(pass, choice, local, remote, settings, static_cast<File*>(this));
+    // The kernel may give a port whose tuple our stack still has in TIME-WAIT: another one, where the choice
+    // is ours.
+    if (!conn.is(EADDRINUSE) || !bound_by_us_) break;
+    release_port();
+    local.port = 0;
+    if (Result<void> r = bind_implicitly(choice, local); !r) return r.error();
+  }
+  if (!conn) {
+    if (choice.accelerated()) return conn.is(EADDRINUSE) ? err(EADDRNOTAVAIL) : conn.error();
+    return leave(&pass, choice.reason);
+  }
+  conn_ = *conn;
+  pass.engine().counters().add(Counter::sockets_accelerated);
+  set_state(State::kConnecting);
+  return finish_connect(pass, err(EINPROGRESS));
+}
+
+/// Gives the shadow an address and port where it has none, so that the kernel gives them to nobody else.
+Result<void> TcpSocket::bind_implicitly(const PathChoice& path, Endpoint& local) {
+  const IpAddress source = local.address.is_any() ? path.route.source : local.address;
+  if (local.port == 0) {
+    if (Result<void> r = bind_port(*this, source); !r) return r;
+    bound_by_us_ = true;
+    local = shadow_name();
+    if (local.port == 0) return err(EADDRNOTAVAIL);
+  }
+  local.address = source;
+  return {};
+}
+
+bool TcpSocket::in_handshake(Stack& stack) const {
+  const TcpState state = stack.tcp_state(*conn_);
+  return state == TcpState::kSynSent || state == TcpState::kSynReceived;
+}
+
+/// `unfinished`: the answer while the handshake goes on and this call may not, or may no longer, wait.
+Result<int> TcpSocket::finish_connect(Pass& pass, Errno unfinished) {
+  Stack& stack = pass.stack();
+  if (in_handshake(stack)) {
+    if (nonblocking) return unfinished;
+    auto ended = [&] { return state_ != State::kConnecting || !in_handshake(stack); };
+    Result<Woke> woke = wait_for(pass, deadline_after(pass, send_timeout), ended);
+    if (!woke) return woke.is(EAGAIN) ? unfinished : woke.error();
+  }
+  if (state_ == State::kConnected) return 0;  // another thread's connect() came first
+  if (state_ == State::kKernel) return kOnKernel;
+  if (state_ != State::kConnecting) return err(ECONNABORTED);
+  if (stack.tcp_state(*conn_) == TcpState::kClosed) {
+    const int error = stack.tcp_take_error(*conn_);
+    disconnect(pass, false);
+    return err(error != 0 ? error : ECONNABORTED);
+  }
+  set_state(State::kConnected);
+  return 0;
+}
+
+/// tcp_disconnect(): back to an unconnected socket, with its name when the program chose it.
+void TcpSocket::disconnect(Pass& pass, bool abort) {
+  const bool synchronised = pass.stack().tcp_state(*conn_) != TcpState::kClosed;
+  pass.stack().tcp_close(conn_, abort && synchronised, pass.now());
+  conn_ = nullptr;
+  pending_error_ = abort && synchronised ? ECONNRESET : 0;
+  write_inherited_options();
+  release_port();
+  set_state(State::kUndecided);
+  pass.engine().touch();
+}
+
+/// Undoes the implicit bind: a kernel socket gives an automatic port back when it stops listening, and only
+/// then.
+void TcpSocket::release_port() {
+  if (!bound_by_us_) return;
+  bound_by_us_ = false;
+  sockaddr none{};
+  none.sa_family = AF_UNSPEC;
+  if (real.listen(shadow(), 0) == 0) real.connect(shadow(), &none, sizeof none);
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,418 @@
+// Options of a TCP socket.
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/real.h"
+#include "posix/options.h"
+#include "posix/tcp_socket.h"
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+
+namespace accel::posix {
+namespace {
+
+using enum OptionEffect;
+
+// Level, name, effect, inherited by accepted connections, what changes in the protocol's settings.
+constexpr Option kOptions[] = {
+    {SOL_SOCKET, SO_DEBUG, kShadow, true},
+    {SOL_SOCKET, SO_REUSEADDR, kShadow, true},
+    {SOL_SOCKET, SO_REUSEPORT, kShadow, true},
+    {SOL_SOCKET, SO_BROADCAST, kShadow, true},
+    {SOL_SOCKET, SO_PRIORITY, kShadow, true},
+    {SOL_SOCKET, SO_BUSY_POLL, kShadow, true},
+    {SOL_SOCKET, SO_PREFER_BUSY_POLL, kShadow, true},
+    {SOL_SOCKET, SO_BUSY_POLL_BUDGET, kShadow, true},
+    {SOL_SOCKET, SO_INCOMING_CPU, kShadow, false},
+    {SOL_SOCKET, SO_PASSCRED, kShadow, true},
+    {SOL_SOCKET, SO_BUF_LOCK, kShadow, false},
+    {SOL_SOCKET, SO_TXREHASH, kShadow, true},
+    {SOL_SOCKET, SO_RXQ_OVFL, kShadow, true},  // datagrams only
+    {SOL_SOCKET, SO_NO_CHECK, kShadow, true},  // datagrams only
+    {SOL_SOCKET, SO_BSDCOMPAT, kShadow, false},
+    {SOL_SOCKET, SO_DETACH_FILTER, kShadow, false},
+    {SOL_SOCKET, SO_DONTROUTE, kRoute, true},
+    {SOL_SOCKET, SO_MARK, kRoute, true},
+    {SOL_SOCKET, SO_BINDTODEVICE, kRoute, true},
+    {SOL_SOCKET, SO_BINDTOIFINDEX, kRoute, false},  // SO_BINDTODEVICE's other face
+    {SOL_SOCKET, SO_LINGER, kKeep, true},
+    {SOL_SOCKET, SO_RCVTIMEO, kKeep, false},
+    {SOL_SOCKET, SO_SNDTIMEO, kKeep, true},
+    {SOL_SOCKET, SO_RCVTIMEO_NEW, kKeep, false},
+    {SOL_SOCKET, SO_SNDTIMEO_NEW, kKeep, false},
+    {SOL_SOCKET, SO_PEEK_OFF, kKeep, false},
+    {SOL_SOCKET, SO_RCVBUF, kKeep, true},
+    {SOL_SOCKET, SO_SNDBUF, kKeep, true},
+    {SOL_SOCKET, SO_RCVBUFFORCE, kKeep, false},
+    {SOL_SOCKET, SO_SNDBUFFORCE, kKeep, false},
+    {SOL_SOCKET, SO_KEEPALIVE, kMirror, true, [](TcpSettings& s, int v) { s.keepalive = v != 0; }},
+    {SOL_SOCKET, SO_OOBINLINE, kMirror, true, [](TcpSettings& s, int v) { s.oob_inline = v != 0; }},
+    {SOL_SOCKET, SO_RCVLOWAT, kMirror, true,
+     [](TcpSettings& s, int v) { s.receive_low_water = static_cast<uint32_t>(v); }},
+    {SOL_SOCKET, SO_TIMESTAMP, kKernel, true},
+    {SOL_SOCKET, SO_TIMESTAMPNS, kKernel, true},
+    {SOL_SOCKET, SO_TIMESTAMPING, kKernel, true},
+    {SOL_SOCKET, SO_ZEROCOPY, kKernel, true},
+
+    {IPPROTO_TCP, TCP_NODELAY, kMirror, true, [](TcpSettings& s, int v) { s.nodelay = v != 0; }},
+    {IPPROTO_TCP, TCP_CORK, kMirror, true, [](TcpSettings& s, int v) { s.cork = v != 0; }},
+    {IPPROTO_TCP, TCP_QUICKACK, kKeep, false},
+    {IPPROTO_TCP, TCP_KEEPIDLE, kMirror, true,
+     [](TcpSettings& s, int v) { s.keep_idle = std::chrono::seconds(v); }},
+    {IPPROTO_TCP, TCP_KEEPINTVL, kMirror, true,
+     [](TcpSettings& s, int v) { s.keep_interval = std::chrono::seconds(v); }},
+    {IPPROTO_TCP, TCP_KEEPCNT, kMirror, true,
+     [](TcpSettings& s, int v) { s.keep_count = static_cast<uint32_t>(v); }},
+    {IPPROTO_TCP, TCP_SYNCNT, kMirror, true,
+     [](TcpSettings& s, int v) { s.syn_retries = static_cast<uint32_t>(v); }},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, kMirror, true,
+     [](TcpSettings& s, int v) { s.user_timeout = std::chrono::milliseconds(v); }},
+    {IPPROTO_TCP, TCP_LINGER2, kMirror, true,
+     [](TcpSettings& s, int v) { s.fin_wait2 = std::chrono::seconds(std::max(v, 0)); }},
+    {IPPROTO_TCP, TCP_WINDOW_CLAMP, kMirror, true,
+     [](TcpSettings& s, int v) { s.window_clamp = static_cast<uint32_t>(v); }},
+    {IPPROTO_TCP, TCP_MAXSEG, kKeep, true},
+    {IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMirror, true,
+     [](TcpSettings& s, int v) { s.notsent_low_water = v == 0 ? 0xffffffff : static_cast<uint32_t>(v); }},
+    {IPPROTO_TCP, TCP_CONGESTION, kKeep, true},
+    {IPPROTO_TCP, TCP_INQ, kKeep, false},
+    {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},
+    {IPPROTO_TCP, TCP_THIN_DUPACK, kShadow, false},  // without effect in the kernel
+    {IPPROTO_TCP, TCP_FASTOPEN, kKernel, false},
+    {IPPROTO_TCP, TCP_FASTOPEN_CONNECT, kKernel, false},
+    {IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, kKernel, true},
+    {IPPROTO_TCP, TCP_ULP, kKernel, false},
+    {IPPROTO_TCP, TCP_MD5SIG, kKernel, false},
+    {IPPROTO_TCP, TCP_MD5SIG_EXT, kKernel, false},
+    {IPPROTO_TCP, TCP_REPAIR, kKernel, false},
+    {IPPROTO_TCP, TCP_SAVE_SYN, kKernel, false},
+    {IPPROTO_TCP, TCP_TX_DELAY, kKernel, false},
+
+    {IPPROTO_IP, IP_TOS, kMirror, true, [](TcpSettings& s, int v) { s.tos = static_cast<uint8_t>(v); }},
+    {IPPROTO_IP, IP_TTL, kMirror, true, [](TcpSettings& s, int v) { s.ttl = static_cast<uint8_t>(v); }},
+    {IPPROTO_IP, IP_MTU_DISCOVER, kKeep, true},
+    {IPPROTO_IP, IP_FREEBIND, kShadow, true},
+    {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, kShadow, true},
+    {IPPROTO_IP, IP_LOCAL_PORT_RANGE, kShadow, true},
+    {IPPROTO_IP, IP_PKTINFO, kShadow, true},  // datagrams only, as the others here
+    {IPPROTO_IP, IP_RECVTOS, kShadow, true},
+    {IPPROTO_IP, IP_RECVTTL, kShadow, true},
+    {IPPROTO_IP, IP_RECVOPTS, kShadow, false},
+    {IPPROTO_IP, IP_RETOPTS, kShadow, false},
+    {IPPROTO_IP, IP_MULTICAST_TTL, kShadow, false},
+    {IPPROTO_IP, IP_MULTICAST_LOOP, kShadow, false},
+    {IPPROTO_IP, IP_MULTICAST_IF, kShadow, false},
+    {IPPROTO_IP, IP_MULTICAST_ALL, kShadow, false},
+    {IPPROTO_IP, IP_ADD_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IP, IP_DROP_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IP, IP_RECVERR, kKernel, true},
+    {IPPROTO_IP, IP_MINTTL, kKernel, true},
+    {IPPROTO_IP, IP_OPTIONS, kKernel, true},
+    {IPPROTO_IP, IP_TRANSPARENT, kKernel, true},
+    {IPPROTO_IP, IP_UNICAST_IF, kKernel, true},
+
+    {IPPROTO_IPV6, IPV6_TCLASS, kMirror, true,
+     [](TcpSettings& s, int v) { s.tos = static_cast<uint8_t>(std::max(v, 0)); }},
+    {IPPROTO_IPV6, IPV6_UNICAST_HOPS, kMirror, true,
+     [](TcpSettings& s, int v) { s.ttl = static_cast<uint8_t>(v < 0 ? 64 : v); }},
+    {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, true},
+    {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, true},
+    {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kShadow, true},
+    {IPPROTO_IPV6, IPV6_RECVPKTINFO, kShadow, true},
+    {IPPROTO_IPV6, IPV6_RECVHOPLIMIT, kShadow, true},
+    {IPPROTO_IPV6, IPV6_RECVTCLASS, kShadow, true},
+    {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, kShadow, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, kShadow, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_IF, kShadow, false},
+    {IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IPV6, IPV6_DROP_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IPV6, IPV6_MTU_DISCOVER, kKeep, true},
+    {IPPROTO_IPV6, IPV6_RECVERR, kKernel, true},
+    {IPPROTO_IPV6, IPV6_TRANSPARENT, kKernel, true},
+};
+
+/// The value of SO_SNDBUF and SO_RCVBUF counts the kernel's own overhead: half of it is bytes (socket(7)). 0:
+/// never set.
+uint32_t buffer_bytes(const Socket& s, int name, int lock) {
+  const int locked = s.shadow_option(SOL_SOCKET, SO_BUF_LOCK);
+  return (locked & lock) == 0 ? 0 : static_cast<uint32_t>(s.shadow_option(SOL_SOCKET, name)) / 2;
+}
+
+constexpr int kSendLock = 1, kReceiveLock = 2;  // SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
+
+/// "cubic", "reno", or nothing we have.
+std::string_view congestion(const Socket& s, char (&name)[16]) {
+  socklen_t length = sizeof name;
+  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "cubic";
+  return {name, strnlen(name, sizeof name)};
+}
+
+/// Path MTU discovery other than the normal one changes what is sent.
+bool usual_discovery(int mode) { return mode == IP_PMTUDISC_WANT || mode == IP_PMTUDISC_DO; }
+
+void fill(tcp_info& out, const TcpInfo& in) {
+  out.tcpi_state = static_cast<uint8_t>(in.state);
+  out.tcpi_retransmits = in.retransmits;
+  out.tcpi_backoff = in.backoff;
+  out.tcpi_options = static_cast<uint8_t>(
+      (in.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (in.sack ? TCPI_OPT_SACK : 0) |
+      (in.snd_wscale | in.rcv_wscale ? TCPI_OPT_WSCALE : 0) | (in.ecn ? TCPI_OPT_ECN : 0));
+  out.tcpi_snd_wscale = in.snd_wscale;
+  out.tcpi_rcv_wscale = in.rcv_wscale;
+  out.tcpi_rto = in.rto_us;
+  out.tcpi_ato = 40000;
+  out.tcpi_snd_mss = in.snd_mss;
+  out.tcpi_rcv_mss = in.rcv_mss;
+  out.tcpi_unacked = in.unacked_segments;
+  out.tcpi_sacked = in.sacked_segments;
+  out.tcpi_lost = in.lost_segments;
+  out.tcpi_last_data_sent = in.last_data_sent_ms;
+  out.tcpi_last_data_recv = in.last_data_received_ms;
+  out.tcpi_last_ack_recv = in.last_ack_received_ms;
+  out.tcpi_pmtu = in.pmtu;
+  out.tcpi_rtt = in.rtt_us;
+  out.tcpi_rttvar = in.rttvar_us;
+  out.tcpi_snd_ssthresh = in.snd_ssthresh_segments;
+  out.tcpi_snd_cwnd = in.snd_cwnd_segments;
+  out.tcpi_advmss = in.rcv_mss;
+  out.tcpi_reordering = in.reordering;
+  out.tcpi_rcv_space = in.rcv_wnd;
+  out.tcpi_total_retrans = in.total_retransmits;
+  out.tcpi_bytes_acked = in.bytes_acked;
+  out.tcpi_bytes_received = in.bytes_received;
+  out.tcpi_segs_out = in.segments_out;
+  out.tcpi_segs_in = in.segments_in;
+  out.tcpi_notsent_bytes = in.notsent_bytes;
+  out.tcpi_min_rtt = in.min_rtt_us;
+  out.tcpi_data_segs_in = in.data_segments_in;
+  out.tcpi_data_segs_out = in.data_segments_out;
+  out.tcpi_pacing_rate = ~0ull;
+  out.tcpi_max_pacing_rate = ~0ull;
+  out.tcpi_bytes_sent = in.bytes_sent;
+  out.tcpi_bytes_retrans = in.bytes_retransmitted;
+  out.tcpi_snd_wnd = in.snd_wnd;
+}
+
+Result<int> put_timeout(Duration d, void* value, socklen_t* length) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(d).count();
+  const timeval t{us / 1000000, us % 1000000};
+  return put_option(&t, sizeof t, value, length);
+}
+
+}  // namespace
+
+std::span<const Option> tcp_options() { return kOptions; }
+
+TcpSettings TcpSocket::read_settings() {
+  TcpSettings s;
+  for (const Option& o : kOptions) {
+    if (o.effect != kMirror || (o.level == IPPROTO_IPV6 && !v6())) continue;
+    int value = 0;
+    socklen_t length = sizeof value;
+    if (real.getsockopt(shadow(), o.level, o.name, &value, &length) == 0) o.apply(s, value);
+  }
+  s.max_segment = 0;
+  if (const int mss = shadow_option(IPPROTO_TCP, TCP_MAXSEG); mss != 0 && mss != 536)
+    s.max_segment = static_cast<uint16_t>(mss);
+  s.receive_buffer = buffer_bytes(*this, SO_RCVBUF, kReceiveLock);
+  s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
+  char name[16] = {};
+  const std::string_view algorithm = congestion(*this, name);
+  s.newreno = algorithm == "reno";
+  linger keep{};
+  socklen_t length = sizeof keep;
+  real.getsockopt(shadow(), SOL_SOCKET, SO_LINGER, &keep, &length);
+  linger_ = keep.l_onoff != 0;
+  linger_time_ = std::chrono::seconds(keep.l_linger);
+  peek_offset_ = shadow_option(SOL_SOCKET, SO_PEEK_OFF, -1);
+  inq_ = shadow_option(IPPROTO_TCP, TCP_INQ) != 0;
+  if (state_ == State::kUndecided) refresh_from_shadow();
+  return s;
+}
+
+TcpSettings* TcpSocket::settings(Pass& pass) {
+  if (live()) return &pass.stack().settings(*conn_);
+  if (state_ == State::kListening && flow_ != nullptr)
+    return &pass.stack().settings(*pass.engine().listener(*flow_));
+  return nullptr;
+}
+
+void TcpSocket::settings_changed(Pass& pass) {
+  if (live()) pass.stack().tcp_settings_changed(*conn_, pass.now());
+}
+
+Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
+  if (state_ == State::kUndecided || state_ == State::kKernel) return kOnKernel;
+  write_inherited_options();
+  if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) return err(EINVAL);  // it has a name
+  if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
+  const Option* option = find_option(kOptions, level, name);
+  if (state_ == State::kListening) save_options();
+  switch (option == nullptr ? kKernel : option->effect) {
+    case kShadow:
+      return 0;
+    case kMirror: {
+      TcpSettings* s = settings(pass);
+      int set = 0;  // as the kernel has rounded it
+      socklen_t size = sizeof set;
+      if (s == nullptr || real.getsockopt(shadow(), level, name, &set, &size) != 0) return 0;
+      option->apply(*s, set);
+      settings_changed(pass);
+      return 0;
+    }
+    case kKeep:
+      return keep_option(pass, level, name);
+    case kRoute:
+      break;
+    case kKernel:
+      if (!vetoes(kOptions, level, name, value, length)) return 0;
+      break;
+  }
+  Result<void> moved = to_kernel(pass, Reason::option);
+  if (moved) return 0;
+  return err(ENOPROTOOPT);  // the connection cannot move (no CAP_NET_ADMIN) and we do not do this
+}
+
+Result<int> TcpSocket::keep_option(Pass& pass, int level, int name) {
+  TcpSettings unused;
+  TcpSettings* current = settings(pass);
+  TcpSettings& s = current != nullptr ? *current : unused;
+  bool here = true;
+  char text[16] = {};
+  if (level == SOL_SOCKET) {
+    switch (name) {
+      case SO_RCVTIMEO:
+      case SO_RCVTIMEO_NEW:
+        receive_timeout = shadow_timeout(SO_RCVTIMEO);
+        if (state_ == State::kListening) hold_timeout();
+        break;
+      case SO_SNDTIMEO:
+      case SO_SNDTIMEO_NEW:
+        send_timeout = shadow_timeout(SO_SNDTIMEO);
+        break;
+      case SO_RCVBUF:
+      case SO_RCVBUFFORCE:
+        s.receive_buffer = buffer_bytes(*this, SO_RCVBUF, kReceiveLock);
+        break;
+      case SO_SNDBUF:
+      case SO_SNDBUFFORCE:
+        s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
+        break;
+      case SO_PEEK_OFF:
+        peek_offset_ = shadow_option(SOL_SOCKET, SO_PEEK_OFF, -1);
+        break;
+      case SO_LINGER: {
+        linger keep{};
+        socklen_t length = sizeof keep;
+        real.getsockopt(shadow(), SOL_SOCKET, SO_LINGER, &keep, &length);
+        linger_ = keep.l_onoff != 0;
+        linger_time_ = std::chrono::seconds(keep.l_linger);
+      }
+    }
+  } else if (level == IPPROTO_TCP) {
+    switch (name) {
+      case TCP_QUICKACK:
+        s.quickack = shadow_option(level, name) != 0;
+        break;
+      case TCP_INQ:
+        inq_ = shadow_option(level, name) != 0;
+        break;
+      case TCP_MAXSEG:
+        s.max_segment = static_cast<uint16_t>(shadow_option(level, name));
+        break;
+      case TCP_DEFER_ACCEPT:
+        if (state_ == State::kListening && flow_ != nullptr)
+          pass.stack().set_defer_accept(*pass.engine().listener(*flow_),
+                                        std::chrono::seconds(shadow_option(level, name)));
+        break;
+      case TCP_CONGESTION: {
+        const std::string_view algorithm = congestion(*this, text);
+        here = algorithm == "cubic" || algorithm == "reno";
+        s.newreno = algorithm == "reno";
+      }
+    }
+  } else {
+    here = usual_discovery(shadow_option(level, name, IP_PMTUDISC_WANT));
+  }
+  if (here) {
+    settings_changed(pass);
+    return 0;
+  }
+  return to_kernel(pass, Reason::option) ? Result<int>(0) : err(ENOPROTOOPT);
+}
+
+Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {
+  if (state_ == State::kListening && level == SOL_SOCKET && name == SO_RCVTIMEO)
+    return put_timeout(receive_timeout, value, length);
+  if (level == SOL_SOCKET && name == SO_ERROR && pending_error_ != 0) {
+    const int error = std::exchange(pending_error_, 0);
+    return put_option(&error, sizeof error, value, length);
+  }
+  if (!live()) return kOnKernel;
+  Stack& stack = pass.stack();
+  write_inherited_options();
+  int answer = 0;
+  if (level == SOL_SOCKET && name == SO_ERROR) {
+    answer = stack.tcp_take_error(*conn_);
+  } else if (level == IPPROTO_TCP && name == TCP_INFO) {
+    tcp_info info{};
+    fill(info, stack.tcp_info(*conn_, pass.now()));
+    return put_option(&info, sizeof info, value, length);
+  } else if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
+    answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).snd_mss);
+  } else if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
+    return err(ENOPROTOOPT);
+  } else if ((level == IPPROTO_IP && name == IP_MTU) || (level == IPPROTO_IPV6 && name == IPV6_MTU && v6())) {
+    answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
+  } else if (level == SOL_SOCKET && name == SO_PEEK_OFF) {
+    answer = peek_offset_;
+  } else {
+    return kOnKernel;
+  }
+  return put_option(&answer, sizeof answer, value, length);
+}
+
+/// What a connection accepted from this listener finds different from a new socket.
+void TcpSocket::save_options() {
+  const int fresh = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+  if (fresh < 0) return;
+  auto saved = std::make_shared<SavedOptions>();
+  for (const Option& o : kOptions) {
+    if (!o.inherited || o.effect == kKernel || (o.level == IPPROTO_IPV6 && !v6())) continue;
+    char mine[64] = {}, theirs[64] = {};
+    socklen_t mine_size = sizeof mine, their_size = sizeof theirs;
+    if (real.getsockopt(shadow(), o.level, o.name, mine, &mine_size) != 0) continue;
+    if (real.getsockopt(fresh, o.level, o.name, theirs, &their_size) != 0) continue;
+    if (mine_size == their_size && std::equal(mine, mine + mine_size, theirs)) continue;
+    if (o.level == SOL_SOCKET &&
+        (o.name == SO_RCVBUF || o.name == SO_SNDBUF)) {  // the kernel doubles what is set
+      int bytes;
+      std::memcpy(&bytes, mine, sizeof bytes);
+      bytes /= 2;
+      std::memcpy(mine, &bytes, sizeof bytes);
+    }
+    saved->push_back({o.level, o.name, {mine, mine + mine_size}});
+  }
+  real.close(fresh);
+  saved_ = std::move(saved);
+}
+
+void TcpSocket::write_inherited_options() {
+  if (inherited_ == nullptr) return;
+  for (const SavedOption& o : *inherited_)
+    real.setsockopt(shadow(), o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
+  inherited_ = nullptr;
+  if (receive_timeout != Duration{0}) restore_timeout();
+}
+
+}  // namespace accel::posix

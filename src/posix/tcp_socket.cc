@@ -1,0 +1,204 @@
+// A TCP socket's states, names, end and change of hands.
+#include "posix/tcp_socket.h"
+
+#include <asm/ioctls.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+
+#include "base/real.h"
+#include "posix/wait.h"
+
+namespace accel::posix {
+
+TcpSocket::TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonblock)
+    : Socket(FileKind::kTcp, fd, listener.domain()),
+      state_(State::kConnected),
+      inq_(listener.inq_),
+      linger_(listener.linger_),
+      linger_time_(listener.linger_time_),
+      peek_offset_(listener.peek_offset_),
+      conn_(conn),
+      inherited_(listener.saved_) {
+  nonblocking = nonblock;
+  receive_timeout = listener.receive_timeout;
+  send_timeout = listener.send_timeout;
+  choice = listener.choice;
+  if (inherited_ != nullptr && inherited_->empty()) inherited_ = nullptr;
+}
+
+void TcpSocket::set_state(State state) {
+  const int before = kernel_fd();
+  state_ = state;
+  if (kernel_fd() != before) kernel_fd_changed();
+}
+
+uint32_t TcpSocket::readiness() {
+  Engine* engine = Engine::get();
+  if (engine == nullptr) return 0;
+  if (live()) return epoll_bits(engine->stack().tcp_readiness(*conn_));
+  if (state_ == State::kListening && flow_ != nullptr)
+    return epoll_bits(engine->stack().tcp_readiness(*engine->listener(*flow_)));
+  return 0;
+}
+
+int TcpSocket::kernel_fd() { return live() ? -1 : shadow(); }
+
+/// What close() means. SO_LINGER with a time waits for the peer's acknowledgement (inet_release(),
+/// tcp_close()).
+void TcpSocket::on_last_close(Pass* pass) {
+  if (pass == nullptr) return;
+  if (flow_ != nullptr) pass->engine().close(*pass, flow_);
+  flow_ = nullptr;
+  if (conn_ == nullptr) return;
+  if (inherited_elsewhere(this) && to_kernel(*pass, Reason::handed_back)) return;
+  Stack& stack = pass->stack();
+  const bool abort = linger_ && linger_time_ == Duration{0};
+  if (linger_ && !abort && !in_handshake(stack) && stack.tcp_readable_bytes(*conn_) == 0 &&
+      stack.tcp_shutdown(*conn_, SHUT_RDWR, pass->now())) {
+    auto done = [&] { return stack.tcp_all_acked(*conn_) || stack.tcp_state(*conn_) == TcpState::kClosed; };
+    (void)wait_for(*pass, pass->now() + linger_time_, done);
+  }
+  stack.tcp_close(conn_, abort, pass->now());
+  conn_ = nullptr;
+}
+
+File::Inherited TcpSocket::after_fork_in_child() {
+  const bool was_live = live();
+  conn_ = nullptr;
+  flow_ = nullptr;
+  if (was_live) {
+    write_inherited_options();
+    state_ = State::kKernel;
+    return Inherited::kConnection;
+  }
+  return state_ == State::kListening ? Inherited::kDormant : Inherited::kNo;
+}
+
+/// A listener that came by fork() listens in this process's engine too; where that fails the shadow alone
+/// serves.
+void TcpSocket::revive(Pass& pass) {
+  if (state_ != State::kListening || flow_ != nullptr) return;
+  const TcpSettings settings = read_settings();
+  const bool v6_only = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+  Result<BoundFlow*> flow = pass.engine().listen(
+      pass, choice, shadow_name(), v6_only, shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0, SOMAXCONN, settings,
+      shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX), static_cast<File*>(this));
+  if (flow && choice.accelerated()) flow_ = *flow;
+}
+
+Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
+  if (state_ == State::kKernel) return {};
+  if (state_ == State::kUndecided) {
+    veto = reason;
+    return {};
+  }
+  write_inherited_options();
+  if (state_ == State::kListening) {
+    if (flow_ != nullptr) pass.engine().close(pass, flow_);
+    flow_ = nullptr;
+    restore_timeout();
+  } else if (in_handshake(pass.stack())) {
+    restart_in_kernel(pass);
+  } else {
+    if (Result<void> r = pass.engine().hand_back(pass, conn_, shadow()); !r) return r;
+    conn_ = nullptr;
+  }
+  state_ = State::kKernel;
+  choice.path = PathKind::kKernel;
+  choice.reason = reason;
+  fds.forget(this);
+  pass.engine().touch();
+  return {};
+}
+
+/// A connection whose SYN is unanswered: the kernel begins anew from the same port.
+void TcpSocket::restart_in_kernel(Pass& pass) {
+  const Endpoint remote = pass.stack().tcp_remote(*conn_);
+  pass.stack().tcp_forget(conn_);
+  conn_ = nullptr;
+  sockaddr_storage name{};
+  socklen_t length = sizeof name;
+  to_sockaddr(remote, domain(), reinterpret_cast<sockaddr*>(&name), &length);
+  const int flags = real.fcntl(shadow(), F_GETFL);
+  real.fcntl(shadow(), F_SETFL, flags | O_NONBLOCK);
+  real.connect(shadow(), reinterpret_cast<sockaddr*>(&name), length);
+  real.fcntl(shadow(), F_SETFL, flags);
+}
+
+Result<int> TcpSocket::bind(Pass&, const sockaddr*, socklen_t) {
+  if (live()) return err(EINVAL);
+  return kOnKernel;  // which refuses a listener
+}
+
+/// inet_shutdown().
+Result<int> TcpSocket::shutdown(Pass& pass, int how) {
+  if (how < SHUT_RD || how > SHUT_RDWR) return err(EINVAL);
+  if (state_ == State::kListening) {
+    if (how != SHUT_WR) stop_listening(pass);
+    return 0;
+  }
+  if (!live()) return kOnKernel;
+  if (in_handshake(pass.stack())) {
+    disconnect(pass, false);
+    return 0;
+  }
+  Result<void> r = pass.stack().tcp_shutdown(*conn_, how, pass.now());
+  pass.engine().touch();
+  return r ? Result<int>(0) : r.error();
+}
+
+Result<int> TcpSocket::getsockname(Pass& pass, sockaddr* address, socklen_t* length) {
+  if (!live()) return kOnKernel;
+  if (address == nullptr || length == nullptr) return err(EFAULT);
+  if (static_cast<int>(*length) < 0) return err(EINVAL);
+  to_sockaddr(pass.stack().tcp_local(*conn_), domain(), address, length);
+  return 0;
+}
+
+Result<int> TcpSocket::getpeername(Pass& pass, sockaddr* address, socklen_t* length) {
+  if (!live()) return kOnKernel;
+  const TcpState state = pass.stack().tcp_state(*conn_);
+  if (state == TcpState::kClosed || state == TcpState::kSynSent) return err(ENOTCONN);
+  if (address == nullptr || length == nullptr) return err(EFAULT);
+  if (static_cast<int>(*length) < 0) return err(EINVAL);
+  to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), address, length);
+  return 0;
+}
+
+Endpoint TcpSocket::local_endpoint() const {
+  return live() ? Engine::get()->stack().tcp_local(*conn_) : shadow_name();
+}
+
+Endpoint TcpSocket::remote_endpoint() const {
+  return live() ? Engine::get()->stack().tcp_remote(*conn_) : Endpoint{};
+}
+
+/// tcp_ioctl(): the queues. A listener's SIOCINQ and SIOCOUTQ fail on the shadow as they do on any listener.
+Result<int> TcpSocket::ioctl(Pass& pass, unsigned long request, void* argument) {
+  if (!live()) return kOnKernel;
+  Stack& stack = pass.stack();
+  int answer = 0;
+  switch (request) {
+    case SIOCINQ:  // FIONREAD
+      answer = static_cast<int>(stack.tcp_readable_bytes(*conn_));
+      break;
+    case SIOCOUTQ:  // TIOCOUTQ
+      answer = static_cast<int>(stack.tcp_unacked_bytes(*conn_));
+      break;
+    case SIOCOUTQNSD:
+      answer = static_cast<int>(stack.tcp_unsent_bytes(*conn_));
+      break;
+    case SIOCATMARK:
+      answer = stack.tcp_at_mark(*conn_);
+      break;
+    default:
+      return kOnKernel;
+  }
+  if (argument == nullptr) return err(EFAULT);
+  std::memcpy(argument, &answer, sizeof answer);
+  return 0;
+}
+
+}  // namespace accel::posix

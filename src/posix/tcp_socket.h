@@ -1,0 +1,121 @@
+// A TCP socket over its shadow: connection or listener of the stack, with the kernel's states around it
+// (net/ipv4/af_inet.c).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "posix/call.h"
+
+namespace accel::posix {
+
+/// An option as it was set, to be set again on the shadow of an accepted connection.
+struct SavedOption {
+  int level;
+  int name;
+  std::vector<char> value;
+};
+using SavedOptions = std::vector<SavedOption>;
+
+class TcpSocket final : public Socket {
+ public:
+  TcpSocket(int fd, int domain) : Socket(FileKind::kTcp, fd, domain) {}
+  /// A connection that `listener` accepted; `fd` is a fresh kernel socket.
+  TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonblock);
+
+  // tcp_socket.cc
+  uint32_t readiness() override;
+  int kernel_fd() override;
+  void on_last_close(Pass* pass) override;
+  Inherited after_fork_in_child() override;
+  void revive(Pass& pass) override;
+  Result<void> to_kernel(Pass& pass, Reason reason) override;
+  Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
+  Result<int> shutdown(Pass& pass, int how) override;
+  Result<int> getsockname(Pass& pass, sockaddr* address, socklen_t* length) override;
+  Result<int> getpeername(Pass& pass, sockaddr* address, socklen_t* length) override;
+  Result<int> ioctl(Pass& pass, unsigned long request, void* argument) override;
+  Endpoint local_endpoint() const override;
+  Endpoint remote_endpoint() const override;
+
+  // tcp_connect.cc
+  Result<int> connect(Pass& pass, const sockaddr* address, socklen_t length) override;
+
+  // tcp_accept.cc
+  Result<int> listen(Pass& pass, int backlog) override;
+  Result<int> accept(Pass& pass, sockaddr* address, socklen_t* length, int flags) override;
+
+  // tcp_transfer.cc
+  Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
+  Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) override;
+
+  // tcp_options.cc
+  Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;
+  Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) override;
+
+  TcpConn* conn() const { return conn_; }
+  BoundFlow* flow() const { return flow_; }
+
+ private:
+  enum class State : uint8_t {
+    kUndecided,   ///< the kernel serves it so far (and may have connected it, over loopback)
+    kConnecting,  ///< the kernel's SS_CONNECTING: until connect() or accept() has reported the end of the
+                  ///< handshake
+    kConnected,
+    kListening,
+    kKernel,  ///< it has left the table; calls that were blocked in it go on in the kernel
+  };
+
+  bool live() const { return state_ == State::kConnecting || state_ == State::kConnected; }
+  bool in_handshake(Stack& stack) const;
+  void set_state(State state);
+  void restart_in_kernel(Pass& pass);
+
+  // tcp_connect.cc
+  Result<int> start_connect(Pass& pass, const Endpoint& remote);
+  Result<void> bind_implicitly(const PathChoice& path, Endpoint& local);
+  Result<int> finish_connect(Pass& pass, Errno unfinished);
+  void disconnect(Pass& pass, bool abort);
+  void release_port();
+
+  // tcp_accept.cc
+  Result<int> start_listen(Pass& pass, uint32_t backlog);
+  Result<int> accept_ours(Pass& pass, sockaddr* address, socklen_t* length, int flags);
+  Result<int> accept_kernels(sockaddr* address, socklen_t* length, int flags);
+  void stop_listening(Pass& pass);
+  /// A listener's shadow has a receive timeout of its own: accept() must not block on it.
+  void hold_timeout();
+  /// Takes off the shadow what hold_timeout() set; the program's own is back.
+  void restore_timeout();
+
+  // tcp_transfer.cc
+  Result<size_t> take(Pass& pass, std::span<const iovec> into, size_t want, size_t peeked, int flags);
+  Result<ssize_t> receive_urgent(Pass& pass, msghdr* message, int flags);
+  void put_control(Pass& pass, msghdr* message);
+
+  // tcp_options.cc
+  /// TcpSettings as the shadow's options say, and the options that this class keeps.
+  TcpSettings read_settings();
+  /// The settings in force, or nullptr where there are none (undecided).
+  TcpSettings* settings(Pass& pass);
+  void settings_changed(Pass& pass);
+  Result<int> keep_option(Pass& pass, int level, int name);
+  void save_options();
+  /// An accepted connection's shadow gets the options that it inherited only when somebody may look at them.
+  void write_inherited_options();
+
+  State state_ = State::kUndecided;
+  bool bound_by_us_ = false;  ///< the shadow's port was chosen by connect(), as the kernel's autobind
+  bool inq_ = false;          ///< TCP_INQ
+  bool linger_ = false;       ///< SO_LINGER
+  Duration linger_time_{0};
+  int peek_offset_ = -1;                           ///< SO_PEEK_OFF
+  int pending_error_ = 0;                          ///< of a connection that is gone, for SO_ERROR
+  TcpConn* conn_ = nullptr;                        ///< when live(); the stack's, given back by tcp_close
+  BoundFlow* flow_ = nullptr;                      ///< when listening; the engine's
+  std::shared_ptr<const SavedOptions> saved_;      ///< a listener's
+  std::shared_ptr<const SavedOptions> inherited_;  ///< not yet on this connection's shadow
+};
+
+}  // namespace accel::posix

@@ -1,0 +1,154 @@
+// Bytes in and out of a TCP connection: tcp_recvmsg() and tcp_sendmsg() of net/ipv4/tcp.c around the stack's
+// queues.
+#include <errno.h>
+#include <netinet/in.h>
+
+#include "base/real.h"
+#include "posix/iov_cursor.h"
+#include "posix/tcp_socket.h"
+#include "posix/wait.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr int kTcpInq = 36;  // TCP_INQ and TCP_CM_INQ of linux/tcp.h, which does not go with netinet/tcp.h
+constexpr uint32_t kOver = kReadClosed | kHangUp | kError;
+
+std::span<const iovec> vector_of(const msghdr& m) { return {m.msg_iov, m.msg_iovlen}; }
+
+}  // namespace
+
+/// One helping from the receive queue: copied, or dropped where MSG_TRUNC says so.
+Result<size_t> TcpSocket::take(Pass& pass, std::span<const iovec> into, size_t want, size_t peeked,
+                               int flags) {
+  Stack& stack = pass.stack();
+  const bool peek = (flags & MSG_PEEK) != 0;
+  if ((flags & MSG_TRUNC) == 0) return stack.tcp_receive(*conn_, into, peek, peeked, pass.now());
+  if (!peek) return stack.tcp_discard(*conn_, want, pass.now());
+  const size_t there = stack.tcp_readable_bytes(*conn_);
+  if (there > peeked) return std::min(there - peeked, want);
+  return stack.tcp_receive(*conn_, {}, true, 0, pass.now());  // end, error or EAGAIN
+}
+
+Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
+  if (!live()) return kOnKernel;
+  Result<size_t> size = iov_bytes(*message);
+  if (!size) return size.error();
+  message->msg_namelen = 0;
+  message->msg_flags = 0;
+  if ((flags & MSG_ERRQUEUE) != 0) return err(EAGAIN);
+  if ((flags & MSG_OOB) != 0) return receive_urgent(pass, message, flags);
+
+  Stack& stack = pass.stack();
+  const bool peek = (flags & MSG_PEEK) != 0;
+  const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
+  const size_t low_water = std::min<size_t>(stack.settings(*conn_).receive_low_water, *size);
+  const size_t target = std::max<size_t>((flags & MSG_WAITALL) != 0 ? *size : low_water, 1);
+  const size_t first = peek && peek_offset_ > 0 ? static_cast<size_t>(peek_offset_) : 0;
+  const Instant deadline = deadline_after(pass, receive_timeout);
+  IovCursor into(vector_of(*message));
+  size_t got = 0;
+  for (;;) {
+    const size_t seen = peek ? first + got : 0;
+    if (*size == 0 && stack.tcp_readable_bytes(*conn_) > 0) break;
+    Result<size_t> n = take(pass, into.window(), *size - got, seen, flags);
+    if (n && *n == 0) break;  // the end
+    if (n) {
+      got += *n;
+      into.advance(*n);
+      if (got == *size) break;
+      // The rest may be more of what is there (a window of the vector was full), the end, or an error, which
+      // is kept for the next call (tcp_recvmsg_locked's "if (copied)").
+      if (stack.tcp_peek_error(*conn_) != 0) break;
+      if (stack.tcp_readable_bytes(*conn_) > (peek ? first + got : 0)) continue;
+      if (got >= target) break;
+    } else if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) {
+      return n.error();
+    }
+    if (!wait) {
+      if (got > 0) break;
+      return err(EAGAIN);
+    }
+    const size_t have = peek ? first + got : 0;
+    auto more = [&] {
+      return !live() || stack.tcp_readable_bytes(*conn_) > have || (stack.tcp_readiness(*conn_) & kOver) != 0;
+    };
+    Result<Woke> woke = wait_for(pass, deadline, more);
+    if (got == 0 && !woke) return woke.error();
+    if (got == 0 && !live()) return kOnKernel;
+    if (!woke || !live()) break;
+  }
+  if (peek_offset_ >= 0) peek_offset_ = std::max(0, peek_offset_ + static_cast<int>(peek ? got : 0 - got));
+  put_control(pass, message);
+  return static_cast<ssize_t>(got);
+}
+
+/// tcp_recv_urg().
+Result<ssize_t> TcpSocket::receive_urgent(Pass& pass, msghdr* message, int flags) {
+  uint8_t byte = 0;
+  Result<size_t> n = pass.stack().tcp_receive_urgent(*conn_, &byte, (flags & MSG_PEEK) != 0);
+  if (!n) return n.error();
+  message->msg_controllen = 0;
+  if (*n == 0) return 0;
+  message->msg_flags = MSG_OOB;
+  for (const iovec& v : vector_of(*message)) {
+    if (v.iov_len == 0) continue;
+    if ((flags & MSG_TRUNC) == 0) *static_cast<uint8_t*>(v.iov_base) = byte;
+    return 1;
+  }
+  message->msg_flags |= MSG_TRUNC;
+  return 0;
+}
+
+/// TCP_INQ's control message; a stream has no other.
+void TcpSocket::put_control(Pass& pass, msghdr* message) {
+  const size_t room = message->msg_controllen;
+  message->msg_controllen = 0;
+  if (!inq_ || !live()) return;
+  const int queued = static_cast<int>(pass.stack().tcp_readable_bytes(*conn_));
+  if (message->msg_control == nullptr || room < CMSG_LEN(sizeof queued)) {
+    message->msg_flags |= MSG_CTRUNC;
+    return;
+  }
+  auto* c = static_cast<cmsghdr*>(message->msg_control);
+  c->cmsg_level = IPPROTO_TCP;
+  c->cmsg_type = kTcpInq;
+  c->cmsg_len = CMSG_LEN(sizeof queued);
+  std::memcpy(CMSG_DATA(c), &queued, sizeof queued);
+  message->msg_controllen = std::min(room, CMSG_SPACE(sizeof queued));
+}
+
+Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
+  if (!live()) return kOnKernel;
+  Result<size_t> size = iov_bytes(*message);
+  if (!size) return size.error();
+  Stack& stack = pass.stack();
+  const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
+  const bool more = (flags & MSG_MORE) != 0;
+  const Instant deadline = deadline_after(pass, send_timeout);
+  IovCursor from(vector_of(*message));
+  size_t sent = 0;
+  for (;;) {
+    Result<size_t> n = stack.tcp_send(*conn_, from.window(), more, (flags & MSG_OOB) != 0, pass.now());
+    if (n) {
+      sent += *n;
+      from.advance(*n);
+      if (sent == *size) return static_cast<ssize_t>(sent);
+      if (*n > 0 && stack.tcp_peek_error(*conn_) == 0) continue;
+    } else if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) {
+      if (sent > 0) return static_cast<ssize_t>(sent);
+      return n.error();
+    }
+    if (stack.tcp_peek_error(*conn_) != 0 && sent > 0) return static_cast<ssize_t>(sent);
+    if (!wait) return sent > 0 ? Result<ssize_t>(static_cast<ssize_t>(sent)) : err(EAGAIN);
+    auto room = [&] {
+      return !live() || (stack.tcp_readiness(*conn_) & (kWritable | kHangUp | kError)) != 0;
+    };
+    Result<Woke> woke = wait_for(pass, deadline, room);
+    if (sent == 0 && !woke) return woke.error();
+    if (sent == 0 && !live()) return kOnKernel;
+    if (!woke || !live()) return static_cast<ssize_t>(sent);
+  }
+}
+
+}  // namespace accel::posix

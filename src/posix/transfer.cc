@@ -1,0 +1,184 @@
+// Every way to read and write bytes, as recvmsg() and sendmsg().
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/real.h"
+#include "posix/call.h"
+#include "posix/calls.h"
+#include "posix/iov_cursor.h"
+
+namespace accel::posix {
+namespace {
+
+/// What write() on a broken stream does besides EPIPE. Outside of the lock: the handler may use sockets.
+void raise_sigpipe() { real.syscall(SYS_tgkill, getpid(), real.syscall(SYS_gettid), SIGPIPE); }
+
+template <class Kernel>
+Result<ssize_t> receive(int fd, msghdr* message, int flags, Kernel kernel) {
+  return serve_opening<ssize_t>(
+      fd,
+      // A datagram socket that waits without a name may get one, and datagrams, by another thread's send().
+      [&](Socket& s) {
+        return s.kind() == FileKind::kUdp && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0 && !s.nonblocking &&
+               s.shadow_name().port == 0;
+      },
+      [&](Pass& pass, Socket& s) { return s.recvmsg(pass, message, flags); }, kernel);
+}
+
+bool leads_out(const msghdr& m, int domain) {
+  if (m.msg_name == nullptr) return false;
+  Result<Endpoint> to = from_sockaddr(static_cast<const sockaddr*>(m.msg_name), m.msg_namelen, domain);
+  return to && !to->address.is_any() && !to->address.is_loopback() && !to->address.is_multicast();
+}
+
+template <class Kernel>
+Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel) {
+  bool stream = false;
+  Result<ssize_t> r = kOnKernel;
+  {
+    SocketCall call(fd);
+    if (call.error() != Errno{}) return call.error();
+    if (Socket* s = call.socket()) {
+      stream = s->kind() == FileKind::kTcp;
+      const bool wants = !stream && call.pass() == nullptr && leads_out(*message, s->domain());
+      if (stream && (flags & MSG_FASTOPEN) != 0) s->veto = Reason::option;  // the shadow will connect
+      Result<Pass*> pass = call.engine(wants);
+      if (!pass)
+        r = pass.error();
+      else if (*pass != nullptr)
+        r = s->sendmsg(**pass, message, flags);
+    }
+  }
+  if (!r.ok() && r.error() == kOnKernel) return from_libc(kernel());
+  if (r.is(EPIPE) && stream && (flags & MSG_NOSIGNAL) == 0) raise_sigpipe();
+  return r;
+}
+
+msghdr one_buffer(iovec* v, sockaddr* name, socklen_t name_length) {
+  msghdr m{};
+  m.msg_name = name;
+  m.msg_namelen = name_length;
+  m.msg_iov = v;
+  m.msg_iovlen = 1;
+  return m;
+}
+
+/// readv() and writev() say EINVAL where sendmsg() says EMSGSIZE.
+Result<ssize_t> check_count(int count) {
+  if (count < 0 || count > IOV_MAX) return err(EINVAL);
+  return 0;
+}
+
+}  // namespace
+
+Result<ssize_t> recvmsg(int fd, msghdr* message, int flags) {
+  if (message == nullptr) return from_libc(real.recvmsg(fd, message, flags));
+  Result<ssize_t> r =
+      receive(fd, message, flags & ~MSG_CMSG_CLOEXEC, [&] { return real.recvmsg(fd, message, flags); });
+  if (r && (flags & MSG_CMSG_CLOEXEC) != 0)
+    message->msg_flags |= MSG_CMSG_CLOEXEC;  // as ____sys_recvmsg leaves it
+  return r;
+}
+
+Result<ssize_t> recvfrom(int fd, void* data, size_t size, int flags, sockaddr* from, socklen_t* from_length) {
+  iovec v{data, std::min(size, kMostBytes)};
+  if (from != nullptr && from_length != nullptr && static_cast<int>(*from_length) < 0) return err(EINVAL);
+  msghdr m = one_buffer(&v, from, from != nullptr && from_length != nullptr ? *from_length : 0);
+  bool kernel = false;
+  Result<ssize_t> r = receive(fd, &m, flags, [&] {
+    kernel = true;
+    return real.recvfrom(fd, data, size, flags, from, from_length);
+  });
+  if (r && !kernel && from != nullptr && from_length != nullptr) *from_length = m.msg_namelen;
+  return r;
+}
+
+Result<ssize_t> recv(int fd, void* data, size_t size, int flags) {
+  iovec v{data, std::min(size, kMostBytes)};
+  msghdr m = one_buffer(&v, nullptr, 0);
+  return receive(fd, &m, flags, [&] { return real.recv(fd, data, size, flags); });
+}
+
+Result<ssize_t> readv(int fd, const iovec* vector, int count) {
+  if (Result<ssize_t> r = check_count(count); !r) return r;
+  msghdr m{};
+  m.msg_iov = const_cast<iovec*>(vector);
+  m.msg_iovlen = static_cast<size_t>(count);
+  return receive(fd, &m, 0, [&] { return real.readv(fd, vector, count); });
+}
+
+Result<ssize_t> sendmsg(int fd, const msghdr* message, int flags) {
+  if (message == nullptr) return from_libc(real.sendmsg(fd, message, flags));
+  return transmit(fd, message, flags, [&] { return real.sendmsg(fd, message, flags); });
+}
+
+Result<ssize_t> sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,
+                       socklen_t to_length) {
+  iovec v{const_cast<void*>(data), std::min(size, kMostBytes)};
+  const msghdr m = one_buffer(&v, const_cast<sockaddr*>(to), to != nullptr ? to_length : 0);
+  return transmit(fd, &m, flags, [&] { return real.sendto(fd, data, size, flags, to, to_length); });
+}
+
+Result<ssize_t> send(int fd, const void* data, size_t size, int flags) {
+  iovec v{const_cast<void*>(data), std::min(size, kMostBytes)};
+  const msghdr m = one_buffer(&v, nullptr, 0);
+  return transmit(fd, &m, flags, [&] { return real.send(fd, data, size, flags); });
+}
+
+Result<ssize_t> writev(int fd, const iovec* vector, int count) {
+  if (Result<ssize_t> r = check_count(count); !r) return r;
+  msghdr m{};
+  m.msg_iov = const_cast<iovec*>(vector);
+  m.msg_iovlen = static_cast<size_t>(count);
+  return transmit(fd, &m, 0, [&] { return real.writev(fd, vector, count); });
+}
+
+/// As recvmmsg(2) has it, the timeout is looked at between datagrams only.
+Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  if (!fds.owns(fd)) return from_libc(real.recvmmsg(fd, messages, count, flags, timeout));
+  if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))
+    return err(EINVAL);
+  timespec begin{};
+  if (timeout != nullptr) clock_gettime(CLOCK_MONOTONIC, &begin);
+  unsigned n = 0;
+  int each = flags & ~MSG_WAITFORONE;
+  while (n < count) {
+    Result<ssize_t> r = posix::recvmsg(fd, &messages[n].msg_hdr, each);
+    if (!r) {
+      if (n == 0) return r.error();
+      break;
+    }
+    messages[n++].msg_len = static_cast<unsigned>(*r);
+    if ((flags & MSG_WAITFORONE) != 0) each |= MSG_DONTWAIT;
+    if ((messages[n - 1].msg_hdr.msg_flags & MSG_OOB) != 0) break;
+    if (timeout == nullptr) continue;
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const int64_t left = (timeout->tv_sec - (now.tv_sec - begin.tv_sec)) * 1000000000 + timeout->tv_nsec -
+                         (now.tv_nsec - begin.tv_nsec);
+    if (left <= 0) {
+      *timeout = {};
+      return static_cast<int>(n);
+    }
+    if (n == count) *timeout = {left / 1000000000, left % 1000000000};
+  }
+  return static_cast<int>(n);
+}
+
+Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  if (!fds.owns(fd)) return from_libc(real.sendmmsg(fd, messages, count, flags));
+  if (count > IOV_MAX) count = IOV_MAX;  // UIO_MAXIOV
+  unsigned n = 0;
+  for (; n < count; ++n) {
+    Result<ssize_t> r = posix::sendmsg(fd, &messages[n].msg_hdr, flags);
+    if (!r && n == 0) return r.error();
+    if (!r) break;
+    messages[n].msg_len = static_cast<unsigned>(*r);
+  }
+  return static_cast<int>(n);
+}
+
+}  // namespace accel::posix

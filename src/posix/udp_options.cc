@@ -1,0 +1,202 @@
+// Options of a UDP socket.
+#include <errno.h>
+#include <linux/udp.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+
+#include "base/real.h"
+#include "posix/options.h"
+#include "posix/udp_socket.h"
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+
+namespace accel::posix {
+namespace {
+
+using enum OptionEffect;
+
+// kKeep: read_options() looks at them again.
+constexpr Option kOptions[] = {
+    {SOL_SOCKET, SO_DEBUG, kShadow, false},
+    {SOL_SOCKET, SO_REUSEADDR, kShadow, false},
+    {SOL_SOCKET, SO_REUSEPORT, kShadow, false},
+    {SOL_SOCKET, SO_BROADCAST, kShadow, false},  // broadcasts leave by the shadow
+    {SOL_SOCKET, SO_PRIORITY, kShadow, false},
+    {SOL_SOCKET, SO_KEEPALIVE, kShadow, false},
+    {SOL_SOCKET, SO_OOBINLINE, kShadow, false},
+    {SOL_SOCKET, SO_LINGER, kShadow, false},
+    {SOL_SOCKET, SO_RCVLOWAT, kShadow, false},
+    {SOL_SOCKET, SO_BUSY_POLL, kShadow, false},
+    {SOL_SOCKET, SO_PREFER_BUSY_POLL, kShadow, false},
+    {SOL_SOCKET, SO_BUSY_POLL_BUDGET, kShadow, false},
+    {SOL_SOCKET, SO_INCOMING_CPU, kShadow, false},
+    {SOL_SOCKET, SO_PASSCRED, kShadow, false},
+    {SOL_SOCKET, SO_BUF_LOCK, kShadow, false},
+    {SOL_SOCKET, SO_TXREHASH, kShadow, false},
+    {SOL_SOCKET, SO_BSDCOMPAT, kShadow, false},
+    {SOL_SOCKET, SO_DETACH_FILTER, kShadow, false},
+    {SOL_SOCKET, SO_SNDBUF, kShadow, false},
+    {SOL_SOCKET, SO_SNDBUFFORCE, kShadow, false},
+    {SOL_SOCKET, SO_RCVBUF, kKeep, false},
+    {SOL_SOCKET, SO_RCVBUFFORCE, kKeep, false},
+    {SOL_SOCKET, SO_RCVTIMEO, kKeep, false},
+    {SOL_SOCKET, SO_SNDTIMEO, kKeep, false},
+    {SOL_SOCKET, SO_RCVTIMEO_NEW, kKeep, false},
+    {SOL_SOCKET, SO_SNDTIMEO_NEW, kKeep, false},
+    {SOL_SOCKET, SO_TIMESTAMP, kKeep, false},
+    {SOL_SOCKET, SO_TIMESTAMPNS, kKeep, false},
+    {SOL_SOCKET, SO_RXQ_OVFL, kKeep, false},
+    {SOL_SOCKET, SO_DONTROUTE, kRoute, false},
+    {SOL_SOCKET, SO_MARK, kRoute, false},
+    {SOL_SOCKET, SO_BINDTODEVICE, kRoute, false},
+    {SOL_SOCKET, SO_BINDTOIFINDEX, kRoute, false},
+    {SOL_SOCKET, SO_TIMESTAMPING, kKernel, false},
+    {SOL_SOCKET, SO_ZEROCOPY, kKernel, false},
+    {SOL_SOCKET, SO_PEEK_OFF, kKernel, false},
+    {SOL_SOCKET, SO_NO_CHECK, kKernel, false},
+
+    {IPPROTO_UDP, UDP_CORK, kKeep, false},
+    {IPPROTO_UDP, UDP_SEGMENT, kKernel, false},
+    {IPPROTO_UDP, UDP_GRO, kKernel, false},
+    {IPPROTO_UDP, UDP_ENCAP, kKernel, false},
+    {IPPROTO_UDP, UDP_NO_CHECK6_TX, kKernel, false},
+    {IPPROTO_UDP, UDP_NO_CHECK6_RX, kKernel, false},
+
+    {IPPROTO_IP, IP_TOS, kKeep, false},
+    {IPPROTO_IP, IP_TTL, kKeep, false},
+    {IPPROTO_IP, IP_PKTINFO, kKeep, false},
+    {IPPROTO_IP, IP_RECVTOS, kKeep, false},
+    {IPPROTO_IP, IP_RECVTTL, kKeep, false},
+    {IPPROTO_IP, IP_RECVORIGDSTADDR, kKeep, false},
+    {IPPROTO_IP, IP_MTU_DISCOVER, kKeep, false},
+    {IPPROTO_IP, IP_RECVERR, kShadow, false},  // ICMP errors are the shadow's
+    {IPPROTO_IP, IP_FREEBIND, kShadow, false},
+    {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, kShadow, false},
+    {IPPROTO_IP, IP_LOCAL_PORT_RANGE, kShadow, false},
+    {IPPROTO_IP, IP_MULTICAST_TTL, kShadow, false},  // multicast is the shadow's
+    {IPPROTO_IP, IP_MULTICAST_LOOP, kShadow, false},
+    {IPPROTO_IP, IP_MULTICAST_IF, kShadow, false},
+    {IPPROTO_IP, IP_MULTICAST_ALL, kShadow, false},
+    {IPPROTO_IP, IP_ADD_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IP, IP_DROP_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IP, IP_DROP_SOURCE_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IP, IP_BLOCK_SOURCE, kShadow, false},
+    {IPPROTO_IP, IP_UNBLOCK_SOURCE, kShadow, false},
+    {IPPROTO_IP, IP_MSFILTER, kShadow, false},
+    {IPPROTO_IP, MCAST_JOIN_GROUP, kShadow, false},
+    {IPPROTO_IP, MCAST_LEAVE_GROUP, kShadow, false},
+    {IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, kShadow, false},
+    {IPPROTO_IP, MCAST_LEAVE_SOURCE_GROUP, kShadow, false},
+    {IPPROTO_IP, MCAST_BLOCK_SOURCE, kShadow, false},
+    {IPPROTO_IP, MCAST_UNBLOCK_SOURCE, kShadow, false},
+    {IPPROTO_IP, MCAST_MSFILTER, kShadow, false},
+    {IPPROTO_IP, IP_OPTIONS, kKernel, false},
+    {IPPROTO_IP, IP_RECVOPTS, kKernel, false},
+    {IPPROTO_IP, IP_RETOPTS, kKernel, false},
+    {IPPROTO_IP, IP_TRANSPARENT, kKernel, false},
+    {IPPROTO_IP, IP_UNICAST_IF, kKernel, false},
+
+    {IPPROTO_IPV6, IPV6_TCLASS, kKeep, false},
+    {IPPROTO_IPV6, IPV6_UNICAST_HOPS, kKeep, false},
+    {IPPROTO_IPV6, IPV6_RECVPKTINFO, kKeep, false},
+    {IPPROTO_IPV6, IPV6_RECVHOPLIMIT, kKeep, false},
+    {IPPROTO_IPV6, IPV6_RECVTCLASS, kKeep, false},
+    {IPPROTO_IPV6, IPV6_MTU_DISCOVER, kKeep, false},
+    {IPPROTO_IPV6, IPV6_RECVERR, kShadow, false},
+    {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, false},
+    {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, false},
+    {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kShadow, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, kShadow, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, kShadow, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_IF, kShadow, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_ALL, kShadow, false},
+    {IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IPV6, IPV6_DROP_MEMBERSHIP, kShadow, false},
+    {IPPROTO_IPV6, MCAST_JOIN_GROUP, kShadow, false},
+    {IPPROTO_IPV6, MCAST_LEAVE_GROUP, kShadow, false},
+    {IPPROTO_IPV6, MCAST_JOIN_SOURCE_GROUP, kShadow, false},
+    {IPPROTO_IPV6, MCAST_LEAVE_SOURCE_GROUP, kShadow, false},
+    {IPPROTO_IPV6, IPV6_TRANSPARENT, kKernel, false},
+};
+
+/// Options that are a control message of recvmsg().
+constexpr struct {
+  int level, name;
+  UdpControl bit;
+} kControl[] = {
+    {SOL_SOCKET, SO_TIMESTAMP, kTimestamp},
+    {SOL_SOCKET, SO_TIMESTAMPNS, kTimestampNs},
+    {SOL_SOCKET, SO_RXQ_OVFL, kOverflow},
+    {IPPROTO_IP, IP_PKTINFO, kPktInfo},
+    {IPPROTO_IP, IP_RECVTOS, kRecvTos},
+    {IPPROTO_IP, IP_RECVTTL, kRecvTtl},
+    {IPPROTO_IP, IP_RECVORIGDSTADDR, kOrigDst},
+    {IPPROTO_IPV6, IPV6_RECVPKTINFO, kPktInfo6},
+    {IPPROTO_IPV6, IPV6_RECVTCLASS, kTrafficClass},
+    {IPPROTO_IPV6, IPV6_RECVHOPLIMIT, kHopLimit},
+};
+
+}  // namespace
+
+std::span<const Option> udp_options() { return kOptions; }
+
+/// What the shadow's options mean for what we do ourselves.
+void UdpSocket::read_options(Pass& pass) {
+  control_ = 0;
+  for (const auto& c : kControl)
+    if ((c.level != IPPROTO_IPV6 || v6()) && shadow_option(c.level, c.name) != 0) control_ |= c.bit;
+  receive_timeout = shadow_timeout(SO_RCVTIMEO);
+  send_timeout = shadow_timeout(SO_SNDTIMEO);
+  tos_ = static_cast<uint8_t>(shadow_option(IPPROTO_IP, IP_TOS));
+  ttl_ = static_cast<uint8_t>(shadow_option(IPPROTO_IP, IP_TTL, 64));
+  v6_only_ = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+  if (v6()) {
+    traffic_class_ = static_cast<uint8_t>(std::max(0, shadow_option(IPPROTO_IPV6, IPV6_TCLASS)));
+    hop_limit_ = static_cast<uint8_t>(shadow_option(IPPROTO_IPV6, IPV6_UNICAST_HOPS, 64));
+  }
+  corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
+  const int discovery = shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
+  strict_mtu_ =
+      discovery == IP_PMTUDISC_PROBE || discovery == IP_PMTUDISC_INTERFACE || discovery == IP_PMTUDISC_OMIT;
+  const bool locked =
+      (shadow_option(SOL_SOCKET, SO_BUF_LOCK) & 2) != 0;  // SOCK_RCVBUF_LOCK: SO_RCVBUF was set
+  if (UdpPcb* p = pcb(pass); p != nullptr && locked)
+    pass.stack().udp_set_receive_buffer(*p, static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_RCVBUF)));
+}
+
+Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
+  if (state_ != State::kOpen) return kOnKernel;
+  if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
+  const Option* option = find_option(kOptions, level, name);
+  switch (option == nullptr ? kKernel : option->effect) {
+    case kMirror:
+    case kShadow:
+      return 0;
+    case kKeep:
+      read_options(pass);
+      request_ = flow_request(request_.role, local_, remote_);
+      return 0;
+    case kRoute:
+      break;
+    case kKernel:
+      if (!vetoes(kOptions, level, name, value, length)) return 0;
+      break;
+  }
+  return to_kernel(pass, Reason::option) ? Result<int>(0) : err(ENOPROTOOPT);
+}
+
+Result<int> UdpSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {
+  UdpPcb* p = pcb(pass);
+  if (p == nullptr || level != SOL_SOCKET || name != SO_ERROR) return kOnKernel;
+  const int error = pass.stack().udp_take_error(*p);
+  return error != 0 ? put_option(&error, sizeof error, value, length) : Result<int>(kOnKernel);
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,199 @@
+// A UDP socket's path, names and change of hands.
+#include "posix/udp_socket.h"
+
+#include <asm/ioctls.h>
+#include <errno.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/time.h>
+
+#include "base/real.h"
+#include "posix/wait.h"
+
+namespace accel::posix {
+namespace {
+
+sa_family_t family_of(const sockaddr* address) {
+  sa_family_t family;
+  std::memcpy(&family, &address->sa_family, sizeof family);
+  return family;
+}
+
+Endpoint shadow_peer(const Socket& s) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (real.getpeername(s.shadow(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  Result<Endpoint> peer = from_sockaddr(reinterpret_cast<sockaddr*>(&address), length, s.domain());
+  return peer ? *peer : Endpoint{};
+}
+
+}  // namespace
+
+uint32_t UdpSocket::readiness() {
+  Engine* engine = Engine::get();
+  if (engine == nullptr || flow_ == nullptr) return 0;
+  uint32_t ready = engine->stack().udp_readiness(*engine->udp(*flow_));
+  if (shut_read_) ready |= kReadable | kReadClosed;
+  if (shut_read_ && shut_write_) ready |= kHangUp;
+  return epoll_bits(ready);
+}
+
+void UdpSocket::close_flow(Pass& pass) {
+  if (flow_ != nullptr) pass.engine().close(pass, flow_);
+  flow_ = nullptr;
+}
+
+void UdpSocket::on_last_close(Pass* pass) {
+  if (pass != nullptr) close_flow(*pass);
+}
+
+File::Inherited UdpSocket::after_fork_in_child() {
+  flow_ = nullptr;
+  return state_ == State::kOpen ? Inherited::kDormant : Inherited::kNo;
+}
+
+void UdpSocket::revive(Pass& pass) {
+  if (state_ != State::kOpen || flow_ != nullptr) return;
+  Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local_, remote_,
+                                                   v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
+                                                   request_.bound_ifindex, static_cast<File*>(this));
+  if (flow && choice.accelerated()) flow_ = *flow;
+  if (flow_ != nullptr) read_options(pass);
+}
+
+Result<void> UdpSocket::to_kernel(Pass& pass, Reason reason) {
+  if (state_ == State::kKernel) return {};
+  if (state_ == State::kUndecided) {
+    veto = reason;
+    return {};
+  }
+  close_flow(pass);
+  state_ = State::kKernel;
+  choice.path = PathKind::kKernel;
+  choice.reason = reason;
+  fds.forget(this);
+  pass.engine().touch();
+  return {};
+}
+
+/// Opens the flow of a shadow that is bound by now. Errors: as leave().
+Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const Endpoint& remote) {
+  auto decline = [&](Reason reason) {
+    const Errno answer = leave(&pass, reason);
+    if (answer == kOnKernel) state_ = State::kKernel;
+    return answer;
+  };
+  if (veto != Reason::accelerated) return decline(veto);
+  if (local.address.is_loopback() || remote.address.is_loopback()) return decline(Reason::loopback);
+  if (local.address.is_multicast() || remote.address.is_multicast()) return decline(Reason::multicast);
+  request_ = flow_request(role, local, remote);
+  if (remote.port != 0) {
+    choice = pass.engine().choose(request_);
+    if (!choice.accelerated()) return decline(choice.reason);
+  }
+  Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local, remote,
+                                                   v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
+                                                   request_.bound_ifindex, static_cast<File*>(this));
+  if (!flow || !choice.accelerated())
+    return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
+                                                                                : choice.reason);
+  if (Result<void> r = check_required(); !r) {
+    pass.engine().close(pass, *flow);
+    return r;
+  }
+  flow_ = *flow;
+  local_ = local;
+  remote_ = remote;
+  refresh_from_shadow();
+  read_options(pass);
+  state_ = State::kOpen;
+  pass.engine().counters().add(Counter::sockets_accelerated);
+  return {};
+}
+
+Result<int> UdpSocket::bind(Pass& pass, const sockaddr* address, socklen_t length) {
+  if (state_ != State::kUndecided) return kOnKernel;  // EINVAL
+  Result<Endpoint> wanted = from_sockaddr(address, length, domain());
+  if (!wanted) return kOnKernel;
+  if (Result<int> r = from_libc(real.bind(shadow(), address, length)); !r) return r;
+  Result<void> opened = open(pass, Role::kUdpReceiver, shadow_name(), {});
+  if (!opened && opened.error() != kOnKernel) return opened.error();
+  return 0;
+}
+
+Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t length) {
+  if (state_ == State::kKernel || address == nullptr || length < sizeof address->sa_family) return kOnKernel;
+  if (family_of(address) == AF_UNSPEC) return disconnect(pass, address, length);
+  // Connecting the shadow is local: errors, the source address and the port are the kernel's.
+  if (Result<int> r = from_libc(real.connect(shadow(), address, length)); !r) return r;
+  const Endpoint local = shadow_name();
+  const Endpoint remote = shadow_peer(*this);
+  Result<void> opened;
+  if (flow_ == nullptr) {
+    opened = open(pass, Role::kUdpConnect, local, remote);
+  } else {
+    request_ = flow_request(Role::kUdpConnect, local, remote);
+    const PathChoice next = remote.address.is_loopback() ? PathChoice{PathKind::kKernel, Reason::loopback, {}}
+                                                         : pass.engine().choose(request_);
+    if (next.accelerated()) {
+      choice = next;
+      pass.engine().reconnect_udp(pass, *flow_, local, remote);
+      local_ = local;
+      remote_ = remote;
+    } else {
+      opened = leave(&pass, next.reason);
+      if (opened.error() == kOnKernel) {
+        close_flow(pass);
+        state_ = State::kKernel;
+      }
+    }
+  }
+  if (!opened && opened.error() != kOnKernel) return opened.error();
+  return 0;
+}
+
+/// connect() to AF_UNSPEC: __udp_disconnect() keeps a port that bind() was given and drops one that was
+/// found.
+Result<int> UdpSocket::disconnect(Pass& pass, const sockaddr* address, socklen_t length) {
+  Result<int> r = from_libc(real.connect(shadow(), address, length));
+  if (!r || flow_ == nullptr) return r;
+  local_ = shadow_name();
+  remote_ = {};
+  if (local_.port == 0) {
+    close_flow(pass);
+    state_ = State::kUndecided;
+  } else {
+    pass.engine().reconnect_udp(pass, *flow_, local_, remote_);
+  }
+  return r;
+}
+
+Result<int> UdpSocket::shutdown(Pass& pass, int how) {
+  Result<int> r = from_libc(real.shutdown(shadow(), how));  // ENOTCONN unless it is connected
+  if (!r || flow_ == nullptr) return r;
+  shut_read_ |= how != SHUT_WR;
+  shut_write_ |= how != SHUT_RD;
+  pass.engine().touch();
+  return r;
+}
+
+/// udp_ioctl(), over both queues.
+Result<int> UdpSocket::ioctl(Pass& pass, unsigned long request, void* argument) {
+  if (flow_ == nullptr) return kOnKernel;
+  if (request == FIONREAD) {
+    const Datagram* front = pass.stack().udp_front(*pcb(pass));
+    if (front == nullptr) return kOnKernel;
+    const int size = static_cast<int>(front->size);
+    if (argument == nullptr) return err(EFAULT);
+    std::memcpy(argument, &size, sizeof size);
+    return 0;
+  }
+  if (request == SIOCGSTAMP_OLD && last_timestamp_ != 0) {
+    const timeval t{last_timestamp_ / 1000000000, last_timestamp_ % 1000000000 / 1000};
+    std::memcpy(argument, &t, sizeof t);
+    return 0;
+  }
+  return kOnKernel;
+}
+
+}  // namespace accel::posix

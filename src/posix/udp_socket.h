@@ -1,0 +1,100 @@
+// A UDP socket over its shadow. The shadow is bound and connected as ours is: the kernel keeps the port,
+// checks addresses, and delivers what does not come through a device of ours (loopback, other interfaces,
+// reassembled fragments, multicast).
+#pragma once
+
+#include "posix/call.h"
+
+namespace accel::posix {
+
+/// Control messages that recvmsg() adds, as bits.
+enum UdpControl : uint32_t {
+  kPktInfo = 1,
+  kRecvTos = 2,
+  kRecvTtl = 4,
+  kOrigDst = 8,
+  kPktInfo6 = 16,
+  kTrafficClass = 32,
+  kHopLimit = 64,
+  kTimestamp = 128,    ///< SO_TIMESTAMP, microseconds
+  kTimestampNs = 256,  ///< SO_TIMESTAMPNS
+  kOverflow = 512,     ///< SO_RXQ_OVFL
+};
+
+class UdpSocket final : public Socket {
+ public:
+  UdpSocket(int fd, int domain) : Socket(FileKind::kUdp, fd, domain) {}
+
+  // udp_socket.cc
+  uint32_t readiness() override;
+  int kernel_fd() override { return shadow(); }
+  void on_last_close(Pass* pass) override;
+  Inherited after_fork_in_child() override;
+  void revive(Pass& pass) override;
+  Result<void> to_kernel(Pass& pass, Reason reason) override;
+  Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
+  Result<int> connect(Pass& pass, const sockaddr* address, socklen_t length) override;
+  Result<int> listen(Pass&, int) override { return kOnKernel; }                         // EOPNOTSUPP
+  Result<int> accept(Pass&, sockaddr*, socklen_t*, int) override { return kOnKernel; }  // EOPNOTSUPP
+  Result<int> shutdown(Pass& pass, int how) override;
+  Result<int> getsockname(Pass&, sockaddr*, socklen_t*) override { return kOnKernel; }
+  Result<int> getpeername(Pass&, sockaddr*, socklen_t*) override { return kOnKernel; }
+  Result<int> ioctl(Pass& pass, unsigned long request, void* argument) override;
+  Endpoint local_endpoint() const override { return local_; }
+  Endpoint remote_endpoint() const override { return remote_; }
+
+  // udp_transfer.cc
+  Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
+  Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) override;
+
+  // udp_options.cc
+  Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;
+  Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) override;
+
+  BoundFlow* flow() const { return flow_; }
+
+ private:
+  enum class State : uint8_t { kUndecided, kOpen, kKernel };
+
+  UdpPcb* pcb(Pass& pass) const { return flow_ != nullptr ? pass.engine().udp(*flow_) : nullptr; }
+  Result<void> open(Pass& pass, Role role, const Endpoint& local, const Endpoint& remote);
+  void close_flow(Pass& pass);
+  Result<int> disconnect(Pass& pass, const sockaddr* address, socklen_t length);
+
+  // udp_transfer.cc
+  Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
+  Result<ssize_t> send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to, bool wait);
+  bool mixes_families(const Endpoint& to) const;
+  Result<ssize_t> send_kernels(const msghdr* message, int flags) const;
+
+  // udp_options.cc
+  void read_options(Pass& pass);
+
+  State state_ = State::kUndecided;
+  BoundFlow* flow_ = nullptr;
+  Endpoint local_;
+  Endpoint remote_;       ///< port 0: not connected
+  FlowRequest request_;   ///< selection's view of the options, for each new destination
+  uint32_t control_ = 0;  ///< UdpControl
+  uint8_t tos_ = 0;       ///< IP_TOS, IP_TTL and the IPv6 twins
+  uint8_t ttl_ = 64;
+  uint8_t traffic_class_ = 0;
+  uint8_t hop_limit_ = 64;
+  bool v6_only_ = false;
+  bool corked_ = false;      ///< UDP_CORK or MSG_MORE: the kernel collects the datagram
+  bool strict_mtu_ = false;  ///< IP_MTU_DISCOVER other than the normal kinds: the kernel sends
+  bool shut_read_ = false;
+  bool shut_write_ = false;
+  int64_t last_timestamp_ = 0;  ///< SIOCGSTAMP
+};
+
+/// Writes the control messages that `control` asks for (posix/udp_control.cc).
+struct DatagramFacts {
+  const Datagram& datagram;
+  int ifindex;
+  int64_t timestamp;  ///< ns since the epoch
+  uint32_t drops;
+};
+void put_control_messages(msghdr* message, uint32_t control, const DatagramFacts& facts);
+
+}  // namespace accel::posix

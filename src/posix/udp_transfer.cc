@@ -1,0 +1,172 @@
+// Datagrams in and out: our flow's queue and the shadow's; each destination by the path that its route
+// allows.
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <time.h>
+
+#include "base/real.h"
+#include "posix/iov_cursor.h"
+#include "posix/udp_socket.h"
+#include "posix/wait.h"
+
+namespace accel::posix {
+namespace {
+
+std::span<const iovec> vector_of(const msghdr& m) { return {m.msg_iov, m.msg_iovlen}; }
+
+int64_t wall_clock() {
+  timespec t{};
+  clock_gettime(CLOCK_REALTIME, &t);
+  return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
+}
+
+}  // namespace
+
+Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
+  const bool wait = !nonblocking && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
+  if (state_ == State::kKernel || (flow_ == nullptr && !wait)) return kOnKernel;
+  if ((flags & MSG_ERRQUEUE) != 0) return kOnKernel;
+  if (flow_ == nullptr && shadow_name().port != 0 && state_ == State::kUndecided) return kOnKernel;
+  Result<size_t> room = iov_bytes(*message);
+  if (!room) return room.error();
+  const Instant deadline =
+      deadline_after(pass, flow_ != nullptr ? receive_timeout : shadow_timeout(SO_RCVTIMEO));
+  const msghdr asked = *message;
+  auto ready = [&] {
+    const UdpPcb* p = pcb(pass);
+    return state_ == State::kKernel || shut_read_ ||
+           (p != nullptr && (pass.stack().udp_readiness(*p) & (kReadable | kError)) != 0);
+  };
+  for (;;) {
+    if (UdpPcb* p = pcb(pass)) {
+      if (const int error = pass.stack().udp_take_error(*p)) return err(error);
+      if (pass.stack().udp_front(*p) != nullptr) return deliver(pass, message, *room, flags);
+    }
+    *message = asked;
+    Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
+    if (!r.is(EAGAIN) || !wait) return r;  // 0 as well: shutdown(SHUT_RD)
+    pollfd kernel{shadow(), POLLIN, 0};
+    Result<Woke> woke = wait_for(pass, deadline, ready, std::span(&kernel, 1));
+    if (!woke) return woke.error();
+    if (state_ == State::kKernel) return kOnKernel;
+  }
+}
+
+/// IPv4 by a socket that is bound to IPv6 only: the kernel has the error.
+bool UdpSocket::mixes_families(const Endpoint& to) const {
+  return v6() && to.address.is_v4() && (v6_only_ || (!local_.address.is_any() && !local_.address.is_v4()));
+}
+
+/// The front of our queue into `message`.
+Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int flags) {
+  UdpPcb& p = *pcb(pass);
+  const Datagram datagram = *pass.stack().udp_front(p);
+  const PortInfo* port = pass.engine().port_info(datagram.interface);
+  const int ifindex = port != nullptr ? port->ifindex : 0;
+  const size_t copied = pass.stack().udp_receive(p, vector_of(*message), (flags & MSG_PEEK) == 0);
+  if (message->msg_name != nullptr) {
+    socklen_t length = message->msg_namelen;
+    to_sockaddr(datagram.from, domain(), static_cast<sockaddr*>(message->msg_name), &length,
+                static_cast<uint32_t>(ifindex));
+    message->msg_namelen = length;
+  } else {
+    message->msg_namelen = 0;
+  }
+  message->msg_flags = datagram.size > room ? MSG_TRUNC : 0;
+  if ((control_ & (kTimestamp | kTimestampNs)) != 0)
+    last_timestamp_ = datagram.timestamp != 0 ? datagram.timestamp : wall_clock();
+  put_control_messages(
+      message, control_,
+      {datagram, ifindex, last_timestamp_, static_cast<uint32_t>(pass.stack().udp_drops(p))});
+  return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? datagram.size : copied);
+}
+
+Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
+  if (state_ == State::kKernel) return kOnKernel;
+  Result<size_t> size = iov_bytes(*message);
+  if (!size) return size.error();
+  Endpoint to = remote_;
+  if (message->msg_name != nullptr && message->msg_namelen != 0) {
+    Result<Endpoint> named =
+        from_sockaddr(static_cast<const sockaddr*>(message->msg_name), message->msg_namelen, domain());
+    if (!named) return kOnKernel;
+    to = *named;
+  }
+  // What the kernel refuses, collects (UDP_CORK), or sends with control messages leaves by the shadow: it has
+  // the same port.
+  const bool more = (flags & MSG_MORE) != 0;
+  const bool odd = to.port == 0 || to.address.is_any() || to.address.is_loopback() ||
+                   to.address.is_multicast() || shut_write_ || more || corked_ || strict_mtu_ ||
+                   message->msg_controllen != 0 || (flags & MSG_OOB) != 0 || mixes_families(to);
+  if (odd) {
+    corked_ = more || (corked_ && shadow_option(IPPROTO_UDP, 1 /* UDP_CORK */) != 0);
+    return send_kernels(message, flags);
+  }
+  if (veto != Reason::accelerated && state_ == State::kUndecided) {
+    const Errno answer = leave(&pass, veto);
+    if (answer == kOnKernel) state_ = State::kKernel;
+    return answer;
+  }
+  FlowRequest request = state_ == State::kOpen ? request_ : flow_request(Role::kUdpSender, shadow_name(), to);
+  request.role = remote_.port != 0 ? Role::kUdpConnect : Role::kUdpSender;
+  request.remote = to;
+  const PathChoice path = pass.engine().choose_udp_destination(request);
+  if (!path.accelerated()) {
+    if (state_ == State::kUndecided) {
+      if (Result<void> r = may_use_kernel(path.reason); !r) return r.error();
+      choice = path;
+    }
+    return send_kernels(message, flags);
+  }
+  if (flow_ == nullptr) {
+    if (state_ == State::kUndecided) {
+      if (shadow_name().port == 0) {  // the kernel's autobind
+        sockaddr_storage any{};
+        any.ss_family = static_cast<sa_family_t>(domain());
+        const socklen_t length = v6() ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+        if (real.bind(shadow(), reinterpret_cast<sockaddr*>(&any), length) != 0)
+          return err(errno == EADDRINUSE ? EAGAIN : errno);
+      }
+      if (Result<void> r = open(pass, Role::kUdpSender, shadow_name(), {}); !r) return r.error();
+      pass.engine().touch();
+    } else {
+      return send_kernels(message, flags);
+    }
+  }
+  if (path.route.mtu != 0) choice.route = path.route;
+  const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
+  Result<ssize_t> r = send_ours(pass, vector_of(*message), to, wait);
+  return r.is(EMSGSIZE) ? send_kernels(message, flags) : r;
+}
+
+Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to, bool wait) {
+  const Instant deadline = deadline_after(pass, send_timeout);
+  const bool v4 = to.address.is_v4();
+  for (;;) {
+    UdpPcb* p = pcb(pass);
+    if (p == nullptr) return kOnKernel;
+    if (const int error = pass.stack().udp_take_error(*p)) return err(error);
+    Endpoint from = local_;
+    if (from.address.is_any()) from.address = choice.route.source;
+    Result<size_t> n = pass.stack().udp_send(*p, data, from, to, choice.route, v4 ? tos_ : traffic_class_,
+                                             v4 ? ttl_ : hop_limit_, pass.now());
+    if (n) return static_cast<ssize_t>(*n);
+    if (!(n.is(EAGAIN) || n.is(ENOBUFS)) || !wait) return n.is(ENOBUFS) ? err(EAGAIN) : n.error();
+    auto room = [&] {
+      const UdpPcb* q = pcb(pass);
+      return q == nullptr || (pass.stack().udp_readiness(*q) & (kWritable | kError)) != 0;
+    };
+    Result<Woke> woke = wait_for(pass, deadline, room);
+    if (!woke) return woke.error();
+  }
+}
+
+/// At once where the kernel takes it at once; else the caller waits in the kernel, without the lock.
+Result<ssize_t> UdpSocket::send_kernels(const msghdr* message, int flags) const {
+  if (nonblocking || (flags & MSG_DONTWAIT) != 0) return kOnKernel;
+  Result<ssize_t> r = from_libc(real.sendmsg(shadow(), message, flags | MSG_DONTWAIT));
+  return r.is(EAGAIN) ? Result<ssize_t>(kOnKernel) : r;
+}
+
+}  // namespace accel::posix
