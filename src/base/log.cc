@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -12,6 +13,8 @@
 #include <cstdio>
 #include <cstring>
 #include <string_view>
+
+#include "base/real.h"
 
 namespace accel {
 namespace {
@@ -49,7 +52,7 @@ bool stderr_is_for_messages() {
   if (stderr_was_open && now.st_dev == stderr_at_start.st_dev && now.st_ino == stderr_at_start.st_ino)
     return true;
   if (S_ISCHR(now.st_mode) || S_ISFIFO(now.st_mode)) return true;
-  int flags = static_cast<int>(syscall(SYS_fcntl, 2, F_GETFL));
+  int flags = real.fcntl(2, F_GETFL);
   return S_ISREG(now.st_mode) && flags >= 0 && (flags & O_APPEND) != 0;  // a log
 }
 
@@ -79,7 +82,7 @@ void log(LogLevel level, const char* format, ...) {
     if (stderr_is_for_messages() && first_time({line, size})) {
       line[size++] = '\n';
       // Past the program's (and our own) write(): the line is one, and cancellation does not strike here.
-      [[maybe_unused]] long written = syscall(SYS_write, 2, line, size);
+      [[maybe_unused]] long written = real.syscall(SYS_write, 2, line, size);
     }
   }
   errno = saved;

@@ -2,6 +2,8 @@
 // (setting stats, no memory), calls do nothing.
 #pragma once
 
+#include <unordered_set>
+
 #include "base/config.h"
 #include "base/instant.h"
 #include "base/ip.h"
@@ -32,7 +34,9 @@ class Writer {
  private:
   friend void publish(Engine& engine, Instant now);
   explicit Writer(Page& page) : page_(page) {}
+  void add_unnamed(Engine& engine, Instant now);
   Page& page_;
+  std::unordered_set<const TcpConn*> named_;
 };
 
 /// The layer above names its sockets, each once, to the writer. Under the engine's lock. Connections without

@@ -32,7 +32,7 @@ struct Address {
 
 /// A socket on one of our paths.
 struct SocketRow {
-  int32_t fd;        ///< -1: closed by the program, still delivering or in TIME-WAIT
+  int32_t fd;        ///< -1: not accepted yet, or closed by the program and still delivering or in TIME-WAIT
   uint8_t protocol;  ///< IPPROTO_*
   uint8_t path;      ///< PathKind
   uint8_t reason;    ///< Reason
@@ -81,7 +81,7 @@ struct Page {
   uint32_t rows;         ///< filled
   uint32_t rows_wanted;  ///< sockets that there are
   uint32_t ports;
-  uint8_t has_engine;
+  uint8_t has_engine;  ///< somebody will answer
   uint8_t unused[3];
   uint64_t counter[static_cast<size_t>(Counter::kCount)];
   PortRow port[kMaxPorts];

@@ -19,8 +19,6 @@ constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
 /// What an item keeps when EPOLLONESHOT disarms it, and what EPOLLEXCLUSIVE may be combined with
 /// (fs/eventpoll.c).
 constexpr uint32_t kExclusiveAllows = EPOLLIN | EPOLLOUT | kAlways | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
-/// The shadow can always be written to; only we know whether the socket can.
-constexpr uint32_t kOutBits = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 constexpr uint32_t kWakeTag = 1;  ///< the eventfd's; items begin after it
 constexpr uint32_t kIdleChecks = 64;
 constexpr Duration kCheckEvery = 20us;
@@ -97,7 +95,7 @@ uint32_t EpollSet::readiness() {
 
 int EpollSet::kernel_fd() {
   if (fds.find(recent_fd) == this) return recent_fd;
-  for (int fd = 0; descriptors > 0 && fd < fds.size(); ++fd)
+  for (int fd = 0; descriptors > 0 && fd < fds.limit(); ++fd)
     if (fds.find(fd) == this) return recent_fd = fd;
   return -1;
 }
@@ -175,7 +173,6 @@ Result<void> EpollSet::sync_kernel(int real_set, EpollItem& item) {
   }
   epoll_event event{};
   event.events = item.events;
-  if (item.file->kind() != FileKind::kEpoll) event.events &= ~kOutBits;
   const bool present = item.tag != 0;
   if (!present) {
     if (last_tag_ < kWakeTag) last_tag_ = kWakeTag;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "posix/file.h"
+#include "posix/process.h"
 
 namespace accel::posix {
 
@@ -28,8 +29,16 @@ bool FdTable::insert(int fd, File* file) {
   file->retain();
   ++file->descriptors;
   file->recent_fd = fd;
+  if (fd >= limit()) limit_.store(fd + 1, std::memory_order_relaxed);
   slots_[fd].store(file, std::memory_order_release);
   return true;
+}
+
+int FdTable::first_of(const File* file) const {
+  if (file->descriptors == 1 && find(file->recent_fd) == file) return file->recent_fd;
+  for (int fd = 0; fd < limit(); ++fd)
+    if (find(fd) == file) return fd;
+  return -1;
 }
 
 void FdTable::erase(int fd, Pass* pass) {
@@ -46,9 +55,11 @@ void File::finish(Pass* pass) {
   leave_sets();
   closed = true;
   on_last_close(pass);
+  settle_heirs(this, false);
 }
 
 void FdTable::forget(File* file) {
+  settle_heirs(file, true);
   if (file->descriptors == 0) return;
   file->retain();
   file->closed = true;
@@ -60,7 +71,7 @@ void FdTable::forget(File* file) {
     file->release(nullptr);
   };
   take_out(file->recent_fd);
-  for (int fd = 0; file->descriptors > 0 && fd < size(); ++fd) take_out(fd);
+  for (int fd = 0; file->descriptors > 0 && fd < limit(); ++fd) take_out(fd);
   file->release(nullptr);
 }
 

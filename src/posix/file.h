@@ -41,6 +41,8 @@ class File {
     kConnection,  ///< a live connection that the parent's stack carries: claim_connection() moves it to the kernel
   };
   Inherited inherited = Inherited::kNo;
+  /// It carries a live connection of our stack: a forked child must know of it (TCP only).
+  virtual bool carries_connection() const { return false; }
   /// In the child, right after fork(): there is no engine, the stack's objects are gone. Forgets them (without touching the
   /// descriptors, which parent and child share) and says what the first use must do.
   virtual Inherited after_fork_in_child() { return Inherited::kNo; }
@@ -55,6 +57,8 @@ class File {
     if (!closed) finish(pass);
     delete this;
   }
+
+  bool last_reference() const { return references_ == 1; }
 
   int descriptors = 0;          ///< entries of the table that name this file
   int recent_fd = -1;           ///< one that was entered last: where to look first
@@ -82,7 +86,9 @@ class FdTable {
  public:
   /// True when calls on `fd` must come to posix. Any int, also negative.
   bool owns(int fd) const {
-    return static_cast<unsigned>(fd) < size_ && slots_[fd].load(std::memory_order_acquire) != nullptr;
+    // open() may run in another thread: the size first, then the table that it speaks of.
+    const unsigned entries = __atomic_load_n(&size_, __ATOMIC_ACQUIRE);
+    return static_cast<unsigned>(fd) < entries && slots_[fd].load(std::memory_order_acquire) != nullptr;
   }
   File* find(int fd) const {
     return static_cast<unsigned>(fd) < size_ ? slots_[fd].load(std::memory_order_relaxed) : nullptr;
@@ -93,6 +99,10 @@ class FdTable {
   void erase(int fd, Pass* pass);
   /// Takes every entry of `file` out without on_last_close: from now on the kernel serves these descriptors.
   void forget(File* file);
+  /// The lowest descriptor of a file: to visit each file once. As cheap as the file has few.
+  int first_of(const File* file) const;
+  /// No descriptor of ours is as high as this.
+  int limit() const { return limit_.load(std::memory_order_relaxed); }
   /// Calls visit for each descriptor in [first, last].
   template <class F>
   void for_each(int first, int last, F visit) const;
@@ -105,12 +115,13 @@ class FdTable {
  private:
   std::atomic<File*>* slots_ = nullptr;
   unsigned size_ = 0;
+  std::atomic<int> limit_{0};
   int leaving_ = -1;
 };
 
 template <class F>
 void FdTable::for_each(int first, int last, F visit) const {
-  for (int fd = first < 0 ? 0 : first; fd <= last && static_cast<unsigned>(fd) < size_; ++fd)
+  for (int fd = first < 0 ? 0 : first; fd <= last && fd < limit(); ++fd)
     if (File* f = find(fd)) visit(fd, f);
 }
 

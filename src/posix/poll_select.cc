@@ -22,8 +22,6 @@ namespace {
 constexpr short kSelectRead = POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR;
 constexpr short kSelectWrite = POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR;
 constexpr short kSelectExcept = POLLPRI;
-/// The shadow can always be written to; only we know whether the socket can.
-constexpr short kOutBits = POLLOUT | POLLWRNORM | POLLWRBAND;
 
 /// One poll() or select() call.
 class Poll {
@@ -91,9 +89,7 @@ class Poll {
       if (file != nullptr) entry.revents = ready_bits(*file, entry);
       if (file != nullptr && file->kernel_fd() < 0) continue;
       if (!muted_.empty() && muted_[i]) continue;
-      const bool shadow = file != nullptr && file->kind() != FileKind::kEpoll;
-      const auto events = static_cast<short>(shadow ? entry.events & ~kOutBits : entry.events);
-      if (!kernel_.push_back({entry.fd, events, 0}) || !origin_.push_back(static_cast<uint32_t>(i)))
+      if (!kernel_.push_back({entry.fd, entry.events, 0}) || !origin_.push_back(static_cast<uint32_t>(i)))
         return err(ENOMEM);
     }
     if (!kernel_.empty() && real.poll(kernel_.data(), kernel_.size(), 0) < 0) return err(errno);

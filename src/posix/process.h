@@ -1,4 +1,10 @@
 // Process life: what fork(), exec and exit mean for descriptors of ours.
+//
+// fork() copies our memory but not our stack's work: the parent's connections stay the parent's. The two
+// processes share a page for the connections that the child inherits (posix/heritage.h). Whoever else comes
+// to need one has it moved into the shadow, whose open file description both have: the child by claiming it
+// when it first uses it, the parent when it closes its last descriptor while an heir lives. From then on the
+// kernel serves both. Until then bytes are read and sent by the parent alone.
 #pragma once
 
 #include "posix/file.h"
@@ -8,16 +14,25 @@ namespace accel::posix {
 
 /// To be called by every call on a file whose `inherited` is not kNo, before it uses it. True: go on, the
 /// file is ready (guard may have opened the engine). False: the kernel serves the descriptor from now on (the
-/// file has left the table). Error: ECONNRESET, the connection could not follow. May let go of the guard's
-/// lock while it waits.
+/// file has left the table). Error: ECONNRESET, the connection could not follow.
 Result<bool> settle_inherited(Guard& guard, File* file);
 
 /// Tells a new engine whom to notify (called by Guard::open_engine, once for each engine).
 void attach_engine(Engine& engine);
 
 /// Before the last descriptor of an accelerated connection is closed here: does another process that
-/// inherited it still live? Then the connection is to be handed back instead of closed. `fd`: any descriptor
-/// of it.
+/// inherited it still live? Then the connection is to be handed back instead of closed.
 bool inherited_elsewhere(const File* file);
+
+/// The file is gone from here: its connection is the kernel's now (`in_kernel`), or over. Tells those who
+/// inherited it. Called by FdTable::forget and File::release.
+void settle_heirs(const File* file, bool in_kernel);
+
+/// Moves what other processes have claimed into the kernel. On the attendant thread, without a Guard.
+void serve_claims();
+
+/// Nothing that send() accepted is lost, and heirs find their connections in the kernel. Without a Guard, at
+/// the end of the process.
+void deliver_all();
 
 }  // namespace accel::posix

@@ -208,7 +208,8 @@ Result<int> sigaction(int number, const struct sigaction* asked, struct sigactio
 
 void guard_fatal_signals() {
   Guard::set_after_unlock(&admit_put_off_signals);
-  if (getpid() == 1) return;  // the kernel keeps a namespace's init from dying of signals with SIG_DFL, not with a handler
+  if (getpid() == 1)
+    return;  // the kernel keeps a namespace's init from dying of signals with SIG_DFL, not with a handler
   if (guarding.exchange(true)) return;
   for (int number = 1; number < NSIG; ++number) {
     struct sigaction now {};

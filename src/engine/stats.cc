@@ -1,0 +1,153 @@
+// The page itself and the notes; what the engine answers is in stats_publish.cc.
+#include "engine/stats.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/real.h"
+
+namespace accel::stats {
+namespace {
+
+std::atomic<Page*> current{nullptr};
+/// Where the descriptor was put and what it is: the program may close it and get the number for something
+/// else.
+int page_fd = -1;
+uint64_t page_inode = 0;
+
+/// A fork's child shares the mapping with its parent, whose statistics these are.
+void leave_to_parent() {
+  Page* p = current.exchange(nullptr, std::memory_order_acq_rel);
+  if (!p) return;
+  munmap(p, sizeof(Page));
+  struct stat facts;
+  if (fstat(page_fd, &facts) == 0 && facts.st_ino == page_inode && S_ISREG(facts.st_mode))
+    real.close(page_fd);
+  page_fd = -1;
+}
+
+/// Out of the way of the numbers that the program sees, yet below 1024: the kernel's table need not grow.
+int move_up(int fd) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  int from = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1024)) - 16;
+  int moved = from > fd ? static_cast<int>(real.fcntl(fd, F_DUPFD_CLOEXEC, from)) : -1;
+  if (moved < 0) return fd;
+  real.close(fd);
+  return moved;
+}
+
+void copy_text(char* into, size_t size, std::string_view text) {
+  size_t n = std::min(size - 1, text.size());
+  std::memcpy(into, text.data(), n);
+  into[n] = '\0';
+}
+
+void fill_header(Page& p) {
+  const Config& c = config();
+  copy_text(p.config_file, sizeof p.config_file, c.file);
+  copy_text(p.application, sizeof p.application, c.application);
+  copy_text(p.profile, sizeof p.profile, word(c.settings.profile));
+  p.pid = static_cast<int32_t>(getpid());
+  p.size = sizeof(Page);
+  p.counters = static_cast<uint32_t>(Counter::kCount);
+  p.version = kVersion;
+  p.magic = kMagic;
+}
+
+/// A memfd of our own size, mapped; nullptr: the process goes without.
+Page* make(int* fd) {
+  rlimit limit{};
+  // Growing a file beyond the limit would be a SIGXFSZ for the program.
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeof(Page)) return nullptr;
+  *fd = static_cast<int>(real.syscall(SYS_memfd_create, kStatsName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (*fd < 0) return nullptr;
+  *fd = move_up(*fd);
+  void* memory = MAP_FAILED;
+  // Sparse: what is not written takes no memory.
+  if (ftruncate(*fd, sizeof(Page)) == 0) {
+    real.fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);  // no reader can make our stores fault
+    memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd, 0);
+  }
+  if (memory == MAP_FAILED) {
+    real.close(*fd);
+    return nullptr;
+  }
+  madvise(memory, sizeof(Page), MADV_DONTDUMP);
+  return static_cast<Page*>(memory);
+}
+
+/// The page, made if need be; nullptr when there is none.
+Page* ensure() {
+  if (Page* p = current.load(std::memory_order_acquire)) return p;
+  if (!config().settings.stats) return nullptr;
+  int saved = errno;
+  int fd = -1;
+  Page* mine = make(&fd);
+  if (mine) {
+    fill_header(*mine);
+    struct stat facts {};
+    fstat(fd, &facts);
+    Page* faster = nullptr;
+    if (current.compare_exchange_strong(faster, mine, std::memory_order_acq_rel)) {
+      page_fd = fd;
+      page_inode = facts.st_ino;
+      static std::atomic_flag registered;
+      if (!registered.test_and_set()) pthread_atfork(nullptr, nullptr, leave_to_parent);
+    } else {
+      munmap(mine, sizeof(Page));
+      real.close(fd);
+      mine = faster;
+    }
+  }
+  errno = saved;
+  return mine;
+}
+
+}  // namespace
+
+Page* page() { return current.load(std::memory_order_acquire); }
+
+void open() {
+  if (Page* p = ensure()) p->has_engine = 1;
+}
+
+bool requested() {
+  Page* p = page();
+  return p && p->asked.load(std::memory_order_relaxed) != p->answered.load(std::memory_order_relaxed);
+}
+
+void note_kernel(int fd, Reason reason, Role role, const Endpoint& endpoint) {
+  if (fd < 0 || static_cast<uint32_t>(fd) >= kMaxNotes) return;
+  Page* p = ensure();
+  if (!p) return;
+  int saved = errno;
+  struct stat facts;
+  if (fstat(fd, &facts) == 0 && S_ISSOCK(facts.st_mode)) {
+    NoteRow& note = p->note[fd];
+    note.inode.store(0, std::memory_order_release);
+    note.reason = static_cast<uint8_t>(reason);
+    note.role = static_cast<uint8_t>(role);
+    std::memcpy(note.endpoint.bytes, endpoint.address.bytes.data(), 16);
+    note.endpoint.port = endpoint.port;
+    note.inode.store(facts.st_ino, std::memory_order_release);
+  }
+  errno = saved;
+}
+
+void forget(int fd) {
+  Page* p = page();
+  if (p && fd >= 0 && static_cast<uint32_t>(fd) < kMaxNotes)
+    p->note[fd].inode.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace accel::stats

@@ -1,0 +1,140 @@
+// One answer to the readers of the statistics page.
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "engine/stats.h"
+
+namespace accel::stats {
+namespace {
+
+std::atomic<Source> source{nullptr};
+
+Address address(const Endpoint& e) {
+  Address a{};
+  std::memcpy(a.bytes, e.address.bytes.data(), 16);
+  a.port = e.port;
+  return a;
+}
+
+SocketRow row_for(int fd, uint8_t protocol, const PathChoice& choice, const Endpoint& local,
+                  const Endpoint& remote) {
+  SocketRow row{};
+  row.fd = fd;
+  row.protocol = protocol;
+  row.path = static_cast<uint8_t>(choice.path);
+  row.reason = static_cast<uint8_t>(choice.reason);
+  row.local = address(local);
+  row.remote = address(remote);
+  return row;
+}
+
+uint32_t narrow(size_t n) { return static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)); }
+
+void publish_ports(Engine& engine, Page& page) {
+  uint32_t n = 0;
+  for (uint32_t id = 0; id < engine.interface_count() && n < kMaxPorts; ++id) {
+    const PortInfo* info = engine.port_info(static_cast<InterfaceId>(id));
+    if (!info) continue;
+    PortRow& row = page.port[n++];
+    row = {};
+    std::memcpy(row.name, info->name.data(), std::min(info->name.size(), sizeof row.name - 1));
+    row.kind = static_cast<uint8_t>(engine.port_kind(static_cast<InterfaceId>(id)));
+    row.zero_copy = info->zero_copy;
+    row.tx_checksum = info->tx_checksum;
+    row.tso = info->tso;
+    row.ifindex = static_cast<uint32_t>(info->ifindex);
+    row.queues_held = info->queues_held;
+    row.queues_total = info->queues_total;
+    row.mtu = info->mtu;
+  }
+  page.ports = n;
+}
+
+}  // namespace
+
+void Writer::add(const SocketRow& row) {
+  if (page_.rows < kMaxRows) page_.row[page_.rows++] = row;
+  ++page_.rows_wanted;
+}
+
+void Writer::tcp(Stack& stack, const TcpConn& conn, int fd, const PathChoice& choice, Instant now) {
+  named_.insert(&conn);
+  SocketRow row = row_for(fd, IPPROTO_TCP, choice, stack.tcp_local(conn), stack.tcp_remote(conn));
+  TcpInfo info = stack.tcp_info(conn, now);
+  row.state = static_cast<uint8_t>(info.state);
+  row.rtt_us = info.rtt_us;
+  row.rttvar_us = info.rttvar_us;
+  row.cwnd = info.snd_cwnd_segments;
+  row.mss = info.snd_mss;
+  row.retransmits = info.total_retransmits;
+  row.queue_in = narrow(stack.tcp_readable_bytes(conn));
+  row.queue_out = narrow(stack.tcp_unacked_bytes(conn));
+  row.rx_bytes = info.bytes_received;
+  row.tx_bytes = info.bytes_sent;
+  add(row);
+}
+
+void Writer::listener(Stack& stack, const TcpListener& listener, int fd, const PathChoice& choice,
+                      const Endpoint& local) {
+  SocketRow row = row_for(fd, IPPROTO_TCP, choice, local, {});
+  row.state = static_cast<uint8_t>(TcpState::kListen);
+  row.queue_in = stack.accept_queue_length(listener);
+  add(row);
+}
+
+void Writer::udp(Stack& stack, const UdpPcb& pcb, const StackSocket& traffic, int fd,
+                 const PathChoice& choice, const Endpoint& local, const Endpoint& remote) {
+  SocketRow row = row_for(fd, IPPROTO_UDP, choice, local, remote);
+  row.queue_in = narrow(stack.udp_queued_bytes(pcb));
+  row.drops = stack.udp_drops(pcb);
+  row.rx_bytes = traffic.rx_bytes;
+  row.tx_bytes = traffic.tx_bytes;
+  add(row);
+}
+
+void set_source(Source s) { source.store(s, std::memory_order_release); }
+
+void Writer::add_unnamed(Engine& engine, Instant now) {
+  std::vector<const TcpConn*> rest;
+  struct Search {
+    Writer& writer;
+    std::vector<const TcpConn*>& rest;
+  } search{*this, rest};
+  engine.stack().tcp_for_each(
+      [](TcpConn& conn, void* context) {
+        auto& s = *static_cast<Search*>(context);
+        if (!s.writer.named_.contains(&conn)) s.rest.push_back(&conn);
+      },
+      &search);
+  for (const TcpConn* conn : rest) {
+    PathChoice choice;
+    choice.path = engine.port_kind(engine.stack().tcp_interface(*conn));
+    choice.reason = Reason::accelerated;
+    tcp(engine.stack(), *conn, -1, choice, now);
+  }
+}
+
+void publish(Engine& engine, Instant now) {
+  Page* p = page();
+  if (!p) return;
+  uint64_t asked = p->asked.load(std::memory_order_acquire);
+  uint64_t sequence = p->sequence.load(std::memory_order_relaxed) | 1;
+  p->sequence.store(sequence, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+
+  p->rows = p->rows_wanted = 0;
+  for (size_t i = 0; i < static_cast<size_t>(Counter::kCount); ++i)
+    p->counter[i] = engine.counters().get(static_cast<Counter>(i));
+  publish_ports(engine, *p);
+  Writer writer(*p);
+  if (Source s = source.load(std::memory_order_acquire)) s(engine, writer, now);
+  writer.add_unnamed(engine, now);
+
+  p->sequence.store(sequence + 1, std::memory_order_release);
+  p->answered.store(asked, std::memory_order_release);
+}
+
+}  // namespace accel::stats

@@ -1,0 +1,108 @@
+#include "posix/attendant.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "base/config.h"
+#include "base/real.h"
+#include "posix/process.h"
+#include "posix/signals.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr int kHighDescriptor = 960;  ///< below the usual soft limit of 1024, above what programs count on
+constexpr size_t kStackSize = 512 * 1024;
+
+std::atomic<int> wake_fd{-1};
+std::atomic<bool> running{false};
+std::atomic<bool> finish_wanted{false};
+std::atomic<uint32_t> finished{0};
+std::atomic<uint32_t> longest_finish{0};  ///< ms; the configuration is not for handlers to read
+
+void wake() {
+  const uint64_t one = 1;
+  (void)!real.write(wake_fd.load(), &one, sizeof(one));
+}
+
+void* attend(void*) {
+  for (;;) {
+    uint64_t count = 0;
+    if (real.read(wake_fd.load(), &count, sizeof(count)) < 0) {
+      if (errno == EINTR) continue;
+      running = false;  // the program has closed every descriptor that it does not know
+      return nullptr;
+    }
+    serve_claims();
+    if (!finish_wanted.load()) continue;
+    deliver_all();
+    finished.store(1);
+    real.syscall(SYS_futex, &finished, static_cast<long>(FUTEX_WAKE_PRIVATE), 0x7fffffffL, 0L, 0L, 0L);
+    finish_wanted.store(false);
+  }
+}
+
+/// In the handler of a fatal signal.
+void finish_by_attendant() {
+  if (!running.load() || Engine::get() == nullptr) return;
+  finish_wanted.store(true);
+  wake();
+  const uint32_t milliseconds = longest_finish.load();
+  const timespec limit{milliseconds / 1000, static_cast<long>(milliseconds % 1000) * 1'000'000};
+  real.syscall(SYS_futex, &finished, static_cast<long>(FUTEX_WAIT_PRIVATE), 0L, &limit, 0L, 0L);
+}
+
+}  // namespace
+
+int move_high(int fd) {
+  if (fd < 0) return fd;
+  const int high = real.fcntl(fd, F_DUPFD_CLOEXEC, kHighDescriptor);
+  if (high < 0) return fd;
+  real.close(fd);
+  return high;
+}
+
+void start_attendant() {
+  if (running.exchange(true)) return;
+  finish_wanted = false;
+  finished = 0;
+  longest_finish = config().settings.exit_wait_ms + 1000;
+  const int fd = move_high(real.eventfd(0, EFD_CLOEXEC));
+  wake_fd.store(fd);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackSize);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const bool started = fd >= 0 && pthread_create(&thread, &attributes, attend, nullptr) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (!started) {
+    running = false;
+    return;
+  }
+  pthread_setname_np(thread, "accel-attendant");
+  set_fatal_hook(&finish_by_attendant);
+}
+
+int attendant_wake_fd() { return running.load() ? wake_fd.load() : -1; }
+
+void attendant_after_fork_in_child(bool keep) {
+  running = false;
+  const int fd = wake_fd.exchange(-1);
+  if (fd >= 0 && !keep) real.close(fd);
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,18 @@
+// A thread that sleeps until another process claims a connection, or a fatal signal's handler needs the
+// process finished (which no handler can do itself: it may have interrupted malloc).
+#pragma once
+
+namespace accel::posix {
+
+/// Starts it, once in a process. Not in a signal handler.
+void start_attendant();
+/// The eventfd that wakes it; -1: it does not run. Valid in children made by fork() as well.
+int attendant_wake_fd();
+/// In the child after fork(): it does not run here. `keep`: the parent's eventfd stays open, for claims.
+void attendant_after_fork_in_child(bool keep);
+
+/// A descriptor that programs do not expect: the same, with a high number and close-on-exec. Takes `fd`; -1
+/// stays -1.
+int move_high(int fd);
+
+}  // namespace accel::posix

@@ -1,0 +1,142 @@
+#include "posix/heritage.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <new>
+#include <string_view>
+
+#include "base/real.h"
+#include "posix/attendant.h"
+
+namespace accel::posix {
+namespace {
+
+/// While it waits, an heir looks this often whether the owner still lives.
+constexpr timespec kOwnerLook{0, 20'000'000};
+/// An owner that does not answer for so many of these (stopped, or its attendant is gone) has kept the
+/// connection.
+constexpr int kMostLooks = 500;
+
+constexpr uint32_t raw(Whereabouts w) { return static_cast<uint32_t>(w); }
+
+void close_end(int& fd) {
+  if (fd >= 0) real.close(fd);
+  fd = -1;
+}
+
+}  // namespace
+
+std::unique_ptr<Heritage> Heritage::prepare(const std::vector<File*>& connections, int owner_wake_fd) {
+  std::unique_ptr<Heritage> h(new (std::nothrow) Heritage);
+  int ends[2];
+  if (h == nullptr || real.pipe2(ends, O_CLOEXEC) != 0) return nullptr;
+  h->reading_end_ = move_high(ends[0]);
+  h->writing_end_ = move_high(ends[1]);
+  h->count_ = connections.size();
+  void* memory =
+      mmap(nullptr, h->count_ * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  h->slots_ = static_cast<Slot*>(memory);
+  for (File* file : connections) {
+    const size_t i = h->index_.size();
+    new (&h->slots_[i]) Slot{{raw(Whereabouts::kOwner)}, {1}};
+    h->index_.emplace(file, i);
+  }
+  h->owner_ = getpid();
+  h->owner_wake_fd_ = owner_wake_fd;
+  return h;
+}
+
+Heritage::~Heritage() {
+  close_end(reading_end_);
+  close_end(writing_end_);
+  if (slots_ != nullptr) munmap(slots_, count_ * sizeof(Slot));
+}
+
+Heritage::Slot* Heritage::slot(const File* file) const {
+  auto found = index_.find(file);
+  return found == index_.end() ? nullptr : &slots_[found->second];
+}
+
+void Heritage::after_fork_in_owner() { close_end(writing_end_); }
+
+void Heritage::after_fork_in_heir() { close_end(reading_end_); }
+
+bool Heritage::extinct() const {
+  pollfd end{reading_end_, 0, 0};
+  return real.poll(&end, 1, 0) == 1;  // POLLHUP
+}
+
+bool Heritage::has_heirs(const File* file) const {
+  const Slot* s = slot(file);
+  return s != nullptr && s->heirs.load() > 0 && !extinct();
+}
+
+void Heritage::settle(const File* file, Whereabouts where) {
+  Slot* s = slot(file);
+  if (s == nullptr) return;
+  s->where.store(raw(where));
+  real.syscall(SYS_futex, &s->where, static_cast<long>(FUTEX_WAKE), 0x7fffffffL, 0L, 0L, 0L);
+  index_.erase(file);
+}
+
+std::vector<File*> Heritage::wanted(bool all) const {
+  std::vector<File*> files;
+  for (auto [file, i] : index_)
+    if (slots_[i].where.load() == raw(Whereabouts::kClaimed) || (all && slots_[i].heirs.load() > 0))
+      files.push_back(const_cast<File*>(file));
+  return files;
+}
+
+void Heritage::change_heirs(int by) {
+  for (auto [file, i] : index_) slots_[i].heirs.fetch_add(static_cast<uint32_t>(by));
+}
+
+/// A dead parent that nobody has waited for yet still has its number: its state tells.
+bool Heritage::owner_lives() const {
+  if (getppid() == owner_) return true;
+  char path[32], text[512];
+  std::snprintf(path, sizeof(path), "/proc/%d/stat", owner_);
+  const int fd = real.open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t size = fd < 0 ? 0 : real.read(fd, text, sizeof(text));
+  if (fd >= 0) real.close(fd);
+  const std::string_view stat(text, size > 0 ? static_cast<size_t>(size) : 0);
+  const size_t name_end = stat.rfind(") ");  // the name may have any character in it
+  if (name_end == stat.npos || name_end + 2 >= stat.size()) return false;
+  return stat[name_end + 2] != 'Z' && stat[name_end + 2] != 'X';
+}
+
+Whereabouts Heritage::claim(const File* file) {
+  Slot* s = slot(file);
+  if (s == nullptr) return Whereabouts::kLost;
+  uint32_t seen = raw(Whereabouts::kOwner);
+  if (s->where.compare_exchange_strong(seen, raw(Whereabouts::kClaimed))) {
+    const uint64_t one = 1;
+    (void)!real.write(owner_wake_fd_, &one, sizeof(one));
+  }
+  for (int looks = 0; looks < kMostLooks; ++looks) {
+    seen = s->where.load();
+    if (seen >= raw(Whereabouts::kKernel)) return static_cast<Whereabouts>(seen);
+    if (!owner_lives()) return Whereabouts::kLost;
+    real.syscall(SYS_futex, &s->where, static_cast<long>(FUTEX_WAIT), static_cast<long>(seen), &kOwnerLook,
+                 0L, 0L);
+  }
+  return Whereabouts::kLost;
+}
+
+void Heritage::renounce(const File* file) {
+  if (Slot* s = slot(file)) s->heirs.fetch_sub(1);
+  index_.erase(file);
+}
+
+void Heritage::survive_exec() {
+  if (writing_end_ >= 0) real.fcntl(writing_end_, F_SETFD, 0);
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,72 @@
+// What a process and its descendants share about the connections that one fork() copied (posix/process.h).
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "posix/file.h"
+
+namespace accel::posix {
+
+/// Where an inherited connection is. Moves from top to bottom only.
+enum class Whereabouts : uint32_t {
+  kOwner,    ///< in the stack of the process that forked
+  kClaimed,  ///< an heir wants it
+  kKernel,   ///< in the shadow: everybody uses that
+  kLost,     ///< closed, or it could not be moved
+};
+
+class Heritage {
+ public:
+  /// In the process that is about to fork, for these connections. nullptr: no memory or descriptors.
+  static std::unique_ptr<Heritage> prepare(const std::vector<File*>& connections, int owner_wake_fd);
+  ~Heritage();
+  Heritage(const Heritage&) = delete;
+  Heritage& operator=(const Heritage&) = delete;
+
+  // ---- in the owner ----
+  void after_fork_in_owner();
+  /// No process that inherited it is left.
+  bool extinct() const;
+  bool has_heirs(const File* file) const;
+  /// Tells heirs where the connection has gone; the file is forgotten.
+  void settle(const File* file, Whereabouts where);
+  /// Connections that are claimed; all that have heirs with `all`.
+  std::vector<File*> wanted(bool all) const;
+
+  // ---- in an heir ----
+  void after_fork_in_heir();
+  /// Another fork: the new process is an heir too (+1), or it has failed (-1).
+  void change_heirs(int by);
+  /// Asks the owner to move the connection, and waits until it has done so or is dead.
+  Whereabouts claim(const File* file);
+  /// This process has closed its last descriptor of it.
+  void renounce(const File* file);
+  /// The program that exec() starts stays an heir of what it gets, though it does not know.
+  void survive_exec();
+  int owner_wake_fd() const { return owner_wake_fd_; }
+
+ private:
+  struct Slot {
+    std::atomic<uint32_t> where;
+    std::atomic<uint32_t> heirs;  ///< processes but the owner that have the file open
+  };
+  Heritage() = default;
+  Slot* slot(const File* file) const;
+  bool owner_lives() const;
+
+  Slot* slots_ = nullptr;  ///< MAP_SHARED
+  size_t count_ = 0;
+  std::unordered_map<const File*, size_t> index_;
+  pid_t owner_ = 0;
+  int owner_wake_fd_ = -1;
+  /// A pipe: heirs hold the writing end, so the owner's reading end hangs up when the last is gone.
+  int reading_end_ = -1;
+  int writing_end_ = -1;
+};
+
+}  // namespace accel::posix

@@ -1,0 +1,301 @@
+#include "posix/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/real.h"
+#include "posix/attendant.h"
+#include "posix/calls.h"
+#include "posix/early_wait.h"
+#include "posix/heritage.h"
+#include "posix/signals.h"
+#include "posix/socket.h"
+
+namespace accel::posix {
+namespace {
+
+using Heritages = std::vector<std::unique_ptr<Heritage>>;
+
+/// Under the lock, and never destroyed: exit() may still need them.
+struct Family {
+  Heritages bequests;      ///< of forks by this process
+  Heritages inheritances;  ///< of forks by those before it
+};
+Family& family() {
+  static Family* const f = new Family;
+  return *f;
+}
+
+Socket* as_socket(File* file) {
+  return file->kind() == FileKind::kEpoll ? nullptr : static_cast<Socket*>(file);
+}
+
+/// Gives a file to the kernel for good. False: a live connection that could not be moved; it is untouched.
+bool give_to_kernel(Pass* pass, File* file, Reason reason) {
+  Socket* socket = as_socket(file);
+  if (socket == nullptr) return true;
+  if (pass != nullptr) return socket->to_kernel(*pass, reason).ok();
+  fds.forget(file);  // without an engine it is undecided
+  return true;
+}
+
+// ---- fork ----
+
+void child_begins(bool had_engine, std::unique_ptr<Heritage> heritage) {
+  if (had_engine) Engine::after_fork_in_child();
+  family().bequests.clear();  // the parent's
+  attendant_after_fork_in_child(heritage != nullptr);
+  forget_early_sleepers();
+  if (heritage != nullptr) {
+    heritage->after_fork_in_heir();
+    family().inheritances.push_back(std::move(heritage));
+  }
+  fds.for_each(0, fds.limit(), [](int fd, File* file) {
+    if (file->inherited == File::Inherited::kConnection || fds.first_of(file) != fd) return;
+    file->inherited = file->after_fork_in_child();
+  });
+  signals_after_fork_in_child();
+}
+
+/// The lock is held: by before_fork() when there is an engine, else by the caller's Guard.
+pid_t fork_in_lock(Engine* engine) {
+  Family& f = family();
+  std::erase_if(f.bequests, [](const auto& h) { return h->extinct(); });
+  std::vector<File*> connections;
+  if (engine != nullptr)
+    fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+      if (file->carries_connection() && fds.first_of(file) == fd) connections.push_back(file);
+    });
+  std::unique_ptr<Heritage> heritage;
+  if (!connections.empty()) heritage = Heritage::prepare(connections, attendant_wake_fd());
+  for (auto& h : f.inheritances) h->change_heirs(+1);
+  const pid_t pid = real.fork();
+  if (pid == 0) {
+    child_begins(engine != nullptr, std::move(heritage));
+    return 0;
+  }
+  const int saved = errno;
+  if (pid < 0)
+    for (auto& h : f.inheritances) h->change_heirs(-1);
+  else if (heritage != nullptr) {
+    heritage->after_fork_in_owner();
+    f.bequests.push_back(std::move(heritage));
+  }
+  errno = saved;
+  return pid;
+}
+
+}  // namespace
+
+pid_t fork() {
+  while (active() && !Guard::inside()) {
+    int error = 0;
+    pid_t pid = -1;
+    if (Engine* engine = Engine::get()) {
+      engine->before_fork();
+      pid = fork_in_lock(engine);
+      error = errno;
+      if (pid != 0) engine->after_fork_in_parent();
+    } else {
+      Guard guard(Pass::Polling::kNo);
+      if (guard.pass() != nullptr) continue;  // another thread has opened the engine
+      pid = fork_in_lock(nullptr);
+      error = errno;
+    }
+    errno = error;
+    return pid;
+  }
+  return real.fork();
+}
+
+bool must_fork_for_vfork() { return active(); }
+
+bool active() { return fds.limit() > 0 || Engine::get() != nullptr; }
+
+// ---- what was inherited ----
+
+namespace {
+
+Result<bool> claim_connection(File* file) {
+  for (auto& h : family().inheritances) {
+    switch (h->claim(file)) {
+      case Whereabouts::kKernel:
+        file->inherited = File::Inherited::kNo;
+        fds.forget(file);
+        return false;
+      default:
+        break;
+    }
+  }
+  return err(ECONNRESET);
+}
+
+}  // namespace
+
+Result<bool> settle_inherited(Guard& guard, File* file) {
+  if (file->inherited == File::Inherited::kConnection) return claim_connection(file);
+  if (file->inherited == File::Inherited::kDormant) {
+    file->inherited = File::Inherited::kNo;
+    Reason why{};
+    if (Pass* pass = guard.open_engine(&why)) file->revive(*pass);  // else the shadow serves alone
+  }
+  return !file->closed;
+}
+
+bool inherited_elsewhere(const File* file) {
+  return std::any_of(family().bequests.begin(), family().bequests.end(),
+                     [&](const auto& h) { return h->has_heirs(file); });
+}
+
+void settle_heirs(const File* file, bool in_kernel) {
+  for (auto& h : family().bequests) h->settle(file, in_kernel ? Whereabouts::kKernel : Whereabouts::kLost);
+  for (auto& h : family().inheritances) h->renounce(file);
+}
+
+namespace {
+
+void serve(Pass* pass, bool all) {
+  Heritages& bequests = family().bequests;
+  std::erase_if(bequests, [](const auto& h) { return h->extinct(); });
+  for (auto& h : bequests)
+    for (File* file : h->wanted(all))
+      if (!give_to_kernel(pass, file, Reason::handed_back)) {
+        log(LogLevel::kError,
+            "a connection that a forked child uses could not be handed back to the kernel: %s",
+            reason_text(Reason::no_privilege));
+        h->settle(file, Whereabouts::kLost);
+      }
+}
+
+}  // namespace
+
+void serve_claims() {
+  Guard guard;
+  if (guard.ok()) serve(guard.pass(), false);
+}
+
+// ---- the engine's beginning, the process's end ----
+
+void attach_engine(Engine& engine) {
+  engine.set_notifier([](void* owner, uint32_t edges) { static_cast<File*>(owner)->notify(edges); });
+  engine.set_after_unlock(&admit_put_off_signals);
+  start_attendant();
+  guard_fatal_signals();
+  wake_early_sleepers();
+}
+
+void deliver_all() {
+  Engine* engine = Engine::get();
+  if (engine == nullptr) return;
+  {
+    Guard guard;
+    Pass* pass = guard.pass();
+    if (pass == nullptr) return;
+    serve(pass, true);
+    // What the kernel does to the descriptors of a process that ends: it closes them.
+    for (int fd = 0; fd < fds.limit(); ++fd) {
+      File* file = fds.find(fd);
+      if (file == nullptr || !file->carries_connection()) continue;
+      file->retain();
+      fds.erase(fd, pass);
+      // A call that another thread is blocked in still uses it: the peer gets its FIN all the same.
+      if (file->descriptors == 0 && file->carries_connection() && !file->last_reference())
+        (void)static_cast<Socket*>(file)->shutdown(*pass, SHUT_RDWR);
+      file->release(pass);
+    }
+  }
+  engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms));
+}
+
+void at_exit() {
+  if (Engine::get() != nullptr && !Guard::inside()) deliver_all();
+}
+
+// ---- exec, spawn, passing ----
+
+namespace {
+
+/// Whether `fd` will be open in the next program.
+bool survives_exec(int fd) {
+  const int flags = real.fcntl(fd, F_GETFD);
+  return flags >= 0 && (flags & FD_CLOEXEC) == 0;
+}
+
+/// Descriptors that a next program uses without being told their number.
+constexpr int kStandard = 2;
+
+void hand_over_for_exec(Guard& guard, int fd, File* file) {
+  if (file->inherited == File::Inherited::kConnection && survives_exec(fd)) {
+    // The parent keeps what it has, system() must not take it away; but what became stdin was meant for the
+    // program.
+    if (fd <= kStandard) (void)settle_inherited(guard, file);
+    for (auto& h : family().inheritances) h->survive_exec();
+  } else if (file->carries_connection() && !give_to_kernel(guard.pass(), file, Reason::handed_back)) {
+    log(LogLevel::kError, "a connection could not be handed back to the kernel before exec: %s",
+        reason_text(Reason::no_privilege));
+  }
+}
+
+}  // namespace
+
+void before_exec() {
+  if (!active() || Guard::inside()) return;
+  {
+    Guard guard;
+    if (!guard.ok()) return;
+    serve(guard.pass(), true);
+    fds.for_each(0, fds.limit(), [&](int fd, File* file) { hand_over_for_exec(guard, fd, file); });
+  }
+  if (Engine* engine = Engine::get())
+    engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms));
+}
+
+void after_failed_exec() {}
+
+void before_spawn() {
+  if (!active() || Guard::inside()) return;
+  Guard guard;
+  if (!guard.ok()) return;
+  fds.for_each(0, kStandard, [&](int fd, File* file) {
+    if (!survives_exec(fd)) return;
+    if (file->inherited == File::Inherited::kConnection)
+      (void)settle_inherited(guard, file);
+    else if (file->carries_connection())
+      (void)give_to_kernel(guard.pass(), file, Reason::handed_back);
+  });
+}
+
+void before_passing(const msghdr* message) {
+  if (message == nullptr || message->msg_controllen == 0 || !active()) return;
+  auto* m = const_cast<msghdr*>(message);  // CMSG_NXTHDR wants it so
+  for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(m, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0)) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      if (!fds.owns(fd)) continue;
+      Guard guard;
+      File* file = guard.ok() ? fds.find(fd) : nullptr;
+      if (file == nullptr) continue;
+      file->retain();
+      if (file->inherited == File::Inherited::kConnection)
+        (void)claim_connection(file);
+      else if (!give_to_kernel(guard.pass(), file, Reason::handed_back))
+        log(LogLevel::kError,
+            "a connection passed to another process could not be handed back to the kernel: %s",
+            reason_text(Reason::no_privilege));
+      file->release(guard.pass());
+    }
+  }
+}
+
+}  // namespace accel::posix

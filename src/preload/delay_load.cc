@@ -1,0 +1,159 @@
+// Functions of shared libraries that are loaded at their first call. delay.def is made by delay_load.sh when
+// the library is linked: DELAY_LIBRARY(soname) for each library and DELAYED(name) for each function of theirs
+// that the layers call.
+//
+// Why: as DT_NEEDED entries these libraries made every process that libaccel.so is preloaded into start a
+// millisecond later; and Debian's static ones are not position independent.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstddef>
+
+#include "base/libraries.h"
+
+extern "C" {
+extern std::atomic<void*> accel_delay_slots[];
+void* accel_delay_find(std::atomic<void*>* slot);
+}
+
+// Each function is a jump through its slot. A slot starts with the way to accel_delay_find, which puts the
+// function there. The registers that carry arguments are kept across it.
+#if defined(__x86_64__)
+asm(R"(
+  .section .data.accel_delay, "aw", @progbits
+  .balign 8
+  .globl accel_delay_slots
+  .hidden accel_delay_slots
+accel_delay_slots:
+  .text
+accel_delay_resolve:
+  .cfi_startproc
+  pushq %rbp
+  .cfi_adjust_cfa_offset 8
+  movq %rsp, %rbp
+  pushq %rdi
+  pushq %rsi
+  pushq %rdx
+  pushq %rcx
+  pushq %r8
+  pushq %r9
+  pushq %rax
+  subq $136, %rsp
+  andq $-16, %rsp
+  movups %xmm0, (%rsp)
+  movups %xmm1, 16(%rsp)
+  movups %xmm2, 32(%rsp)
+  movups %xmm3, 48(%rsp)
+  movups %xmm4, 64(%rsp)
+  movups %xmm5, 80(%rsp)
+  movups %xmm6, 96(%rsp)
+  movups %xmm7, 112(%rsp)
+  movq %r11, %rdi
+  call accel_delay_find
+  movq %rax, %r11
+  movups (%rsp), %xmm0
+  movups 16(%rsp), %xmm1
+  movups 32(%rsp), %xmm2
+  movups 48(%rsp), %xmm3
+  movups 64(%rsp), %xmm4
+  movups 80(%rsp), %xmm5
+  movups 96(%rsp), %xmm6
+  movups 112(%rsp), %xmm7
+  leaq -56(%rbp), %rsp
+  popq %rax
+  popq %r9
+  popq %r8
+  popq %rcx
+  popq %rdx
+  popq %rsi
+  popq %rdi
+  popq %rbp
+  jmp *%r11
+  .cfi_endproc
+)");
+#define DELAYED(name)                                     \
+  asm("  .section .data.accel_delay, \"aw\", @progbits\n" \
+      "accel_delay_slot_" #name                           \
+      ": .quad 1f\n"                                      \
+      "  .text\n"                                         \
+      "  .globl " #name "\n  .hidden " #name              \
+      "\n"                                                \
+      "  .type " #name ", @function\n" #name              \
+      ":\n"                                               \
+      "  endbr64\n"                                       \
+      "  jmp *accel_delay_slot_" #name                    \
+      "(%rip)\n"                                          \
+      "1: leaq accel_delay_slot_" #name                   \
+      "(%rip), %r11\n"                                    \
+      "  jmp accel_delay_resolve\n");
+#else
+#error "delay_load.cc: write the jump for this machine"
+#endif
+#define DELAY_LIBRARY(soname)
+#include "delay.def"
+#undef DELAYED
+#undef DELAY_LIBRARY
+
+namespace accel {
+namespace {
+
+struct Library {
+  const char* name;
+  std::atomic<void*> handle{nullptr};
+};
+
+#define DELAYED(name)
+#define DELAY_LIBRARY(soname) {soname, nullptr},
+Library libraries[] = {
+#include "delay.def"
+    {nullptr, nullptr}};
+#undef DELAYED
+#undef DELAY_LIBRARY
+
+#define DELAYED(name) #name,
+#define DELAY_LIBRARY(soname)
+constexpr const char* kNames[] = {
+#include "delay.def"
+    nullptr};
+#undef DELAYED
+#undef DELAY_LIBRARY
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kDeepBind = 0;  // the sanitizers' own interception does not allow it
+#else
+constexpr int kDeepBind = RTLD_DEEPBIND;  // their calls are libc's, not our wrappers
+#endif
+
+/// For a function of a library that is not installed, should it be called against load_libraries()'s word.
+long nothing() { return 0; }
+
+}  // namespace
+
+bool load_libraries(const char** missing) {
+  for (Library& library : libraries) {
+    if (library.name == nullptr || library.handle.load(std::memory_order_acquire) != nullptr) continue;
+    void* handle = dlopen(library.name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | kDeepBind);
+    if (handle == nullptr) {
+      dlerror();  // not left for the program to find
+      if (missing != nullptr) *missing = library.name;
+      return false;
+    }
+    library.handle.store(handle, std::memory_order_release);
+  }
+  if (missing != nullptr) *missing = nullptr;
+  return true;
+}
+
+}  // namespace accel
+
+void* accel_delay_find(std::atomic<void*>* slot) {
+  using namespace accel;  // NOLINT
+  void* function = nullptr;
+  const char* name = kNames[slot - accel_delay_slots];
+  if (name != nullptr && load_libraries(nullptr))
+    for (Library& library : libraries)
+      if (library.name != nullptr && function == nullptr) function = dlsym(library.handle, name);
+  if (function == nullptr) function = reinterpret_cast<void*>(&nothing);
+  slot->store(function, std::memory_order_release);
+  return function;
+}

@@ -1,0 +1,76 @@
+// How calls come in: the wrappers' common ground. A wrapper asks posix whether the call concerns it and
+// otherwise jumps to libc.
+//
+// A wrapper for `recv` is the C++ function accel_call_recv with the assembler name recv: so it clashes
+// neither with the header's declaration (noexcept, nonnull) nor with a call of libc's by its plain name,
+// which the layers do not make (base/real.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/real.h"
+#include "base/result.h"
+#include "posix/calls.h"
+#include "posix/file.h"
+
+#define ACCEL_EXPORT(result, name, parameters)                                              \
+  extern "C" [[gnu::visibility("default")]] result accel_call_##name parameters asm(#name); \
+  extern "C" result accel_call_##name parameters
+
+/// Another name for a wrapper of the same file.
+#define ACCEL_ALIAS(alias_name, name)      \
+  extern "C" [[gnu::visibility("default"), \
+               gnu::alias(#name)]] decltype(accel_call_##name) accel_call_##alias_name asm(#alias_name);
+
+namespace accel::preload {
+
+/// The library takes part: our start-up is done, the process is not set-user-id, ACCEL_DISABLE is not set and
+/// the end has not come. Otherwise everything is libc's. (Descriptors that posix owns stay served: only what
+/// is new stays out.)
+extern std::atomic<bool> taking_part;
+inline bool on() { return taking_part.load(std::memory_order_relaxed); }
+
+/// Resolves libc's functions once: from here on signal handlers and threads may call at any moment, and none
+/// should meet the dynamic linker's lock.
+void before_first_socket();
+
+inline bool internet(int domain, int type) {
+  const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+  return (domain == AF_INET || domain == AF_INET6) && (kind == SOCK_STREAM || kind == SOCK_DGRAM);
+}
+
+// Is one of them ours? A process without a descriptor of ours has no table and answers at once.
+inline bool owned(const pollfd* descriptors, nfds_t count) {
+  return posix::fds.size() != 0 && posix::any_owned(descriptors, count);
+}
+inline bool owned(int count, const fd_set* read, const fd_set* write, const fd_set* except) {
+  return posix::fds.size() != 0 && posix::any_owned(count, read, write, except);
+}
+
+// The forms of a call that differ from posix's only in their arguments (symbols.cc).
+Result<int> at_mark(int fd);
+Result<ssize_t> read_flags(int fd, const iovec* vector, int count, int flags);
+Result<ssize_t> write_flags(int fd, const iovec* vector, int count, int flags);
+Result<int> for_stdio(int fd, Result<int> made);
+Result<int> ppoll_ms(pollfd* descriptors, nfds_t count, int timeout);
+Result<int> select_us(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout);
+Result<int> epoll_ms(int set, epoll_event* events, int size, int timeout, const sigset_t* mask);
+
+}  // namespace accel::preload
+
+// Every wrapper by its C++ name, for those that arrive by another way (syscall()).
+#define FD_CALL(result, name, parameters, arguments, ours) CALL(result, name, parameters, arguments, , ours)
+#define CALL(result, name, parameters, arguments, condition, ours) \
+  extern "C" [[gnu::visibility("default")]] result accel_call_##name parameters asm(#name);
+#define HAND(name)
+#define ALIAS(alias, name)
+#define HAND_ALIAS(alias, name)
+#define KERNEL(name, why)
+#include "preload/symbols.def"
+#undef FD_CALL
+#undef CALL
+#undef HAND
+#undef ALIAS
+#undef HAND_ALIAS
+#undef KERNEL

@@ -1,0 +1,293 @@
+// Processes made, replaced and ended. libc's own implementations call each other by hidden names, so each
+// entry point is taken by itself.
+#include <alloca.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pty.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+#include <utmp.h>
+
+#include "preload/preload.h"
+
+using namespace accel;           // NOLINT
+using namespace accel::preload;  // NOLINT
+
+// ---- ends ----
+
+ACCEL_EXPORT(void, _exit, (int status)) {
+  if (posix::active()) posix::at_exit();
+  real._exit(status);
+}
+ACCEL_ALIAS(_Exit, _exit)
+
+ACCEL_EXPORT(void, quick_exit, (int status)) {
+  if (posix::active()) posix::at_exit();
+  real.quick_exit(status);
+}
+
+// ---- beginnings ----
+
+ACCEL_EXPORT(pid_t, fork, ()) { return on() ? posix::fork() : real.fork(); }
+ACCEL_ALIAS(__fork, fork)
+
+ACCEL_EXPORT(pid_t, _Fork, ()) {
+  if (!posix::active()) return real._Fork();
+  posix::prepare_fork();
+  const pid_t child = real._Fork();
+  posix::after_fork(child);
+  return child;
+}
+
+/// Where vfork goes: to libc's, which needs the caller's own frame, or to fork() when the child would disturb
+/// our state, since it runs on the parent's memory.
+extern "C" pid_t (*accel_vfork_target())() {
+  static std::atomic<pid_t (*)()> libc{nullptr};
+  if (on() && posix::must_fork_for_vfork()) return accel_call_fork;
+  auto f = libc.load(std::memory_order_relaxed);
+  if (f == nullptr)
+    libc.store(f = reinterpret_cast<pid_t (*)()>(find_real("vfork")), std::memory_order_relaxed);
+  return f;
+}
+
+// A C++ frame here would be gone when the parent comes back to it: asks, then jumps with the stack as it was.
+#if defined(__x86_64__)
+asm(R"(
+  .text
+  .globl vfork, __vfork
+  .type vfork, @function
+  .type __vfork, @function
+vfork:
+__vfork:
+  .cfi_startproc
+  endbr64
+  subq $8, %rsp
+  .cfi_adjust_cfa_offset 8
+  call accel_vfork_target
+  addq $8, %rsp
+  .cfi_adjust_cfa_offset -8
+  jmp *%rax
+  .cfi_endproc
+  .size vfork, .-vfork
+  .size __vfork, .-__vfork
+)");
+#elif defined(__aarch64__)
+asm(R"(
+  .text
+  .globl vfork, __vfork
+  .type vfork, @function
+  .type __vfork, @function
+vfork:
+__vfork:
+  .cfi_startproc
+  stp x29, x30, [sp, -16]!
+  bl accel_vfork_target
+  mov x16, x0
+  ldp x29, x30, [sp], 16
+  br x16
+  .cfi_endproc
+  .size vfork, .-vfork
+  .size __vfork, .-__vfork
+)");
+#else
+#error "vfork: write the jump for this machine"
+#endif
+
+namespace {
+
+using CloneFunction = int (*)(int (*)(void*), void*, int, void*, ...);
+
+/// What the child of a clone() that copies memory starts with; lives in the parent's frame, which the child
+/// has a copy of.
+struct CloneStart {
+  int (*function)(void*);
+  void* argument;
+};
+
+int start_clone(void* context) {
+  const CloneStart start = *static_cast<CloneStart*>(context);
+  posix::after_fork(0);
+  return start.function(start.argument);
+}
+
+}  // namespace
+
+ACCEL_EXPORT(int, clone,
+             (int (*function)(void*), void* stack, int flags, void* argument, pid_t* parent, void* tls,
+              pid_t* child_id)) {
+  auto libc = reinterpret_cast<CloneFunction>(find_real("clone"));
+  if (!posix::active() || (flags & CLONE_THREAD) != 0)
+    return libc(function, stack, flags, argument, parent, tls, child_id);
+  if ((flags & CLONE_VM) != 0) {  // as posix_spawn makes them: the child execs
+    posix::before_spawn();
+    return libc(function, stack, flags, argument, parent, tls, child_id);
+  }
+  CloneStart start{function, argument};
+  posix::prepare_fork();
+  const int child = libc(start_clone, stack, flags, &start, parent, tls, child_id);
+  posix::after_fork(child);
+  return child;
+}
+ACCEL_ALIAS(__clone, clone)
+
+// As glibc's misc/daemon.c, with our fork and our exit.
+ACCEL_EXPORT(int, daemon, (int keep_directory, int keep_streams)) {
+  if (!posix::active()) return real.daemon(keep_directory, keep_streams);
+  switch (accel_call_fork()) {
+    case -1:
+      return -1;
+    case 0:
+      break;
+    default:
+      accel_call__exit(0);
+  }
+  if (setsid() == -1) return -1;
+  if (keep_directory == 0 && chdir("/") != 0) return -1;
+  if (keep_streams != 0) return 0;
+  const int null = real.open("/dev/null", O_RDWR, 0);
+  struct stat status {};
+  if (null < 0 || real.fstat(null, &status) != 0) return -1;
+  if (!S_ISCHR(status.st_mode) || status.st_rdev != makedev(1, 3)) {
+    real.close(null);
+    errno = ENODEV;
+    return -1;
+  }
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) accel_call_dup2(null, fd);
+  if (null > STDERR_FILENO) real.close(null);
+  return 0;
+}
+
+// As glibc's login/forkpty.c.
+ACCEL_EXPORT(int, forkpty, (int* parent_end, char* name, const termios* modes, const winsize* size)) {
+  if (!posix::active()) {
+    auto libc = reinterpret_cast<int (*)(int*, char*, const termios*, const winsize*)>(find_real("forkpty"));
+    return libc(parent_end, name, modes, size);
+  }
+  int outer = -1, terminal = -1;
+  if (openpty(&outer, &terminal, name, modes, size) == -1) return -1;
+  const pid_t child = accel_call_fork();
+  if (child == -1) {
+    real.close(outer);
+    real.close(terminal);
+    return -1;
+  }
+  if (child == 0) {
+    real.close(outer);
+    if (login_tty(terminal) != 0) real._exit(1);
+    return 0;
+  }
+  *parent_end = outer;
+  real.close(terminal);
+  return child;
+}
+
+namespace {
+
+/// Makes `spawn`'s child an heir as after exec.
+template <class F>
+auto spawning(F spawn) {
+  if (posix::active()) posix::before_spawn();
+  return spawn();
+}
+
+}  // namespace
+
+ACCEL_EXPORT(int, system, (const char* command)) {
+  return spawning([&] { return real.system(command); });
+}
+ACCEL_EXPORT(FILE*, popen, (const char* command, const char* mode)) {
+  return spawning([&] { return real.popen(command, mode); });
+}
+ACCEL_ALIAS(_IO_popen, popen)
+
+// posix_spawn has two versions: since 2.15 a file that is no program is an error, before that it went to the
+// shell.
+#define SPAWN_PARAMETERS                                                       \
+  (pid_t * child, const char* path, const posix_spawn_file_actions_t* actions, \
+   const posix_spawnattr_t* attributes, char* const* arguments, char* const* environment)
+#define SPAWN_ARGUMENTS (child, path, actions, attributes, arguments, environment)
+#define SPAWN(name, number, version, libc)                                                                  \
+  extern "C" [[gnu::visibility("default")]] int accel_##name##_##number SPAWN_PARAMETERS asm("accel_" #name \
+                                                                                             "_" #number);  \
+  asm(".symver accel_" #name "_" #number ", " #name version);                                               \
+  extern "C" int accel_##name##_##number SPAWN_PARAMETERS {                                                 \
+    return spawning([&] { return libc SPAWN_ARGUMENTS; });                                                  \
+  }
+#define OLD_SPAWN(name) reinterpret_cast<int(*) SPAWN_PARAMETERS>(dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5"))
+
+SPAWN(posix_spawn, new, "@@GLIBC_2.15", real.posix_spawn)
+SPAWN(posix_spawnp, new, "@@GLIBC_2.15", real.posix_spawnp)
+#if defined(__x86_64__)  // younger machines never had the old one
+SPAWN(posix_spawn, old, "@GLIBC_2.2.5", OLD_SPAWN("posix_spawn"))
+SPAWN(posix_spawnp, old, "@GLIBC_2.2.5", OLD_SPAWN("posix_spawnp"))
+#endif
+
+// ---- replacements ----
+
+namespace {
+
+/// exec comes back only with an error.
+template <class F>
+int replacing(F exec) {
+  if (!posix::active()) return exec();
+  posix::before_exec();
+  const int r = exec();
+  const int error = errno;
+  posix::after_failed_exec();
+  errno = error;
+  return r;
+}
+
+}  // namespace
+
+ACCEL_EXPORT(int, execve, (const char* path, char* const* arguments, char* const* environment)) {
+  return replacing([&] { return real.execve(path, arguments, environment); });
+}
+ACCEL_EXPORT(int, execv, (const char* path, char* const* arguments)) {
+  return replacing([&] { return real.execv(path, arguments); });
+}
+ACCEL_EXPORT(int, execvp, (const char* file, char* const* arguments)) {
+  return replacing([&] { return real.execvp(file, arguments); });
+}
+ACCEL_EXPORT(int, execvpe, (const char* file, char* const* arguments, char* const* environment)) {
+  return replacing([&] { return real.execvpe(file, arguments, environment); });
+}
+ACCEL_EXPORT(int, fexecve, (int fd, char* const* arguments, char* const* environment)) {
+  return replacing([&] { return real.fexecve(fd, arguments, environment); });
+}
+ACCEL_EXPORT(int, execveat,
+             (int directory, const char* path, char* const* arguments, char* const* environment, int flags)) {
+  return replacing([&] { return real.execveat(directory, path, arguments, environment, flags); });
+}
+
+// The list of arguments becomes an array in the caller's frame: exec may run where malloc may not (after
+// vfork, in a handler). execle has the environment behind the closing null.
+#define COLLECT(first, array, list)                                        \
+  va_list list;                                                            \
+  size_t count = 1;                                                        \
+  va_start(list, first);                                                   \
+  while (va_arg(list, char*) != nullptr) ++count;                          \
+  va_end(list);                                                            \
+  char** array = static_cast<char**>(alloca((count + 1) * sizeof(char*))); \
+  va_start(list, first);                                                   \
+  array[0] = const_cast<char*>(first);                                     \
+  for (size_t i = 1; i <= count; ++i) array[i] = va_arg(list, char*);
+
+ACCEL_EXPORT(int, execl, (const char* path, const char* first, ...)) {
+  COLLECT(first, arguments, list)
+  va_end(list);
+  return accel_call_execv(path, arguments);
+}
+ACCEL_EXPORT(int, execlp, (const char* file, const char* first, ...)) {
+  COLLECT(first, arguments, list)
+  va_end(list);
+  return accel_call_execvp(file, arguments);
+}
+ACCEL_EXPORT(int, execle, (const char* path, const char* first, ...)) {
+  COLLECT(first, arguments, list)
+  char* const* environment = va_arg(list, char* const*);
+  va_end(list);
+  return accel_call_execve(path, arguments, environment);
+}

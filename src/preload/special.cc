@@ -1,0 +1,182 @@
+// Wrappers that a row of the table cannot describe: variadic calls, new descriptors, streams on a socket,
+// descriptors in messages.
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "preload/preload.h"
+
+using namespace accel;           // NOLINT
+using namespace accel::preload;  // NOLINT
+
+// ---- messages ----
+
+ACCEL_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
+  if (posix::fds.owns(fd)) [[unlikely]]
+    return to_libc(posix::sendmsg(fd, message, flags));
+  if (posix::active() && message != nullptr && message->msg_controllen != 0) [[unlikely]]
+    posix::before_passing(message);
+  return real.sendmsg(fd, message, flags);
+}
+
+ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags)) {
+  if (posix::fds.owns(fd)) [[unlikely]]
+    return to_libc(posix::sendmmsg(fd, messages, count, flags));
+  if (posix::active() && messages != nullptr) [[unlikely]]
+    for (unsigned i = 0; i < count; ++i)
+      if (messages[i].msg_hdr.msg_controllen != 0) posix::before_passing(&messages[i].msg_hdr);
+  return real.sendmmsg(fd, messages, count, flags);
+}
+
+// ---- new descriptors ----
+
+namespace {
+
+int fresh(int fd) {
+  if (posix::fds.owns(fd)) [[unlikely]]
+    posix::reused(fd);
+  return fd;
+}
+
+int fresh(int result, const int* pair) {
+  if (result == 0) {
+    fresh(pair[0]);
+    fresh(pair[1]);
+  }
+  return result;
+}
+
+}  // namespace
+
+// The mode is there or is a register's leftovers, which libc does not look at either.
+ACCEL_EXPORT(int, open, (const char* path, int flags, mode_t mode)) {
+  return fresh(real.open(path, flags, mode));
+}
+ACCEL_ALIAS(open64, open)  // the same where off_t has 64 bits
+ACCEL_ALIAS(__open, open)
+ACCEL_ALIAS(__open64, open)
+ACCEL_EXPORT(int, openat, (int directory, const char* path, int flags, mode_t mode)) {
+  return fresh(real.openat(directory, path, flags, mode));
+}
+ACCEL_ALIAS(openat64, openat)
+ACCEL_EXPORT(int, creat, (const char* path, mode_t mode)) { return fresh(real.creat(path, mode)); }
+ACCEL_ALIAS(creat64, creat)
+ACCEL_EXPORT(int, pipe, (int* pair)) { return fresh(real.pipe(pair), pair); }
+ACCEL_ALIAS(__pipe, pipe)
+ACCEL_EXPORT(int, pipe2, (int* pair, int flags)) { return fresh(real.pipe2(pair, flags), pair); }
+ACCEL_EXPORT(int, socketpair, (int domain, int type, int protocol, int* pair)) {
+  return fresh(real.socketpair(domain, type, protocol, pair), pair);
+}
+static_assert(sizeof(off_t) == 8);
+
+ACCEL_EXPORT(void, closefrom, (int first)) {
+  if (!posix::active()) return real.closefrom(first);
+  if (first < 0) first = 0;
+  if (!posix::close_range(static_cast<unsigned>(first), ~0u, 0)) real.closefrom(first);
+}
+
+// ---- streams ----
+
+ACCEL_EXPORT(FILE*, fdopen, (int fd, const char* mode)) {
+  if (posix::fds.owns(fd)) [[unlikely]]
+    posix::before_stdio(fd);
+  return real.fdopen(fd, mode);
+}
+ACCEL_ALIAS(_IO_fdopen, fdopen)
+
+namespace {
+
+/// vdprintf() on a descriptor of ours. libc's would write past us.
+int print(int fd, const char* format, va_list list) {
+  char* text = nullptr;
+  const int length = vasprintf(&text, format, list);
+  for (int sent = 0; sent < length;) {
+    const ssize_t n = to_libc(posix::send(fd, text + sent, static_cast<size_t>(length - sent), 0));
+    if (n < 0) {
+      free(text);
+      return -1;
+    }
+    sent += static_cast<int>(n);
+  }
+  if (length >= 0) free(text);
+  return length;
+}
+
+int vprint(int fd, const char* format, va_list list) {
+  static std::atomic<int (*)(int, const char*, va_list)> libc{nullptr};
+  if (posix::fds.owns(fd)) [[unlikely]]
+    return print(fd, format, list);
+  auto f = libc.load(std::memory_order_relaxed);
+  if (f == nullptr)
+    libc.store(f = reinterpret_cast<decltype(f)>(find_real("vdprintf")), std::memory_order_relaxed);
+  return f(fd, format, list);
+}
+
+/// The checked forms also watch for %n in writable memory: kept for kernel descriptors.
+int vprint_checked(int fd, int check, const char* format, va_list list) {
+  static std::atomic<int (*)(int, int, const char*, va_list)> libc{nullptr};
+  if (posix::fds.owns(fd)) [[unlikely]]
+    return print(fd, format, list);
+  auto f = libc.load(std::memory_order_relaxed);
+  if (f == nullptr)
+    libc.store(f = reinterpret_cast<decltype(f)>(find_real("__vdprintf_chk")), std::memory_order_relaxed);
+  return f(fd, check, format, list);
+}
+
+}  // namespace
+
+ACCEL_EXPORT(int, vdprintf, (int fd, const char* format, va_list list)) { return vprint(fd, format, list); }
+ACCEL_EXPORT(int, __vdprintf_chk, (int fd, int check, const char* format, va_list list)) {
+  return vprint_checked(fd, check, format, list);
+}
+ACCEL_EXPORT(int, dprintf, (int fd, const char* format, ...)) {
+  va_list list;
+  va_start(list, format);
+  const int r = vprint(fd, format, list);
+  va_end(list);
+  return r;
+}
+ACCEL_EXPORT(int, __dprintf_chk, (int fd, int check, const char* format, ...)) {
+  va_list list;
+  va_start(list, format);
+  const int r = vprint_checked(fd, check, format, list);
+  va_end(list);
+  return r;
+}
+
+ACCEL_EXPORT(int, bindresvport, (int fd, void* address)) {
+  if (posix::fds.owns(fd)) posix::before_stdio(fd);
+  auto libc = reinterpret_cast<int (*)(int, void*)>(find_real("bindresvport"));
+  return libc(fd, address);
+}
+
+// ---- io_uring: liburing makes its system calls itself, so its own entry points are where we learn of it
+// ----
+
+namespace {
+
+/// liburing answers with a negative errno number.
+template <class F>
+F uring(const char* name) {
+  if (on()) posix::io_uring_used();
+  return reinterpret_cast<F>(find_real(name));
+}
+
+}  // namespace
+
+ACCEL_EXPORT(int, io_uring_setup, (unsigned entries, void* parameters)) {
+  auto next = uring<int (*)(unsigned, void*)>("io_uring_setup");
+  return next != nullptr ? next(entries, parameters) : -ENOSYS;
+}
+ACCEL_EXPORT(int, io_uring_queue_init, (unsigned entries, void* ring, unsigned flags)) {
+  auto next = uring<int (*)(unsigned, void*, unsigned)>("io_uring_queue_init");
+  return next != nullptr ? next(entries, ring, flags) : -ENOSYS;
+}
+ACCEL_EXPORT(int, io_uring_queue_init_params, (unsigned entries, void* ring, void* parameters)) {
+  auto next = uring<int (*)(unsigned, void*, void*)>("io_uring_queue_init_params");
+  return next != nullptr ? next(entries, ring, parameters) : -ENOSYS;
+}
+ACCEL_EXPORT(int, io_uring_queue_init_mem,
+             (unsigned entries, void* ring, void* parameters, void* memory, size_t size)) {
+  auto next = uring<int (*)(unsigned, void*, void*, void*, size_t)>("io_uring_queue_init_mem");
+  return next != nullptr ? next(entries, ring, parameters, memory, size) : -ENOSYS;
+}

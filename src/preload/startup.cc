@@ -1,0 +1,38 @@
+// The library's beginning and end. The beginning is a look at the environment: no file, no thread, no
+// allocation (DESIGN 1.4); everything else waits for the first Internet socket. Linked last, so that it runs
+// after the layers' own initialisers and its destructor before theirs.
+#include <stdlib.h>
+#include <sys/auxv.h>
+
+#include "preload/preload.h"
+
+namespace accel::preload {
+
+std::atomic<bool> taking_part{false};
+
+void before_first_socket() {
+  static std::atomic<bool> done{false};
+  if (done.load(std::memory_order_relaxed)) return;
+  resolve_real();
+  done.store(true, std::memory_order_relaxed);
+}
+
+namespace {
+
+bool disabled() {
+  if (getauxval(AT_SECURE) != 0) return true;  // set-user-id: whoever started it must not steer it
+  const char* value = getenv("ACCEL_DISABLE");
+  return value != nullptr && *value != '\0' && !(value[0] == '0' && value[1] == '\0');
+}
+
+[[gnu::constructor]] void start() { taking_part.store(!disabled(), std::memory_order_relaxed); }
+
+/// exit(). Calls may still come, from other libraries' destructors and other threads: what exists stays
+/// served.
+[[gnu::destructor]] void end() {
+  taking_part.store(false, std::memory_order_relaxed);
+  if (posix::active()) posix::at_exit();
+}
+
+}  // namespace
+}  // namespace accel::preload

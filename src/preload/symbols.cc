@@ -1,0 +1,91 @@
+// The wrappers of symbols.def. On a kernel descriptor each is a look into the table of descriptors and a jump
+// to libc.
+#include <linux/fs.h>
+#include <linux/sockios.h>
+
+#include "preload/preload.h"
+
+namespace accel::preload {
+
+Result<int> at_mark(int fd) {
+  int mark = 0;
+  Result<int> r = posix::ioctl(fd, SIOCATMARK, &mark);
+  return r ? Result<int>(mark) : r;
+}
+
+namespace {
+
+constexpr int kKnownFlags = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND;
+
+msghdr message_of(const iovec* vector, int count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(vector);
+  message.msg_iovlen = static_cast<size_t>(count);
+  return message;
+}
+
+timespec from_ms(int ms) { return {ms / 1000, ms % 1000 * 1000000L}; }
+
+}  // namespace
+
+// Sockets take RWF_NOWAIT as MSG_DONTWAIT and have no use for the other flags (net/socket.c, sock_read_iter).
+Result<ssize_t> read_flags(int fd, const iovec* vector, int count, int flags) {
+  if ((flags & ~kKnownFlags) != 0) return err(EOPNOTSUPP);
+  if ((flags & RWF_NOWAIT) == 0 || count < 0) return posix::readv(fd, vector, count);
+  msghdr message = message_of(vector, count);
+  return posix::recvmsg(fd, &message, MSG_DONTWAIT);
+}
+
+Result<ssize_t> write_flags(int fd, const iovec* vector, int count, int flags) {
+  if ((flags & ~kKnownFlags) != 0) return err(EOPNOTSUPP);
+  if ((flags & RWF_NOWAIT) == 0 || count < 0) return posix::writev(fd, vector, count);
+  msghdr message = message_of(vector, count);
+  return posix::sendmsg(fd, &message, MSG_DONTWAIT);
+}
+
+/// A socket that has become standard input, output or error (inetd's way) is read and written by libc's
+/// streams.
+Result<int> for_stdio(int fd, Result<int> made) {
+  if (made && fd <= STDERR_FILENO && posix::fds.owns(fd)) posix::before_stdio(fd);
+  return made;
+}
+
+Result<int> ppoll_ms(pollfd* descriptors, nfds_t count, int timeout) {
+  const timespec t = from_ms(timeout);
+  return posix::ppoll(descriptors, count, timeout < 0 ? nullptr : &t, nullptr);
+}
+
+Result<int> epoll_ms(int set, epoll_event* events, int size, int timeout, const sigset_t* mask) {
+  const timespec t = from_ms(timeout);
+  return posix::epoll_wait(set, events, size, timeout < 0 ? nullptr : &t, mask);
+}
+
+/// select(2) on Linux tells in `timeout` what is left of it, and takes microseconds beyond a second.
+Result<int> select_us(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
+  if (timeout == nullptr) return posix::pselect(count, read, write, except, nullptr, nullptr, nullptr);
+  if (timeout->tv_sec < 0 || timeout->tv_usec < 0) return err(EINVAL);
+  const timespec t{timeout->tv_sec + timeout->tv_usec / 1000000, timeout->tv_usec % 1000000 * 1000};
+  timespec left = t;
+  Result<int> r = posix::pselect(count, read, write, except, &t, nullptr, &left);
+  if (r || r.is(EINTR)) *timeout = {left.tv_sec, left.tv_nsec / 1000};
+  return r;
+}
+
+}  // namespace accel::preload
+
+using namespace accel;           // NOLINT: the table's expressions read as posix::recv(...), real.recv(...)
+using namespace accel::preload;  // NOLINT
+
+#define FD_CALL(result, name, parameters, arguments, ours) \
+  CALL(result, name, parameters, arguments, posix::fds.owns(fd), ours)
+#define CALL(result, name, parameters, arguments, condition, ours) \
+  extern "C" result accel_call_##name parameters {                 \
+    if (condition) [[unlikely]]                                    \
+      return to_libc((ours));                                      \
+    return real.name arguments;                                    \
+  }
+#define HAND(name)
+#define ALIAS(alias, name) ACCEL_ALIAS(alias, name)
+#define HAND_ALIAS(alias, name)
+#define KERNEL(name, why)
+#include "preload/symbols.def"

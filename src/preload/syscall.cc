@@ -1,0 +1,227 @@
+// syscall(number, ...): the calls that concern us go the same way as by their names. Calls that differ from
+// libc's in their arguments (the signal masks of ppoll, pselect6 and epoll_pwait are plain 8-byte sets, with
+// their size) are translated.
+#include <linux/sched.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "preload/preload.h"
+
+using namespace accel;           // NOLINT
+using namespace accel::preload;  // NOLINT
+
+// Those of the other files that are called from here.
+#define ACCEL_OTHER(result, name, parameters) extern "C" result accel_call_##name parameters asm(#name)
+ACCEL_OTHER(ssize_t, sendmsg, (int, const msghdr*, int));
+ACCEL_OTHER(int, sendmmsg, (int, mmsghdr*, unsigned, int));
+ACCEL_OTHER(int, execve, (const char*, char* const*, char* const*));
+ACCEL_OTHER(int, execveat, (int, const char*, char* const*, char* const*, int));
+ACCEL_OTHER(void, _exit, (int));
+
+namespace {
+
+struct Arguments {
+  long values[6];
+  int fd() const { return static_cast<int>(values[0]); }
+  template <class T>
+  T as(int i) const {
+    if constexpr (std::is_pointer_v<T>)
+      return reinterpret_cast<T>(values[i]);
+    else
+      return static_cast<T>(values[i]);
+  }
+  /// A signal mask as the kernel takes it, as libc has it.
+  static const sigset_t* mask(const void* kernel, sigset_t* room) {
+    if (kernel == nullptr) return nullptr;
+    sigemptyset(room);
+    memcpy(room, kernel, 8);
+    return room;
+  }
+};
+
+/// A process made by number, with a copy of our memory.
+template <class F>
+long forking(F call) {
+  if (!posix::active()) return call();
+  posix::prepare_fork();
+  const long child = call();
+  posix::after_fork(static_cast<pid_t>(child));
+  return child;
+}
+
+bool copies_memory(unsigned long flags) { return (flags & (CLONE_VM | CLONE_THREAD)) == 0; }
+
+/// The calls on descriptors of ours. False: not one of them.
+bool on_descriptor(long number, const Arguments& a, long* result) {
+  const int fd = a.fd();
+  switch (number) {
+#define ONE(name, ...)                              \
+  case SYS_##name:                                  \
+    *result = accel_call_##name(fd, ##__VA_ARGS__); \
+    return true;
+    ONE(bind, a.as<const sockaddr*>(1), a.as<socklen_t>(2))
+    ONE(connect, a.as<const sockaddr*>(1), a.as<socklen_t>(2))
+    ONE(listen, a.as<int>(1))
+    ONE(accept, a.as<sockaddr*>(1), a.as<socklen_t*>(2))
+    ONE(accept4, a.as<sockaddr*>(1), a.as<socklen_t*>(2), a.as<int>(3))
+    ONE(shutdown, a.as<int>(1))
+    ONE(getsockname, a.as<sockaddr*>(1), a.as<socklen_t*>(2))
+    ONE(getpeername, a.as<sockaddr*>(1), a.as<socklen_t*>(2))
+    ONE(getsockopt, a.as<int>(1), a.as<int>(2), a.as<void*>(3), a.as<socklen_t*>(4))
+    ONE(setsockopt, a.as<int>(1), a.as<int>(2), a.as<const void*>(3), a.as<socklen_t>(4))
+    ONE(ioctl, a.as<unsigned long>(1), a.as<void*>(2))
+    ONE(fcntl, a.as<int>(1), a.as<void*>(2))
+    ONE(read, a.as<void*>(1), a.as<size_t>(2))
+    ONE(write, a.as<const void*>(1), a.as<size_t>(2))
+    ONE(readv, a.as<const iovec*>(1), a.as<int>(2))
+    ONE(writev, a.as<const iovec*>(1), a.as<int>(2))
+    ONE(preadv2, a.as<const iovec*>(1), a.as<int>(2), a.as<off_t>(3), a.as<int>(5))
+    ONE(pwritev2, a.as<const iovec*>(1), a.as<int>(2), a.as<off_t>(3), a.as<int>(5))
+    ONE(recvfrom, a.as<void*>(1), a.as<size_t>(2), a.as<int>(3), a.as<sockaddr*>(4), a.as<socklen_t*>(5))
+    ONE(recvmsg, a.as<msghdr*>(1), a.as<int>(2))
+    ONE(recvmmsg, a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3), a.as<timespec*>(4))
+    ONE(sendto, a.as<const void*>(1), a.as<size_t>(2), a.as<int>(3), a.as<const sockaddr*>(4),
+        a.as<socklen_t>(5))
+    ONE(sendfile, a.as<int>(1), a.as<off_t*>(2), a.as<size_t>(3))
+    ONE(close)
+    ONE(dup)
+#undef ONE
+    default:
+      return false;
+  }
+}
+
+/// Waiting, and calls whose descriptor is not the first argument. False: not one of them.
+bool on_descriptors(long number, const Arguments& a, long* result) {
+  sigset_t room;
+  switch (number) {
+    case SYS_splice:
+      *result = accel_call_splice(a.fd(), a.as<off64_t*>(1), a.as<int>(2), a.as<off64_t*>(3), a.as<size_t>(4),
+                                  a.as<unsigned>(5));
+      return true;
+    case SYS_close_range:
+      *result = accel_call_close_range(a.as<unsigned>(0), a.as<unsigned>(1), a.as<int>(2));
+      return true;
+    case SYS_dup3:
+      *result = accel_call_dup3(a.fd(), a.as<int>(1), a.as<int>(2));
+      return true;
+    case SYS_epoll_ctl:
+      *result = accel_call_epoll_ctl(a.fd(), a.as<int>(1), a.as<int>(2), a.as<epoll_event*>(3));
+      return true;
+    case SYS_epoll_pwait:
+      *result = accel_call_epoll_pwait(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<int>(3),
+                                       Arguments::mask(a.as<void*>(4), &room));
+      return true;
+    case SYS_epoll_pwait2:
+      *result = accel_call_epoll_pwait2(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<timespec*>(3),
+                                        Arguments::mask(a.as<void*>(4), &room));
+      return true;
+#ifdef SYS_dup2  // and the others that newer machines do without
+    case SYS_dup2:
+      *result = accel_call_dup2(a.fd(), a.as<int>(1));
+      return true;
+    case SYS_poll:
+      *result = accel_call_poll(a.as<pollfd*>(0), a.as<nfds_t>(1), a.as<int>(2));
+      return true;
+    case SYS_select:
+      *result =
+          accel_call_select(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3), a.as<timeval*>(4));
+      return true;
+    case SYS_epoll_wait:
+      *result = accel_call_epoll_wait(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<int>(3));
+      return true;
+#endif
+    default:
+      return false;
+  }
+}
+
+/// These two write what is left of the timeout into it, unlike libc's functions; only what concerns us is
+/// taken over.
+bool on_timeout(long number, const Arguments& a, long* result) {
+  sigset_t room;
+  if (number == SYS_ppoll && owned(a.as<pollfd*>(0), a.as<nfds_t>(1))) {
+    *result = accel_call_ppoll(a.as<pollfd*>(0), a.as<nfds_t>(1), a.as<timespec*>(2),
+                               Arguments::mask(a.as<void*>(3), &room));
+    return true;
+  }
+  if (number == SYS_pselect6 && owned(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3))) {
+    struct Mask {
+      const void* set;
+      size_t size;
+    };
+    const Mask* mask = a.as<const Mask*>(5);
+    timespec* timeout = a.as<timespec*>(4);
+    timespec left = timeout != nullptr ? *timeout : timespec{};
+    *result = to_libc(posix::pselect(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3), timeout,
+                                     mask != nullptr ? Arguments::mask(mask->set, &room) : nullptr, &left));
+    if (timeout != nullptr) *timeout = left;
+    return true;
+  }
+  return false;
+}
+
+/// Calls that concern the process: served here when the library takes part or owns something.
+bool on_process(long number, const Arguments& a, long* result) {
+  const auto libc = [&] {
+    return real.syscall(number, a.values[0], a.values[1], a.values[2], a.values[3], a.values[4], a.values[5]);
+  };
+  switch (number) {
+    case SYS_socket:
+      *result = accel_call_socket(a.as<int>(0), a.as<int>(1), a.as<int>(2));
+      return true;
+    case SYS_epoll_create1:
+      *result = accel_call_epoll_create1(a.as<int>(0));
+      return true;
+#ifdef SYS_epoll_create
+    case SYS_epoll_create:
+      *result = accel_call_epoll_create(a.as<int>(0));
+      return true;
+    case SYS_fork:
+      *result = forking(libc);
+      return true;
+#endif
+    case SYS_sendmsg:
+      *result = accel_call_sendmsg(a.fd(), a.as<const msghdr*>(1), a.as<int>(2));
+      return true;
+    case SYS_sendmmsg:
+      *result = accel_call_sendmmsg(a.fd(), a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3));
+      return true;
+    case SYS_clone:
+      if (!copies_memory(a.as<unsigned long>(0))) return false;
+      *result = forking(libc);
+      return true;
+    case SYS_clone3:
+      if (a.values[0] == 0 || !copies_memory(a.as<const clone_args*>(0)->flags)) return false;
+      *result = forking(libc);
+      return true;
+    case SYS_execve:
+      *result = accel_call_execve(a.as<const char*>(0), a.as<char* const*>(1), a.as<char* const*>(2));
+      return true;
+    case SYS_execveat:
+      *result = accel_call_execveat(a.fd(), a.as<const char*>(1), a.as<char* const*>(2),
+                                    a.as<char* const*>(3), a.as<int>(4));
+      return true;
+    case SYS_exit_group:
+      accel_call__exit(a.as<int>(0));
+      return true;
+    case SYS_io_uring_setup:
+      if (on()) posix::io_uring_used();
+      return false;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+ACCEL_EXPORT(long, syscall, (long number, long a0, long a1, long a2, long a3, long a4, long a5)) {
+  const Arguments a{{a0, a1, a2, a3, a4, a5}};
+  long result = 0;
+  if (on_process(number, a, &result)) return result;
+  if (posix::active() && (on_descriptor(number, a, &result) || on_descriptors(number, a, &result) ||
+                          on_timeout(number, a, &result)))
+    return result;
+  return real.syscall(number, a0, a1, a2, a3, a4, a5);
+}

@@ -1,0 +1,263 @@
+// accel check: what this machine offers, what it lacks, and the cure for each lack.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/config.h"
+#include "tools/commands.h"
+#include "tools/machine.h"
+
+namespace accel::tools {
+namespace {
+
+enum class Level { kOk, kWarning, kLack };
+
+struct Finding {
+  Level level = Level::kOk;
+  std::string what;
+  std::string cure;
+};
+using Findings = std::vector<Finding>;
+
+const char* level_name(Level l) { return l == Level::kOk ? "ok" : l == Level::kWarning ? "warning" : "lack"; }
+
+bool usable(const Findings& all) {
+  return std::none_of(all.begin(), all.end(), [](const Finding& f) { return f.level == Level::kLack; });
+}
+
+/// Drivers with AF_XDP zero-copy, for kernels before 6.3, which cannot be asked.
+constexpr const char* kZeroCopyDrivers[] = {"i40e", "ice",       "ixgbe",  "ixgbevf",
+                                            "igc",  "mlx5_core", "stmmac", "st_gmac"};
+
+std::string zero_copy(const Nic& nic) {
+  if (nic.xdp_features) return *nic.xdp_features & kXdpZeroCopy ? "yes" : "no";
+  for (const char* driver : kZeroCopyDrivers)
+    if (nic.driver == driver) return "probably";
+  return "unlikely";
+}
+
+Findings judge_privilege(const Machine& m) {
+  Findings all;
+  if (m.xdp_socket_error == EAFNOSUPPORT)
+    all.push_back({Level::kLack, "the kernel has no AF_XDP sockets",
+                   "boot a kernel with CONFIG_XDP_SOCKETS=y (Debian's has it)"});
+  else if (m.xdp_socket_error != 0)
+    all.push_back({Level::kLack, fmt::format("AF_XDP sockets: {}", std::strerror(m.xdp_socket_error)),
+                   "run as root, or with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF"});
+  else
+    all.push_back({Level::kOk, "AF_XDP sockets", ""});
+  if (m.program_error == EINVAL || m.program_error == ENOSYS)
+    all.push_back({Level::kLack, fmt::format("XDP programs: {}", std::strerror(m.program_error)),
+                   "boot a kernel with CONFIG_BPF_SYSCALL=y"});
+  else if (m.program_error != 0)
+    all.push_back({Level::kLack, fmt::format("XDP programs: {}", std::strerror(m.program_error)),
+                   "run as root of the host (a user namespace's root may not load them), or with CAP_BPF and "
+                   "CAP_NET_ADMIN"});
+  else
+    all.push_back({Level::kOk, "XDP programs", ""});
+  std::string missing;
+  for (auto [name, held] :
+       {std::pair{"CAP_NET_RAW", m.net_raw}, {"CAP_NET_ADMIN", m.net_admin}, {"CAP_BPF", m.bpf}})
+    if (!held) missing += std::string(missing.empty() ? "" : ", ") + name;
+  if (missing.empty())
+    all.push_back({Level::kOk, "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF", ""});
+  else
+    all.push_back({Level::kLack, "missing: " + missing,
+                   "run as root; or setpriv --inh-caps +net_raw,+net_admin,+bpf --ambient-caps "
+                   "+net_raw,+net_admin,+bpf; or systemd's AmbientCapabilities="});
+  return all;
+}
+
+Findings judge_memory(const Machine& m, const Settings& s) {
+  Findings all;
+  uint64_t need = uint64_t{s.frames} * 4096;
+  if (m.ipc_lock || m.memlock >= need)
+    all.push_back({Level::kOk, fmt::format("locked memory: {} MiB are needed", need >> 20), ""});
+  else
+    all.push_back(
+        {Level::kWarning,
+         fmt::format("locked memory: {} KiB allowed, {} MiB needed", m.memlock >> 10, need >> 20),
+         fmt::format("ulimit -l {} (systemd: LimitMEMLOCK=), or CAP_IPC_LOCK, or fewer frames (ACCEL_FRAMES)",
+                     need >> 10)});
+  if (!s.huge_pages || m.huge_page_bytes == 0) return all;
+  uint64_t pages = (need + m.huge_page_bytes - 1) / m.huge_page_bytes;
+  if (m.huge_pages_free >= pages)
+    all.push_back({Level::kOk,
+                   fmt::format("huge pages: {} of {} MiB free, a process takes {}", m.huge_pages_free,
+                               m.huge_page_bytes >> 20, pages),
+                   ""});
+  else
+    all.push_back(
+        {Level::kWarning,
+         fmt::format(
+             "huge pages: {} free, a process takes {}: ordinary pages are used instead, a little slower",
+             m.huge_pages_free, pages),
+         fmt::format("sysctl vm.nr_hugepages={}", m.huge_pages_total + pages - m.huge_pages_free)});
+  return all;
+}
+
+Findings judge_kernel(const Machine& m) {
+  Findings all;
+  if (std::pair(m.major, m.minor) < std::pair(5, 11))
+    all.push_back(
+        {Level::kLack, fmt::format("Linux {}", m.kernel), "boot Linux 5.11 or later (Debian 12 has 6.1)"});
+  else
+    all.push_back({Level::kOk, fmt::format("Linux {}", m.kernel), ""});
+  if (m.bpf_jit == 0)
+    all.push_back({Level::kWarning, "BPF programs are interpreted", "sysctl net.core.bpf_jit_enable=1"});
+  if (!m.rdma_devices.empty()) {
+    std::string names;
+    for (auto& name : m.rdma_devices) names += (names.empty() ? "" : ", ") + name;
+    all.push_back({Level::kOk, "RDMA devices: " + names + " (this version drives NICs by AF_XDP only)", ""});
+  }
+  return all;
+}
+
+Findings judge_nic(const Nic& nic, const Config& config) {
+  Findings all;
+  if (!config.device_allowed(nic.name))
+    all.push_back({Level::kLack, "the setting devices excludes it",
+                   "change devices in the configuration (ACCEL_DEVICES)"});
+  if (!nic.ethernet)
+    all.push_back({Level::kLack, "not an Ethernet device", "none: its traffic stays with the kernel"});
+  if (!nic.up)
+    all.push_back({Level::kLack, "down", fmt::format("ip link set {} up", nic.name)});
+  else if (!nic.carrier)
+    all.push_back({Level::kLack, "no carrier", "connect the cable (or the other end)"});
+  if (!nic.master.empty())
+    all.push_back({Level::kLack, fmt::format("part of {}", nic.master),
+                   fmt::format("ip link set {} nomaster, and give the address to {}", nic.name, nic.name)});
+  if (nic.addresses.empty() && nic.master.empty())
+    all.push_back(
+        {Level::kLack, "no IP address", fmt::format("ip address add ADDRESS/LENGTH dev {}", nic.name)});
+  if (nic.driver == "bridge" || nic.driver == "bonding" || nic.driver == "tun" ||
+      nic.driver == "802.1Q VLAN Support" || nic.driver == "dummy" || nic.driver == "vxlan")
+    all.push_back({Level::kLack, fmt::format("a {} device has no queues of its own", nic.driver),
+                   "none: sockets that are routed through it stay with the kernel"});
+  else if (nic.xdp_features && !(*nic.xdp_features & kXdpRedirect))
+    all.push_back({Level::kWarning,
+                   "the driver has no XDP of its own: the kernel's generic hook is used, slower",
+                   "none but another NIC or a newer driver"});
+  if (nic.xdp_program && !nic.xdp_program_name.starts_with("accel_steer"))
+    all.push_back({Level::kLack,
+                   fmt::format("another XDP program is attached: {} (id {})",
+                               nic.xdp_program_name.empty() ? "?" : nic.xdp_program_name, nic.xdp_program),
+                   fmt::format("ip link set {} xdp off (and stop what attached it)", nic.name)});
+  if (nic.queues < nic.max_queues)
+    all.push_back({Level::kWarning,
+                   fmt::format("{} of {} queues in use: each process of a prefork server wants one",
+                               nic.queues, nic.max_queues),
+                   fmt::format("ethtool -L {} combined {}", nic.name, nic.max_queues)});
+  if (nic.driver == "veth" && (nic.tx_checksum || nic.tso || nic.gso || nic.gro))
+    all.push_back({Level::kWarning,
+                   "veth with offloads hands over packets without checksum and larger than the MTU",
+                   fmt::format("at both ends: ethtool -K {} tx off tso off gso off gro off", nic.name)});
+  return all;
+}
+
+nlohmann::json to_json(const Findings& all) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Finding& f : all)
+    list.push_back({{"level", level_name(f.level)}, {"what", f.what}, {"cure", f.cure}});
+  return list;
+}
+
+nlohmann::json to_json(const Nic& nic, const Findings& findings, bool is_usable) {
+  return {
+      {"name", nic.name},
+      {"driver", nic.driver},
+      {"queues", nic.queues},
+      {"max_queues", nic.max_queues},
+      {"mtu", nic.mtu},
+      {"up", nic.up},
+      {"carrier", nic.carrier},
+      {"addresses", nic.addresses},
+      {"zero_copy", zero_copy(nic)},
+      {"xdp_program", nic.xdp_program_name},
+      {"offloads", {{"tx_checksum", nic.tx_checksum}, {"tso", nic.tso}, {"gso", nic.gso}, {"gro", nic.gro}}},
+      {"usable", is_usable},
+      {"findings", to_json(findings)}};
+}
+
+void print(const Findings& all) {
+  for (const Finding& f : all) {
+    fmt::print("  {:<8} {}\n",
+               f.level == Level::kOk        ? "ok"
+               : f.level == Level::kWarning ? "warning"
+                                            : "LACK",
+               f.what);
+    if (!f.cure.empty()) fmt::print("           cure: {}\n", f.cure);
+  }
+}
+
+void print_nic(const Nic& nic, const Findings& findings, bool is_usable) {
+  std::string addresses;
+  for (auto& a : nic.addresses) addresses += (addresses.empty() ? "" : " ") + a;
+  fmt::print("{}: {}, {} queue{}, mtu {}, zero-copy: {}{}{}\n", nic.name,
+             nic.driver.empty() ? "driver unknown" : nic.driver, nic.queues, nic.queues == 1 ? "" : "s",
+             nic.mtu, zero_copy(nic), addresses.empty() ? "" : ", ", addresses);
+  print(findings);
+  if (is_usable) fmt::print("  usable\n");
+}
+
+}  // namespace
+
+int check(bool as_json) {
+  Machine machine = look_at_machine();
+  std::vector<std::string> problems;
+  Config config = load_config(process_source(), problems);
+
+  struct Part {
+    const char* title;
+    Findings findings;
+  } parts[] = {{"kernel", judge_kernel(machine)},
+               {"privilege", judge_privilege(machine)},
+               {"memory", judge_memory(machine, config.settings)},
+               {"configuration", {}}};
+  for (const std::string& p : problems)
+    parts[3].findings.push_back({config.misread ? Level::kLack : Level::kWarning, p,
+                                 "mend it; accel docs settings lists what is allowed"});
+  if (config.disabled)
+    parts[3].findings.push_back({Level::kLack, "ACCEL_DISABLE is set", "unset ACCEL_DISABLE"});
+  else if (problems.empty())
+    parts[3].findings.push_back({Level::kOk, config.file.empty() ? "no file: defaults" : config.file, ""});
+
+  bool machine_usable =
+      std::all_of(std::begin(parts), std::end(parts), [](const Part& p) { return usable(p.findings); });
+  bool some_nic = false;
+  nlohmann::json j = {{"nics", nlohmann::json::array()}};
+  for (const Part& part : parts) {
+    if (as_json) {
+      j[part.title] = to_json(part.findings);
+    } else {
+      fmt::print("{}\n", part.title);
+      print(part.findings);
+    }
+  }
+  for (const Nic& nic : machine.nics) {
+    Findings findings = judge_nic(nic, config);
+    bool nic_usable = machine_usable && usable(findings);
+    some_nic |= nic_usable;
+    if (as_json)
+      j["nics"].push_back(to_json(nic, findings, nic_usable));
+    else
+      print_nic(nic, findings, nic_usable);
+  }
+  if (as_json) {
+    j["usable"] = some_nic;
+    fmt::print("{}\n", j.dump(2));
+  } else if (machine.nics.empty()) {
+    fmt::print("no NIC but loopback\n");
+  } else {
+    fmt::print("\n{}\n",
+               some_nic ? "libaccel can accelerate sockets on this machine."
+                        : "Nothing can be accelerated here: programs run on the kernel's path as before.");
+  }
+  return some_nic ? 0 : 1;
+}
+
+}  // namespace accel::tools

@@ -1,0 +1,253 @@
+#include "tools/page_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <unordered_map>
+
+namespace accel::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using stats::Page;
+
+constexpr auto kPatience = 2s;  ///< housekeeping looks every 200 ms
+
+std::optional<int> number(const std::string& text) {
+  int n = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc{} || end != text.data() + text.size() || n < 0) return {};
+  return n;
+}
+
+/// Descriptor to what /proc says that it is.
+std::map<int, std::string> descriptors(int pid) {
+  std::map<int, std::string> all;
+  std::error_code error;
+  for (fs::directory_iterator i(fmt::format("/proc/{}/fd", pid), error), end; !error && i != end;
+       i.increment(error)) {
+    std::error_code gone;
+    auto target = fs::read_symlink(i->path(), gone);
+    auto fd = number(i->path().filename().string());
+    if (!gone && fd) all[*fd] = target.string();
+  }
+  return all;
+}
+
+/// The process's id where it lives (a container).
+int inner_pid(int pid) {
+  std::ifstream status(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("NSpid:")) {
+      std::istringstream ids(line.substr(6));
+      int id = pid;
+      while (ids >> id) {
+      }
+      return id;
+    }
+  return pid;
+}
+
+/// A mapped page; the seals promise that it stays as large as it is.
+struct Mapping {
+  explicit Mapping(int pid, int fd) {
+    int opened = ::open(fmt::format("/proc/{}/fd/{}", pid, fd).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (opened < 0) return;
+    struct stat facts {};
+    int seals = fcntl(opened, F_GET_SEALS);
+    if (fstat(opened, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == sizeof(Page) && seals >= 0 &&
+        (seals & F_SEAL_SHRINK)) {
+      void* memory =
+          mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, opened, 0);
+      if (memory != MAP_FAILED) page = static_cast<Page*>(memory);
+    }
+    close(opened);
+    if (page && (page->magic != stats::kMagic || page->version != stats::kVersion ||
+                 page->pid != inner_pid(pid) || page->counters != static_cast<uint32_t>(Counter::kCount)))
+      drop();
+  }
+  ~Mapping() { drop(); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  void drop() {
+    if (page) munmap(page, sizeof(Page));
+    page = nullptr;
+  }
+  Page* page = nullptr;
+};
+
+struct Candidate {
+  ProcessStats result;
+  std::map<int, std::string> fds;
+  std::unique_ptr<Mapping> mapping;
+  uint64_t question = 0;
+};
+
+std::string text_of(const char* field, size_t size) { return {field, strnlen(field, size)}; }
+
+/// Copies the answer as of one moment; gives up after some tries on a process that never stops writing.
+bool copy_answer(const Page& page, ProcessStats& into) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    uint64_t before = page.sequence.load(std::memory_order_acquire);
+    if (before & 1) {
+      std::this_thread::sleep_for(1ms);
+      continue;
+    }
+    uint32_t rows = std::min(page.rows, stats::kMaxRows), ports = std::min(page.ports, stats::kMaxPorts);
+    into.socket_count = page.rows_wanted;
+    into.sockets.assign(page.row, page.row + rows);
+    into.ports.assign(page.port, page.port + ports);
+    for (size_t i = 0; i < std::size(kCounterTexts); ++i)
+      into.counters[kCounterTexts[i].name] = page.counter[i];
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (page.sequence.load(std::memory_order_relaxed) == before) return true;
+  }
+  return false;
+}
+
+struct KernelEntry {
+  uint8_t protocol, state;
+  stats::Address local, remote;
+};
+
+/// "0100007F:1F90" or 32 digits: words of the address in host order, as the kernel prints them.
+bool parse_address(const std::string& text, stats::Address* out) {
+  size_t colon = text.find(':');
+  if (colon != 8 && colon != 32) return false;
+  *out = {};
+  auto hex = [](std::string_view digits, uint32_t* value) {
+    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *value, 16);
+    return error == std::errc{} && end == digits.data() + digits.size();
+  };
+  uint8_t* at = out->bytes + (colon == 8 ? 12 : 0);
+  if (colon == 8) out->bytes[10] = out->bytes[11] = 0xff;
+  for (size_t i = 0; i < colon; i += 8, at += 4) {
+    uint32_t word = 0;
+    if (!hex(std::string_view(text).substr(i, 8), &word)) return false;
+    std::memcpy(at, &word, 4);
+  }
+  uint32_t port = 0;
+  if (!hex(std::string_view(text).substr(colon + 1), &port)) return false;
+  out->port = static_cast<uint16_t>(port);
+  return true;
+}
+
+/// The kernel's sockets in the process's network namespace, by inode.
+std::unordered_map<uint64_t, KernelEntry> kernel_table(int pid) {
+  std::unordered_map<uint64_t, KernelEntry> all;
+  for (auto [name, protocol] :
+       {std::pair{"tcp", IPPROTO_TCP}, {"tcp6", IPPROTO_TCP}, {"udp", IPPROTO_UDP}, {"udp6", IPPROTO_UDP}}) {
+    std::ifstream table(fmt::format("/proc/{}/net/{}", pid, name));
+    std::string line;
+    std::getline(table, line);  // the heading
+    while (std::getline(table, line)) {
+      std::istringstream fields(line);
+      std::string slot, local, remote, state, skipped;
+      uint64_t inode = 0;
+      fields >> slot >> local >> remote >> state;
+      for (int i = 0; i < 5; ++i) fields >> skipped;  // queues, timer, retransmits, uid, timeout
+      fields >> inode;
+      KernelEntry entry{};
+      entry.protocol = static_cast<uint8_t>(protocol);
+      entry.state =
+          protocol == IPPROTO_TCP ? static_cast<uint8_t>(std::strtoul(state.c_str(), nullptr, 16)) : 0;
+      if (fields && parse_address(local, &entry.local) && parse_address(remote, &entry.remote))
+        all[inode] = entry;
+    }
+  }
+  return all;
+}
+
+void add_kernel_sockets(Candidate& c) {
+  const Page& page = *c.mapping->page;
+  std::optional<std::unordered_map<uint64_t, KernelEntry>> table;
+  for (auto& [fd, what] : c.fds) {
+    uint64_t inode = 0;
+    if (static_cast<uint32_t>(fd) >= stats::kMaxNotes ||
+        std::sscanf(what.c_str(), "socket:[%lu]", &inode) != 1)
+      continue;
+    const stats::NoteRow& note = page.note[fd];
+    if (inode == 0 || note.inode.load(std::memory_order_acquire) != inode) continue;
+    KernelSocket socket;
+    socket.fd = fd;
+    socket.reason = note.reason;
+    socket.role = note.role;
+    socket.noted = note.endpoint;
+    if (!table) table = kernel_table(c.result.pid);
+    if (auto found = table->find(inode); found != table->end()) {
+      socket.protocol = found->second.protocol;
+      socket.state = found->second.state;
+      socket.local = found->second.local;
+      socket.remote = found->second.remote;
+    }
+    c.result.kernel_sockets.push_back(socket);
+  }
+}
+
+std::optional<Candidate> open_process(int pid) {
+  Candidate c;
+  c.result.pid = pid;
+  c.fds = descriptors(pid);
+  for (auto& [fd, what] : c.fds) {
+    if (what.find(std::string("memfd:") + stats::kStatsName) == std::string::npos) continue;
+    c.mapping = std::make_unique<Mapping>(pid, fd);
+    if (c.mapping->page) break;
+  }
+  if (!c.mapping || !c.mapping->page) return {};
+  std::ifstream comm(fmt::format("/proc/{}/comm", pid));
+  std::getline(comm, c.result.program);
+  const Page& page = *c.mapping->page;
+  c.result.application = text_of(page.application, sizeof page.application);
+  c.result.config_file = text_of(page.config_file, sizeof page.config_file);
+  c.result.profile = text_of(page.profile, sizeof page.profile);
+  c.result.engine = page.has_engine != 0;
+  return c;
+}
+
+}  // namespace
+
+std::vector<ProcessStats> read_processes(std::optional<int> pid) {
+  std::vector<Candidate> found;
+  std::vector<int> pids;
+  std::error_code error;
+  if (pid)
+    pids.push_back(*pid);
+  else
+    for (fs::directory_iterator i("/proc", error), end; !error && i != end; i.increment(error))
+      if (auto n = number(i->path().filename().string())) pids.push_back(*n);
+  std::sort(pids.begin(), pids.end());
+  for (int p : pids)
+    if (auto c = open_process(p)) found.push_back(std::move(*c));
+
+  // All are asked at once, then waited for together.
+  for (Candidate& c : found)
+    if (c.result.engine) c.question = c.mapping->page->asked.fetch_add(1) + 1;
+  auto deadline = std::chrono::steady_clock::now() + kPatience;
+  std::vector<ProcessStats> results;
+  for (Candidate& c : found) {
+    const Page& page = *c.mapping->page;
+    auto answered = [&] { return static_cast<int64_t>(page.answered.load() - c.question) >= 0; };
+    while (c.result.engine && !answered() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(2ms);
+    c.result.answered = !c.result.engine || answered();
+    if (!copy_answer(page, c.result)) c.result.answered = false;
+    add_kernel_sockets(c);
+    results.push_back(std::move(c.result));
+  }
+  return results;
+}
+
+}  // namespace accel::tools

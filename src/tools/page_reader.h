@@ -1,0 +1,41 @@
+// Reads other processes' statistics pages (engine/stats_page.h). The process may be hostile: nothing it wrote
+// is trusted.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/stats_page.h"
+
+namespace accel::tools {
+
+/// A descriptor of the process that was left to the kernel, with what the kernel says of the socket.
+struct KernelSocket {
+  int fd = -1;
+  uint8_t reason = 0, role = 0;
+  uint8_t protocol = 0;  ///< 0: the kernel lists no such socket (not bound yet)
+  uint8_t state = 0;     ///< TcpState
+  stats::Address noted{}, local{}, remote{};
+};
+
+struct ProcessStats {
+  int pid = 0;
+  std::string program;
+  std::string application, config_file, profile;
+  bool engine = false;  ///< something is or was accelerated
+  bool answered =
+      true;  ///< false: the process did not answer in time (stopped, or busy); what is shown is old
+  uint32_t socket_count = 0;
+  std::vector<stats::SocketRow> sockets;
+  std::vector<stats::PortRow> ports;
+  std::vector<KernelSocket> kernel_sockets;
+  std::map<std::string, uint64_t> counters;
+};
+
+/// Processes with a page, or only `pid`; each is asked for fresh figures.
+std::vector<ProcessStats> read_processes(std::optional<int> pid);
+
+}  // namespace accel::tools

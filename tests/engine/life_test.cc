@@ -1,0 +1,101 @@
+#include <sys/wait.h>
+
+#include "tests/engine/fixture.h"
+
+namespace accel::test {
+namespace {
+
+// Nobody makes a pass: housekeeping notices and acknowledges in the application's stead.
+TEST(Life, HousekeepingServesForAnAbsentApplication) {
+  World& w = world();
+  Connected c = connect(100);
+  ASSERT_TRUE(c.near && c.far);
+  const uint64_t passes = Engine::Impl::of(*w.engine).passes.load();
+  char text[100] = "x";
+  w.far.call([&](Stack& s, Instant now) {
+    iovec v{text, sizeof(text)};
+    ASSERT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
+  });
+  EXPECT_TRUE(comes_true([&] {
+    bool acked = false;
+    w.far.call([&](Stack& s, Instant) { acked = s.tcp_unacked_bytes(*c.far) == 0; });
+    return acked;
+  }));
+  EXPECT_EQ(Engine::Impl::of(*w.engine).passes.load(), passes);
+  EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), 0u);
+  Pass pass{*w.engine};
+  EXPECT_EQ(pass.stack().tcp_readable_bytes(*c.near), sizeof(text));
+  pass.stack().tcp_close(c.near, true, pass.now());
+}
+
+TEST(Life, FramesWaitForTheKernelToResolveTheirNeighbour) {
+  World& w = world();
+  const Endpoint remote{v4(10, 99, 0, 60), 9};
+  const int before = w.far.frames_received.load();
+  TcpConn* conn = nullptr;
+  {
+    Pass pass{*w.engine};
+    PathChoice choice = w.engine->choose({Role::kTcpClient, {}, remote, 0, 0, 0});
+    ASSERT_TRUE(choice.accelerated());
+    auto opened = w.engine->connect(pass, choice, {kNear, 30000}, remote, {}, &w);
+    ASSERT_TRUE(opened.ok());
+    conn = *opened;
+  }
+  EXPECT_EQ(w.far.frames_received.load(), before);
+  ASSERT_TRUE(sh("ip neigh replace 10.99.0.60 lladdr 02:00:00:00:00:60 dev near0 nud permanent"));
+  EXPECT_TRUE(comes_true([&] { return w.far.frames_received.load() > before; }));
+  Pass pass{*w.engine};
+  pass.stack().tcp_close(conn, true, pass.now());
+}
+
+TEST(Life, ForkedChildHasNoEngineAndTheParentCarriesOn) {
+  World& w = world();
+  Connected c = connect(101);
+  ASSERT_TRUE(c.near && c.far);
+  w.engine->before_fork();
+  const pid_t child = fork();
+  if (child == 0) {
+    Engine::after_fork_in_child();
+    _exit(Engine::get() == nullptr && !Engine::inside() ? 0 : 1);
+  }
+  w.engine->after_fork_in_parent();
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(w.port->steers({Protocol::kTcp, c.local, {kFar, 101}}));
+  w.far.call([&](Stack& s, Instant now) {
+    char byte = 'b';
+    iovec v{&byte, 1};
+    ASSERT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
+  });
+  EXPECT_TRUE(wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; }));
+  Pass pass{*w.engine};
+  pass.stack().tcp_close(c.near, true, pass.now());
+}
+
+TEST(Life, FinishDeliversWhatSendAccepted) {
+  World& w = world();
+  Connected c = connect(102);
+  ASSERT_TRUE(c.near && c.far);
+  {
+    Pass pass{*w.engine};
+    std::vector<char> data(50000, 'd');
+    iovec v{data.data(), data.size()};
+    auto sent = pass.stack().tcp_send(*c.near, {&v, 1}, false, false, pass.now());
+    ASSERT_TRUE(sent.ok());
+    ASSERT_EQ(*sent, data.size());
+    pass.stack().tcp_close(c.near, false, pass.now());
+  }
+  ASSERT_TRUE(wait_for([&] {
+    bool all = false;
+    w.far.call([&](Stack& s, Instant) { all = s.tcp_readable_bytes(*c.far) == 50000; });
+    return all;
+  }));
+  w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
+  w.engine->finish(kGuard);
+  Pass pass{*w.engine};
+  EXPECT_EQ(pass.stack().tcp_lingering(), 0u);
+}
+
+}  // namespace
+}  // namespace accel::test

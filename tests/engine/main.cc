@@ -1,0 +1,77 @@
+#include <sched.h>
+
+#include "tests/engine/fixture.h"
+
+namespace accel::test {
+
+World& world() {
+  static World* w = [] {
+    auto* made = new World;
+    static World* self = made;
+    open_port = [](const Link& link, uint32_t, FramePool& pool) {
+      OpenedPort opened;
+      if (link.name != "near0") {
+        opened.reason = Reason::port_failed;
+        return opened;
+      }
+      auto port = std::make_unique<MemoryPort>(pool, self->far, link.name, link.ifindex);
+      self->port = port.get();
+      opened.port = std::move(port);
+      opened.kind = PathKind::kXdp;
+      return opened;
+    };
+    Reason why{};
+    made->engine = Engine::open(&why);
+    if (!made->engine) ADD_FAILURE() << reason_text(why);
+    return made;
+  }();
+  return *w;
+}
+
+Connected connect(uint16_t port) {
+  static std::atomic<uint16_t> next_local{20000};
+  static int owner;
+  World& w = world();
+  Connected c;
+  TcpListener* listener = nullptr;
+  w.far.call([&](Stack& s, Instant) {
+    auto l = s.tcp_listen({kFar, port}, false, false, 8, {}, &owner);
+    if (l) listener = *l;
+  });
+  EXPECT_TRUE(listener);
+  c.local = {kNear, next_local++};
+  {
+    Pass pass{*w.engine};
+    FlowRequest request;
+    request.remote = {kFar, port};
+    PathChoice choice = w.engine->choose(request);
+    EXPECT_TRUE(choice.accelerated()) << reason_text(choice.reason);
+    auto conn = w.engine->connect(pass, choice, c.local, request.remote, {}, &owner);
+    EXPECT_TRUE(conn.ok());
+    if (conn) c.near = *conn;
+  }
+  if (!c.near) return c;
+  EXPECT_TRUE(wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kWritable) != 0; }));
+  w.far.call([&](Stack& s, Instant) {
+    c.far = s.tcp_accept(*listener);
+    s.tcp_close_listener(listener);
+  });
+  EXPECT_TRUE(c.far);
+  return c;
+}
+
+}  // namespace accel::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  using accel::test::sh;
+  if (unshare(CLONE_NEWNET) != 0) return perror("unshare"), 1;
+  // near0's other end stays silent: the port in memory is the wire.
+  const bool made = sh("ip link set lo up && ip link add near0 address 02:00:00:00:00:01 type veth peer name silent0") &&
+                    sh("sysctl -qw net.ipv6.conf.near0.accept_dad=0 net.ipv6.conf.silent0.disable_ipv6=1") &&
+                    sh("ip link set near0 up && ip link set silent0 up && ip addr add 10.99.0.1/24 dev near0") &&
+                    sh("ip addr add 2001:db8:99::1/64 dev near0 nodad") &&
+                    sh("ip neigh add 10.99.0.2 lladdr 02:00:00:00:00:02 dev near0 nud permanent");
+  if (!made) return 1;
+  return RUN_ALL_TESTS();
+}

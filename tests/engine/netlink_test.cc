@@ -1,0 +1,126 @@
+#include "engine/netlink.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+
+#include "tests/engine/fixture.h"
+
+namespace accel::test {
+namespace {
+
+int near_index(const Network& n) {
+  for (const auto& [index, link] : n.links)
+    if (link.name == "near0") return index;
+  return 0;
+}
+
+struct Open {
+  Open() {
+    auto opened = Netlink::open();
+    EXPECT_TRUE(opened.ok());
+    netlink = std::move(*opened);
+    EXPECT_TRUE(netlink->read_all(network).ok());
+  }
+  /// Reads events until one of the wanted kind is there.
+  template <class F>
+  bool event(F wanted) {
+    for (;;) {
+      NetworkChanges c = netlink->read_changes();
+      if (wanted(c)) return true;
+      pollfd p{netlink->event_fd(), POLLIN, 0};
+      if (poll(&p, 1, 20000) <= 0) return false;
+    }
+  }
+  std::unique_ptr<Netlink> netlink;
+  Network network;
+};
+
+TEST(Netlink, Snapshot) {
+  Open o;
+  const Link* link = o.network.link(near_index(o.network));
+  ASSERT_TRUE(link);
+  EXPECT_EQ(link->kind, "veth");
+  EXPECT_EQ(link->mac, kNearMac);
+  EXPECT_EQ(link->mtu, 1500u);
+  EXPECT_TRUE(link->up && link->ethernet && !link->loopback);
+  auto has = [&](const IpAddress& a) {
+    return std::any_of(o.network.addresses.begin(), o.network.addresses.end(),
+                       [&](const auto& l) { return l.address == a && l.ifindex == link->ifindex && l.usable; });
+  };
+  EXPECT_TRUE(has(kNear));
+  auto known = o.network.neighbours.find({link->ifindex, kFar});
+  ASSERT_NE(known, o.network.neighbours.end());
+  EXPECT_EQ(known->second.mac, kFarMac);
+  EXPECT_TRUE(std::any_of(o.network.routes.begin(), o.network.routes.end(), [&](const KernelRoute& r) {
+    return r.prefix == v4(10, 99, 0, 0) && r.prefix_length == 120 && r.ifindex == link->ifindex && r.gateway.is_any();
+  }));
+  EXPECT_FALSE(o.network.policy_routing);
+}
+
+TEST(Netlink, Questions) {
+  Open o;
+  const int index = near_index(o.network);
+  auto on_link = o.netlink->ask_route({kFar, {}, 0, 0, 0});
+  ASSERT_TRUE(on_link.ok());
+  EXPECT_EQ(on_link->type, RouteType::kUnicast);
+  EXPECT_EQ(on_link->ifindex, index);
+  EXPECT_EQ(on_link->source, kNear);
+  EXPECT_TRUE(on_link->gateway.is_any());
+  EXPECT_EQ(o.netlink->ask_route({kNear, {}, 0, 0, 0})->type, RouteType::kLocal);
+  EXPECT_EQ(o.netlink->ask_route({v4(10, 99, 0, 255), {}, 0, 0, 0})->type, RouteType::kBroadcast);
+  EXPECT_TRUE(o.netlink->ask_route({v4(192, 0, 2, 1), {}, 0, 0, 0}).is(ENETUNREACH));
+
+  ASSERT_TRUE(sh("ip route add 192.0.2.0/25 via 10.99.0.2 mtu 1300"));
+  auto routed = o.netlink->ask_route({v4(192, 0, 2, 1), {}, 0, 0, 0});
+  ASSERT_TRUE(routed.ok());
+  EXPECT_EQ(routed->gateway, kFar);
+  EXPECT_EQ(routed->mtu, 1300u);
+  ASSERT_TRUE(sh("ip route add 192.0.2.128/25 nexthop via 10.99.0.2 nexthop via 10.99.0.3"));
+  EXPECT_EQ(o.netlink->ask_route({v4(192, 0, 2, 200), {}, 0, 0, 0})->type, RouteType::kUnusual);
+  ASSERT_TRUE(sh("ip route del 192.0.2.0/25 && ip route del 192.0.2.128/25"));
+
+  IpAddress six{};
+  six.bytes = {0x20, 0x01, 0x0d, 0xb8, 0, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2};
+  auto v6 = o.netlink->ask_route({six, {}, 0, 0, 0});
+  ASSERT_TRUE(v6.ok());
+  EXPECT_EQ(v6->ifindex, index);
+  EXPECT_EQ(v6->source.bytes[15], 1);
+}
+
+TEST(Netlink, Changes) {
+  Open o;
+  ASSERT_TRUE(sh("ip neigh add 10.99.0.77 lladdr 02:00:00:00:00:77 dev near0"));
+  EXPECT_TRUE(o.event([](const NetworkChanges& c) {
+    return std::any_of(c.events.begin(), c.events.end(), [](const NeighbourEvent& e) {
+      return e.address == v4(10, 99, 0, 77) && e.now.mac && e.now.mac->at(5) == 0x77;
+    });
+  }));
+  ASSERT_TRUE(sh("ip addr add 10.99.0.50/24 dev near0"));
+  EXPECT_TRUE(o.event([](const NetworkChanges& c) { return c.addresses; }));
+  ASSERT_TRUE(sh("ip route add 198.51.100.0/24 via 10.99.0.2"));
+  EXPECT_TRUE(o.event([](const NetworkChanges& c) { return c.routes; }));
+  ASSERT_TRUE(sh("ip route del 198.51.100.0/24 && ip addr del 10.99.0.50/24 dev near0 && ip neigh del 10.99.0.77 dev near0"));
+}
+
+TEST(Netlink, PolicyRoutingIsSeen) {
+  ASSERT_TRUE(sh("ip rule add fwmark 7 table 77"));
+  Open o;
+  EXPECT_TRUE(o.network.policy_routing);
+  ASSERT_TRUE(sh("ip rule del fwmark 7 table 77"));
+}
+
+TEST(Netlink, ResolveAsksTheKernel) {
+  Open o;
+  const int index = near_index(o.network);
+  o.netlink->resolve(index, v4(10, 99, 0, 66));
+  // Nobody answers ARP: the kernel gives up, which shows that it tried.
+  EXPECT_TRUE(o.event([](const NetworkChanges& c) {
+    return std::any_of(c.events.begin(), c.events.end(),
+                       [](const NeighbourEvent& e) { return e.address == v4(10, 99, 0, 66) && e.failed; });
+  }));
+}
+
+}  // namespace
+}  // namespace accel::test

@@ -1,0 +1,287 @@
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+
+#include <thread>
+
+#include "tests/engine/fixture.h"
+
+namespace accel::test {
+namespace {
+
+Woke wait_once(WaitRequest& request) {
+  Pass pass{*world().engine};
+  return world().engine->wait(pass, request);
+}
+
+/// A thread that waits, and the flag it waits for.
+struct Waiter {
+  std::atomic<bool> flag{false};
+  std::atomic<int> woke{-1};
+  std::atomic<pid_t> tid{0};
+  WaitRequest request;
+  std::thread thread;
+  bool spin = false;
+
+  void start(Duration limit = kGuard) {
+    request.condition = [](void* f) { return static_cast<std::atomic<bool>*>(f)->load(); };
+    request.context = &flag;
+    request.may_spin = spin;
+    thread = std::thread([this, limit] {
+      tid = static_cast<pid_t>(syscall(SYS_gettid));
+      Pass pass{*world().engine};
+      request.deadline = pass.now() + limit;
+      woke = static_cast<int>(world().engine->wait(pass, request));
+    });
+  }
+  void until_asleep() {
+    const auto& w = Engine::Impl::of(*world().engine);
+    EXPECT_TRUE(comes_true([&] { return w.asleep_count.load() > 0; }));
+  }
+  Woke join() {
+    thread.join();
+    return static_cast<Woke>(woke.load());
+  }
+};
+
+TEST(Wait, ReadyAtOnce) {
+  WaitRequest r;
+  r.condition = [](void*) { return true; };
+  EXPECT_EQ(wait_once(r), Woke::kReady);
+}
+
+TEST(Wait, Deadline) {
+  WaitRequest r;
+  r.deadline = clock_now() + 5ms;
+  EXPECT_EQ(wait_once(r), Woke::kDeadline);
+  EXPECT_GE(clock_now(), r.deadline);
+  r.deadline = clock_now() - 1s;
+  EXPECT_EQ(wait_once(r), Woke::kDeadline);
+}
+
+TEST(Wait, AnotherThreadWakes) {
+  for (bool spin : {false, true}) {
+    Waiter waiter;
+    waiter.spin = spin;
+    waiter.start();
+    if (!spin) waiter.until_asleep();
+    {
+      Pass pass{*world().engine};
+      waiter.flag = true;
+      world().engine->touch();
+    }
+    EXPECT_EQ(waiter.join(), Woke::kReady);
+  }
+}
+
+TEST(Wait, OnlyThoseWhoseConditionHoldsWake) {
+  Waiter first, second;
+  first.start();
+  second.start();
+  const auto& w = Engine::Impl::of(*world().engine);
+  ASSERT_TRUE(comes_true([&] { return w.asleep_count.load() == 2; }));
+  {
+    Pass pass{*world().engine};
+    first.flag = true;
+    world().engine->touch();
+  }
+  EXPECT_EQ(first.join(), Woke::kReady);
+  EXPECT_EQ(second.woke.load(), -1);
+  {
+    Pass pass{*world().engine};
+    second.flag = true;
+    world().engine->touch();
+  }
+  EXPECT_EQ(second.join(), Woke::kReady);
+}
+
+TEST(Wait, KernelDescriptor) {
+  const int fd = eventfd(0, EFD_CLOEXEC);
+  pollfd p{fd, POLLIN, 0};
+  Waiter waiter;
+  waiter.request.kernel_fds = {&p, 1};
+  waiter.start();
+  waiter.until_asleep();
+  const uint64_t one = 1;
+  ASSERT_EQ(write(fd, &one, sizeof(one)), 8);
+  EXPECT_EQ(waiter.join(), Woke::kKernel);
+  EXPECT_EQ(p.revents, POLLIN);
+  // Ready before the wait begins: found while polling as well as asleep.
+  for (bool spin : {false, true}) {
+    WaitRequest r;
+    r.kernel_fds = {&p, 1};
+    r.may_spin = spin;
+    EXPECT_EQ(wait_once(r), Woke::kKernel);
+  }
+  close(fd);
+}
+
+void restarting_handler(int) { Engine::signal_ran(true); }
+void plain_handler(int) { Engine::signal_ran(false); }
+
+void set_handler(int number, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  sigaction(number, &action, nullptr);
+}
+
+TEST(Wait, SignalEndsSleep) {
+  set_handler(SIGUSR1, plain_handler);
+  Waiter waiter;
+  waiter.start();
+  waiter.until_asleep();
+  pthread_kill(waiter.thread.native_handle(), SIGUSR1);
+  EXPECT_EQ(waiter.join(), Woke::kSignal);
+}
+
+// However the signal falls: while polling, between the last look and the sleep, or asleep, it is not lost.
+TEST(Wait, SignalIsNeverLost) {
+  set_handler(SIGUSR1, plain_handler);
+  for (int i = 0; i < 300; ++i) {
+    Waiter waiter;
+    waiter.spin = i % 2;
+    waiter.start();
+    ASSERT_TRUE(comes_true([&] { return waiter.tid.load() != 0; }));
+    // Signals before the wait begins belong to nobody: send until it has ended.
+    while (waiter.woke.load() < 0) {
+      pthread_kill(waiter.thread.native_handle(), SIGUSR1);
+      usleep(static_cast<useconds_t>(i % 7) * 20);
+    }
+    EXPECT_EQ(waiter.join(), Woke::kSignal);
+  }
+}
+
+TEST(Wait, OneSignalWhileWaitingIsEnough) {
+  set_handler(SIGUSR1, plain_handler);
+  for (int i = 0; i < 200; ++i) {
+    Waiter waiter;
+    std::atomic<bool> in_wait{false};
+    struct Seen {
+      std::atomic<bool>* in_wait;
+    } seen{&in_wait};
+    // The condition is looked at after the wait has begun: from then on a signal counts.
+    waiter.request.condition = [](void* s) {
+      static_cast<Seen*>(s)->in_wait->store(true);
+      return false;
+    };
+    waiter.request.context = &seen;
+    waiter.request.may_spin = i % 2;
+    waiter.thread = std::thread([&] {
+      Pass pass{*world().engine};
+      waiter.request.deadline = pass.now() + kGuard;
+      waiter.woke = static_cast<int>(world().engine->wait(pass, waiter.request));
+    });
+    while (!in_wait.load()) {
+    }
+    for (int spin = 0; spin < i * 5; ++spin) pause_cpu();
+    pthread_kill(waiter.thread.native_handle(), SIGUSR1);
+    EXPECT_EQ(waiter.join(), Woke::kSignal);
+  }
+}
+
+TEST(Wait, RestartsOnlyWhenAllHandlersDo) {
+  set_handler(SIGUSR1, plain_handler);
+  set_handler(SIGUSR2, restarting_handler);
+  for (bool plain : {false, true}) {
+    std::atomic<int> restarts{-1};
+    Waiter waiter;
+    waiter.request.condition = [](void*) { return false; };
+    waiter.thread = std::thread([&] {
+      Pass pass{*world().engine};
+      waiter.request.may_spin = false;
+      waiter.woke = static_cast<int>(world().engine->wait(pass, waiter.request));
+      restarts = Engine::signal_restarts();
+    });
+    waiter.until_asleep();
+    pthread_kill(waiter.thread.native_handle(), plain ? SIGUSR1 : SIGUSR2);
+    EXPECT_EQ(waiter.join(), Woke::kSignal);
+    EXPECT_EQ(restarts.load(), plain ? 0 : 1);
+  }
+}
+
+TEST(Wait, MaskIsInForceWhileAsleep) {
+  set_handler(SIGUSR1, plain_handler);
+  sigset_t blocked, before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  pthread_kill(pthread_self(), SIGUSR1);  // pending; the wait's mask lets it through
+  sigset_t open = before;
+  sigdelset(&open, SIGUSR1);
+  WaitRequest r;
+  r.sigmask = &open;
+  r.deadline = clock_now() + kGuard;
+  EXPECT_EQ(wait_once(r), Woke::kSignal);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TEST(Wait, CancellationLeavesEverythingInOrder) {
+  for (int i = 0; i < 20; ++i) {
+    Waiter waiter;
+    waiter.start();
+    waiter.until_asleep();
+    pthread_cancel(waiter.thread.native_handle());
+    waiter.thread.join();
+    EXPECT_EQ(waiter.woke.load(), -1);
+    EXPECT_EQ(Engine::Impl::of(*world().engine).asleep_count.load(), 0u);
+    WaitRequest r;
+    r.deadline = clock_now() + 1ms;
+    EXPECT_EQ(wait_once(r), Woke::kDeadline);
+  }
+}
+
+std::atomic<int> nested{-1};
+void waiting_handler(int) {
+  Engine::signal_ran(true);
+  WaitRequest r;
+  r.deadline = clock_now() + 1ms;
+  if (!Engine::inside()) nested = static_cast<int>(wait_once(r));
+}
+
+TEST(Wait, HandlerMayWaitWhileItsThreadWaits) {
+  set_handler(SIGUSR2, waiting_handler);
+  Waiter waiter;
+  waiter.start();
+  waiter.until_asleep();
+  pthread_kill(waiter.thread.native_handle(), SIGUSR2);
+  EXPECT_EQ(waiter.join(), Woke::kSignal);
+  EXPECT_EQ(static_cast<Woke>(nested.load()), Woke::kDeadline);
+}
+
+TEST(Wait, DataWakes) {
+  World& w = world();
+  for (int i = 0; i < 50; ++i) {
+    Connected c = connect(90);
+    ASSERT_TRUE(c.near && c.far);
+    std::atomic<bool> got{false};
+    std::thread reader([&] {
+      got = wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; });
+    });
+    if (i % 2) usleep(200);
+    w.far.call([&](Stack& s, Instant now) {
+      char text[] = "hello";
+      iovec v{text, 5};
+      EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
+    });
+    reader.join();
+    EXPECT_TRUE(got.load());
+    Pass pass{*w.engine};
+    pass.stack().tcp_close(c.near, true, pass.now());
+    w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
+  }
+}
+
+TEST(Wait, SpinPolicyFollowsArrivals) {
+  const Duration longest = 50us;
+  SpinPolicy policy;
+  EXPECT_EQ(policy.limit(longest), longest);
+  for (int i = 0; i < 100; ++i) policy.record(1ms, longest);
+  EXPECT_EQ(policy.limit(longest), Duration{0});
+  for (int i = 0; i < 20; ++i) policy.record(5us, longest);
+  EXPECT_EQ(policy.limit(longest), longest);
+  policy.record(10s, longest);  // one pause does not end it
+  EXPECT_EQ(policy.limit(longest), longest);
+}
+
+}  // namespace
+}  // namespace accel::test

@@ -1,0 +1,68 @@
+// A process with a statistics page: a TCP listener and an unbound UDP socket, both noted as left to the
+// kernel. With --fork its child makes a page of its own. Prints its descriptors, then waits for the end of
+// its input.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "engine/stats.h"
+
+using namespace accel;
+
+namespace {
+
+void wait_for_end_of_input() {
+  char byte;
+  while (read(0, &byte, 1) > 0) {
+  }
+}
+
+int listener(uint16_t* port) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof any;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&any), size) != 0 || listen(fd, 1) != 0) return -1;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&any), &size);
+  *port = ntohs(any.sin_port);
+  return fd;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool forks = argc > 1 && std::strcmp(argv[1], "--fork") == 0;
+  uint16_t port = 0;
+  int tcp = listener(&port);
+  int udp = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  int closed = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  Endpoint local{IpAddress::v4(INADDR_LOOPBACK), port};
+  stats::note_kernel(tcp, Reason::loopback, Role::kTcpServer, local);
+  stats::note_kernel(udp, Reason::no_route, Role::kUdpSender, {IpAddress::v4(0x0a000001), 53});
+  stats::note_kernel(closed, Reason::rule, Role::kTcpClient, local);
+  stats::note_kernel(0, Reason::rule, Role::kTcpClient, local);  // no socket
+  stats::note_kernel(-1, Reason::rule, Role::kTcpClient, local);
+  stats::note_kernel(1 << 30, Reason::rule, Role::kTcpClient, local);
+  close(closed);
+  pid_t child = 0;
+  if (forks) {
+    child = fork();
+    if (child == 0) {
+      bool mine = stats::page() == nullptr;
+      stats::note_kernel(udp, Reason::inherited, Role::kUdpSender, local);
+      wait_for_end_of_input();
+      return mine ? 0 : 1;
+    }
+  }
+  std::printf("%d %d %d %u\n", tcp, udp, child, port);
+  std::fflush(stdout);
+  wait_for_end_of_input();
+  int status = 0;
+  if (child && (waitpid(child, &status, 0) != child || status != 0)) return 1;
+  return 0;
+}
