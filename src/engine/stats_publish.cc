@@ -62,6 +62,10 @@ void Writer::add(const SocketRow& row) {
 
 void Writer::tcp(Stack& stack, const TcpConn& conn, int fd, const PathChoice& choice, Instant now) {
   named_.insert(&conn);
+  if (page_.rows == kMaxRows) {  // the lock is held: no work for rows that nobody will see
+    ++page_.rows_wanted;
+    return;
+  }
   SocketRow row = row_for(fd, IPPROTO_TCP, choice, stack.tcp_local(conn), stack.tcp_remote(conn));
   TcpInfo info = stack.tcp_info(conn, now);
   row.state = static_cast<uint8_t>(info.state);
