@@ -37,7 +37,7 @@ TEST(Paths, FollowsRoutes) {
 }
 
 TEST(Paths, UnusualDevice) {
-  ASSERT_TRUE(sh("ip link add hollow0 type dummy && ip link set hollow0 up && ip addr add 10.98.0.1/24 dev hollow0"));
+  ASSERT_TRUE(sh("ip link add hollow0 type bridge && ip link set hollow0 up && ip addr add 10.98.0.1/24 dev hollow0"));
   EXPECT_TRUE(comes_true([&] { return choose(v4(10, 98, 0, 2)).reason == Reason::no_port; }));
   ASSERT_TRUE(sh("ip link del hollow0"));
 }
