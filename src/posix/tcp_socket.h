@@ -28,6 +28,7 @@ class TcpSocket final : public Socket {
   uint32_t readiness() override;
   int kernel_fd() override;
   void on_last_close(Pass* pass) override;
+  bool carries_connection() const override { return live(); }
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   Result<void> to_kernel(Pass& pass, Reason reason) override;
