@@ -16,6 +16,7 @@
 #include <toml++/toml.h>
 
 #include "base/config.h"
+#include "base/real.h"
 #include "base/result.h"
 
 namespace accel {
@@ -28,7 +29,7 @@ constexpr size_t kMaxDots = 64;
 
 /// Errors are errno numbers.
 Result<std::string> read_file(const std::string& path) {
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int fd = real.open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return err(errno);
   struct stat facts;
   Errno error{};
@@ -40,12 +41,12 @@ Result<std::string> read_file(const std::string& path) {
   while (error == Errno{} && text.size() <= kMaxFile) {
     size_t had = text.size();
     text.resize(had + 16384);
-    ssize_t n = read(fd, text.data() + had, 16384);
+    ssize_t n = real.read(fd, text.data() + had, 16384);
     if (n < 0) error = err(errno);
     text.resize(had + static_cast<size_t>(std::max<ssize_t>(n, 0)));
     if (n <= 0) break;
   }
-  close(fd);
+  real.close(fd);
   if (error != Errno{}) return error;
   if (text.size() > kMaxFile) return err(EFBIG);
   return text;
