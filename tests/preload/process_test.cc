@@ -21,6 +21,7 @@ namespace {
 class Processes : public testing::Test {
  protected:
   void SetUp() override {
+    stub_log();  // what an earlier run left
     unsetenv("LD_PRELOAD");  // the programs started here are not looked at
     ours = socket(AF_INET, SOCK_STREAM, 0);
     stub_log();

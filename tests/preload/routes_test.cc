@@ -31,6 +31,7 @@ F named(const char* name) {
 class Routes : public testing::Test {
  protected:
   void SetUp() override {
+    stub_log();  // what an earlier run left
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
     ours = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
