@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/config.h"
@@ -65,55 +66,80 @@ void child_begins(bool had_engine, std::unique_ptr<Heritage> heritage) {
   signals_after_fork_in_child();
 }
 
-/// The lock is held: by before_fork() when there is an engine, else by the caller's Guard.
-pid_t fork_in_lock(Engine* engine) {
-  Family& f = family();
-  std::erase_if(f.bequests, [](const auto& h) { return h->extinct(); });
-  std::vector<File*> connections;
-  if (engine != nullptr)
-    fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-      if (file->carries_connection() && fds.first_of(file) == fd) connections.push_back(file);
-    });
-  std::unique_ptr<Heritage> heritage;
-  if (!connections.empty()) heritage = Heritage::prepare(connections, attendant_wake_fd());
-  for (auto& h : f.inheritances) h->change_heirs(+1);
-  const pid_t pid = real.fork();
-  if (pid == 0) {
-    child_begins(engine != nullptr, std::move(heritage));
-    return 0;
+/// A fork in its halves, both under the lock: the engine's, held by before_fork(), or the caller's Guard.
+class Fork {
+ public:
+  void begin(Engine* engine) {
+    engine_ = engine;
+    Family& f = family();
+    std::erase_if(f.bequests, [](const auto& h) { return h->extinct(); });
+    std::vector<File*> connections;
+    if (engine != nullptr)
+      fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+        if (file->carries_connection() && fds.first_of(file) == fd) connections.push_back(file);
+      });
+    if (!connections.empty()) heritage_ = Heritage::prepare(connections, attendant_wake_fd());
+    for (auto& h : f.inheritances) h->change_heirs(+1);
   }
-  const int saved = errno;
-  if (pid < 0)
-    for (auto& h : f.inheritances) h->change_heirs(-1);
-  else if (heritage != nullptr) {
-    heritage->after_fork_in_owner();
-    f.bequests.push_back(std::move(heritage));
+
+  /// `child` as fork() returns it.
+  void end(pid_t child) {
+    if (child == 0) return child_begins(engine_ != nullptr, std::move(heritage_));
+    if (child < 0)
+      for (auto& h : family().inheritances) h->change_heirs(-1);
+    else if (heritage_ != nullptr) {
+      heritage_->after_fork_in_owner();
+      family().bequests.push_back(std::move(heritage_));
+    }
+    heritage_.reset();
+    if (engine_ != nullptr) engine_->after_fork_in_parent();
   }
-  errno = saved;
-  return pid;
-}
+
+ private:
+  Engine* engine_ = nullptr;
+  std::unique_ptr<Heritage> heritage_;
+};
+
+/// From prepare_fork() to after_fork() in either process.
+struct ForkInProgress {
+  std::optional<Guard> guard;  ///< while there is no engine
+  Fork fork;
+};
+thread_local ForkInProgress* in_progress [[gnu::tls_model("initial-exec")]] = nullptr;
 
 }  // namespace
 
-pid_t fork() {
-  while (active() && !Guard::inside()) {
-    int error = 0;
-    pid_t pid = -1;
-    if (Engine* engine = Engine::get()) {
-      engine->before_fork();
-      pid = fork_in_lock(engine);
-      error = errno;
-      if (pid != 0) engine->after_fork_in_parent();
-    } else {
-      Guard guard(Pass::Polling::kNo);
-      if (guard.pass() != nullptr) continue;  // another thread has opened the engine
-      pid = fork_in_lock(nullptr);
-      error = errno;
+void prepare_fork() {
+  if (!active() || Guard::inside()) return;
+  auto* f = new ForkInProgress;
+  Engine* engine = Engine::get();
+  if (engine == nullptr) {
+    f->guard.emplace(Pass::Polling::kNo);
+    if (f->guard->pass() != nullptr) {  // another thread has opened the engine
+      f->guard.reset();
+      engine = Engine::get();
     }
-    errno = error;
-    return pid;
   }
-  return real.fork();
+  if (engine != nullptr) engine->before_fork();
+  f->fork.begin(engine);
+  in_progress = f;
+}
+
+void after_fork(pid_t child) {
+  ForkInProgress* f = in_progress;
+  if (f == nullptr) return;
+  in_progress = nullptr;
+  const int saved = errno;
+  f->fork.end(child);
+  delete f;
+  errno = saved;
+}
+
+pid_t fork() {
+  prepare_fork();
+  const pid_t child = real.fork();
+  after_fork(child);
+  return child;
 }
 
 bool must_fork_for_vfork() { return active(); }
@@ -217,6 +243,19 @@ void deliver_all() {
 
 void at_exit() {
   if (Engine::get() != nullptr && !Guard::inside()) deliver_all();
+}
+
+void io_uring_used() {
+  if (sockets_stay_on_kernel.exchange(true)) return;
+  if (!active()) return;
+  Guard guard;
+  if (!guard.ok()) return;
+  fds.for_each(0, fds.limit(), [&](int, File* file) {
+    if (file->inherited == File::Inherited::kConnection)
+      (void)settle_inherited(guard, file);
+    else
+      (void)give_to_kernel(guard.pass(), file, Reason::io_uring);
+  });
 }
 
 // ---- exec, spawn, passing ----
