@@ -99,7 +99,7 @@ Link read_link(rtnl_link* l) {
   link.mtu = rtnl_link_get_mtu(l);
   link.master = rtnl_link_get_master(l);
   const unsigned flags = rtnl_link_get_flags(l);
-  link.up = (flags & IFF_UP) && (flags & IFF_RUNNING);
+  link.up = (flags & IFF_UP) && (flags & IFF_LOWER_UP);  // IFF_RUNNING follows late (net/core/link_watch.c)
   link.loopback = flags & IFF_LOOPBACK;
   link.ethernet = rtnl_link_get_arptype(l) == ARPHRD_ETHER;
   if (const nl_addr* mac = rtnl_link_get_addr(l); mac && nl_addr_get_len(mac) == 6)
