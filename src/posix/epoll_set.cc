@@ -41,6 +41,18 @@ Errno last_error() { return err(errno); }
 
 uint64_t readiness_epoch = 0;
 
+/// net/ipv4/tcp.c: tcp_poll() has the same groups.
+uint32_t epoll_bits(uint32_t ready) {
+  uint32_t bits = 0;
+  if (ready & kReadable) bits |= EPOLLIN | EPOLLRDNORM;
+  if (ready & kWritable) bits |= EPOLLOUT | EPOLLWRNORM;
+  if (ready & kReadClosed) bits |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+  if (ready & kHangUp) bits |= EPOLLHUP;
+  if (ready & kError) bits |= EPOLLERR;
+  if (ready & kUrgent) bits |= EPOLLPRI;
+  return bits;
+}
+
 EpollSet* find_set(int fd) {
   File* file = fds.find(fd);
   return file != nullptr && file->kind() == FileKind::kEpoll ? static_cast<EpollSet*>(file) : nullptr;

@@ -62,6 +62,7 @@ void child_begins(bool had_engine, std::unique_ptr<Heritage> heritage) {
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     if (file->inherited == File::Inherited::kConnection || fds.first_of(file) != fd) return;
     file->inherited = file->after_fork_in_child();
+    if (file->inherited == File::Inherited::kDormant && file->kind() == FileKind::kTcp) Engine::inherit_listener();
   });
   signals_after_fork_in_child();
 }
