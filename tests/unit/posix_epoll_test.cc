@@ -36,13 +36,16 @@ class Set {
     return to_libc(posix::epoll_ctl(fd, operation, member, &event));
   }
   int add(int member, uint32_t events, uint64_t data) { return control(EPOLL_CTL_ADD, member, events, data); }
-  int modify(int member, uint32_t events, uint64_t data) { return control(EPOLL_CTL_MOD, member, events, data); }
+  int modify(int member, uint32_t events, uint64_t data) {
+    return control(EPOLL_CTL_MOD, member, events, data);
+  }
   int remove(int member) { return control(EPOLL_CTL_DEL, member, 0, 0); }
   /// What one epoll_wait gives: the data of its events. `milliseconds` -1: for ever.
   Datas wait(int milliseconds = 0, int size = 16) {
     std::vector<epoll_event> events(static_cast<size_t>(size));
     const timespec limit{milliseconds / 1000, milliseconds % 1000 * 1'000'000L};
-    const int n = to_libc(posix::epoll_wait(fd, events.data(), size, milliseconds < 0 ? nullptr : &limit, nullptr));
+    const int n =
+        to_libc(posix::epoll_wait(fd, events.data(), size, milliseconds < 0 ? nullptr : &limit, nullptr));
     Datas datas;
     last_events = 0;
     for (int i = 0; i < n; ++i) {
@@ -212,7 +215,8 @@ TEST(EpollSet, KernelAndOursShareWhatFits) {
       EXPECT_EQ(datas.size(), static_cast<size_t>(room));
       for (uint64_t data : datas) ++seen[data];
     }
-    for (int i = 1; i <= 4; ++i) EXPECT_GT(seen[static_cast<size_t>(i)], 50) << i << " with room for " << room;
+    for (int i = 1; i <= 4; ++i)
+      EXPECT_GT(seen[static_cast<size_t>(i)], 50) << i << " with room for " << room;
   }
 }
 
@@ -334,7 +338,8 @@ int poll_of(std::vector<pollfd>& list, int milliseconds) {
 TEST(Poll, MixesOursAndTheKernels) {
   Fake a;
   ReadableEventfd b;
-  std::vector<pollfd> list{{a.fd, POLLIN | POLLOUT, 0}, {b.fd, POLLIN, 0}, {-1, POLLIN, 7}, {1 << 19, POLLIN, 0}};
+  std::vector<pollfd> list{
+      {a.fd, POLLIN | POLLOUT, 0}, {b.fd, POLLIN, 0}, {-1, POLLIN, 7}, {1 << 19, POLLIN, 0}};
   EXPECT_TRUE(any_owned(list.data(), list.size()));
   a.become(EPOLLOUT | EPOLLHUP, 0);
   EXPECT_EQ(poll_of(list, -1), 3);
