@@ -68,6 +68,12 @@ void Heritage::after_fork_in_owner() { close_end(writing_end_); }
 
 void Heritage::after_fork_in_heir() { close_end(reading_end_); }
 
+void Heritage::abandon_in_heir() {
+  close_end(reading_end_);
+  munmap(slots_, count_ * sizeof(Slot));
+  slots_ = nullptr;
+}
+
 bool Heritage::extinct() const {
   pollfd end{reading_end_, 0, 0};
   return real.poll(&end, 1, 0) == 1;  // POLLHUP

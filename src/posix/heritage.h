@@ -40,6 +40,8 @@ class Heritage {
 
   // ---- in an heir ----
   void after_fork_in_heir();
+  /// Of another fork of the parent's: not for this process. The object is left alone afterwards.
+  void abandon_in_heir();
   /// Another fork: the new process is an heir too (+1), or it has failed (-1).
   void change_heirs(int by);
   /// Asks the owner to move the connection, and waits until it has done so or is dead.

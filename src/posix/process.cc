@@ -50,89 +50,96 @@ bool give_to_kernel(Pass* pass, File* file, Reason reason) {
 
 // ---- fork ----
 
-void child_begins(bool had_engine, std::unique_ptr<Heritage> heritage) {
-  if (had_engine) Engine::after_fork_in_child();
-  family().bequests.clear();  // the parent's
-  attendant_after_fork_in_child(heritage != nullptr);
+/// A fork under way, from prepare_fork() to after_fork(): both processes have a copy. The lock is held all
+/// the time.
+struct Forking {
+  bool under_way = false;
+  Engine* engine = nullptr;  ///< holds the lock by before_fork(); nullptr: `guard` does
+  std::optional<Guard> guard;
+  std::unique_ptr<Heritage> heritage;
+};
+Forking& forking() {
+  static Forking* const f = new Forking;
+  return *f;
+}
+
+/// Nothing here may wait for a lock of libc's: after _Fork() or clone() another thread's copy may hold it for
+/// ever. So nothing is freed.
+void child_begins(Forking& f) {
+  if (f.engine != nullptr) Engine::after_fork_in_child();
+  for (auto& h : family().bequests) h.release()->abandon_in_heir();
+  family().bequests.clear();  // frees nothing: the pointers are null
+  attendant_after_fork_in_child(f.heritage != nullptr);
   forget_early_sleepers();
-  if (heritage != nullptr) {
-    heritage->after_fork_in_heir();
-    family().inheritances.push_back(std::move(heritage));
+  if (f.heritage != nullptr) {
+    f.heritage->after_fork_in_heir();
+    family().inheritances.push_back(std::move(f.heritage));  // its place is reserved
   }
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     if (file->inherited == File::Inherited::kConnection || fds.first_of(file) != fd) return;
     file->inherited = file->after_fork_in_child();
-    if (file->inherited == File::Inherited::kDormant && file->kind() == FileKind::kTcp) Engine::inherit_listener();
+    if (file->inherited == File::Inherited::kDormant && file->kind() == FileKind::kTcp)
+      Engine::inherit_listener();
   });
-  signals_after_fork_in_child();
 }
 
-/// A fork in its halves, both under the lock: the engine's, held by before_fork(), or the caller's Guard.
-class Fork {
- public:
-  void begin(Engine* engine) {
-    engine_ = engine;
-    Family& f = family();
-    std::erase_if(f.bequests, [](const auto& h) { return h->extinct(); });
-    std::vector<File*> connections;
-    if (engine != nullptr)
-      fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-        if (file->carries_connection() && fds.first_of(file) == fd) connections.push_back(file);
-      });
-    if (!connections.empty()) heritage_ = Heritage::prepare(connections, attendant_wake_fd());
-    for (auto& h : f.inheritances) h->change_heirs(+1);
+void parent_goes_on(Forking& f, bool forked) {
+  if (!forked) {
+    for (auto& h : family().inheritances) h->change_heirs(-1);
+    f.heritage.reset();
+  } else if (f.heritage != nullptr) {
+    f.heritage->after_fork_in_owner();
+    family().bequests.push_back(std::move(f.heritage));
   }
+}
 
-  /// `child` as fork() returns it.
-  void end(pid_t child) {
-    if (child == 0) return child_begins(engine_ != nullptr, std::move(heritage_));
-    if (child < 0)
-      for (auto& h : family().inheritances) h->change_heirs(-1);
-    else if (heritage_ != nullptr) {
-      heritage_->after_fork_in_owner();
-      family().bequests.push_back(std::move(heritage_));
-    }
-    heritage_.reset();
-    if (engine_ != nullptr) engine_->after_fork_in_parent();
-  }
-
- private:
-  Engine* engine_ = nullptr;
-  std::unique_ptr<Heritage> heritage_;
-};
-
-/// From prepare_fork() to after_fork() in either process.
-struct ForkInProgress {
-  std::optional<Guard> guard;  ///< while there is no engine
-  Fork fork;
-};
-thread_local ForkInProgress* in_progress [[gnu::tls_model("initial-exec")]] = nullptr;
+void bequeath(Forking& f) {
+  Family& all = family();
+  std::erase_if(all.bequests, [](const auto& h) { return h->extinct(); });
+  std::vector<File*> connections;
+  if (f.engine != nullptr)
+    fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+      if (file->carries_connection() && fds.first_of(file) == fd) connections.push_back(file);
+    });
+  if (!connections.empty()) f.heritage = Heritage::prepare(connections, attendant_wake_fd());
+  all.inheritances.reserve(all.inheritances.size() + 1);
+  for (auto& h : all.inheritances) h->change_heirs(+1);
+}
 
 }  // namespace
 
 void prepare_fork() {
   if (!active() || Guard::inside()) return;
-  auto* f = new ForkInProgress;
-  Engine* engine = Engine::get();
-  if (engine == nullptr) {
-    f->guard.emplace(Pass::Polling::kNo);
-    if (f->guard->pass() != nullptr) {  // another thread has opened the engine
-      f->guard.reset();
-      engine = Engine::get();
+  Forking& f = forking();
+  for (;;) {
+    if (Engine* engine = Engine::get()) {
+      engine->before_fork();
+      f.engine = engine;
+      break;
     }
+    f.guard.emplace(Pass::Polling::kNo);
+    if (f.guard->pass() == nullptr) break;
+    f.guard.reset();  // another thread has opened the engine meanwhile
   }
-  if (engine != nullptr) engine->before_fork();
-  f->fork.begin(engine);
-  in_progress = f;
+  f.under_way = true;
+  bequeath(f);
 }
 
 void after_fork(pid_t child) {
-  ForkInProgress* f = in_progress;
-  if (f == nullptr) return;
-  in_progress = nullptr;
+  Forking& f = forking();
+  // Set by this thread or by none: the lock is held. A fork from inside the lock has nothing to undo.
+  if (!Guard::inside() || !f.under_way) return;
   const int saved = errno;
-  f->fork.end(child);
-  delete f;
+  Engine* const engine = f.engine;
+  if (child == 0)
+    child_begins(f);
+  else
+    parent_goes_on(f, child > 0);
+  f.under_way = false;
+  f.engine = nullptr;
+  if (child != 0 && engine != nullptr) engine->after_fork_in_parent();
+  if (engine == nullptr) f.guard.reset();
+  if (child == 0) signals_after_fork_in_child();
   errno = saved;
 }
 
@@ -246,19 +253,6 @@ void at_exit() {
   if (Engine::get() != nullptr && !Guard::inside()) deliver_all();
 }
 
-void io_uring_used() {
-  if (sockets_stay_on_kernel.exchange(true)) return;
-  if (!active()) return;
-  Guard guard;
-  if (!guard.ok()) return;
-  fds.for_each(0, fds.limit(), [&](int, File* file) {
-    if (file->inherited == File::Inherited::kConnection)
-      (void)settle_inherited(guard, file);
-    else
-      (void)give_to_kernel(guard.pass(), file, Reason::io_uring);
-  });
-}
-
 // ---- exec, spawn, passing ----
 
 namespace {
@@ -336,6 +330,18 @@ void before_passing(const msghdr* message) {
       file->release(guard.pass());
     }
   }
+}
+
+void io_uring_used() {
+  if (sockets_stay_on_kernel.exchange(true) || !active() || Guard::inside()) return;
+  Guard guard;
+  if (!guard.ok()) return;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.find(fd) == file && !give_to_kernel(guard.pass(), file, Reason::io_uring))
+      log(LogLevel::kError,
+          "a connection cannot be used with io_uring, since it could not be handed back to the kernel: %s",
+          reason_text(Reason::no_privilege));
+  });
 }
 
 }  // namespace accel::posix

@@ -1,1 +1,1 @@
-set(link_posix_epoll_test accel - posix)
+set(link_posix_epoll_test accel-posix)

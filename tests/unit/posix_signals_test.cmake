@@ -1,1 +1,1 @@
-set(link_posix_signals_test accel - posix)
+set(link_posix_signals_test accel-posix)
