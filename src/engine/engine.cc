@@ -132,6 +132,7 @@ void Engine::before_fork() { impl_->lock_in(); }
 void Engine::after_fork_in_parent() { impl_->unlock_out(); }
 
 void Engine::after_fork_in_child() {
+  stats::after_fork_in_child();
   new (&open_lock) WorkerLock;
   refused.reset();
   thread_state = ThreadState{};

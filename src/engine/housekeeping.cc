@@ -8,6 +8,7 @@
 
 #include "base/real.h"
 #include "engine/netlink.h"
+#include "engine/stats.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -170,6 +171,7 @@ void Housekeeping::Loop::serve() {
       }
     }
   }
+  if (stats::requested()) stats::publish(engine, clock_now());
   worker.serving = false;
   worker.unlock_out();
   if (worker.steered_count.load(std::memory_order_relaxed) == 0) return stop_serving();

@@ -24,17 +24,6 @@ std::atomic<Page*> current{nullptr};
 int page_fd = -1;
 uint64_t page_inode = 0;
 
-/// A fork's child shares the mapping with its parent, whose statistics these are.
-void leave_to_parent() {
-  Page* p = current.exchange(nullptr, std::memory_order_acq_rel);
-  if (!p) return;
-  munmap(p, sizeof(Page));
-  struct stat facts;
-  if (fstat(page_fd, &facts) == 0 && facts.st_ino == page_inode && S_ISREG(facts.st_mode))
-    real.close(page_fd);
-  page_fd = -1;
-}
-
 /// Out of the way of the numbers that the program sees, yet below 1024: the kernel's table need not grow.
 int move_up(int fd) {
   rlimit limit{};
@@ -102,7 +91,7 @@ Page* ensure() {
       page_fd = fd;
       page_inode = facts.st_ino;
       static std::atomic_flag registered;
-      if (!registered.test_and_set()) pthread_atfork(nullptr, nullptr, leave_to_parent);
+      if (!registered.test_and_set()) pthread_atfork(nullptr, nullptr, after_fork_in_child);
     } else {
       munmap(mine, sizeof(Page));
       real.close(fd);
@@ -121,12 +110,22 @@ void open() {
   if (Page* p = ensure()) p->has_engine = 1;
 }
 
+void after_fork_in_child() {
+  Page* p = current.exchange(nullptr, std::memory_order_acq_rel);
+  if (!p) return;
+  munmap(p, sizeof(Page));
+  struct stat facts;
+  if (fstat(page_fd, &facts) == 0 && facts.st_ino == page_inode && S_ISREG(facts.st_mode))
+    real.close(page_fd);
+  page_fd = -1;
+}
+
 bool requested() {
   Page* p = page();
   return p && p->asked.load(std::memory_order_relaxed) != p->answered.load(std::memory_order_relaxed);
 }
 
-void note_kernel(int fd, Reason reason, Role role, const Endpoint& endpoint) {
+void note_kernel(int fd, Reason reason) {
   if (fd < 0 || static_cast<uint32_t>(fd) >= kMaxNotes) return;
   Page* p = ensure();
   if (!p) return;
@@ -136,9 +135,6 @@ void note_kernel(int fd, Reason reason, Role role, const Endpoint& endpoint) {
     NoteRow& note = p->note[fd];
     note.inode.store(0, std::memory_order_release);
     note.reason = static_cast<uint8_t>(reason);
-    note.role = static_cast<uint8_t>(role);
-    std::memcpy(note.endpoint.bytes, endpoint.address.bytes.data(), 16);
-    note.endpoint.port = endpoint.port;
     note.inode.store(facts.st_ino, std::memory_order_release);
   }
   errno = saved;

@@ -16,6 +16,9 @@ namespace accel::stats {
 /// gets its own.
 void open();
 
+/// In a fork's child: the page is the parent's. Called for every kind of fork; more than once does no harm.
+void after_fork_in_child();
+
 /// A reader waits for publish(): one load. For the housekeeping's tick, every 200 ms.
 bool requested();
 
@@ -47,9 +50,8 @@ void set_source(Source source);
 /// Answers readers. Under the engine's lock; called when requested().
 void publish(Engine& engine, Instant now);
 
-/// The socket `fd` was left to the kernel, and why. `endpoint` as in Config::path_for. One fstat;
-/// async-signal-safe once open.
-void note_kernel(int fd, Reason reason, Role role, const Endpoint& endpoint);
+/// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
+void note_kernel(int fd, Reason reason);
 /// Optional: a note whose socket is closed is recognised as old by the reader.
 void forget(int fd);
 

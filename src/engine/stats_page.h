@@ -53,15 +53,13 @@ struct PortRow {
 };
 static_assert(sizeof(PortRow) == 36);
 
-/// A socket that was left to the kernel, at the index of its descriptor. Valid while that descriptor is the
-/// socket `inode`.
+/// A socket that was left to the kernel, at the index of its descriptor. Valid while that descriptor is the socket `inode`.
 struct NoteRow {
   std::atomic<uint64_t> inode;  ///< 0: none; written last
-  uint8_t reason, role;
-  uint8_t unused[2];
-  Address endpoint;  ///< the end that the decision was about, as in Config::path_for
+  uint8_t reason;               ///< Reason
+  uint8_t unused[7];
 };
-static_assert(sizeof(NoteRow) == 32);
+static_assert(sizeof(NoteRow) == 16);
 
 struct Page {
   // fixed from the start

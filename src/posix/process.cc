@@ -13,10 +13,12 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/real.h"
+#include "engine/stats.h"
 #include "posix/attendant.h"
 #include "posix/calls.h"
 #include "posix/early_wait.h"
 #include "posix/heritage.h"
+#include "posix/published.h"
 #include "posix/signals.h"
 #include "posix/socket.h"
 
@@ -221,6 +223,7 @@ void serve_claims() {
 void attach_engine(Engine& engine) {
   engine.set_notifier([](void* owner, uint32_t edges) { static_cast<File*>(owner)->notify(edges); });
   engine.set_after_unlock(&admit_put_off_signals);
+  stats::set_source(publish_sockets);
   start_attendant();
   guard_fatal_signals();
   wake_early_sleepers();

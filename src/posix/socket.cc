@@ -8,6 +8,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/real.h"
+#include "engine/stats.h"
 #include "posix/call.h"
 
 namespace accel::posix {
@@ -95,6 +96,7 @@ Errno Socket::leave(Pass* pass, Reason reason) {
   choice.path = PathKind::kKernel;
   choice.reason = reason;
   if (pass != nullptr) pass->engine().counters().add(Counter::sockets_kernel);
+  stats::note_kernel(fd_, reason);
   fds.forget(this);
   return kOnKernel;
 }

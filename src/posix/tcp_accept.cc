@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/real.h"
+#include "engine/stats.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
 #include "stack/tcp/conn.h"
@@ -145,6 +146,7 @@ Result<int> TcpSocket::accept_kernels(sockaddr* address, socklen_t* length, int 
   const int fd = real.accept4(shadow(), address, length, flags);
   if (fd < 0) return err(errno);
   set_shadow_timeout(fd, receive_timeout);
+  stats::note_kernel(fd, Reason::accepted_by_kernel);
   return fd;
 }
 

@@ -8,6 +8,7 @@
 #include <sys/time.h>
 
 #include "base/real.h"
+#include "engine/stats.h"
 #include "posix/wait.h"
 
 namespace accel::posix {
@@ -71,6 +72,7 @@ Result<void> UdpSocket::to_kernel(Pass& pass, Reason reason) {
   state_ = State::kKernel;
   choice.path = PathKind::kKernel;
   choice.reason = reason;
+  stats::note_kernel(shadow(), reason);
   fds.forget(this);
   pass.engine().touch();
   return {};

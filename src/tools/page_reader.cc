@@ -184,8 +184,6 @@ void add_kernel_sockets(Candidate& c) {
     KernelSocket socket;
     socket.fd = fd;
     socket.reason = note.reason;
-    socket.role = note.role;
-    socket.noted = note.endpoint;
     if (!table) table = kernel_table(c.result.pid);
     if (auto found = table->find(inode); found != table->end()) {
       socket.protocol = found->second.protocol;

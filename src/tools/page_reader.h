@@ -15,10 +15,10 @@ namespace accel::tools {
 /// A descriptor of the process that was left to the kernel, with what the kernel says of the socket.
 struct KernelSocket {
   int fd = -1;
-  uint8_t reason = 0, role = 0;
+  uint8_t reason = 0;
   uint8_t protocol = 0;  ///< 0: the kernel lists no such socket (not bound yet)
   uint8_t state = 0;     ///< TcpState
-  stats::Address noted{}, local{}, remote{};
+  stats::Address local{}, remote{};
 };
 
 struct ProcessStats {

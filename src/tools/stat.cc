@@ -6,7 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "base/config.h"
+#include "base/counters.h"
 #include "tools/commands.h"
 #include "tools/page_reader.h"
 
@@ -97,10 +97,8 @@ json to_json(const KernelSocket& s) {
             {"path", "kernel"},
             {"reason", reason(s.reason).name},
             {"reason_text", reason(s.reason).text},
-            {"role", s.role < kWords<Role>.size() ? kWords<Role>[s.role] : "?"},
             {"local", address_text(s.local)},
-            {"remote", address_text(s.remote)},
-            {"decided_on", address_text(s.noted)}};
+            {"remote", address_text(s.remote)}};
   if (s.protocol == IPPROTO_TCP) j["state"] = pick(kStates, s.state);
   return j;
 }

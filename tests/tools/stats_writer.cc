@@ -41,20 +41,19 @@ int main(int argc, char** argv) {
   int tcp = listener(&port);
   int udp = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   int closed = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  Endpoint local{IpAddress::v4(INADDR_LOOPBACK), port};
-  stats::note_kernel(tcp, Reason::loopback, Role::kTcpServer, local);
-  stats::note_kernel(udp, Reason::no_route, Role::kUdpSender, {IpAddress::v4(0x0a000001), 53});
-  stats::note_kernel(closed, Reason::rule, Role::kTcpClient, local);
-  stats::note_kernel(0, Reason::rule, Role::kTcpClient, local);  // no socket
-  stats::note_kernel(-1, Reason::rule, Role::kTcpClient, local);
-  stats::note_kernel(1 << 30, Reason::rule, Role::kTcpClient, local);
+  stats::note_kernel(tcp, Reason::loopback);
+  stats::note_kernel(udp, Reason::no_route);
+  stats::note_kernel(closed, Reason::rule);
+  stats::note_kernel(0, Reason::rule);  // no socket
+  stats::note_kernel(-1, Reason::rule);
+  stats::note_kernel(1 << 30, Reason::rule);
   close(closed);
   pid_t child = 0;
   if (forks) {
     child = fork();
     if (child == 0) {
       bool mine = stats::page() == nullptr;
-      stats::note_kernel(udp, Reason::inherited, Role::kUdpSender, local);
+      stats::note_kernel(udp, Reason::inherited);
       wait_for_end_of_input();
       return mine ? 0 : 1;
     }

@@ -94,9 +94,9 @@ def test_stat(o):
         expect(len(found) == 1 and found[0]["program"] == "stats_writer" and not found[0]["engine"], found)
         sockets = {s["fd"]: s for s in found[0]["sockets"]}
         expect(set(sockets) == {tcp, udp}, sockets)
-        expect(sockets[tcp]["reason"] == "loopback" and sockets[tcp]["role"] == "tcp_server", sockets)
+        expect(sockets[tcp]["reason"] == "loopback", sockets)
         expect(sockets[tcp]["local"] == f"127.0.0.1:{port}" and sockets[tcp]["state"] == "listen", sockets)
-        expect(sockets[udp]["reason"] == "no_route" and sockets[udp]["decided_on"] == "10.0.0.1:53", sockets)
+        expect(sockets[udp]["reason"] == "no_route", sockets)
         expect("drop_no_socket" in found[0]["counters"], found)
         everyone = stat()
         expect(everyone.returncode == 0 and f"pid {process.pid}" in everyone.stdout and "loopback" in everyone.stdout, everyone)
