@@ -79,7 +79,6 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   flow_ = *flow;
   save_options();
   hold_timeout();
-  pass.engine().counters().add(Counter::sockets_accelerated);
   set_state(State::kListening);
   return 0;
 }

@@ -74,22 +74,23 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
   if (Result<void> r = bind_implicitly(choice, local); !r) return r.error();
 
   const TcpSettings settings = read_settings();
+  const PathChoice path = choice;
   Result<TcpConn*> conn = err(EADDRINUSE);
   for (int attempt = 0; attempt < 16; ++attempt) {
     conn = pass.engine().connect(pass, choice, local, remote, settings, static_cast<File*>(this));
     // The kernel may give a port whose tuple our stack still has in TIME-WAIT: another one, where the choice
     // is ours.
     if (!conn.is(EADDRINUSE) || !bound_by_us_) break;
+    choice = path;
     release_port();
     local.port = 0;
     if (Result<void> r = bind_implicitly(choice, local); !r) return r.error();
   }
   if (!conn) {
-    if (choice.accelerated()) return conn.is(EADDRINUSE) ? err(EADDRNOTAVAIL) : conn.error();
-    return leave(&pass, choice.reason);
+    if (conn.is(EADDRINUSE)) return err(EADDRNOTAVAIL);
+    return choice.accelerated() ? conn.error() : leave(&pass, choice.reason);
   }
   conn_ = *conn;
-  pass.engine().counters().add(Counter::sockets_accelerated);
   set_state(State::kConnecting);
   return finish_connect(pass, err(EINPROGRESS));
 }

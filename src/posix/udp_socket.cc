@@ -109,7 +109,6 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   refresh_from_shadow();
   read_options(pass);
   state_ = State::kOpen;
-  pass.engine().counters().add(Counter::sockets_accelerated);
   return {};
 }
 
