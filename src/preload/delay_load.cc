@@ -118,12 +118,6 @@ constexpr const char* kNames[] = {
 #undef DELAYED
 #undef DELAY_LIBRARY
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kDeepBind = 0;  // the sanitizers' own interception does not allow it
-#else
-constexpr int kDeepBind = RTLD_DEEPBIND;  // their calls are libc's, not our wrappers
-#endif
-
 /// For a function of a library that is not installed, should it be called against load_libraries()'s word.
 long nothing() { return 0; }
 
@@ -132,7 +126,9 @@ long nothing() { return 0; }
 bool load_libraries(const char** missing) {
   for (Library& library : libraries) {
     if (library.name == nullptr || library.handle.load(std::memory_order_acquire) != nullptr) continue;
-    void* handle = dlopen(library.name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | kDeepBind);
+    // Not RTLD_DEEPBIND: in a program with an allocator of its own (redis with jemalloc) their free() would be libc's for
+    // memory that libc's getline() took from the program's malloc.
+    void* handle = dlopen(library.name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == nullptr) {
       dlerror();  // not left for the program to find
       if (missing != nullptr) *missing = library.name;

@@ -26,8 +26,8 @@ _serial = itertools.count()
 
 
 def build_dir():
-    """The build under test: $ACCEL_BUILD, else build-release."""
-    return pathlib.Path(os.environ.get("ACCEL_BUILD", ROOT / "build-release"))
+    """The build under test: $LAB_BUILD, else build-release."""
+    return pathlib.Path(os.environ.get("LAB_BUILD", ROOT / "build-release"))
 
 
 def library():
@@ -37,7 +37,7 @@ def library():
 def accel_environment(extra=None, require=True):
     """Variables that preload libaccel; `require`: a socket that cannot be accelerated is an error."""
     env = dict(os.environ, LD_PRELOAD=library(), ACCEL_CONFIG="/dev/null")
-    env.pop("ACCEL_BUILD", None)  # the tests' own
+    env.pop("LAB_BUILD", None)  # the tests' own
     if require:
         env["ACCEL_REQUIRE"] = "1"
     env.update(extra or {})

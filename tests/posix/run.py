@@ -47,7 +47,7 @@ def main():
     parser.add_argument("--timeout", type=int, default=280)
     options = parser.parse_args()
     if options.build:
-        os.environ["ACCEL_BUILD"] = options.build
+        os.environ["LAB_BUILD"] = options.build
     near_accelerated = options.mode in ("near", "both")
     far_accelerated = options.mode in ("far", "both")
     with Lab(queues=options.queues, mtu=options.mtu) as lab:
