@@ -114,8 +114,13 @@ void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues) {
   accel_flow_key k = wire_key(key);
   auto remove_ours = [&] {
     accel_flow_value present{};
-    if (bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_)
+    // One call instead of two, for each connection that ends; kernels before 5.14 have it for other map types only. Another
+    // port's entry, which only a caller's mistake reaches, goes back at once.
+    if (bpf_map_lookup_and_delete_elem(program_->flows(), &k, &present) == 0) {
+      if (present.owner != owner_) bpf_map_update_elem(program_->flows(), &k, &present, BPF_NOEXIST);
+    } else if (errno != ENOENT && bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_) {
       bpf_map_delete_elem(program_->flows(), &k);
+    }
   };
   if (key.is_connected()) return remove_ours();
   for (uint32_t queue : queues) {

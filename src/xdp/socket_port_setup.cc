@@ -57,13 +57,17 @@ uint32_t random_owner() {
 }  // namespace
 
 Result<std::unique_ptr<XdpPort>> SocketPort::open(const XdpOptions& options, FramePool& pool, std::string* why) {
-  std::unique_ptr<SocketPort> port(new SocketPort(options, pool));
-  if (auto ready = port->set_up(why); !ready) return ready.error();
-  return std::unique_ptr<XdpPort>(std::move(port));
+  try {
+    Quiet quiet;
+    std::unique_ptr<SocketPort> port(new SocketPort(options, pool));
+    if (auto ready = port->set_up(why); !ready) return ready.error();
+    return std::unique_ptr<XdpPort>(std::move(port));
+  } catch (const std::bad_alloc&) {
+    return err(ENOMEM);
+  }
 }
 
 Result<void> SocketPort::set_up(std::string* why) {
-  Quiet quiet;
   if (auto planned = plan(why); !planned) return planned;
   auto program = Program::join({info_.ifindex, info_.name, options_.flow_table, options_.force_generic}, why);
   if (!program) return program.error();

@@ -19,7 +19,7 @@ struct XdpOptions {
   uint32_t queues = 0;             ///< queues to hold; 0: all that are free
   uint32_t rx_ring = 2048;         ///< descriptors of a queue, powers of two
   uint32_t tx_ring = 2048;
-  uint32_t flow_table = 131072;    ///< flows the netdev's table can hold; counts for the first port on the netdev only
+  uint32_t flow_table = 262144;    ///< flows the netdev's table can hold; counts for the first port on the netdev only
   XdpCopy copy = XdpCopy::kAuto;
   bool force_generic = false;      ///< attach in generic (SKB) mode even where the driver could
 };
