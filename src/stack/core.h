@@ -1,5 +1,5 @@
-// What the parts of the stack share: interfaces, next hops, routes, the frames to send, the sockets that changed.
-// StackCore is what stack/tcp and stack/udp see; nothing here knows them but by their names.
+// What the parts of the stack share: interfaces, next hops, routes, the frames to send, the sockets that
+// changed. StackCore is what stack/tcp and stack/udp see; nothing here knows them but by their names.
 #pragma once
 
 #include <array>
@@ -20,12 +20,12 @@ struct Hop {
   InterfaceId interface = 0;
   bool resolved = false;
   bool asked_ever = false;
-  bool waiting = false;               ///< listed in StackCore::waiting_hops
-  IpAddress address;                  ///< ff00::MAC for a reflected one, which is never resolved anew
-  std::array<uint8_t, 12> ethernet{}; ///< destination and source MAC as transmit() writes them
-  uint32_t users = 0;                 ///< HopRefs; at 0 the entry may be swept
-  PacketQueue parked;                 ///< frames that wait for the neighbour; at most kMaxParked
-  Instant asked{};                    ///< last given out by take_unresolved()
+  bool waiting = false;                ///< listed in StackCore::waiting_hops
+  IpAddress address;                   ///< ff00::MAC for a reflected one, which is never resolved anew
+  std::array<uint8_t, 12> ethernet{};  ///< destination and source MAC as transmit() writes them
+  uint32_t users = 0;                  ///< HopRefs; at 0 the entry may be swept
+  PacketQueue parked;                  ///< frames that wait for the neighbour; at most kMaxParked
+  Instant asked{};                     ///< last given out by take_unresolved()
   static constexpr uint32_t kMaxParked = 64;
 };
 
@@ -69,8 +69,8 @@ struct StackCore {
   // ---- ways (neighbour.cc) ----
   /// The hop of a route; never nullptr, made when it is not there.
   Hop* hop(const Route& route);
-  /// The way to answer a frame: by the routing table where that leads back to the interface it came in by (its next hop
-  /// learns the frame's source MAC while it has none), else straight back to that MAC.
+  /// The way to answer a frame: by the routing table where that leads back to the interface it came in by
+  /// (its next hop learns the frame's source MAC while it has none), else straight back to that MAC.
   Way route_back(InterfaceId arrived_by, const IpAddress& remote, const MacAddress& source_mac);
   /// The longest prefix, among equals one of the preferred interface; nullptr: none.
   const RouteEntry* find_route(const IpAddress& remote, InterfaceId preferred) const;
@@ -81,9 +81,10 @@ struct StackCore {
 
   // ---- sending (egress.cc) ----
   /// `tos` without ECN bits set by the segment; `ttl` 0 means 64.
-  void make_template(const Hop& hop, const IpAddress& local, const IpAddress& remote, Protocol protocol, uint8_t tos,
-                     uint8_t ttl, HeaderTemplate& out) const;
-  /// Owns `frame`, a whole one from Ethernet on: to the interface's queue, or parked while the neighbour is unknown.
+  void make_template(const Hop& hop, const IpAddress& local, const IpAddress& remote, Protocol protocol,
+                     uint8_t tos, uint8_t ttl, HeaderTemplate& out) const;
+  /// Owns `frame`, a whole one from Ethernet on: to the interface's queue, or parked while the neighbour is
+  /// unknown.
   void transmit(Packet* frame, Hop& hop);
   const Interface& of(const Hop& hop) const { return interfaces[hop.interface].info; }
   /// TCP holds back new data while this is true.
@@ -156,8 +157,8 @@ struct StackCore {
   std::vector<Stack::FlowChange> flow_changes;
   StackSocket* ready_head = nullptr;
   StackSocket* ready_tail = nullptr;
-  Instant now{};              ///< of the pass that runs
-  uint64_t buffered = 0;      ///< bytes in all sockets' queues; at most config.max_buffered (TCP and UDP keep it)
+  Instant now{};          ///< of the pass that runs
+  uint64_t buffered = 0;  ///< bytes in all sockets' queues; at most config.max_buffered (TCP and UDP keep it)
   std::unique_ptr<TcpLayer> tcp;
   std::unique_ptr<UdpLayer> udp;
 

@@ -6,8 +6,8 @@
 
 namespace accel {
 
-void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAddress& remote, Protocol protocol,
-                              uint8_t tos, uint8_t ttl, HeaderTemplate& out) const {
+void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAddress& remote,
+                              Protocol protocol, uint8_t tos, uint8_t ttl, HeaderTemplate& out) const {
   out = {};
   out.v6 = !remote.is_v4();
   uint8_t* at = out.bytes.data();

@@ -6,10 +6,12 @@
 
 namespace accel {
 
-/// Writes the Ethernet and IP headers of `t` to `out` for `l4_length` bytes behind them (for a TSO frame: all of them; the
-/// device corrects each cut). `ecn`: 0..3. Sums of the template are in memory order (wire/checksum.h). Returns t.length. IPv4's ID is 0, as RFC 6864 allows with DF.
+/// Writes the Ethernet and IP headers of `t` to `out` for `l4_length` bytes behind them (for a TSO frame: all
+/// of them; the device corrects each cut). `ecn`: 0..3. Sums of the template are in memory order
+/// (wire/checksum.h). Returns t.length. IPv4's ID is 0, as RFC 6864 allows with DF.
 inline uint32_t put_headers(uint8_t* out, const HeaderTemplate& t, uint32_t l4_length, uint8_t ecn) {
-  std::memcpy(out, t.bytes.data(), t.bytes.size());  // constant size: a few vector stores; callers have the room
+  std::memcpy(out, t.bytes.data(),
+              t.bytes.size());  // constant size: a few vector stores; callers have the room
   uint8_t* ip = out + t.ip_offset;
   if (!t.v6) {
     uint16_t total = static_cast<uint16_t>(20 + l4_length);
@@ -25,8 +27,8 @@ inline uint32_t put_headers(uint8_t* out, const HeaderTemplate& t, uint32_t l4_l
   return t.length;
 }
 
-/// The pseudo-header's sum for `l4_length` bytes; the start of an L4 checksum. With Packet::checksum_offload the field
-/// holds its fold (not inverted), with TSO that of length 0.
+/// The pseudo-header's sum for `l4_length` bytes; the start of an L4 checksum. With Packet::checksum_offload
+/// the field holds its fold (not inverted), with TSO that of length 0.
 inline uint64_t pseudo_sum(const HeaderTemplate& t, uint32_t l4_length) {
   return uint64_t{t.pseudo_sum} + sum_of(static_cast<uint16_t>(l4_length));
 }

@@ -46,8 +46,7 @@ void trim_chain(Packet* frame, uint32_t length) {
 
 uint64_t pseudo_header_sum(const Arrival& a) {
   uint64_t sum = sum_of(a.protocol) + sum_of(static_cast<uint16_t>(a.length));
-  if (!a.v6)
-    return sum + sum_bytes(a.source.v4_bytes(), 4) + sum_bytes(a.destination.v4_bytes(), 4);
+  if (!a.v6) return sum + sum_bytes(a.source.v4_bytes(), 4) + sum_bytes(a.destination.v4_bytes(), 4);
   return sum + sum_bytes(a.source.bytes.data(), 16) + sum_bytes(a.destination.bytes.data(), 16);
 }
 
@@ -84,7 +83,8 @@ std::optional<Quoted> parse_quoted(std::span<const uint8_t> b, bool v6) {
     q.flow.remote.address = IpAddress::from_v4_bytes(&b[16]);
   }
   if (b.size() < size_t{header} + 8) return {};
-  if (protocol != static_cast<uint8_t>(Protocol::kTcp) && protocol != static_cast<uint8_t>(Protocol::kUdp)) return {};
+  if (protocol != static_cast<uint8_t>(Protocol::kTcp) && protocol != static_cast<uint8_t>(Protocol::kUdp))
+    return {};
   q.flow.protocol = static_cast<Protocol>(protocol);
   q.flow.local.port = get_be16(b, header);
   q.flow.remote.port = get_be16(b, header + 2);
@@ -102,7 +102,8 @@ class Ingress {
     const auto bytes = std::as_const(*frame).bytes();
     const auto eth = parse_eth(bytes);
     if (!eth) return core_.drop(frame, Counter::drop_truncated);
-    if (eth->vlan != 0 && eth->vlan != info.vlan.value_or(0)) return core_.drop(frame, Counter::drop_other_host);
+    if (eth->vlan != 0 && eth->vlan != info.vlan.value_or(0))
+      return core_.drop(frame, Counter::drop_other_host);
     std::copy_n(&bytes[6], 6, a_.source_mac.begin());
     a_.group = bytes[0] & 1;
     if (!a_.group && std::memcmp(bytes.data(), info.mac.data(), 6) != 0)
@@ -139,7 +140,8 @@ class Ingress {
     a_.v6 = true;
     a_.source = IpAddress::from_v6_bytes(&bytes[8]);
     a_.destination = IpAddress::from_v6_bytes(&bytes[24]);
-    // A mapped address never travels (RFC 4291 section 2.5.5.2); taking it would let IPv6 speak for an IPv4 peer.
+    // A mapped address never travels (RFC 4291 section 2.5.5.2); taking it would let IPv6 speak for an IPv4
+    // peer.
     if (a_.source.is_v4() || a_.destination.is_v4()) return core_.drop(frame, Counter::drop_ip_header);
     a_.tos = ip->tos;
     a_.ttl = ip->ttl;
@@ -172,7 +174,8 @@ class Ingress {
     if (frame->length < sizeof(TcpHeader)) return core_.drop(frame, Counter::drop_truncated);
     const auto& tcp = wire_at<TcpHeader>(std::as_const(*frame).data());
     const uint32_t header = (tcp.data_offset >> 4) * 4u;
-    if (header < sizeof(TcpHeader) || header > frame->length) return core_.drop(frame, Counter::drop_tcp_header);
+    if (header < sizeof(TcpHeader) || header > frame->length)
+      return core_.drop(frame, Counter::drop_tcp_header);
     if (!l4_checksum_good(frame, a_)) return core_.drop(frame, Counter::drop_tcp_checksum);
     // RFC 9293 section 3.9.2.3 (MUST-57): TCP knows no groups.
     if (a_.group || tcp.source == 0) return core_.drop(frame, Counter::drop_no_socket);
@@ -226,13 +229,15 @@ class Ingress {
     const auto& icmp = wire_at<IcmpHeader>(frame->data());
     const auto meaning = a_.v6 ? icmpv6_meaning(icmp.type, icmp.code) : icmpv4_meaning(icmp.type, icmp.code);
     if (!meaning) return core_.count(Counter::drop_protocol);
-    // Devices vouch for TCP and UDP only, so this one is always verified; ICMPv6 has a pseudo-header (RFC 4443 2.3).
+    // Devices vouch for TCP and UDP only, so this one is always verified; ICMPv6 has a pseudo-header (RFC
+    // 4443 2.3).
     if (finish_sum(add_sums(a_.v6 ? pseudo_header_sum(a_) : 0, sum_chain(frame))) != 0)
       return core_.count(Counter::drop_icmp_header);
     const auto quoted = parse_quoted(frame->bytes().subspan(sizeof(IcmpHeader)), a_.v6);
     if (!quoted) return core_.count(Counter::drop_icmp_header);
     // What we sent, we sent from where the error was sent to.
-    const bool ours = quoted->flow.local.address == a_.destination && deliver_error(*meaning, *quoted, icmp.rest);
+    const bool ours =
+        quoted->flow.local.address == a_.destination && deliver_error(*meaning, *quoted, icmp.rest);
     core_.count(ours ? Counter::icmp_errors : Counter::icmp_ignored);
   }
 
@@ -247,8 +252,8 @@ class Ingress {
     if (q.flow.protocol == Protocol::kUdp)
       return core_.udp->on_icmp_error(q.flow.local, q.flow.remote, meaning.error, meaning.fatal, mtu);
     // Any error but too-big ends an opening connection, as tcp_v4_err and tcp_v6_err do.
-    return core_.tcp->on_icmp_error(q.flow.local, q.flow.remote, q.sequence, meaning.error, !meaning.too_big, mtu,
-                                    core_.now);
+    return core_.tcp->on_icmp_error(q.flow.local, q.flow.remote, q.sequence, meaning.error, !meaning.too_big,
+                                    mtu, core_.now);
   }
 
   StackCore& core_;

@@ -79,7 +79,8 @@ Hop* StackCore::find_or_make_hop(InterfaceId id, const IpAddress& address) {
   return made;
 }
 
-// Peers choose how many hops there are (one for each address on link), so those that nobody holds go when there are many.
+// Peers choose how many hops there are (one for each address on link), so those that nobody holds go when
+// there are many.
 void StackCore::sweep_hops() {
   std::erase_if(hops, [](const auto& entry) { return entry.second->users == 0 && !entry.second->waiting; });
   sweep_hops_at = std::max(kSweepHops, hops.size() * 2);

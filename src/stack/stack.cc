@@ -21,8 +21,9 @@ void Stack::set_interface(InterfaceId id, const Interface& info) { core_->set_in
 const Interface& Stack::interface(InterfaceId id) const { return core_->interfaces[id].info; }
 void Stack::remove_interface(InterfaceId id) { core_->remove_interface(id); }
 void Stack::set_routes(std::vector<RouteEntry> routes) {
-  std::stable_sort(routes.begin(), routes.end(),
-                   [](const RouteEntry& a, const RouteEntry& b) { return a.prefix_length > b.prefix_length; });
+  std::stable_sort(routes.begin(), routes.end(), [](const RouteEntry& a, const RouteEntry& b) {
+    return a.prefix_length > b.prefix_length;
+  });
   core_->routes = std::move(routes);
 }
 void Stack::set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac) {
@@ -64,7 +65,9 @@ Result<TcpListener*> Stack::tcp_listen(const Endpoint& local, bool v6_only, bool
                                        const TcpSettings& settings, void* owner) {
   return core_->tcp->listen(local, v6_only, reuse_port, backlog, settings, owner);
 }
-void Stack::set_backlog(TcpListener& listener, uint32_t backlog) { core_->tcp->set_backlog(listener, backlog); }
+void Stack::set_backlog(TcpListener& listener, uint32_t backlog) {
+  core_->tcp->set_backlog(listener, backlog);
+}
 TcpSettings& Stack::settings(TcpListener& listener) { return core_->tcp->settings(listener); }
 void Stack::set_defer_accept(TcpListener& listener, Duration d) { core_->tcp->set_defer_accept(listener, d); }
 TcpConn* Stack::tcp_accept(TcpListener& listener) { return core_->tcp->accept(listener); }
@@ -72,19 +75,24 @@ uint32_t Stack::accept_queue_length(const TcpListener& listener) const {
   return core_->tcp->accept_queue_length(listener);
 }
 void Stack::tcp_close_listener(TcpListener* listener) { core_->tcp->close_listener(listener); }
-Result<size_t> Stack::tcp_send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent, Instant now) {
+Result<size_t> Stack::tcp_send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent,
+                               Instant now) {
   return core_->tcp->send(conn, data, more, urgent, now);
 }
 Result<size_t> Stack::tcp_receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,
                                   Instant now) {
   return core_->tcp->receive(conn, into, peek, peek_offset, now);
 }
-Result<size_t> Stack::tcp_discard(TcpConn& conn, size_t n, Instant now) { return core_->tcp->discard(conn, n, now); }
+Result<size_t> Stack::tcp_discard(TcpConn& conn, size_t n, Instant now) {
+  return core_->tcp->discard(conn, n, now);
+}
 Result<size_t> Stack::tcp_receive_urgent(TcpConn& conn, uint8_t* byte, bool peek) {
   return core_->tcp->receive_urgent(conn, byte, peek);
 }
 bool Stack::tcp_at_mark(const TcpConn& conn) const { return core_->tcp->at_mark(conn); }
-Result<void> Stack::tcp_shutdown(TcpConn& conn, int how, Instant now) { return core_->tcp->shutdown(conn, how, now); }
+Result<void> Stack::tcp_shutdown(TcpConn& conn, int how, Instant now) {
+  return core_->tcp->shutdown(conn, how, now);
+}
 void Stack::tcp_close(TcpConn* conn, bool abort, Instant now) { core_->tcp->close(conn, abort, now); }
 uint32_t Stack::tcp_readiness(const TcpConn& conn) const { return core_->tcp->readiness(conn); }
 uint32_t Stack::tcp_readiness(const TcpListener& listener) const { return core_->tcp->readiness(listener); }
@@ -109,8 +117,8 @@ Result<TcpSnapshot> Stack::tcp_snapshot(const TcpConn& conn, Instant now) const 
   return core_->tcp->snapshot(conn, now);
 }
 void Stack::tcp_forget(TcpConn* conn) { core_->tcp->forget(conn); }
-Result<TcpConn*> Stack::tcp_adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings,
-                                  void* owner, Instant now) {
+Result<TcpConn*> Stack::tcp_adopt(const TcpSnapshot& snapshot, const Route& route,
+                                  const TcpSettings& settings, void* owner, Instant now) {
   return core_->tcp->adopt(snapshot, route, settings, owner, now);
 }
 bool Stack::tcp_port_in_use(const IpAddress& local, uint16_t port) const {
@@ -126,8 +134,9 @@ void Stack::udp_connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remo
   core_->udp->connect(pcb, local, remote);
 }
 void Stack::udp_close(UdpPcb* pcb) { core_->udp->close(pcb); }
-Result<size_t> Stack::udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
-                               const Route& route, uint8_t tos, uint8_t ttl, Instant now) {
+Result<size_t> Stack::udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from,
+                               const Endpoint& to, const Route& route, uint8_t tos, uint8_t ttl,
+                               Instant now) {
   core_->now = now;
   return core_->udp->send(pcb, data, from, to, route, tos, ttl);
 }

@@ -12,7 +12,8 @@ constexpr uint32_t kMaxSpares = 1024;
 constexpr size_t kMaxPathMtus = 4096;  ///< a peer's ICMP errors must not fill memory
 constexpr uint32_t kMaxUdpPayload = 65507;
 
-/// As net/ipv4/udp.c and net/ipv6/udp.c compute_score(): -1 no match; a named end counts 4, the right family 1.
+/// As net/ipv4/udp.c and net/ipv6/udp.c compute_score(): -1 no match; a named end counts 4, the right
+/// family 1.
 int score(const UdpPcb& pcb, const UdpArrival& in) {
   if (pcb.local.port != in.local.port) return -1;
   int points = 0;
@@ -133,7 +134,8 @@ UdpPcb* UdpLayer::find(const UdpArrival& in) {
   }
   if (equals <= 1) return found;
   // SO_REUSEPORT: a flow stays with one socket of the group.
-  int chosen = static_cast<int>(hash_tuple(in.local, in.remote, core_.config.secret[1]) % static_cast<uint64_t>(equals));
+  int chosen = static_cast<int>(hash_tuple(in.local, in.remote, core_.config.secret[1]) %
+                                static_cast<uint64_t>(equals));
   for (UdpPcb* pcb : group)
     if (score(*pcb, in) == best && chosen-- == 0) return pcb;
   return found;
@@ -180,7 +182,8 @@ void UdpLayer::queue(UdpPcb& pcb, Packet* frame, const Packet* original, const U
   const int64_t timestamp = frame ? frame->timestamp : original->timestamp;
   d->info = {in.remote, in.local, in.interface, in.tos, in.ttl, timestamp, in.size};
   d->next = nullptr;
-  // Frames in socket queues must not starve the receive ring: beyond half the pool the bytes move to the heap.
+  // Frames in socket queues must not starve the receive ring: beyond half the pool the bytes move to the
+  // heap.
   if (frame && core_.pool.available() >= core_.pool.size() / 2) {
     d->frame = frame;
   } else {
@@ -239,7 +242,8 @@ uint32_t UdpLayer::readiness(const UdpPcb& pcb) const {
 
 int UdpLayer::take_error(UdpPcb& pcb) { return std::exchange(pcb.error, 0); }
 
-bool UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal, uint32_t mtu) {
+bool UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
+                             uint32_t mtu) {
   UdpArrival in;
   in.local = local;
   in.remote = remote;
@@ -247,7 +251,8 @@ bool UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int 
   if (!pcb) return false;
   if (mtu && (path_mtus_.size() < kMaxPathMtus || path_mtus_.contains(remote.address)))
     path_mtus_[remote.address] = {mtu, core_.now + kPathMtuAge};
-  // Without IP_RECVERR only a connected socket is told, and only of what will not pass (net/ipv4/udp.c __udp4_lib_err).
+  // Without IP_RECVERR only a connected socket is told, and only of what will not pass (net/ipv4/udp.c
+  // __udp4_lib_err).
   if (fatal && pcb->connected()) {
     pcb->error = error;
     core_.mark_ready(*pcb, kError | kReadable | kWritable);
@@ -269,8 +274,8 @@ uint32_t UdpLayer::path_mtu(const IpAddress& destination, const Route& route) {
   return std::min(mtu, it->second.mtu);
 }
 
-Result<size_t> UdpLayer::send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
-                              const Route& route, uint8_t tos, uint8_t ttl) {
+Result<size_t> UdpLayer::send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from,
+                              const Endpoint& to, const Route& route, uint8_t tos, uint8_t ttl) {
   const size_t size = total_size(data);
   const size_t headers = (to.address.is_v4() ? 20 : 40) + sizeof(UdpHeader);
   if (size > kMaxUdpPayload || size + headers > path_mtu(to.address, route)) return err(EMSGSIZE);
@@ -332,7 +337,8 @@ Packet* UdpLayer::build(std::span<const iovec> data, size_t size, const Endpoint
     store_checksum(&udp.checksum, fold_sum(pseudo));
     return frame;
   }
-  uint16_t checksum = finish_sum(add_sums(sum.sum(), pseudo + sum_bytes(frame->data() + t.length, sizeof(UdpHeader))));
+  uint16_t checksum =
+      finish_sum(add_sums(sum.sum(), pseudo + sum_bytes(frame->data() + t.length, sizeof(UdpHeader))));
   store_checksum(&udp.checksum, checksum ? checksum : 0xffff);  // RFC 768: 0 would say "none"
   return frame;
 }

@@ -1,4 +1,5 @@
-// UDP of one stack (RFC 768): demultiplexing as the kernel scores it, receive queues, sending, errors from ICMP.
+// UDP of one stack (RFC 768): demultiplexing as the kernel scores it, receive queues, sending, errors from
+// ICMP.
 #pragma once
 
 #include <memory>
@@ -18,7 +19,8 @@ struct UdpArrival {
   uint32_t size = 0;   ///< payload bytes over the whole chain
 };
 
-/// A queued datagram: its payload stays in the frame while the pool is well filled, else it moves to the heap.
+/// A queued datagram: its payload stays in the frame while the pool is well filled, else it moves to the
+/// heap.
 struct QueuedDatagram {
   Datagram info;
   Packet* frame = nullptr;
@@ -30,11 +32,11 @@ struct QueuedDatagram {
 struct UdpPcb : StackSocket {
   Endpoint local, remote;  ///< remote.port 0: unconnected
   bool v6_only = false;
-  bool blocked = false;    ///< a send found no room; flush() tells when there is some
-  int error = 0;           ///< pending, errno
+  bool blocked = false;  ///< a send found no room; flush() tells when there is some
+  int error = 0;         ///< pending, errno
   uint32_t receive_buffer = 0;
-  uint64_t queued_bytes = 0;    ///< payload
-  uint64_t charged_bytes = 0;   ///< payload and what it takes to keep it, as SO_RCVBUF counts
+  uint64_t queued_bytes = 0;   ///< payload
+  uint64_t charged_bytes = 0;  ///< payload and what it takes to keep it, as SO_RCVBUF counts
   uint64_t drops = 0;
   QueuedDatagram* head = nullptr;
   QueuedDatagram* tail = nullptr;
@@ -52,7 +54,8 @@ class UdpLayer {
   // ---- from ingress ----
   /// Takes ownership of the frame.
   void on_datagram(Packet* frame, const UdpArrival& in);
-  /// False: no socket has the flow. `fatal`: connected sockets get it. `mtu` not 0: remembered for the destination.
+  /// False: no socket has the flow. `fatal`: connected sockets get it. `mtu` not 0: remembered for the
+  /// destination.
   bool on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal, uint32_t mtu);
 
   // ---- Stack's calls, same contracts ----

@@ -31,12 +31,13 @@ std::optional<Layout> layout(std::span<const uint8_t> f) {
   if (eth->type == kEtherIpv6) {
     auto ip = parse_ipv6(rest);
     if (!ip) return {};
-    return Layout{eth->length, eth->length + ip->header_length, eth->length + ip->total_length, true, ip->protocol};
+    return Layout{eth->length, eth->length + ip->header_length, eth->length + ip->total_length, true,
+                  ip->protocol};
   }
   auto ip = parse_ipv4(rest);
   if (!ip) return {};
-  return Layout{eth->length, size_t{eth->length} + ip->header_length, size_t{eth->length} + ip->total_length, false,
-                ip->protocol};
+  return Layout{eth->length, size_t{eth->length} + ip->header_length, size_t{eth->length} + ip->total_length,
+                false, ip->protocol};
 }
 
 /// What a device with checksum offload does: the whole L4 checksum from scratch, and IPv4's.
@@ -147,7 +148,9 @@ void Sim::push(Event event) {
   events_.push(std::move(event));
 }
 
-void Sim::after(Duration d, std::function<void()> what) { push({now + d, 0, -1, {}, false, std::move(what)}); }
+void Sim::after(Duration d, std::function<void()> what) {
+  push({now + d, 0, -1, {}, false, std::move(what)});
+}
 
 void Sim::inject(int to, std::vector<uint8_t> frame) { push({now, 0, to, std::move(frame), false, {}}); }
 
@@ -259,8 +262,10 @@ void Sim::to_wire(Host& host, std::vector<uint8_t> frame) {
   if (to < 0) return;
   if (frame.size() < 60) frame.resize(60);  // as Ethernet pads
   Instant arrives = leaves + link.delay;
-  if (rng.chance(link.duplicate)) push({arrives + Duration(rng.below(1000000)), 0, to, frame, link.vouch, {}});
-  if (rng.chance(link.reorder)) arrives += Duration(rng.below(static_cast<uint64_t>(link.reorder_by.count())) + 1);
+  if (rng.chance(link.duplicate))
+    push({arrives + Duration(rng.below(1000000)), 0, to, frame, link.vouch, {}});
+  if (rng.chance(link.reorder))
+    arrives += Duration(rng.below(static_cast<uint64_t>(link.reorder_by.count())) + 1);
   // One bit behind the Ethernet header: what the checksums are sure to find.
   if (rng.chance(link.corrupt))
     frame[14 + rng.below(frame.size() - 14)] ^= static_cast<uint8_t>(1u << rng.below(8));
@@ -274,7 +279,8 @@ void Sim::too_big(Host& sender, const std::vector<uint8_t>& frame, uint32_t mtu)
   const size_t quote = std::min<size_t>(frame.size() - at->ip, at->v6 ? 1200 : 68);
   const size_t l4 = at->ip + (at->v6 ? 40 : 20);
   f.resize(l4 + 8);
-  f.insert(f.end(), frame.begin() + static_cast<long>(at->ip), frame.begin() + static_cast<long>(at->ip + quote));
+  f.insert(f.end(), frame.begin() + static_cast<long>(at->ip),
+           frame.begin() + static_cast<long>(at->ip + quote));
   auto& icmp = wire_at<IcmpHeader>(&f[l4]);
   icmp = {};
   icmp.rest = mtu;
@@ -317,7 +323,8 @@ std::vector<Duration> Sim::data_times(int host) const {
 
 std::vector<Sent> Sim::sent_by(int host) const {
   std::vector<Sent> out;
-  std::copy_if(trace.begin(), trace.end(), std::back_inserter(out), [&](const Sent& s) { return s.host == host; });
+  std::copy_if(trace.begin(), trace.end(), std::back_inserter(out),
+               [&](const Sent& s) { return s.host == host; });
   return out;
 }
 
@@ -353,7 +360,8 @@ void End::on_ready(uint32_t edges) {
 void End::write_some() {
   uint8_t buffer[65536];
   while (conn && written < to_write) {
-    const uint64_t limit = std::min<uint64_t>({to_write - written, sizeof buffer, host.sim.rng.below(write_chunk) + 1});
+    const uint64_t limit =
+        std::min<uint64_t>({to_write - written, sizeof buffer, host.sim.rng.below(write_chunk) + 1});
     for (uint64_t i = 0; i < limit; ++i) buffer[i] = stream_byte(out, written + i);
     const iovec v{buffer, limit};
     auto r = host.stack->tcp_send(*conn, {&v, 1}, false, false, host.sim.now);
@@ -422,8 +430,8 @@ Pair Pairs::connect() {
   recorders.push_back(std::make_unique<Recorder>());
   Actor* owner = recorders.back().get();
   auto r = sim[0].stack->tcp_connect({v6 ? sim[0].v6() : sim[0].v4(), next_port_++},
-                                     {v6 ? sim[1].v6() : sim[1].v4(), options.port_b}, sim[0].route_to(sim[1], v6),
-                                     options.a, owner, sim.now);
+                                     {v6 ? sim[1].v6() : sim[1].v4(), options.port_b},
+                                     sim[0].route_to(sim[1], v6), options.a, owner, sim.now);
   if (!r) return p;
   p.a = *r;
   const size_t before = accepted_.size();

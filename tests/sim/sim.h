@@ -1,6 +1,8 @@
-// A deterministic world for stacks: virtual time, hosts on a switch, links that delay, lose, reorder, duplicate and corrupt.
-// A seed reproduces a run to the last bit.
+// A deterministic world for stacks: virtual time, hosts on a switch, links that delay, lose, reorder,
+// duplicate and corrupt. A seed reproduces a run to the last bit.
 #pragma once
+
+#include <sys/socket.h>
 
 #include <functional>
 #include <map>
@@ -40,11 +42,11 @@ struct Link {
   uint64_t bits_per_second = 0;  ///< 0: no limit
   uint32_t queue_frames = 1000;  ///< behind the rate; beyond it the tail drops
   double loss = 0, duplicate = 0, corrupt = 0, reorder = 0;
-  Duration reorder_by = 3ms;     ///< at most, extra delay of a reordered frame
-  uint32_t mtu = 65535;          ///< IP packets beyond it do not pass ...
-  bool icmp = true;              ///< ... and their sender is told
-  bool cut = false;              ///< nothing passes
-  bool vouch = false;            ///< frames arrive with Packet::checksum_good, as from a NIC that verifies
+  Duration reorder_by = 3ms;  ///< at most, extra delay of a reordered frame
+  uint32_t mtu = 65535;       ///< IP packets beyond it do not pass ...
+  bool icmp = true;           ///< ... and their sender is told
+  bool cut = false;           ///< nothing passes
+  bool vouch = false;         ///< frames arrive with Packet::checksum_good, as from a NIC that verifies
 };
 
 /// A TCP segment as it left a host.
@@ -93,9 +95,9 @@ class Host {
   std::vector<uint8_t> memory;
   FramePool pool;
   std::unique_ptr<Stack> stack;
-  Link link;                       ///< of what it sends
-  Instant link_free{};             ///< when the last queued frame has left
-  std::set<FlowKey> steered;       ///< from flow_changes()
+  Link link;                  ///< of what it sends
+  Instant link_free{};        ///< when the last queued frame has left
+  std::set<FlowKey> steered;  ///< from flow_changes()
 };
 
 class Sim {
@@ -108,12 +110,15 @@ class Sim {
   void links(const std::function<void(Link&)>& change);
   /// Runs until `done` says so, or `limit` of virtual time has passed. Returns whether done.
   bool run_until(const std::function<bool()>& done, Duration limit = 600s);
-  void run_for(Duration d) { run_until([] { return false; }, d); }
+  void run_for(Duration d) {
+    run_until([] { return false; }, d);
+  }
   /// Calls `what` at a later time.
   void after(Duration d, std::function<void()> what);
   /// Puts a frame on the wire to a host as it is, at once.
   void inject(int to, std::vector<uint8_t> frame);
-  /// One pass of every host at the present time; sends what became possible. Called by tests after socket calls.
+  /// One pass of every host at the present time; sends what became possible. Called by tests after socket
+  /// calls.
   void settle();
 
   /// Times, since the trace was cleared, at which a host sent segments with payload.
@@ -157,7 +162,8 @@ class Sim {
 /// Byte `i` of the stream that a seed names.
 uint8_t stream_byte(uint64_t seed, uint64_t i);
 
-/// One end of a TCP conversation: writes a known stream in random pieces, checks what it reads against another.
+/// One end of a TCP conversation: writes a known stream in random pieces, checks what it reads against
+/// another.
 struct End : Actor {
   End(Host& host_in, uint64_t out_seed, uint64_t in_seed, uint64_t bytes)
       : host(host_in), out(out_seed), in(in_seed), to_write(bytes) {}
@@ -172,10 +178,10 @@ struct End : Actor {
   Host& host;
   TcpConn* conn = nullptr;
   uint64_t out, in;
-  uint64_t to_write;             ///< then shutdown(SHUT_WR)
+  uint64_t to_write;  ///< then shutdown(SHUT_WR)
   uint64_t written = 0, read = 0;
   size_t write_chunk = 65536, read_chunk = 65536;  ///< at most, random below
-  Duration read_pause{0};        ///< sleeps so long between reads
+  Duration read_pause{0};                          ///< sleeps so long between reads
   bool shut_after_write = true;
   bool close_when_done = true;
   bool opened = false, shut = false, end_seen = false, wrong = false, paused = false;
@@ -184,7 +190,8 @@ struct End : Actor {
 
 /// Accepts onto Ends that `make` gives.
 struct Acceptor : Actor {
-  Acceptor(Host& host_in, const Endpoint& local, uint32_t backlog = 128, TcpSettings settings = {}, bool v6_only = false);
+  Acceptor(Host& host_in, const Endpoint& local, uint32_t backlog = 128, TcpSettings settings = {},
+           bool v6_only = false);
   ~Acceptor() override;
   void on_ready(uint32_t edges) override;
   Host& host;

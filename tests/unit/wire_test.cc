@@ -28,10 +28,12 @@ static_assert(!parse_eth(kShortEth));
 constexpr auto kShortVlan = bytes_of<17>({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x81, 0x00});
 static_assert(!parse_eth(kShortVlan));
 constexpr auto kVlan = bytes_of<18>({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x81, 0x00, 0x60, 0x05, 0x08, 0x00});
-static_assert(parse_eth(kVlan)->type == kEtherIpv4 && parse_eth(kVlan)->vlan == 5 && parse_eth(kVlan)->length == 18);
+static_assert(parse_eth(kVlan)->type == kEtherIpv4 && parse_eth(kVlan)->vlan == 5 &&
+              parse_eth(kVlan)->length == 18);
 
 constexpr auto kIpv4 = bytes_of<20>({0x45, 0x02, 0x00, 0x28, 0, 0, 0x40, 0, 64, 6});
-static_assert(parse_ipv4(kIpv4)->total_length == 40 && parse_ipv4(kIpv4)->tos == 2 && !parse_ipv4(kIpv4)->fragment);
+static_assert(parse_ipv4(kIpv4)->total_length == 40 && parse_ipv4(kIpv4)->tos == 2 &&
+              !parse_ipv4(kIpv4)->fragment);
 constexpr auto kIpv4Version = bytes_of<20>({0x65, 0, 0, 40});
 static_assert(!parse_ipv4(kIpv4Version));
 constexpr auto kIpv4HeaderTooSmall = bytes_of<20>({0x44, 0, 0, 40});
@@ -46,7 +48,8 @@ constexpr auto kIpv4Offset = bytes_of<20>({0x45, 0, 0, 40, 0, 0, 0, 1});
 static_assert(parse_ipv4(kIpv4Offset)->fragment);
 
 constexpr auto kIpv6 = bytes_of<48>({0x60, 0x20, 0, 0, 0, 8, 17, 64});
-static_assert(parse_ipv6(kIpv6)->header_length == 40 && parse_ipv6(kIpv6)->tos == 2 && parse_ipv6(kIpv6)->protocol == 17);
+static_assert(parse_ipv6(kIpv6)->header_length == 40 && parse_ipv6(kIpv6)->tos == 2 &&
+              parse_ipv6(kIpv6)->protocol == 17);
 constexpr auto hop_by_hop(uint8_t next, uint8_t length) {
   auto b = bytes_of<56>({0x60, 0, 0, 0, 0, 16, kIpv6HopByHop, 64});
   b[40] = next;
@@ -57,7 +60,8 @@ constexpr auto kIpv6Options = hop_by_hop(6, 0);
 static_assert(parse_ipv6(kIpv6Options)->header_length == 48 && parse_ipv6(kIpv6Options)->protocol == 6);
 constexpr auto kIpv6OptionsBeyond = hop_by_hop(6, 3);
 static_assert(!parse_ipv6(kIpv6OptionsBeyond));
-constexpr auto kIpv6HopByHopTwice = hop_by_hop(kIpv6HopByHop, 0);  // only allowed first: left for the caller to drop
+constexpr auto kIpv6HopByHopTwice =
+    hop_by_hop(kIpv6HopByHop, 0);  // only allowed first: left for the caller to drop
 static_assert(parse_ipv6(kIpv6HopByHopTwice)->protocol == kIpv6HopByHop);
 constexpr auto kIpv6FragmentAfter = hop_by_hop(kIpv6Fragment, 0);
 static_assert(parse_ipv6(kIpv6FragmentAfter)->fragment);
@@ -82,7 +86,8 @@ constexpr auto kIpv6SegmentsLeft = [] {
 static_assert(!parse_ipv6(kIpv6SegmentsLeft));
 
 static_assert(icmpv4_meaning(3, 3)->error == ECONNREFUSED && icmpv4_meaning(3, 4)->too_big);
-static_assert(!icmpv4_meaning(3, 16) && !icmpv4_meaning(8, 0) && !icmpv6_meaning(128, 0) && !icmpv6_meaning(1, 7));
+static_assert(!icmpv4_meaning(3, 16) && !icmpv4_meaning(8, 0) && !icmpv6_meaning(128, 0) &&
+              !icmpv6_meaning(1, 7));
 static_assert(next_plateau(1500) == 1492 && next_plateau(68) == 68);
 
 constexpr Be<uint16_t> be16(uint16_t v) {

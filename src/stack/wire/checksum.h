@@ -1,4 +1,5 @@
-// The Internet checksum (RFC 1071): sums of 16-bit words as they lie in memory, so no byte is swapped on the way.
+// The Internet checksum (RFC 1071): sums of 16-bit words as they lie in memory, so no byte is swapped on the
+// way.
 #pragma once
 
 #include <bit>
@@ -9,8 +10,9 @@
 
 namespace accel {
 
-/// A partial sum is any uint64_t that is congruent to the ones-complement sum modulo 0xffff; partial sums of parts that
-/// begin at even offsets may be added (carries must not be lost: use add_sums where they may be large).
+/// A partial sum is any uint64_t that is congruent to the ones-complement sum modulo 0xffff; partial sums of
+/// parts that begin at even offsets may be added (carries must not be lost: use add_sums where they may be
+/// large).
 constexpr uint64_t add_sums(uint64_t a, uint64_t b) {
   uint64_t s = a + b;
   return s + (s < a);

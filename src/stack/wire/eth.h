@@ -14,7 +14,7 @@ struct EthHeader {
 };
 static_assert(sizeof(EthHeader) == 14 && alignof(EthHeader) == 1);
 
-struct VlanTag {  ///< behind the EtherType kEtherVlan
+struct VlanTag {         ///< behind the EtherType kEtherVlan
   Be<uint16_t> control;  ///< priority 3, DEI 1, VLAN 12
   Be<uint16_t> type;
 };
@@ -25,9 +25,9 @@ constexpr uint16_t kEtherIpv6 = 0x86dd;
 constexpr uint16_t kEtherVlan = 0x8100;
 
 struct EthInfo {
-  uint16_t type = 0;       ///< of what follows
-  uint8_t length = 0;      ///< 14 or 18
-  uint16_t vlan = 0;       ///< 0: untagged, or tagged for priority only
+  uint16_t type = 0;   ///< of what follows
+  uint8_t length = 0;  ///< 14 or 18
+  uint16_t vlan = 0;   ///< 0: untagged, or tagged for priority only
 };
 
 /// nullopt: too short.

@@ -28,11 +28,11 @@ struct IcmpMeaning {
 /// nullopt: not an error message.
 constexpr std::optional<IcmpMeaning> icmpv4_meaning(uint8_t type, uint8_t code) {
   constexpr IcmpMeaning kUnreachable[] = {
-      {ENETUNREACH, false, false}, {EHOSTUNREACH, false, false}, {ENOPROTOOPT, true, false},
-      {ECONNREFUSED, true, false}, {EMSGSIZE, true, true},       {EOPNOTSUPP, false, false},
-      {ENETUNREACH, true, false},  {EHOSTDOWN, true, false},     {ENONET, true, false},
-      {ENETUNREACH, true, false},  {EHOSTUNREACH, true, false},  {ENETUNREACH, false, false},
-      {EHOSTUNREACH, false, false}, {EHOSTUNREACH, true, false}, {EHOSTUNREACH, true, false},
+      {ENETUNREACH, false, false},  {EHOSTUNREACH, false, false}, {ENOPROTOOPT, true, false},
+      {ECONNREFUSED, true, false},  {EMSGSIZE, true, true},       {EOPNOTSUPP, false, false},
+      {ENETUNREACH, true, false},   {EHOSTDOWN, true, false},     {ENONET, true, false},
+      {ENETUNREACH, true, false},   {EHOSTUNREACH, true, false},  {ENETUNREACH, false, false},
+      {EHOSTUNREACH, false, false}, {EHOSTUNREACH, true, false},  {EHOSTUNREACH, true, false},
       {EHOSTUNREACH, true, false}};
   if (type == 3 && code < std::size(kUnreachable)) return kUnreachable[code];
   if (type == 11) return IcmpMeaning{EHOSTUNREACH, false, false};
@@ -41,9 +41,10 @@ constexpr std::optional<IcmpMeaning> icmpv4_meaning(uint8_t type, uint8_t code) 
 }
 
 constexpr std::optional<IcmpMeaning> icmpv6_meaning(uint8_t type, uint8_t code) {
-  constexpr IcmpMeaning kUnreachable[] = {
-      {ENETUNREACH, false, false},  {EACCES, true, false}, {EHOSTUNREACH, false, false}, {EHOSTUNREACH, false, false},
-      {ECONNREFUSED, true, false}, {EACCES, true, false}, {EACCES, true, false}};
+  constexpr IcmpMeaning kUnreachable[] = {{ENETUNREACH, false, false},  {EACCES, true, false},
+                                          {EHOSTUNREACH, false, false}, {EHOSTUNREACH, false, false},
+                                          {ECONNREFUSED, true, false},  {EACCES, true, false},
+                                          {EACCES, true, false}};
   if (type == 1 && code < std::size(kUnreachable)) return kUnreachable[code];
   if (type == 2) return IcmpMeaning{EMSGSIZE, true, true};
   if (type == 3) return IcmpMeaning{EHOSTUNREACH, false, false};

@@ -32,8 +32,8 @@ struct Ipv4Info {
   bool fragment = false;
 };
 
-/// Version and lengths of the header alone; whether total_length bytes are there is the caller's to check, since an ICMP
-/// error quotes less. nullopt: malformed.
+/// Version and lengths of the header alone; whether total_length bytes are there is the caller's to check,
+/// since an ICMP error quotes less. nullopt: malformed.
 constexpr std::optional<Ipv4Info> parse_ipv4(std::span<const uint8_t> b) {
   if (b.size() < 20 || b[0] >> 4 != 4) return {};
   Ipv4Info i;

@@ -25,11 +25,11 @@ struct Ipv6Info {
   uint32_t header_length = 0;  ///< extension headers included
   uint32_t total_length = 0;   ///< 40 + payload length
   uint8_t tos = 0, ttl = 0, protocol = 0;
-  bool fragment = false;       ///< then the walk ended at the fragment header
+  bool fragment = false;  ///< then the walk ended at the fragment header
 };
 
-/// Walks hop-by-hop and destination options, and routing headers that are used up (RFC 8200 section 4.4). `b` may hold
-/// more or less than the packet (an ICMP error quotes less). nullopt: malformed.
+/// Walks hop-by-hop and destination options, and routing headers that are used up (RFC 8200 section 4.4). `b`
+/// may hold more or less than the packet (an ICMP error quotes less). nullopt: malformed.
 constexpr std::optional<Ipv6Info> parse_ipv6(std::span<const uint8_t> b) {
   if (b.size() < 40 || b[0] >> 4 != 6) return {};
   Ipv6Info i;

@@ -1,0 +1,58 @@
+// One stack with listeners and UDP sockets, as the fuzzers feed it.
+#pragma once
+
+#include <vector>
+
+#include "stack/stack.h"
+
+namespace accel::fuzz {
+
+struct World {
+  static constexpr uint32_t kFrames = 256, kBuffer = 2048;
+
+  World() : memory(kFrames * kBuffer), pool(memory, kBuffer), stack({}, pool, counters) {
+    Interface i;
+    i.mac = {2, 0, 0, 0, 0, 1};
+    stack.set_interface(0, i);
+    (void)stack.tcp_listen({IpAddress::any_v6(), 80}, false, false, 8, {}, &owner);
+    (void)stack.udp_open({IpAddress::any_v6(), 53}, {}, false, &owner);
+  }
+  ~World() {
+    while (Packet* p = stack.tx_queue(0).pop_front()) FramePool::release(p);
+  }
+
+  /// A frame in as many buffers as it takes.
+  void receive(const uint8_t* data, size_t size, bool vouched) {
+    Packet* first = nullptr;
+    Packet* last = nullptr;
+    for (size_t at = 0; at < size;) {
+      Packet* p = pool.take();
+      if (!p) return FramePool::release(first);
+      const size_t n = std::min<size_t>(size - at, p->tailroom());
+      std::memcpy(p->data(), data + at, n);
+      p->length = static_cast<uint32_t>(n);
+      at += n;
+      (last ? last->more : first) = p;
+      last = p;
+    }
+    if (!first) return;
+    first->checksum_good = vouched;
+    stack.on_packets({&first, 1}, 0, now);
+  }
+  void pass(Duration later) {
+    now += later;
+    stack.on_deadlines(now);
+    stack.flush(now);
+    while (StackSocket* s = stack.take_ready()) s->edges = 0;
+    stack.flow_changes().clear();
+  }
+
+  int owner = 0;
+  Instant now = Instant{} + 1000s;
+  Counters counters;
+  std::vector<uint8_t> memory;
+  FramePool pool;
+  Stack stack;
+};
+
+}  // namespace accel::fuzz

@@ -1,0 +1,223 @@
+// Closing and resetting: RFC 9293 section 3.6 and 3.10.7, RFC 2525 section 2.17, RFC 5961.
+#include <gtest/gtest.h>
+
+#include "sim.h"
+#include "stack/wire/checksum.h"
+#include "stack/wire/tcp.h"
+
+namespace accel::sim {
+namespace {
+
+struct CloseTest : testing::Test {
+  CloseTest() { sim.tracing = true; }
+  Pair open(PairOptions options = {}) {
+    pairs = std::make_unique<Pairs>(sim, options);
+    Pair p = pairs->connect();
+    sim.run_for(1s);
+    sim.clear_trace();
+    return p;
+  }
+  bool reset_sent_by(int host) const {
+    for (const Sent& s : sim.sent_by(host))
+      if (s.flags & kRst) return true;
+    return false;
+  }
+  Stack& a() { return *sim[0].stack; }
+  Stack& b() { return *sim[1].stack; }
+  Sim sim{5};
+  std::unique_ptr<Pairs> pairs;
+};
+
+TEST_F(CloseTest, HalfClose) {
+  Pair p = open();
+  ASSERT_TRUE(write(sim[0], p.a, "question"));
+  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
+  sim.run_for(1s);
+  EXPECT_EQ(*read(sim[1], p.b), "question");
+  EXPECT_EQ(*read(sim[1], p.b), "");
+  EXPECT_TRUE(b().tcp_readiness(*p.b) & kReadClosed);
+  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kCloseWait);
+  EXPECT_EQ(a().tcp_state(*p.a), TcpState::kFinWait2);
+  EXPECT_TRUE(write(sim[0], p.a, "no").is(EPIPE));
+  ASSERT_TRUE(write(sim[1], p.b, "answer"));
+  sim.run_for(1s);
+  EXPECT_EQ(*read(sim[0], p.a), "answer");
+  ASSERT_TRUE(b().tcp_shutdown(*p.b, SHUT_WR, sim.now).ok());
+  sim.run_for(1s);
+  EXPECT_EQ(*read(sim[0], p.a), "");
+  EXPECT_TRUE(a().tcp_readiness(*p.a) & kHangUp);
+  a().tcp_close(p.a, false, sim.now);
+  b().tcp_close(p.b, false, sim.now);
+  sim.run_for(1s);
+  EXPECT_FALSE(reset_sent_by(0) || reset_sent_by(1));
+}
+
+TEST_F(CloseTest, WhatWasAcceptedArrivesAfterClose) {
+  Pair p = open();
+  auto sent = write(sim[0], p.a, std::string(500000, 'x'));
+  ASSERT_TRUE(sent);
+  a().tcp_close(p.a, false, sim.now);
+  EXPECT_EQ(a().tcp_lingering(), 1u);
+  size_t got = 0;
+  bool ended = false;
+  EXPECT_TRUE(sim.run_until(
+      [&] {
+        while (auto r = read(sim[1], p.b)) {
+          got += r->size();
+          if (r->empty()) {
+            ended = true;
+            break;
+          }
+        }
+        return ended;
+      },
+      60s));
+  EXPECT_EQ(got, *sent);
+  sim.run_for(1s);
+  EXPECT_EQ(a().tcp_lingering(), 0u);
+}
+
+TEST_F(CloseTest, UnreadDataMeansReset) {
+  Pair p = open();
+  ASSERT_TRUE(write(sim[1], p.b, "unread"));
+  sim.run_for(1s);
+  a().tcp_close(p.a, false, sim.now);
+  sim.run_for(1s);
+  EXPECT_TRUE(reset_sent_by(0));
+  EXPECT_EQ(b().tcp_take_error(*p.b), ECONNRESET);
+  EXPECT_EQ(b().tcp_take_error(*p.b), 0);
+  EXPECT_TRUE(pairs->recorder(p.b).edges & kHangUp);
+  EXPECT_TRUE(write(sim[1], p.b, "x").is(EPIPE));
+}
+
+TEST_F(CloseTest, AbortResets) {
+  Pair p = open();
+  a().tcp_close(p.a, true, sim.now);
+  sim.run_for(1s);
+  EXPECT_TRUE(read(sim[1], p.b).is(ECONNRESET));
+  EXPECT_EQ(*read(sim[1], p.b), "");  // once; then the end
+  EXPECT_FALSE(a().tcp_port_in_use(sim[0].v4(), 40000));
+}
+
+TEST_F(CloseTest, DataForAClosedReceiverIsReset) {
+  Pair p = open();
+  a().tcp_close(p.a, false, sim.now);
+  sim.run_for(1s);
+  ASSERT_TRUE(write(sim[1], p.b, "late"));
+  sim.run_for(1s);
+  EXPECT_TRUE(reset_sent_by(0));
+  // In CLOSE-WAIT the kernel says EPIPE (net/ipv4/tcp_input.c tcp_reset).
+  EXPECT_EQ(b().tcp_take_error(*p.b), EPIPE);
+}
+
+TEST_F(CloseTest, SimultaneousClose) {
+  Pair p = open();
+  a().tcp_close(p.a, false, sim.now);
+  b().tcp_close(p.b, false, sim.now);
+  sim.run_for(1s);
+  EXPECT_FALSE(reset_sent_by(0) || reset_sent_by(1));
+  EXPECT_EQ(a().tcp_lingering(), 0u);
+  EXPECT_TRUE(a().tcp_port_in_use(sim[0].v4(), 40000));  // both wait
+  sim.run_for(70s);
+  EXPECT_FALSE(a().tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_TRUE(sim[0].steered.empty() && sim[1].steered.empty());
+}
+
+TEST_F(CloseTest, ALostFinIsSentAgain) {
+  Pair p = open();
+  sim[0].link.cut = true;
+  a().tcp_close(p.a, false, sim.now);
+  sim.run_for(1s);
+  sim[0].link.cut = false;
+  sim.run_for(2s);
+  EXPECT_TRUE(pairs->recorder(p.b).edges & kReadClosed);
+}
+
+TEST_F(CloseTest, ShutdownBothAndReadSide) {
+  Pair p = open();
+  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_RD, sim.now).ok());
+  EXPECT_EQ(*read(sim[0], p.a), "");
+  EXPECT_TRUE(a().tcp_readiness(*p.a) & kReadClosed);
+  ASSERT_TRUE(
+      write(sim[1], p.b, "still"));  // the kernel takes and drops nothing: it acknowledges and may be read
+  sim.run_for(1s);
+  EXPECT_EQ(b().tcp_peek_error(*p.b), 0);
+  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_RDWR, sim.now).ok());
+  sim.run_for(1s);
+  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kCloseWait);
+}
+
+/// The next frame that host 0 sends on an established connection, to be forged from.
+std::vector<uint8_t> capture(Sim& sim, TcpConn* c) {
+  std::vector<uint8_t> frame;
+  sim.filter = [&](int host, std::span<const uint8_t> f) {
+    if (host == 0 && frame.empty()) frame.assign(f.begin(), f.end());
+    return true;
+  };
+  (void)write(sim[0], c, "z");
+  sim.settle();
+  sim.filter = nullptr;
+  sim.run_for(1s);
+  return frame;
+}
+
+void forge(Sim& sim, std::vector<uint8_t> frame, uint8_t flags, uint32_t seq, uint32_t ack) {
+  frame.resize(14 + 20 + 20);
+  frame[16] = 0;
+  frame[17] = 40;
+  frame[24] = frame[25] = 0;
+  store_checksum(&frame[24], finish_sum(sum_bytes(&frame[14], 20)));
+  auto& tcp = wire_at<TcpHeader>(&frame[34]);
+  tcp.data_offset = 5 << 4;
+  tcp.flags = flags;
+  tcp.sequence = seq;
+  tcp.acknowledgment = ack;
+  tcp.checksum = 0;
+  store_checksum(&tcp.checksum,
+                 finish_sum(sum_bytes(&frame[26], 8) + sum_of(6) + sum_of(20) + sum_bytes(&frame[34], 20)));
+  sim.inject(1, frame);
+  sim.run_for(100ms);
+}
+
+TEST_F(CloseTest, ABlindResetIsChallenged) {
+  Pair p = open();
+  auto frame = capture(sim, p.a);
+  (void)read(sim[1], p.b);
+  const uint32_t next = p.b->rcv_nxt;
+  forge(sim, frame, kRst, next + 1000, 0);  // in the window, not exact: RFC 5961 section 3.2
+  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
+  EXPECT_EQ(sim[1].counter(Counter::tcp_challenge_acks), 1u);
+  EXPECT_EQ(sim[1].counter(Counter::drop_tcp_bad_reset), 1u);
+  forge(sim, frame, kRst, next + 100'000'000, 0);  // beyond it
+  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
+  forge(sim, frame, kSyn, next + 1000, 0);  // section 4.2
+  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
+  forge(sim, frame, kAck, next, p.b->snd_nxt + 5000);  // ACK of what was never sent
+  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
+  forge(sim, frame, kRst, next, 0);
+  EXPECT_EQ(b().tcp_take_error(*p.b), ECONNRESET);
+}
+
+TEST_F(CloseTest, SegmentsForNobodyAreResetAsRfc9293Says) {
+  Pair p = open();
+  auto frame = capture(sim, p.a);
+  a().tcp_close(p.a, true, sim.now);
+  sim.run_for(1s);
+  sim[0].link.cut = true;
+  b().tcp_close(p.b, true, sim.now);
+  pairs.reset();
+  sim.clear_trace();
+  forge(sim, frame, kAck, 5000, 7777);
+  forge(sim, frame, kSyn, 5000, 0);
+  forge(sim, frame, kRst, 5000, 0);
+  auto sent = sim.sent_by(1);
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].flags, kRst);  // SEQ=SEG.ACK
+  EXPECT_EQ(sent[0].seq, 7777u);
+  EXPECT_EQ(sent[1].flags, kRst | kAck);  // SEQ=0, ACK=SEG.SEQ+SEG.LEN
+  EXPECT_EQ(sent[1].seq, 0u);
+  EXPECT_EQ(sent[1].ack, 5001u);
+}
+
+}  // namespace
+}  // namespace accel::sim

@@ -1,0 +1,249 @@
+// Opening: RFC 9293 section 3.5, RFC 6298 section 5 for the SYN, the listener's backlog.
+#include <gtest/gtest.h>
+
+#include "sim.h"
+
+namespace accel::sim {
+namespace {
+
+using Seconds = std::vector<int64_t>;
+
+Result<TcpConn*> dial(Sim& sim, Recorder& owner, uint16_t port = 4000, TcpSettings settings = {}) {
+  return sim[0].stack->tcp_connect({sim[0].v4(), port}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), settings,
+                                   static_cast<Actor*>(&owner), sim.now);
+}
+
+TEST(Handshake, ThreeSegments) {
+  for (bool v6 : {false, true}) {
+    Sim sim;
+    sim.tracing = true;
+    Pairs pairs(sim, {.v6 = v6});
+    Pair p = pairs.connect();
+    ASSERT_TRUE(p.a && p.b);
+    ASSERT_GE(sim.trace.size(), 3u);
+    EXPECT_EQ(sim.trace[0].flags & (kSyn | kAck), kSyn);
+    EXPECT_EQ(sim.trace[1].flags & (kSyn | kAck), kSyn | kAck);
+    EXPECT_EQ(sim.trace[1].ack, sim.trace[0].seq + 1);
+    EXPECT_EQ(sim.trace[2].flags & (kSyn | kAck), kAck);
+    EXPECT_EQ(sim[0].stack->tcp_state(*p.a), TcpState::kEstablished);
+    EXPECT_EQ(sim[1].stack->tcp_state(*p.b), TcpState::kEstablished);
+    EXPECT_TRUE(pairs.recorder(p.a).edges & kWritable);
+    EXPECT_EQ(sim[0].stack->tcp_remote(*p.a), sim[1].stack->tcp_local(*p.b));
+    const TcpInfo info = sim[0].stack->tcp_info(*p.a, sim.now);
+    EXPECT_TRUE(info.timestamps && info.sack);
+    EXPECT_NEAR(info.rtt_us, 10000, 1000);
+    ASSERT_TRUE(write(sim[0], p.a, "hello"));
+    sim.run_for(100ms);
+    EXPECT_EQ(*read(sim[1], p.b), "hello");
+    EXPECT_TRUE(sim[0].stack->tcp_all_acked(*p.a));
+    EXPECT_EQ(sim[0].steered.size(), 1u);
+    EXPECT_EQ(sim[1].steered.size(), 1u);
+  }
+}
+
+TEST(Handshake, RefusedWhereNobodyListens) {
+  Sim sim;
+  Recorder owner;
+  auto c = dial(sim, owner);
+  ASSERT_TRUE(c);
+  ASSERT_TRUE(sim.run_until([&] { return (owner.edges & kError) != 0; }, 10s));
+  EXPECT_TRUE(owner.edges & kHangUp);
+  EXPECT_EQ(sim[0].stack->tcp_take_error(**c), ECONNREFUSED);
+  EXPECT_EQ(sim[1].counter(Counter::tcp_resets_sent), 1u);
+  sim[0].stack->tcp_close(*c, false, sim.now);
+  sim.settle();
+  EXPECT_FALSE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 4000));
+}
+
+TEST(Handshake, SynIsSentAgainAndGivesUp) {
+  Sim sim;
+  sim.tracing = true;
+  sim.links([](Link& l) { l.cut = true; });
+  Recorder owner;
+  sim.clear_trace();
+  auto c = dial(sim, owner);
+  ASSERT_TRUE(c);
+  ASSERT_TRUE(sim.run_until([&] { return (owner.edges & kError) != 0; }, 1000s));
+  EXPECT_EQ(sim[0].stack->tcp_take_error(**c), ETIMEDOUT);
+  EXPECT_NEAR((sim.now - sim.trace_start) / 1ms, 127000, 200);
+  Seconds times;
+  for (const Sent& s : sim.trace) times.push_back((s.at - sim.trace_start + 500ms) / 1s);
+  EXPECT_EQ(times, (Seconds{0, 1, 3, 7, 15, 31, 63}));
+  sim[0].stack->tcp_close(*c, false, sim.now);
+}
+
+TEST(Handshake, ALostSynAckIsSentAgain) {
+  Sim sim;
+  int dropped = 0;
+  sim.filter = [&](int host, std::span<const uint8_t>) { return host != 1 || ++dropped > 1; };
+  Pairs pairs(sim);
+  Pair p = pairs.connect();
+  EXPECT_TRUE(p.a && p.b);
+}
+
+TEST(Handshake, ALostLastAckIsMadeUpByData) {
+  Sim sim;
+  int from_client = 0;
+  sim.filter = [&](int host, std::span<const uint8_t>) { return host != 0 || ++from_client != 2; };
+  Acceptor acceptor(sim[1], {sim[1].v4(), 80});
+  End server(sim[1], 1, 2, 0);
+  acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
+  End client(sim[0], 2, 1, 1000);
+  auto c = sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
+                                     static_cast<Actor*>(&client), sim.now);
+  client.attach(*c);
+  EXPECT_TRUE(sim.run_until([&] { return client.finished() && server.finished(); }, 60s));
+  EXPECT_EQ(server.read, 1000u);
+}
+
+TEST(Handshake, SimultaneousOpen) {
+  Sim sim;
+  Recorder a, b;
+  auto ca = sim[0].stack->tcp_connect({sim[0].v4(), 100}, {sim[1].v4(), 200}, sim[0].route_to(sim[1]), {},
+                                      static_cast<Actor*>(&a), sim.now);
+  auto cb = sim[1].stack->tcp_connect({sim[1].v4(), 200}, {sim[0].v4(), 100}, sim[1].route_to(sim[0]), {},
+                                      static_cast<Actor*>(&b), sim.now);
+  ASSERT_TRUE(ca && cb);
+  ASSERT_TRUE(sim.run_until(
+      [&] {
+        return sim[0].stack->tcp_state(**ca) == TcpState::kEstablished &&
+               sim[1].stack->tcp_state(**cb) == TcpState::kEstablished;
+      },
+      30s));
+  ASSERT_TRUE(write(sim[0], *ca, "x"));
+  ASSERT_TRUE(write(sim[1], *cb, "y"));
+  sim.run_for(1s);
+  EXPECT_EQ(*read(sim[0], *ca), "y");
+  EXPECT_EQ(*read(sim[1], *cb), "x");
+  sim[0].stack->tcp_close(*ca, true, sim.now);
+  sim[1].stack->tcp_close(*cb, true, sim.now);
+}
+
+TEST(Handshake, ATupleIsTakenOnce) {
+  Sim sim;
+  Recorder owner;
+  auto c = dial(sim, owner);
+  ASSERT_TRUE(c);
+  EXPECT_TRUE(dial(sim, owner).is(EADDRINUSE));
+  EXPECT_TRUE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 4000));
+  sim[0].stack->tcp_close(*c, true, sim.now);
+}
+
+TEST(Handshake, BacklogHoldsBackAndCatchesUp) {
+  Sim sim;
+  Recorder listener_owner, owner;
+  auto listener =
+      sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 3, {}, static_cast<Actor*>(&listener_owner));
+  ASSERT_TRUE(listener);
+  std::vector<TcpConn*> dialled;
+  for (uint16_t i = 0; i < 10; ++i) dialled.push_back(*dial(sim, owner, static_cast<uint16_t>(5000 + i)));
+  sim.run_for(500ms);
+  const uint32_t waiting = sim[1].stack->accept_queue_length(**listener);
+  EXPECT_GE(waiting, 3u);
+  EXPECT_LE(waiting, 4u);  // the kernel takes one more than it was told
+  EXPECT_TRUE(listener_owner.edges & kReadable);
+  std::vector<TcpConn*> accepted;
+  EXPECT_TRUE(sim.run_until(
+      [&] {
+        while (TcpConn* c = sim[1].stack->tcp_accept(**listener)) accepted.push_back(c);
+        return accepted.size() == 10;
+      },
+      100s));
+  EXPECT_GT(sim[1].counter(Counter::drop_tcp_backlog), 0u);
+  for (TcpConn* c : dialled) sim[0].stack->tcp_close(c, true, sim.now);
+  for (TcpConn* c : accepted) sim[1].stack->tcp_close(c, true, sim.now);
+  sim[1].stack->tcp_close_listener(*listener);
+}
+
+TEST(Handshake, ClosingAListenerResetsWhatNobodyAccepted) {
+  Sim sim;
+  Recorder listener_owner, owner;
+  auto listener =
+      sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 3, {}, static_cast<Actor*>(&listener_owner));
+  TcpConn* c = *dial(sim, owner);
+  sim.run_for(1s);
+  ASSERT_EQ(sim[0].stack->tcp_state(*c), TcpState::kEstablished);
+  sim[1].stack->tcp_close_listener(*listener);
+  sim.run_for(1s);
+  EXPECT_EQ(sim[0].stack->tcp_take_error(*c), ECONNRESET);
+  sim[0].stack->tcp_close(c, false, sim.now);
+}
+
+TEST(Handshake, TheLimitOfConnectionsHolds) {
+  HostOptions options;
+  options.config.max_connections = 5;
+  Sim sim(1, 2, options);
+  Recorder listener_owner, owner;
+  auto listener = sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 100, {},
+                                           static_cast<Actor*>(&listener_owner));
+  std::vector<TcpConn*> made;
+  for (uint16_t i = 0; i < 5; ++i) made.push_back(*dial(sim, owner, static_cast<uint16_t>(5000 + i)));
+  auto sixth = dial(sim, owner, 6000);
+  EXPECT_TRUE(sixth.is(ENOBUFS) || sixth.is(ENOMEM));
+  sim.run_for(1s);
+  for (TcpConn* c : made) sim[0].stack->tcp_close(c, true, sim.now);
+  sim[1].stack->tcp_close_listener(*listener);
+}
+
+TEST(Handshake, ListenersByWildcardAndFamily) {
+  Sim sim;
+  Recorder any, four;
+  auto dual =
+      sim[1].stack->tcp_listen({IpAddress::any_v6(), 80}, false, false, 8, {}, static_cast<Actor*>(&any));
+  auto specific =
+      sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 8, {}, static_cast<Actor*>(&four));
+  ASSERT_TRUE(dual && specific);
+  EXPECT_TRUE(sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 8, {}, nullptr).is(EADDRINUSE));
+  Recorder owner;
+  TcpConn* a = *dial(sim, owner);
+  TcpConn* b =
+      *sim[0].stack->tcp_connect({sim[0].v6(), 4000}, {sim[1].v6(), 80}, sim[0].route_to(sim[1], true), {},
+                                 static_cast<Actor*>(&owner), sim.now);
+  sim.run_for(1s);
+  EXPECT_EQ(sim[1].stack->accept_queue_length(**specific), 1u);
+  EXPECT_EQ(sim[1].stack->accept_queue_length(**dual), 1u);
+  sim[0].stack->tcp_close(a, true, sim.now);
+  sim[0].stack->tcp_close(b, true, sim.now);
+  sim[1].stack->tcp_close_listener(*dual);
+  sim[1].stack->tcp_close_listener(*specific);
+}
+
+TEST(Handshake, ReusePortSpreads) {
+  Sim sim;
+  Recorder l1, l2, owner;
+  auto one = sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, true, 100, {}, static_cast<Actor*>(&l1));
+  auto two = sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, true, 100, {}, static_cast<Actor*>(&l2));
+  ASSERT_TRUE(one && two);
+  std::vector<TcpConn*> made;
+  for (uint16_t i = 0; i < 64; ++i) made.push_back(*dial(sim, owner, static_cast<uint16_t>(5000 + i)));
+  sim.run_for(1s);
+  const uint32_t n1 = sim[1].stack->accept_queue_length(**one), n2 = sim[1].stack->accept_queue_length(**two);
+  EXPECT_EQ(n1 + n2, 64u);
+  EXPECT_GT(n1, 10u);
+  EXPECT_GT(n2, 10u);
+  for (TcpConn* c : made) sim[0].stack->tcp_close(c, true, sim.now);
+  sim[1].stack->tcp_close_listener(*one);
+  sim[1].stack->tcp_close_listener(*two);
+}
+
+TEST(Handshake, WaitsForAnUnknownNeighbour) {
+  HostOptions options;
+  options.knows_neighbours = false;
+  Sim sim(1, 2, options);
+  Acceptor acceptor(sim[1], {sim[1].v4(), 80});
+  End server(sim[1], 1, 2, 10), client(sim[0], 2, 1, 10);
+  acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
+  client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                           {}, static_cast<Actor*>(&client), sim.now));
+  sim.run_for(100ms);
+  auto asked = sim[0].stack->take_unresolved();
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked[0].address, sim[1].v4());
+  EXPECT_TRUE(sim[0].stack->take_unresolved().empty());  // once a second at most
+  sim[0].stack->set_neighbour(0, sim[1].v4(), sim[1].mac());
+  EXPECT_TRUE(sim.run_until([&] { return client.finished() && server.finished(); }, 10s));
+  EXPECT_TRUE(sim[1].stack->take_unresolved().empty());  // it learnt from the SYN
+}
+
+}  // namespace
+}  // namespace accel::sim

@@ -1,0 +1,195 @@
+// Loss recovery, path MTU and throughput: what a lossy path must not cost.
+#include <gtest/gtest.h>
+
+#include "sim.h"
+#include "stack/wire/tcp.h"
+
+namespace accel::sim {
+namespace {
+
+struct Outcome {
+  Duration took{0};
+  uint64_t timeouts = 0, recoveries = 0, retransmits = 0;
+  bool good = false;
+};
+
+Outcome transfer(Sim& sim, uint64_t bytes, TcpSettings settings = {}, Duration limit = 600s) {
+  End client(sim[0], 1, 2, bytes), server(sim[1], 2, 1, 0);
+  Acceptor acceptor(sim[1], {sim[1].v4(), 80});
+  acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
+  const Instant start = sim.now;
+  client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                           settings, static_cast<Actor*>(&client), sim.now));
+  Outcome r;
+  r.good = sim.run_until([&] { return client.finished() && server.finished(); }, limit) && !server.wrong &&
+           server.read == bytes && !client.error;
+  r.took = sim.now - start;
+  r.timeouts = sim[0].counter(Counter::tcp_timeouts);
+  r.recoveries = sim[0].counter(Counter::tcp_fast_recoveries);
+  r.retransmits = sim[0].counter(Counter::tcp_retransmits);
+  return r;
+}
+
+/// Drops the data segments of host 0 whose number (from 1) is given, first transmissions only.
+void drop_segments(Sim& sim, std::set<int> numbers) {
+  auto seen = std::make_shared<std::set<uint32_t>>();
+  sim.filter = [numbers, seen](int host, std::span<const uint8_t> f) {
+    if (host != 0 || f.size() < 54) return true;
+    const auto& tcp = wire_at<TcpHeader>(&f[34]);
+    if (f.size() <= 34u + (tcp.data_offset >> 4) * 4u) return true;
+    if (!seen->insert(tcp.sequence).second) return true;
+    return !numbers.contains(static_cast<int>(seen->size()));
+  };
+}
+
+TEST(Loss, OneLostSegmentCostsNoTimeout) {
+  Sim sim;
+  drop_segments(sim, {20});
+  Outcome r = transfer(sim, 300000);
+  EXPECT_TRUE(r.good);
+  EXPECT_EQ(r.timeouts, 0u);
+  EXPECT_EQ(r.recoveries, 1u);
+  EXPECT_EQ(r.retransmits, 1u);
+}
+
+TEST(Loss, ManyLostSegmentsOfAWindowCostNoTimeout) {
+  Sim sim;
+  drop_segments(sim, {40, 42, 44, 46, 50, 51, 52, 53, 60});
+  Outcome r = transfer(sim, 500000);
+  EXPECT_TRUE(r.good);
+  EXPECT_EQ(r.timeouts, 0u);
+  EXPECT_LE(r.retransmits, 12u);
+}
+
+TEST(Loss, ALostTailIsProbedFor) {
+  Sim sim;
+  sim.filter = nullptr;
+  drop_segments(sim, {35});  // the last of 35 segments: nobody acknowledges behind it
+  Outcome r = transfer(sim, 34 * 1448 + 100);
+  EXPECT_TRUE(r.good);
+  EXPECT_EQ(r.timeouts, 0u);  // RFC 8985 section 7
+}
+
+TEST(Loss, NewRenoRecoversToo) {
+  Sim sim;
+  drop_segments(sim, {20, 30});
+  TcpSettings s;
+  s.newreno = true;
+  Outcome r = transfer(sim, 300000, s);
+  EXPECT_TRUE(r.good);
+  EXPECT_EQ(r.timeouts, 0u);
+}
+
+TEST(Loss, ReorderingAloneCausesNoTimeoutAndFewRetransmissions) {
+  Sim sim(11);
+  sim.links([](Link& l) {
+    l.reorder = 0.05;
+    l.reorder_by = 2ms;
+  });
+  Outcome r = transfer(sim, 3'000'000);
+  EXPECT_TRUE(r.good);
+  EXPECT_EQ(r.timeouts, 0u);
+  EXPECT_LT(r.retransmits, 100u);  // of 2072
+}
+
+TEST(Loss, OnePercentKeepsTheThroughput) {
+  Sim sim(3);
+  sim[0].link.loss = 0.01;
+  sim.links([](Link& l) { l.bits_per_second = 100'000'000; });
+  const uint64_t bytes = 10'000'000;
+  Outcome r = transfer(sim, bytes);
+  EXPECT_TRUE(r.good);
+  const double rate = static_cast<double>(bytes) * 8 / std::chrono::duration<double>(r.took).count();
+  EXPECT_GT(rate, 8e6);  // Mathis: 1.22 MSS / (RTT sqrt(p)) = 14 Mb/s for Reno; CUBIC has no less
+  EXPECT_LE(r.timeouts, 6u);
+}
+
+TEST(Loss, ACleanPathIsFilled) {
+  Sim sim(3);
+  sim.links([](Link& l) {
+    l.bits_per_second = 100'000'000;
+    l.queue_frames = 200;
+  });
+  const uint64_t bytes = 50'000'000;
+  Outcome r = transfer(sim, bytes);
+  EXPECT_TRUE(r.good);
+  const double rate = static_cast<double>(bytes) * 8 / std::chrono::duration<double>(r.took).count();
+  EXPECT_GT(rate, 80e6);
+}
+
+TEST(Loss, ALongFatPathIsFilled) {
+  HostOptions options;
+  options.frames = 16384;
+  options.config.receive_buffer = options.config.send_buffer = 8 << 20;
+  Sim sim(3, 2, options);
+  sim.links([](Link& l) {
+    l.bits_per_second = 1'000'000'000;
+    l.delay = 10ms;
+    l.queue_frames = 3000;
+  });
+  const uint64_t bytes = 200'000'000;
+  Outcome r = transfer(sim, bytes);
+  EXPECT_TRUE(r.good);
+  const double rate = static_cast<double>(bytes) * 8 / std::chrono::duration<double>(r.took).count();
+  EXPECT_GT(rate, 600e6);
+}
+
+TEST(PathMtu, IcmpTellsTheWay) {
+  for (bool v6 : {false, true}) {
+    Sim sim;
+    sim.links([](Link& l) { l.mtu = 1300; });
+    Pairs pairs(sim, {.v6 = v6});
+    Pair p = pairs.connect();
+    ASSERT_TRUE(p.b);
+    auto sent = write(sim[0], p.a, std::string(100000, 'x'));
+    size_t got = 0;
+    EXPECT_TRUE(sim.run_until(
+        [&] {
+          if (auto r = read(sim[1], p.b)) got += r->size();
+          return got == *sent;
+        },
+        20s));
+    const TcpInfo info = sim[0].stack->tcp_info(*p.a, sim.now);
+    EXPECT_EQ(info.pmtu, 1300u);
+    EXPECT_LE(info.snd_mss, 1300u - 40);
+    EXPECT_GT(sim[0].counter(Counter::icmp_errors), 0u);
+    EXPECT_EQ(sim[0].counter(Counter::tcp_timeouts), 0u);
+  }
+}
+
+TEST(PathMtu, ABlackHoleIsFoundByProbing) {  // RFC 4821
+  Sim sim;
+  sim.links([](Link& l) {
+    l.mtu = 1300;
+    l.icmp = false;
+  });
+  Outcome r = transfer(sim, 100000, {}, 120s);
+  EXPECT_TRUE(r.good);
+}
+
+TEST(PathMtu, JumboFramesInChains) {
+  HostOptions options;
+  options.mtu = 9000;
+  Sim sim(1, 2, options);
+  sim.tracing = true;
+  Outcome r = transfer(sim, 1'000'000);
+  EXPECT_TRUE(r.good);
+  uint32_t largest = 0;
+  for (const Sent& s : sim.trace) largest = std::max(largest, s.payload);
+  EXPECT_EQ(largest, 9000u - 40 - 12);
+}
+
+TEST(PathMtu, DevicesThatSegmentAndSum) {
+  HostOptions options;
+  options.tx_checksum = options.tso = true;
+  Sim sim(1, 2, options);
+  sim.tracing = true;
+  drop_segments(sim, {50, 51, 90});
+  Outcome r = transfer(sim, 1'000'000);
+  EXPECT_TRUE(r.good);
+  EXPECT_EQ(r.timeouts, 0u);
+  for (const Sent& s : sim.trace) EXPECT_LE(s.payload, 1448u);
+}
+
+}  // namespace
+}  // namespace accel::sim

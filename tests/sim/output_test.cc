@@ -1,0 +1,176 @@
+// When segments leave: Nagle, TCP_NODELAY, TCP_CORK, MSG_MORE, the low-water marks.
+#include <gtest/gtest.h>
+
+#include "sim.h"
+
+namespace accel::sim {
+namespace {
+
+struct OutputTest : testing::Test {
+  OutputTest() { sim.tracing = true; }
+  Pair open(PairOptions options = {}) {
+    pairs = std::make_unique<Pairs>(sim, options);
+    Pair p = pairs->connect();
+    sim.run_for(1s);
+    sim.clear_trace();
+    return p;
+  }
+  std::vector<uint32_t> payloads() const {
+    std::vector<uint32_t> out;
+    for (const Sent& s : sim.sent_by(0))
+      if (s.payload) out.push_back(s.payload);
+    return out;
+  }
+  using Sizes = std::vector<uint32_t>;
+  Sim sim{3};
+  std::unique_ptr<Pairs> pairs;
+};
+
+TEST_F(OutputTest, NagleGathersWhileUnacknowledged) {
+  Pair p = open();
+  for (const char* text : {"a", "b", "c"}) {
+    ASSERT_TRUE(write(sim[0], p.a, text));
+    sim.settle();
+  }
+  sim.run_for(1s);
+  EXPECT_EQ(payloads(), (Sizes{1, 2}));
+}
+
+TEST_F(OutputTest, NodelaySendsAtOnce) {
+  PairOptions options;
+  options.a.nodelay = true;
+  Pair p = open(options);
+  for (const char* text : {"a", "b", "c"}) {
+    ASSERT_TRUE(write(sim[0], p.a, text));
+    sim.settle();
+  }
+  EXPECT_EQ(payloads(), (Sizes{1, 1, 1}));
+}
+
+TEST_F(OutputTest, NodelayTurnedOnPushesOut) {
+  Pair p = open();
+  ASSERT_TRUE(write(sim[0], p.a, "a"));
+  sim.settle();
+  ASSERT_TRUE(write(sim[0], p.a, "b"));
+  sim.settle();
+  EXPECT_EQ(payloads(), (Sizes{1}));
+  sim[0].stack->settings(*p.a).nodelay = true;
+  sim[0].stack->tcp_settings_changed(*p.a, sim.now);
+  sim.settle();
+  EXPECT_EQ(payloads(), (Sizes{1, 1}));
+}
+
+TEST_F(OutputTest, CorkHoldsPartialSegments) {
+  PairOptions options;
+  options.a.cork = true;
+  Pair p = open(options);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 100, 'x')));
+  sim.run_for(50ms);
+  EXPECT_EQ(payloads(), (Sizes{1448}));
+  sim[0].stack->settings(*p.a).cork = false;
+  sim[0].stack->tcp_settings_changed(*p.a, sim.now);
+  sim.settle();
+  EXPECT_EQ(payloads(), (Sizes{1448, 100}));
+}
+
+TEST_F(OutputTest, CorkLetsGoAfter200ms) {
+  PairOptions options;
+  options.a.cork = true;
+  Pair p = open(options);
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  sim.run_for(150ms);
+  EXPECT_EQ(payloads(), Sizes{});
+  sim.run_for(100ms);
+  EXPECT_EQ(payloads(), (Sizes{1}));
+}
+
+TEST_F(OutputTest, MoreHoldsUntilTheNextSend) {
+  PairOptions options;
+  options.a.nodelay = true;
+  Pair p = open(options);
+  ASSERT_TRUE(write(sim[0], p.a, "head", true));
+  sim.settle();
+  EXPECT_EQ(payloads(), Sizes{});
+  ASSERT_TRUE(write(sim[0], p.a, "body"));
+  sim.settle();
+  EXPECT_EQ(payloads(), (Sizes{8}));
+}
+
+TEST_F(OutputTest, SendBufferBoundsAndWritableReturns) {
+  PairOptions options;
+  options.a.send_buffer = 50000;
+  options.b.receive_buffer = 20000;
+  Pair p = open(options);
+  const std::string text(30000, 'x');
+  size_t accepted = 0;
+  for (;;) {
+    auto r = write(sim[0], p.a, text);
+    if (!r) {
+      EXPECT_TRUE(r.is(EAGAIN));
+      break;
+    }
+    accepted += *r;
+    sim.settle();
+    ASSERT_LT(accepted, 1000000u);
+  }
+  sim.run_for(1s);
+  while (auto r = write(sim[0], p.a, text)) accepted += *r;
+  EXPECT_LE(accepted, 50000u + 40000u);
+  EXPECT_FALSE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
+  pairs->recorder(p.a).edges = 0;
+  EXPECT_TRUE(sim.run_until(
+      [&] {
+        (void)read(sim[1], p.b);
+        return (pairs->recorder(p.a).edges & kWritable) != 0;
+      },
+      10s));
+  EXPECT_TRUE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
+}
+
+TEST_F(OutputTest, ReceiveLowWaterMarkHoldsReadiness) {
+  PairOptions options;
+  options.b.receive_low_water = 10;
+  Pair p = open(options);
+  ASSERT_TRUE(write(sim[0], p.a, "12345"));
+  sim.run_for(500ms);
+  EXPECT_FALSE(sim[1].stack->tcp_readiness(*p.b) & kReadable);
+  ASSERT_TRUE(write(sim[0], p.a, "67890"));
+  sim.run_for(500ms);
+  EXPECT_TRUE(sim[1].stack->tcp_readiness(*p.b) & kReadable);
+}
+
+TEST_F(OutputTest, PeekLeavesAndDiscardTakes) {
+  Pair p = open();
+  ASSERT_TRUE(write(sim[0], p.a, "abcdef"));
+  sim.run_for(500ms);
+  char b[4];
+  const iovec v{b, 4};
+  EXPECT_EQ(*sim[1].stack->tcp_receive(*p.b, {&v, 1}, true, 0, sim.now), 4u);
+  EXPECT_EQ(std::string(b, 4), "abcd");
+  EXPECT_EQ(*sim[1].stack->tcp_receive(*p.b, {&v, 1}, true, 3, sim.now), 3u);
+  EXPECT_EQ(std::string(b, 3), "def");
+  EXPECT_EQ(*sim[1].stack->tcp_discard(*p.b, 2, sim.now), 2u);
+  EXPECT_EQ(sim[1].stack->tcp_readable_bytes(*p.b), 4u);
+  EXPECT_EQ(*read(sim[1], p.b), "cdef");
+  EXPECT_TRUE(read(sim[1], p.b).is(EAGAIN));
+}
+
+TEST_F(OutputTest, UrgentByteIsOutOfLine) {
+  Pair p = open();
+  const char text[] = "ab!";
+  const iovec v{const_cast<char*>(text), 3};
+  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&v, 1}, false, true, sim.now));
+  sim.settle();
+  ASSERT_TRUE(write(sim[0], p.a, "cd"));
+  sim.run_for(1s);
+  EXPECT_TRUE(pairs->recorder(p.b).edges & kUrgent);
+  EXPECT_EQ(*read(sim[1], p.b), "ab");  // stops at the mark
+  EXPECT_TRUE(sim[1].stack->tcp_at_mark(*p.b));
+  uint8_t byte = 0;
+  EXPECT_EQ(*sim[1].stack->tcp_receive_urgent(*p.b, &byte, false), 1u);
+  EXPECT_EQ(byte, '!');
+  EXPECT_EQ(*read(sim[1], p.b), "cd");
+}
+
+}  // namespace
+}  // namespace accel::sim

@@ -1,0 +1,229 @@
+// Retransmission, probes, delayed ACKs, keepalive, user timeout, TIME-WAIT: times to the millisecond, in
+// virtual time.
+#include <gtest/gtest.h>
+
+#include "sim.h"
+
+namespace accel::sim {
+namespace {
+
+using Millis = std::vector<int64_t>;
+
+Millis rounded(const std::vector<Duration>& times, Duration to = 10ms) {
+  Millis out;
+  for (Duration t : times) out.push_back((t + to / 2) / to * (to / 1ms));
+  return out;
+}
+
+struct TimersTest : testing::Test {
+  TimersTest() { sim.tracing = true; }
+  Pair open(PairOptions options = {}) {
+    pairs = std::make_unique<Pairs>(sim, options);
+    Pair p = pairs->connect();
+    sim.run_for(1s);
+    sim.clear_trace();
+    return p;
+  }
+  void cut() {
+    sim.links([](Link& l) { l.cut = true; });
+  }
+  int error_of(TcpConn* c) { return sim[0].stack->tcp_take_error(*c); }
+  Sim sim{7};
+  std::unique_ptr<Pairs> pairs;
+};
+
+TEST_F(TimersTest, RetransmissionDoubles) {
+  Pair p = open();
+  cut();
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  sim.run_for(4s);
+  EXPECT_EQ(rounded(sim.data_times(0)), (Millis{0, 200, 600, 1400, 3000}));
+  EXPECT_EQ(sim[0].counter(Counter::tcp_timeouts), 4u);
+}
+
+TEST_F(TimersTest, RetransmissionGivesUp) {
+  Pair p = open();
+  cut();
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 3600s));
+  EXPECT_EQ(error_of(p.a), ETIMEDOUT);
+  EXPECT_NEAR((sim.now - sim.trace_start) / 1s, 924, 15);  // tcp_retries2 = 15 with an RTO of 200 ms
+  EXPECT_TRUE(sim[0].stack->tcp_readiness(*p.a) & kHangUp);
+  EXPECT_TRUE(write(sim[0], p.a, "y").is(EPIPE));
+}
+
+TEST_F(TimersTest, ALostSegmentIsRepairedOnceTheLinkIsBack) {
+  Pair p = open();
+  cut();
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  sim.run_for(500ms);
+  sim.links([](Link& l) { l.cut = false; });
+  sim.run_for(500ms);
+  EXPECT_EQ(*read(sim[1], p.b), "x");
+  EXPECT_TRUE(sim[0].stack->tcp_all_acked(*p.a));
+}
+
+TEST_F(TimersTest, DelayedAck) {
+  Pair p = open();
+  for (int i = 0; i < 40; ++i) {  // past the quick ACKs of a beginning connection
+    ASSERT_TRUE(write(sim[0], p.a, "q"));
+    sim.run_for(300ms);
+    ASSERT_TRUE(read(sim[1], p.b));
+    ASSERT_TRUE(write(sim[1], p.b, "r"));
+    sim.run_for(300ms);
+    ASSERT_TRUE(read(sim[0], p.a));
+  }
+  sim.clear_trace();
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  sim.run_for(1s);
+  auto acks = sim.sent_by(1);
+  ASSERT_EQ(acks.size(), 1u);
+  EXPECT_NEAR((acks[0].at - sim.trace_start) / 1ms, 45, 1);  // 5 ms of way and 40 ms
+}
+
+TEST_F(TimersTest, EverySecondFullSegmentIsAcknowledgedAtOnce) {
+  Pair p = open();
+  const std::string text(2 * 1448, 'x');
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(write(sim[0], p.a, text));
+    sim.run_for(200ms);
+    ASSERT_TRUE(read(sim[1], p.b));
+  }
+  sim.clear_trace();
+  ASSERT_TRUE(write(sim[0], p.a, text));
+  sim.run_for(1s);
+  auto acks = sim.sent_by(1);
+  ASSERT_EQ(acks.size(), 1u);
+  EXPECT_EQ((acks[0].at - sim.trace_start) / 1ms, 5);
+}
+
+TEST_F(TimersTest, ZeroWindowIsProbedAndReopens) {
+  PairOptions options;
+  options.b.receive_buffer = 20000;
+  Pair p = open(options);
+  const std::string text(200000, 'x');
+  auto sent = write(sim[0], p.a, text);
+  ASSERT_TRUE(sent);
+  sim.run_for(1s);
+  const size_t held = sim[1].stack->tcp_readable_bytes(*p.b);
+  EXPECT_GT(held, 5000u);
+  EXPECT_LE(held, 40000u);
+  sim.run_for(60s);
+  EXPECT_GE(sim[0].counter(Counter::tcp_zero_window_probes), 5u);
+  EXPECT_EQ(sim[0].stack->tcp_peek_error(*p.a), 0);
+  EXPECT_EQ(sim[1].stack->tcp_readable_bytes(*p.b), held);
+  size_t got = 0;
+  EXPECT_TRUE(sim.run_until(
+      [&] {
+        if (auto r = read(sim[1], p.b)) got += r->size();
+        return got == *sent;
+      },
+      10s));
+}
+
+TEST_F(TimersTest, ALostWindowUpdateIsFoundByTheProbe) {
+  PairOptions options;
+  options.b.receive_buffer = 20000;
+  Pair p = open(options);
+  auto sent = write(sim[0], p.a, std::string(200000, 'x'));
+  sim.run_for(2s);
+  sim[1].link.cut = true;
+  size_t got = 0;
+  while (auto r = read(sim[1], p.b)) got += r->size();
+  sim.settle();
+  sim[1].link.cut = false;
+  EXPECT_TRUE(sim.run_until(
+      [&] {
+        if (auto r = read(sim[1], p.b)) got += r->size();
+        return got == *sent;
+      },
+      30s));
+}
+
+TEST_F(TimersTest, KeepaliveFindsADeadPeer) {
+  PairOptions options;
+  options.a.keepalive = true;
+  options.a.keep_idle = 10s;
+  options.a.keep_interval = 2s;
+  options.a.keep_count = 3;
+  Pair p = open(options);
+  sim.run_for(100s);  // answered
+  EXPECT_GE(sim[0].counter(Counter::tcp_keepalives), 8u);
+  EXPECT_EQ(sim[0].stack->tcp_peek_error(*p.a), 0);
+  const uint64_t before = sim[0].counter(Counter::tcp_keepalives);
+  cut();
+  ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 60s));
+  EXPECT_EQ(error_of(p.a), ETIMEDOUT);
+  EXPECT_EQ(sim[0].counter(Counter::tcp_keepalives) - before, 3u);
+}
+
+TEST_F(TimersTest, KeepaliveMayBeTurnedOnLater) {
+  Pair p = open();
+  TcpSettings& s = sim[0].stack->settings(*p.a);
+  s.keepalive = true;
+  s.keep_idle = 5s;
+  s.keep_interval = 1s;
+  s.keep_count = 2;
+  sim[0].stack->tcp_settings_changed(*p.a, sim.now);
+  cut();
+  ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 60s));
+  EXPECT_NEAR((sim.now - sim.trace_start) / 100ms, 60, 12);
+}
+
+TEST_F(TimersTest, UserTimeout) {
+  PairOptions options;
+  options.a.user_timeout = 5s;
+  Pair p = open(options);
+  cut();
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 60s));
+  EXPECT_EQ(error_of(p.a), ETIMEDOUT);
+  EXPECT_GE(sim.now - sim.trace_start, 4900ms);
+  EXPECT_LE(sim.now - sim.trace_start, 6600ms);
+}
+
+TEST_F(TimersTest, TimeWaitLastsAMinute) {
+  Pair p = open();
+  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim.run_for(100ms);
+  EXPECT_TRUE(pairs->recorder(p.b).edges & kReadClosed);
+  sim[1].stack->tcp_close(p.b, false, sim.now);
+  sim.run_for(1s);
+  EXPECT_EQ(sim[1].stack->next_deadline(), kNever);
+  EXPECT_TRUE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  sim.run_for(58s);
+  EXPECT_TRUE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  sim.run_for(3s);
+  EXPECT_FALSE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_TRUE(sim[0].steered.empty());
+}
+
+TEST_F(TimersTest, TimeWaitGivesWayToANewSyn) {
+  Pair p = open();
+  sim[1].stack->tcp_close(p.b, false, sim.now);  // the server closes first: TIME-WAIT is there
+  sim.run_for(100ms);
+  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim.run_for(2s);
+  Recorder owner;
+  auto again = sim[0].stack->tcp_connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
+                                         static_cast<Actor*>(&owner), sim.now);
+  ASSERT_TRUE(again);
+  sim.run_for(500ms);
+  EXPECT_EQ(sim[0].stack->tcp_state(**again), TcpState::kEstablished);
+  ASSERT_TRUE(write(sim[0], *again, "anew"));
+  sim.run_for(500ms);
+  EXPECT_TRUE(sim[0].stack->tcp_all_acked(**again));
+  sim[0].stack->tcp_close(*again, true, sim.now);
+}
+
+TEST_F(TimersTest, AnOrphanInFinWait2Ends) {
+  Pair p = open();
+  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim.run_for(10s);  // the peer never closes
+  EXPECT_TRUE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  sim.run_for(120s);
+  EXPECT_FALSE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+}
+
+}  // namespace
+}  // namespace accel::sim
