@@ -82,6 +82,15 @@ std::vector<std::vector<uint8_t>> cut(const std::vector<uint8_t>& f, size_t head
 
 }  // namespace
 
+bool sums_hold(std::span<const uint8_t> f) {
+  auto at = layout(f);
+  if (!at || at->end > f.size() || at->end < at->l4) return false;
+  if (!at->v6 && finish_sum(sum_bytes(&f[at->ip], at->l4 - at->ip)) != 0) return false;
+  uint64_t sum = at->v6 ? sum_bytes(&f[at->ip + 8], 32) : sum_bytes(&f[at->ip + 12], 8);
+  sum += sum_of(at->protocol) + sum_of(static_cast<uint16_t>(at->end - at->l4));
+  return finish_sum(add_sums(sum, sum_bytes(f.data() + at->l4, at->end - at->l4))) == 0;
+}
+
 // ---- hosts ----
 
 Host::Host(Sim& sim_in, int number_in, const HostOptions& options_in)
@@ -335,8 +344,8 @@ uint8_t stream_byte(uint64_t seed, uint64_t i) {
   return static_cast<uint8_t>((w ^ w >> 29) >> (i % 8 * 8));
 }
 
-End::~End() {
-  if (conn) host.stack->tcp_close(conn, true, host.sim.now);
+void End::abandon() {
+  if (conn) host.stack->tcp_close(std::exchange(conn, nullptr), true, host.sim.now);
 }
 
 void End::attach(TcpConn* c) {
@@ -452,6 +461,7 @@ Result<std::string> read(Host& host, TcpConn* conn, size_t at_most) {
   const iovec v{text.data(), text.size()};
   auto r = host.stack->tcp_receive(*conn, {&v, 1}, false, 0, host.sim.now);
   if (!r) return r.error();
+  host.sim.settle();  // the window may have opened
   text.resize(*r);
   return text;
 }

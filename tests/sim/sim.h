@@ -159,6 +159,9 @@ class Sim {
   uint64_t order_ = 0;
 };
 
+/// Whether a frame's IPv4 and transport checksums are right, by luck or not.
+bool sums_hold(std::span<const uint8_t> frame);
+
 /// Byte `i` of the stream that a seed names.
 uint8_t stream_byte(uint64_t seed, uint64_t i);
 
@@ -167,7 +170,9 @@ uint8_t stream_byte(uint64_t seed, uint64_t i);
 struct End : Actor {
   End(Host& host_in, uint64_t out_seed, uint64_t in_seed, uint64_t bytes)
       : host(host_in), out(out_seed), in(in_seed), to_write(bytes) {}
-  ~End() override;
+  ~End() override { abandon(); }
+  /// Resets what is open.
+  void abandon();
   void on_ready(uint32_t edges) override;
   void attach(TcpConn* c);
   void write_some();

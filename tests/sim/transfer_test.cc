@@ -134,8 +134,8 @@ TEST(Transfer, AnAbruptEndLeavesNothing) {
     w.sim.run_until([&] { return w.client->finished() && w.server->finished(); }, 2000s);
     EXPECT_FALSE(w.client->wrong);
     EXPECT_FALSE(w.server->wrong);
-    w.client.reset();
-    w.server.reset();
+    w.client->abandon();
+    w.server->abandon();
     w.sim.run_for(2000s);
     w.expect_nothing_left();
     if (HasFailure()) break;

@@ -113,6 +113,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint8_t sack_count = 0;
   bool dsack_due = false;
   SackBlock dsack;
+  uint32_t fin_early_seq = 0;
   uint32_t urgent_seq = 0;  ///< of the urgent byte
   uint8_t urgent_byte = 0;
 
@@ -124,6 +125,7 @@ struct TcpConn : StackSocket, TcpEntry {
   bool fin_sent : 1 = false;
   bool fin_acked : 1 = false;
   bool fin_received : 1 = false;
+  bool fin_early : 1 = false;  ///< a FIN at fin_early_seq waits for the data before it
   bool read_shut : 1 = false;  ///< SHUT_RD, or the end of the connection
   bool held : 1 = false;       ///< the application (or the accept queue) has it; else it is an orphan
   bool active : 1 = false;     ///< opened by connect()

@@ -153,13 +153,17 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
     if (!(s.flags & kFin) && seq_lt(s.seq, c.rcv_nxt)) owe_ack(t, c, true, now);  // a keepalive or window probe
     FramePool::release(frame);
   }
-  // Eighth, FIN: only in order; one that came early comes again.
+  // Eighth, FIN; one that came before its data is kept in mind, as that data is.
   if (s.flags & kFin) {
-    if (fin_seq == c.rcv_nxt && !c.fin_received)
-      take_fin(t, c, now);
-    else
-      owe_ack(t, c, true, now);
+    if (seq_gt(fin_seq, c.rcv_nxt) && seq_le(fin_seq, c.rcv_edge) && !c.fin_received) {
+      c.fin_early = true;
+      c.fin_early_seq = fin_seq;
+    }
+    if (fin_seq != c.rcv_nxt || c.fin_received) owe_ack(t, c, true, now);
   }
+  const bool in_order = (s.flags & kFin) && fin_seq == c.rcv_nxt;
+  const bool caught_up = c.fin_early && c.fin_early_seq == c.rcv_nxt;
+  if ((in_order || caught_up) && !c.fin_received) take_fin(t, c, now);
 }
 
 /// The rest of RFC 9293 section 3.10.7.4.

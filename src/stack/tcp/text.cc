@@ -208,7 +208,7 @@ static Packet* to_heap(Packet* p) {
   return copy;
 }
 
-static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t length, Packet* chain) {
+static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t length, bool fin, Packet* chain) {
   t.count(Counter::tcp_out_of_order);
   bool full = c.out_of_order_memory > 2 * receive_buffer(t, c) + (64u << 10) ||
               t.core.buffered >= t.core.config.max_buffered;
@@ -227,6 +227,7 @@ static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t 
       if (n > 0) {  // no memory: what comes behind would make a hole inside the block
         FramePool::release(more);
         length = at - seq;
+        fin = false;
         break;
       }
     } else {
@@ -236,7 +237,7 @@ static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t 
     at += n;
     chain = more;
   }
-  if (length > 0 && c.sack_ok) note_sack(c, {seq, seq + length});
+  if (length > 0 && c.sack_ok) note_sack(c, {seq, seq + length + (fin ? 1 : 0)});
 }
 
 /// What follows rcv_nxt without a gap moves over.
@@ -285,7 +286,8 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame
   }
   Packet* payload = keep_payload(frame, offset, length);
   if (seq != c.rcv_nxt) {
-    take_out_of_order(t, c, seq, length, payload);
+    const bool fin = (s.flags & kFin) && seq + length == s.seq + s.payload_length;
+    take_out_of_order(t, c, seq, length, fin, payload);
     c.quick_acks = kQuickAcks;
     owe_ack(t, c, true, now);  // RFC 5681 section 4.2
     return;
