@@ -1,31 +1,36 @@
-// How long a thread polls before it sleeps. Pure.
+// Whether a thread polls before it sleeps. Pure.
 #pragma once
 
 #include <algorithm>
-
-#include "base/instant.h"
+#include <cstdint>
 
 namespace accel {
 
-/// Follows how long this thread's waits last, an exponential average over the last few. Polling is worth its
-/// CPU time only while what is waited for usually comes within it.
+/// Follows how often this thread's polling is answered. What polling waits for may come late, or may never
+/// come while it polls: on a machine whose CPUs are all busy, whoever should answer waits for this very CPU.
+/// Only trying tells, so a thread that has stopped polling tries again now and then.
 class SpinPolicy {
  public:
-  /// How long the next wait may poll; `longest` is the operator's setting.
-  Duration limit(Duration longest) const {
-    // Waits that ended asleep are longer by the wake-up itself (at both ends of a ping-pong), hence the
-    // factor.
-    return average_ <= 2 * longest ? longest : Duration{0};
+  /// Asked once at the beginning of a wait.
+  bool should_spin() {
+    if (hits_ >= kWorthwhile) return true;
+    if (++skipped_ < try_after_) return false;
+    skipped_ = 0;
+    return true;
   }
-  void record(Duration waited, Duration longest) {
-    // One long idle time says little: cap it, so that a few quick answers bring polling back.
-    const Duration sample = std::clamp(waited, Duration{0}, 5 * longest);
-    average_ += (sample - average_) / kWeight;
+  /// What came of a wait that polled: was it answered before its time was up?
+  void record(bool hit) {
+    hits_ += ((hit ? kAlways : 0) - hits_) / kWeight;
+    if (hits_ >= kWorthwhile) return;
+    try_after_ = hit ? kTryAfter : std::min(2 * try_after_, kTryAfterAtMost);
   }
 
  private:
-  static constexpr int kWeight = 8;
-  Duration average_{0};
+  static constexpr int32_t kAlways = 1 << 12, kWorthwhile = kAlways / 2, kWeight = 8;
+  static constexpr uint32_t kTryAfter = 8, kTryAfterAtMost = 256;
+  int32_t hits_ = kAlways;
+  uint32_t try_after_ = kTryAfter;
+  uint32_t skipped_ = 0;
 };
 
 }  // namespace accel

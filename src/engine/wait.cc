@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/real.h"
@@ -122,13 +123,18 @@ class Waiting {
   int sleep_on_poll(WaitRequest& request, const timespec* timeout);
   void gather(const WaitRequest& request);
   void look_at_kernel(WaitRequest& request, Instant now);
-  void count(Woke woke, Instant began, Instant now, bool slept);
+  bool may_spin() {
+    if (!std::exchange(decided_, true)) spun_ = me_->spin.should_spin();
+    return spun_;
+  }
+  void count(Woke woke, Instant began, bool slept);
 
   Engine::Impl& w_;
   Sleeper* me_ = nullptr;
   Sleeper nested_;
   ThreadState outer_;
   bool kernel_ready_ = false;
+  bool decided_ = false, spun_ = false;  ///< whether to poll; the first look has to come first
   Instant next_look_{};
   std::vector<pollfd> fds_;
 };
@@ -145,7 +151,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
   const Instant began = pass.now();
   next_look_ = began + kKernelLook;
   for (pollfd& p : request.kernel_fds) p.revents = 0;
-  const Instant spin_until = request.may_spin ? began + me_->spin.limit(w_.longest_spin) : began;
+  const Instant spin_until = request.may_spin ? began + w_.longest_spin : began;
   bool slept = false;
   for (;;) {
     w_.work(w_.pass_now);
@@ -159,7 +165,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       woke = Woke::kSignal;
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
-    } else if (now < spin_until && !slept) {
+    } else if (now < spin_until && !slept && may_spin()) {
       w_.unlock_out();
       pause_cpu();
       look_at_kernel(request, now);
@@ -174,17 +180,15 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       if (sleep(request, now)) continue;
       woke = Woke::kSignal;
     }
-    count(woke, began, w_.pass_now, slept);
+    count(woke, began, slept);
     return woke;
   }
 }
 
-void Waiting::count(Woke woke, Instant began, Instant now, bool slept) {
-  // Polling the ports does nothing for what the kernel brings.
-  if (woke == Woke::kKernel) me_->spin.record(Duration::max(), w_.longest_spin);
-  if (woke != Woke::kReady) return;
-  me_->spin.record(now - began, w_.longest_spin);
-  if (!slept && now > began) w_.counters.add(Counter::spin_hits);
+void Waiting::count(Woke woke, Instant began, bool slept) {
+  const bool hit = woke == Woke::kReady && !slept;
+  if (hit && w_.pass_now > began) w_.counters.add(Counter::spin_hits);
+  if (spun_) me_->spin.record(hit);
 }
 
 /// The stack's deadlines need one sleeper only.

@@ -271,16 +271,26 @@ TEST(Wait, DataWakes) {
   }
 }
 
-TEST(Wait, SpinPolicyFollowsArrivals) {
-  const Duration longest = 50us;
+int spins_in(SpinPolicy& policy, int waits, bool hit) {
+  int spins = 0;
+  for (int i = 0; i < waits; ++i)
+    if (policy.should_spin()) {
+      ++spins;
+      policy.record(hit);
+    }
+  return spins;
+}
+
+TEST(Wait, SpinPolicyFollowsItsHits) {
   SpinPolicy policy;
-  EXPECT_EQ(policy.limit(longest), longest);
-  for (int i = 0; i < 100; ++i) policy.record(1ms, longest);
-  EXPECT_EQ(policy.limit(longest), Duration{0});
-  for (int i = 0; i < 20; ++i) policy.record(5us, longest);
-  EXPECT_EQ(policy.limit(longest), longest);
-  policy.record(10s, longest);  // one pause does not end it
-  EXPECT_EQ(policy.limit(longest), longest);
+  EXPECT_EQ(spins_in(policy, 100, true), 100);
+  policy.record(false);  // one pause does not end it
+  EXPECT_TRUE(policy.should_spin());
+  spins_in(policy, 100, false);
+  EXPECT_LT(spins_in(policy, 10000, false), 50);
+  // Answers that come quickly again are found out, and then it polls always.
+  spins_in(policy, 1000, true);
+  EXPECT_EQ(spins_in(policy, 100, true), 100);
 }
 
 }  // namespace
