@@ -35,6 +35,12 @@ inline bool on() { return taking_part.load(std::memory_order_relaxed); }
 /// should meet the dynamic linker's lock.
 void before_first_socket();
 
+/// The process that this thread has called vfork() in, until somebody asks whether its child is still about.
+extern thread_local pid_t vforked_from;
+/// The child of a vfork(): it runs on its parent's memory until it execs, so nothing may be remembered of
+/// what it does.
+bool in_vfork_child();
+
 inline bool internet(int domain, int type) {
   const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
   return (domain == AF_INET || domain == AF_INET6) && (kind == SOCK_STREAM || kind == SOCK_DGRAM);

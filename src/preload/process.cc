@@ -30,16 +30,34 @@ ACCEL_EXPORT(void, quick_exit, (int status)) {
 
 // ---- beginnings ----
 
-ACCEL_EXPORT(pid_t, fork, ()) { return on() ? posix::fork() : real.fork(); }
+ACCEL_EXPORT(pid_t, fork, ()) {
+  vforked_from = 0;
+  return on() ? posix::fork() : real.fork();
+}
 ACCEL_ALIAS(__fork, fork)
 
 ACCEL_EXPORT(pid_t, _Fork, ()) {
+  vforked_from = 0;
   if (!posix::active()) return real._Fork();
   posix::prepare_fork();
   const pid_t child = real._Fork();
   posix::after_fork(child);
   return child;
 }
+
+namespace accel::preload {
+
+thread_local pid_t vforked_from [[gnu::tls_model("initial-exec")]] = 0;
+
+bool in_vfork_child() {
+  if (vforked_from == 0) [[likely]]
+    return false;
+  if (getpid() != vforked_from) return true;
+  vforked_from = 0;  // back in the parent, whose child is on its way
+  return false;
+}
+
+}  // namespace accel::preload
 
 /// Where vfork goes: to libc's, which needs the caller's own frame, or to fork() when the child would disturb
 /// our state, since it runs on the parent's memory.
@@ -49,6 +67,7 @@ extern "C" pid_t (*accel_vfork_target())() {
   auto f = libc.load(std::memory_order_relaxed);
   if (f == nullptr)
     libc.store(f = reinterpret_cast<pid_t (*)()>(find_real("vfork")), std::memory_order_relaxed);
+  vforked_from = getpid();
   return f;
 }
 
@@ -118,6 +137,7 @@ ACCEL_EXPORT(int, clone,
              (int (*function)(void*), void* stack, int flags, void* argument, pid_t* parent, void* tls,
               pid_t* child_id)) {
   auto libc = reinterpret_cast<CloneFunction>(find_real("clone"));
+  vforked_from = 0;
   if (!posix::active() || (flags & CLONE_THREAD) != 0)
     return libc(function, stack, flags, argument, parent, tls, child_id);
   if ((flags & CLONE_VM) != 0) {  // as posix_spawn makes them: the child execs
@@ -134,6 +154,7 @@ ACCEL_ALIAS(__clone, clone)
 
 // As glibc's misc/daemon.c, with our fork and our exit.
 ACCEL_EXPORT(int, daemon, (int keep_directory, int keep_streams)) {
+  vforked_from = 0;
   if (!posix::active()) return real.daemon(keep_directory, keep_streams);
   switch (accel_call_fork()) {
     case -1:

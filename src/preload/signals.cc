@@ -9,6 +9,10 @@ using namespace accel::preload;  // NOLINT
 
 ACCEL_EXPORT(int, sigaction, (int number, const struct sigaction* action, struct sigaction* old)) {
   if (!on()) return real.sigaction(number, action, old);
+  if (in_vfork_child()) {  // a shell's child, putting back what its parent has changed: the kernel's affair
+    if (old != nullptr && !posix::sigaction(number, nullptr, old)) return real.sigaction(number, action, old);
+    return action != nullptr ? real.sigaction(number, action, nullptr) : 0;
+  }
   return to_libc(posix::sigaction(number, action, old));
 }
 ACCEL_ALIAS(__sigaction, sigaction)

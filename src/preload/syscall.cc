@@ -43,6 +43,7 @@ struct Arguments {
 /// A process made by number, with a copy of our memory.
 template <class F>
 long forking(F call) {
+  vforked_from = 0;
   if (!posix::active()) return call();
   posix::prepare_fork();
   const long child = call();

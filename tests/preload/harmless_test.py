@@ -28,6 +28,8 @@ def same(title, command, preload=library, **options):
 same("true", ["/bin/true"])
 same("a shell with children", ["bash", "-c", "for i in 1 2 3; do echo $i | cat; done; (exit 3); echo $?; trap 'echo t' USR1; kill -USR1 $$"])
 same("dash, which uses vfork", ["dash", "-c", "for i in 1 2 3; do /bin/echo $i | cat; done; exit 5"])
+same("dash's traps, which its vforked children reset",
+     ["dash", "-c", "trap 'echo t' USR1; /bin/echo a; kill -USR1 $$; /bin/echo b; kill -USR1 $$; echo c"])
 same("python", [sys.executable, "-c", "import socket, subprocess, select; s = socket.socket(); "
                 "print(subprocess.run(['echo', 'x'], capture_output=True).stdout, s.getsockname())"])
 same("idle: no thread, nothing open", [idle])

@@ -21,7 +21,7 @@ namespace {
 class Processes : public testing::Test {
  protected:
   void SetUp() override {
-    stub_log();  // what an earlier run left
+    stub_log();              // what an earlier run left
     unsetenv("LD_PRELOAD");  // the programs started here are not looked at
     ours = socket(AF_INET, SOCK_STREAM, 0);
     stub_log();
@@ -94,6 +94,27 @@ TEST_F(Processes, Vfork) {
     EXPECT_EQ(getenv("ACCEL_STUB_FORK") != nullptr ? 1 : 2, on_stack);
     EXPECT_EQ(7, status_of(child));
   }
+}
+
+void never(int) {}
+
+/// The child's changes of actions are its own, though it shares the memory in which the library keeps the
+/// program's.
+TEST_F(Processes, VforkChildSetsSignals) {
+  close(ours);  // else it is a fork
+  ASSERT_NE(SIG_ERR, signal(SIGUSR1, never));
+  stub_log();
+  const pid_t child = vfork();
+  if (child == 0) {
+    signal(SIGUSR1, SIG_IGN);
+    execl("/bin/sh", "sh", "-c", "kill -USR1 $$; exit 6", nullptr);
+    _exit(99);
+  }
+  EXPECT_EQ(6, status_of(child));
+  stub_log();
+  EXPECT_EQ(never, signal(SIGUSR1, SIG_DFL));
+  EXPECT_EQ(Names{"sigaction"}, stub_log());
+  ours = socket(AF_INET, SOCK_STREAM, 0);
 }
 
 TEST_F(Processes, Spawn) {
