@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include <array>
+
 #include "preload/preload.h"
 
 using namespace accel;           // NOLINT
@@ -53,8 +55,8 @@ long forking(F call) {
 
 bool copies_memory(unsigned long flags) { return (flags & (CLONE_VM | CLONE_THREAD)) == 0; }
 
-/// The calls on descriptors of ours. False: not one of them.
-bool on_descriptor(long number, const Arguments& a, long* result) {
+/// The calls on one descriptor. False: not one of them.
+bool on_one(long number, const Arguments& a, long* result) {
   const int fd = a.fd();
   switch (number) {
 #define ONE(name, ...)                              \
@@ -215,14 +217,49 @@ bool on_process(long number, const Arguments& a, long* result) {
   }
 }
 
+bool on_descriptor(long number, const Arguments& a, long* result) {
+  return on_one(number, a, result) || on_descriptors(number, a, result) || on_timeout(number, a, result);
+}
+
+/// Which numbers those functions know: asked first, so that another call costs one look.
+constexpr size_t kNumbers = 512;
+struct Numbers {
+  std::array<bool, kNumbers> process{}, descriptor{};
+};
+constexpr Numbers kOurs = [] {
+  Numbers n{};
+  for (long number : {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_clone, SYS_clone3,
+                      SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup})
+    n.process[static_cast<size_t>(number)] = true;
+  for (long number :
+       {SYS_bind,         SYS_connect,     SYS_listen,      SYS_accept,     SYS_accept4,   SYS_shutdown,
+        SYS_getsockname,  SYS_getpeername, SYS_getsockopt,  SYS_setsockopt, SYS_ioctl,     SYS_fcntl,
+        SYS_read,         SYS_write,       SYS_readv,       SYS_writev,     SYS_preadv2,   SYS_pwritev2,
+        SYS_recvfrom,     SYS_recvmsg,     SYS_recvmmsg,    SYS_sendto,     SYS_sendfile,  SYS_close,
+        SYS_dup,          SYS_splice,      SYS_close_range, SYS_dup3,       SYS_epoll_ctl, SYS_epoll_pwait,
+        SYS_epoll_pwait2, SYS_ppoll,       SYS_pselect6})
+    n.descriptor[static_cast<size_t>(number)] = true;
+#ifdef SYS_dup2  // and the others that newer machines do without
+  for (long number : {SYS_epoll_create, SYS_fork}) n.process[static_cast<size_t>(number)] = true;
+  for (long number : {SYS_dup2, SYS_poll, SYS_select, SYS_epoll_wait})
+    n.descriptor[static_cast<size_t>(number)] = true;
+#endif
+  return n;
+}();
+
+[[gnu::noinline]] long serve(bool (*ours)(long, const Arguments&, long*), long number, const Arguments& a) {
+  long result = 0;
+  if (ours(number, a, &result)) return result;
+  return real.syscall(number, a.values[0], a.values[1], a.values[2], a.values[3], a.values[4], a.values[5]);
+}
+
 }  // namespace
 
 ACCEL_EXPORT(long, syscall, (long number, long a0, long a1, long a2, long a3, long a4, long a5)) {
-  const Arguments a{{a0, a1, a2, a3, a4, a5}};
-  long result = 0;
-  if (on_process(number, a, &result)) return result;
-  if (posix::active() && (on_descriptor(number, a, &result) || on_descriptors(number, a, &result) ||
-                          on_timeout(number, a, &result)))
-    return result;
+  const auto n = static_cast<unsigned long>(number);
+  if (n < kNumbers && kOurs.process[n]) [[unlikely]]
+    return serve(&on_process, number, {{a0, a1, a2, a3, a4, a5}});
+  if (n < kNumbers && kOurs.descriptor[n] && posix::active()) [[unlikely]]
+    return serve(&on_descriptor, number, {{a0, a1, a2, a3, a4, a5}});
   return real.syscall(number, a0, a1, a2, a3, a4, a5);
 }
