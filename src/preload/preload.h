@@ -36,7 +36,7 @@ inline bool on() { return taking_part.load(std::memory_order_relaxed); }
 void before_first_socket();
 
 /// The process that this thread has called vfork() in, until somebody asks whether its child is still about.
-extern thread_local pid_t vforked_from;
+extern constinit thread_local pid_t vforked_from;
 /// The child of a vfork(): it runs on its parent's memory until it execs, so nothing may be remembered of
 /// what it does.
 bool in_vfork_child();

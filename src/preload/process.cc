@@ -47,7 +47,7 @@ ACCEL_EXPORT(pid_t, _Fork, ()) {
 
 namespace accel::preload {
 
-thread_local pid_t vforked_from [[gnu::tls_model("initial-exec")]] = 0;
+constinit thread_local pid_t vforked_from [[gnu::tls_model("initial-exec")]] = 0;
 
 bool in_vfork_child() {
   if (vforked_from == 0) [[likely]]
