@@ -11,12 +11,16 @@ namespace accel {
 /// Only trying tells, so a thread that has stopped polling tries again now and then.
 class SpinPolicy {
  public:
-  /// Asked once at the beginning of a wait.
-  bool should_spin() {
-    if (hits_ >= kWorthwhile) return true;
-    if (++skipped_ < try_after_) return false;
+  /// Asked once at the beginning of a wait: how long it may poll, in units of the longest time that the operator
+  /// allows.
+  ///
+  /// A trial gets twice that time: where both ends of a ping-pong have stopped polling, each waits for the
+  /// other's wake-up, and the usual time would never show either that polling pays.
+  int share() {
+    if (hits_ >= kWorthwhile) return 1;
+    if (++skipped_ < try_after_) return 0;
     skipped_ = 0;
-    return true;
+    return 2;
   }
   /// What came of a wait that polled: was it answered before its time was up?
   void record(bool hit) {

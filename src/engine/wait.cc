@@ -123,9 +123,10 @@ class Waiting {
   int sleep_on_poll(WaitRequest& request, const timespec* timeout);
   void gather(const WaitRequest& request);
   void look_at_kernel(WaitRequest& request, Instant now);
-  bool may_spin() {
-    if (!std::exchange(decided_, true)) spun_ = me_->spin.should_spin();
-    return spun_;
+  bool may_spin(const WaitRequest& request, Instant began, Instant now) {
+    if (request.may_spin && !std::exchange(decided_, true)) spin_until_ = began + me_->spin.share() * w_.longest_spin;
+    spun_ |= now < spin_until_;
+    return now < spin_until_;
   }
   void count(Woke woke, Instant began, bool slept);
 
@@ -135,6 +136,7 @@ class Waiting {
   ThreadState outer_;
   bool kernel_ready_ = false;
   bool decided_ = false, spun_ = false;  ///< whether to poll; the first look has to come first
+  Instant spin_until_{};
   Instant next_look_{};
   std::vector<pollfd> fds_;
 };
@@ -151,7 +153,6 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
   const Instant began = pass.now();
   next_look_ = began + kKernelLook;
   for (pollfd& p : request.kernel_fds) p.revents = 0;
-  const Instant spin_until = request.may_spin ? began + w_.longest_spin : began;
   bool slept = false;
   for (;;) {
     w_.work(w_.pass_now);
@@ -165,7 +166,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       woke = Woke::kSignal;
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
-    } else if (now < spin_until && !slept && may_spin()) {
+    } else if (!slept && may_spin(request, began, now)) {
       w_.unlock_out();
       pause_cpu();
       look_at_kernel(request, now);

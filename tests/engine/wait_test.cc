@@ -274,7 +274,7 @@ TEST(Wait, DataWakes) {
 int spins_in(SpinPolicy& policy, int waits, bool hit) {
   int spins = 0;
   for (int i = 0; i < waits; ++i)
-    if (policy.should_spin()) {
+    if (policy.share() > 0) {
       ++spins;
       policy.record(hit);
     }
@@ -285,7 +285,7 @@ TEST(Wait, SpinPolicyFollowsItsHits) {
   SpinPolicy policy;
   EXPECT_EQ(spins_in(policy, 100, true), 100);
   policy.record(false);  // one pause does not end it
-  EXPECT_TRUE(policy.should_spin());
+  EXPECT_EQ(policy.share(), 1);
   spins_in(policy, 100, false);
   EXPECT_LT(spins_in(policy, 10000, false), 50);
   // Answers that come quickly again are found out, and then it polls always.
