@@ -6,11 +6,13 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace accel {
 namespace {
@@ -62,12 +64,32 @@ void read_environment(const ConfigSource& source, Config& config, std::vector<st
     config.disabled = *off != '\0' && std::strcmp(off, "0") != 0;
 }
 
+/// How many letters must be changed, added or taken away (Levenshtein).
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t changed = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
+    }
+  }
+  return row[b.size()];
+}
+
+/// Misspelt ones only: the prefix may be another program's too.
 void report_unknown_variables(const ConfigSource& source, std::vector<std::string>& problems) {
+  std::vector<std::string_view> known{"ACCEL_CONFIG", "ACCEL_APP_ID", "ACCEL_DISABLE"};
+  for (const SettingText& row : setting_texts()) known.push_back(row.env);
   for (const std::string& name : source.env_names) {
-    bool known = name == "ACCEL_CONFIG" || name == "ACCEL_APP_ID" || name == "ACCEL_DISABLE" ||
-                 name.starts_with("ACCEL_TEST_");
-    for (const SettingText& row : setting_texts()) known = known || name == row.env;
-    if (!known) problems.push_back(name + ": no such setting; accel docs settings lists them");
+    if (name.size() > 64 || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    size_t allowed = name.size() < kEnvPrefix.size() + 6 ? 1 : 2;
+    for (std::string_view right : known)
+      if (distance(name, right) <= allowed) {
+        problems.push_back(name + ": no such setting; meant is perhaps " + std::string(right));
+        break;
+      }
   }
 }
 

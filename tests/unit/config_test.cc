@@ -201,10 +201,10 @@ TEST_F(ConfigTest, EnvironmentAndItsMistakes) {
   EXPECT_EQ(problems_[0], "ACCEL_QUEUES: \"257\" is not a value of it; allowed: 0-256");
   EXPECT_EQ(c.settings.path, Path::kKernel);
   env_.clear();
-  source_.env_names = {"ACCEL_REQIRE", "ACCEL_SPIN", "ACCEL_TEST_X"};
+  source_.env_names = {"ACCEL_REQIRE", "ACCEL_SPIN", "ACCEL_BUILD", "ACCEL_X"};
   c = load("");
   ASSERT_EQ(problems_.size(), 1u);
-  EXPECT_EQ(problems_[0].find("ACCEL_REQIRE: no such setting"), 0u);
+  EXPECT_EQ(problems_[0].find("ACCEL_REQIRE: no such setting; meant is perhaps ACCEL_REQUIRE"), 0u);
   EXPECT_EQ(c.settings.path, Path::kAuto) << "nothing was asked that we know of";
 }
 
