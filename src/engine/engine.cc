@@ -47,7 +47,7 @@ std::optional<Reason> obstacle() {
 StackConfig stack_config(const Settings& s) {
   StackConfig c;
   c.max_connections = s.max_connections;
-  c.receive_buffer = s.receive_buffer;
+  c.receive_buffer = c.udp_receive_buffer = s.receive_buffer;
   c.send_buffer = s.send_buffer;
   c.delayed_ack = std::chrono::milliseconds(s.delayed_ack_ms);
   c.min_rto = std::chrono::milliseconds(s.min_rto_ms);

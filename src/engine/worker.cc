@@ -58,10 +58,6 @@ void Engine::Impl::poll(Instant now) {
       Packet* frames[kBurst];
       const size_t n = port->rx_burst(frames);
       if (n == 0) break;
-      uint64_t bytes = 0;
-      for (size_t f = 0; f < n; ++f) bytes += frames[f]->total();
-      counters.add(Counter::rx_frames, n);
-      counters.add(Counter::rx_bytes, bytes);
       stack->on_packets({frames, n}, id, now);
       if (n < kBurst) break;
     }

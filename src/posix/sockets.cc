@@ -86,7 +86,13 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
 
 Result<int> listen(int fd, int backlog) {
   return serve_opening<int>(
-      fd, [](Socket& s) { return s.kind() == FileKind::kTcp && !s.shadow_name().address.is_loopback(); },
+      fd,
+      [](Socket& s) {
+        if (s.kind() != FileKind::kTcp) return false;
+        if (!s.shadow_name().address.is_loopback()) return true;
+        (void)s.leave(nullptr, Reason::loopback);  // no engine is needed to know that
+        return false;
+      },
       [&](Pass& pass, Socket& s) { return s.listen(pass, backlog); },
       [&] { return real.listen(fd, backlog); });
 }

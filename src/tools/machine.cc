@@ -11,6 +11,7 @@
 #include <net/if_arp.h>
 #include <netlink/genl/ctrl.h>
 #include <netlink/genl/genl.h>
+#include <netlink/route/link.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -103,32 +104,42 @@ void look_at_program(Nic& nic) {
   close(fd);
 }
 
-uint32_t count_queues(const fs::path& device) {
-  uint32_t n = 0;
-  std::error_code error;
-  for (fs::directory_iterator i(device / "queues", error), end; !error && i != end; i.increment(error))
-    n += i->path().filename().string().starts_with("rx-");
-  return std::max(n, 1u);
+/// By netlink, since sysfs may show another network namespace (nsenter --net).
+std::vector<Nic> list_nics() {
+  std::vector<Nic> nics;
+  nl_sock* socket = nl_socket_alloc();
+  nl_cache* links = nullptr;
+  if (socket && nl_connect(socket, NETLINK_ROUTE) == 0 &&
+      rtnl_link_alloc_cache(socket, AF_UNSPEC, &links) == 0) {
+    for (nl_object* o = nl_cache_get_first(links); o; o = nl_cache_get_next(o)) {
+      auto* link = reinterpret_cast<rtnl_link*>(o);
+      unsigned flags = rtnl_link_get_flags(link);
+      if (flags & IFF_LOOPBACK) continue;
+      Nic nic;
+      nic.name = rtnl_link_get_name(link);
+      nic.ifindex = rtnl_link_get_ifindex(link);
+      nic.mtu = rtnl_link_get_mtu(link);
+      nic.ethernet = rtnl_link_get_arptype(link) == ARPHRD_ETHER;
+      nic.up = flags & IFF_UP;
+      nic.carrier = flags & IFF_RUNNING;
+      nic.queues = nic.max_queues = std::max(rtnl_link_get_num_rx_queues(link), 1u);
+      char master[IFNAMSIZ];
+      if (int index = rtnl_link_get_master(link);
+          index && if_indextoname(static_cast<unsigned>(index), master))
+        nic.master = master;
+      nics.push_back(std::move(nic));
+    }
+    nl_cache_free(links);
+  }
+  nl_socket_free(socket);
+  return nics;
 }
 
-Nic look_at_nic(const std::string& name, int socket, XdpFeatures& features) {
-  Nic nic;
-  fs::path device = fs::path("/sys/class/net") / name;
-  nic.name = name;
-  nic.ifindex = static_cast<int>(if_nametoindex(name.c_str()));
-  nic.mtu = static_cast<uint32_t>(std::strtoul(read_line(device / "mtu").c_str(), nullptr, 10));
-  nic.ethernet = std::strtol(read_line(device / "type").c_str(), nullptr, 10) == ARPHRD_ETHER;
-  nic.up = (std::strtoul(read_line(device / "flags").c_str(), nullptr, 16) & IFF_UP) != 0;
-  nic.carrier = read_line(device / "carrier") == "1";
-  std::error_code error;
-  nic.virtual_device = !fs::exists(device / "device", error);
-  if (fs::exists(device / "master", error))
-    nic.master = fs::read_symlink(device / "master", error).filename().string();
-
+void look_at_driver(Nic& nic, int socket) {
+  const std::string& name = nic.name;
   ethtool_drvinfo driver;
   if (ethtool(socket, name, ETHTOOL_GDRVINFO, &driver))
     nic.driver = {driver.driver, strnlen(driver.driver, 32)};
-  nic.queues = nic.max_queues = count_queues(device);
   ethtool_channels channels;
   if (ethtool(socket, name, ETHTOOL_GCHANNELS, &channels)) {
     uint32_t now = channels.combined_count + channels.rx_count,
@@ -140,9 +151,6 @@ Nic look_at_nic(const std::string& name, int socket, XdpFeatures& features) {
   nic.tso = offload(socket, name, ETHTOOL_GTSO);
   nic.gso = offload(socket, name, ETHTOOL_GGSO);
   nic.gro = offload(socket, name, ETHTOOL_GGRO);
-  nic.xdp_features = features.of(nic.ifindex);
-  look_at_program(nic);
-  return nic;
 }
 
 void look_at_addresses(std::vector<Nic>& nics) {
@@ -219,13 +227,12 @@ Machine look_at_machine() {
 
   int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   XdpFeatures features;
-  std::vector<std::string> names_of_nics;
-  if (struct if_nameindex* all = if_nameindex()) {
-    for (auto* i = all; i->if_index != 0; ++i) names_of_nics.emplace_back(i->if_name);
-    if_freenameindex(all);
+  m.nics = list_nics();
+  for (Nic& nic : m.nics) {
+    look_at_driver(nic, socket);
+    look_at_program(nic);
+    nic.xdp_features = features.of(nic.ifindex);
   }
-  for (const std::string& name : names_of_nics)
-    if (name != "lo") m.nics.push_back(look_at_nic(name, socket, features));
   if (socket >= 0) close(socket);
   look_at_addresses(m.nics);
   return m;

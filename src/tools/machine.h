@@ -16,7 +16,6 @@ struct Nic {
   bool up = false;
   bool carrier = false;
   bool ethernet = false;
-  bool virtual_device = false;  ///< no hardware behind it (veth, bridge, bond ...)
   uint32_t queues = 1;          ///< receive queues in use
   uint32_t max_queues = 1;
   std::vector<std::string> addresses;

@@ -241,6 +241,7 @@ std::vector<ProcessStats> read_processes(std::optional<int> pid) {
     while (c.result.engine && !answered() && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(2ms);
     c.result.answered = !c.result.engine || answered();
+    if (!c.result.answered && descriptors(c.result.pid).empty()) continue;  // it has ended meanwhile
     if (!copy_answer(page, c.result)) c.result.answered = false;
     add_kernel_sockets(c);
     results.push_back(std::move(c.result));
