@@ -165,11 +165,25 @@ void Engine::reconnect_udp(Pass&, BoundFlow& flow, const Endpoint& local, const 
   (void)impl_->cover_again(flow, &why);
 }
 
-void Engine::close(Pass&, BoundFlow* flow) {
-  for (const auto& key : flow->keys) impl_->unsteer(key.interface, key.key);
-  if (flow->listener) impl_->stack->tcp_close_listener(flow->listener);
-  if (flow->udp) impl_->stack->udp_close(flow->udp);
-  std::erase_if(impl_->flows, [flow](const auto& f) { return f.get() == flow; });
+void Engine::Impl::drop_flow(BoundFlow* flow) {
+  for (const auto& key : flow->keys) unsteer(key.interface, key.key);
+  if (flow->listener) stack->tcp_close_listener(flow->listener);
+  if (flow->udp) stack->udp_close(flow->udp);
+  std::erase_if(flows, [flow](const auto& f) { return f.get() == flow; });
+}
+
+void Engine::close(Pass&, BoundFlow* flow) { impl_->drop_flow(flow); }
+
+bool Engine::serves_only(size_t count) const {
+  size_t keys = 0;
+  for (const auto& flow : impl_->flows) keys += flow->keys.size();
+  return impl_->flows.size() == count && impl_->steered_count.load(std::memory_order_relaxed) <= keys;
+}
+
+void Engine::rest(std::span<BoundFlow* const> resting) {
+  for (BoundFlow* flow : resting) impl_->drop_flow(flow);
+  for (InterfaceId id = 0; id < impl_->slot_count; ++id)
+    if (impl_->slots[id].port() && impl_->slots[id].steered.empty()) impl_->close_port(id);
 }
 
 PathChoice Engine::covers(const FlowRequest& request) {

@@ -127,6 +127,10 @@ class Engine {
   UdpPcb* udp(BoundFlow& flow);
   void reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote);
   void close(Pass& pass, BoundFlow* flow);
+  /// For fork(), between before_fork() and the fork itself. True when `flows` is all that this engine serves.
+  bool serves_only(size_t flows) const;
+  /// Closes those flows and the ports that nobody uses then: their queues are free for the children.
+  void rest(std::span<BoundFlow* const> flows);
   /// The route to a destination that an unconnected UDP socket sends to; cached, followed by netlink.
   PathChoice choose_udp_destination(const FlowRequest& request);
   /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide early.

@@ -48,7 +48,9 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   const auto failed = failed_ports.find(ifindex);
   if (failed != failed_ports.end() && pass_now - failed->second.when < kRetryPort)
     return refuse(failed->second.reason, EOPNOTSUPP);
-  if (slot_count == kMaxInterfaces) return refuse(Reason::resources, ENFILE);
+  InterfaceId id = 0;  // the device's own of before, or a new one
+  while (id < slot_count && (slots[id].ifindex != ifindex || slots[id].opened.port)) ++id;
+  if (id == kMaxInterfaces) return refuse(Reason::resources, ENFILE);
 
   const uint32_t queues = one_queue_only ? 1 : config().settings.queues;
   OpenedPort opened = open_port(*link, queues, *pool);
@@ -57,7 +59,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
     log_failure(*link, opened);
     return refuse(opened.reason, EOPNOTSUPP);
   }
-  const InterfaceId id = slot_count++;
+  if (id == slot_count) ++slot_count;
   slots[id].opened = std::move(opened);
   slots[id].ifindex = ifindex;
   tell_stack_of(id);
@@ -104,6 +106,13 @@ void Engine::Impl::lose_port(InterfaceId id) {
   slot.steered.clear();
   for (auto& flow : flows) std::erase_if(flow->keys, [id](const auto& k) { return k.interface == id; });
   stack->remove_interface(id);
+  tell_routes();
+}
+
+void Engine::Impl::close_port(InterfaceId id) {
+  unwatch_port(id);
+  stack->remove_interface(id);
+  slots[id].opened = {};
   tell_routes();
 }
 

@@ -111,6 +111,8 @@ struct Engine::Impl {
   /// The interface of a device, its port opened if need be; or why there is none.
   Result<InterfaceId> interface_of(int ifindex, Reason* why);
   void lose_port(InterfaceId id);
+  /// Gives the device's queues back; the slot is taken again when the device is needed again.
+  void close_port(InterfaceId id);
   void tell_stack_of(InterfaceId id);
   void tell_routes();
   PathChoice choose(const FlowRequest& request, bool needs_all_queues);
@@ -122,6 +124,7 @@ struct Engine::Impl {
   /// Steers what an address that came brings, unsteers what one that went took. False: no interface is left.
   bool cover_again(BoundFlow& flow, Reason* why);
   Result<BoundFlow*> admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice);
+  void drop_flow(BoundFlow* flow);
 
   // ---- changes of the network (follow.cc), called by housekeeping ----
   void follow(NetworkChanges& changes);

@@ -48,6 +48,10 @@ class File {
   virtual Inherited after_fork_in_child() { return Inherited::kNo; }
   /// Opens in this process's engine what the parent had open: listens, or binds, where the shadow already does.
   virtual void revive(Pass&) {}
+  /// A listener that this process has never waited on: before fork() it is taken to be for the children (the master of
+  /// a prefork server), so it rests, and its device queues are free for them. rested(): it is now kDormant.
+  virtual BoundFlow* resting_flow() { return nullptr; }
+  virtual void rested() {}
 
   /// References: one for each descriptor in the table and one for each call in progress that may block. As in the kernel, a file
   /// whose last descriptor is closed lives on until the calls that block on it return; the last reference closes it.

@@ -108,6 +108,25 @@ void bequeath(Forking& f) {
   for (auto& h : all.inheritances) h->change_heirs(+1);
 }
 
+/// Prefork servers: see File::resting_flow().
+void rest_listeners(Engine& engine) {
+  std::vector<BoundFlow*> flows;
+  std::vector<File*> files;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.first_of(file) != fd || file->inherited != File::Inherited::kNo) return;
+    if (BoundFlow* flow = file->resting_flow()) {
+      flows.push_back(flow);
+      files.push_back(file);
+    }
+  });
+  if (flows.empty() || !engine.serves_only(flows.size())) return;
+  engine.rest(flows);
+  for (File* file : files) {
+    file->rested();
+    file->inherited = File::Inherited::kDormant;
+  }
+}
+
 }  // namespace
 
 void prepare_fork() {
@@ -125,6 +144,7 @@ void prepare_fork() {
   }
   f.under_way = true;
   bequeath(f);
+  if (f.engine != nullptr) rest_listeners(*f.engine);
 }
 
 void after_fork(pid_t child) {

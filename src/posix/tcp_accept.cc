@@ -47,8 +47,19 @@ Result<int> TcpSocket::listen(Pass& pass, int backlog) {
     if (flow_ != nullptr) pass.stack().set_backlog(*pass.engine().listener(*flow_), limit);
     return from_libc(real.listen(shadow(), backlog));
   }
-  if (Result<int> r = from_libc(real.listen(shadow(), backlog)); !r) return r;
-  return start_listen(pass, limit);
+  // Ours first: a client that connects at once is ours, too. Without a port yet nobody can.
+  const bool has_port = shadow_name().port != 0;
+  if (!has_port)
+    if (Result<int> r = from_libc(real.listen(shadow(), backlog)); !r) return r;
+  Result<int> started = start_listen(pass, limit);
+  if (!started || !has_port) return started;
+  Result<int> shadows = from_libc(real.listen(shadow(), backlog));
+  if (!shadows && flow_ != nullptr) {
+    pass.engine().close(pass, flow_);
+    flow_ = nullptr;
+    set_state(State::kUndecided);
+  }
+  return shadows;
 }
 
 Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
@@ -56,7 +67,7 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   const TcpSettings settings = read_settings();
   auto decline = [&](Reason reason) -> Result<int> {
     const Errno answer = leave(&pass, reason);
-    if (answer == kOnKernel) return 0;  // it listens there already
+    if (answer == kOnKernel) return 0;  // listen() sees to it
     sockaddr none{};
     none.sa_family = AF_UNSPEC;
     real.connect(shadow(), &none, sizeof none);
@@ -103,6 +114,7 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
   if (state_ != State::kListening)
     return state_ == State::kKernel || !live() ? Result<int>(kOnKernel) : err(EINVAL);
   if (address != nullptr && length != nullptr && static_cast<int>(*length) < 0) return err(EINVAL);
+  waited_on_ = true;
   const Instant deadline = deadline_after(pass, receive_timeout);
   auto queued = [&] {
     return state_ != State::kListening || flow_ == nullptr ||

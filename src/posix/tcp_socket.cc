@@ -39,6 +39,7 @@ uint32_t TcpSocket::readiness() {
   Engine* engine = Engine::get();
   if (engine == nullptr) return 0;
   if (live()) return epoll_bits(engine->stack().tcp_readiness(*conn_));
+  if (state_ == State::kListening) waited_on_ = true;
   if (state_ == State::kListening && flow_ != nullptr)
     return epoll_bits(engine->stack().tcp_readiness(*engine->listener(*flow_)));
   return 0;

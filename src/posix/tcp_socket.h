@@ -31,6 +31,8 @@ class TcpSocket final : public Socket {
   bool carries_connection() const override { return live(); }
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
+  BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
+  void rested() override { flow_ = nullptr; }
   Result<void> to_kernel(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> shutdown(Pass& pass, int how) override;
@@ -111,6 +113,7 @@ class TcpSocket final : public Socket {
   bool inq_ = false;          ///< TCP_INQ
   bool linger_ = false;       ///< SO_LINGER
   Duration linger_time_{0};
+  bool waited_on_ = false;  ///< a listener on which this process has accepted or looked for connections
   int peek_offset_ = -1;                           ///< SO_PEEK_OFF
   int pending_error_ = 0;                          ///< of a connection that is gone, for SO_ERROR
   TcpConn* conn_ = nullptr;                        ///< when live(); the stack's, given back by tcp_close
