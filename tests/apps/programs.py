@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
@@ -14,14 +15,47 @@ from lab import CommandFailed, Lab, accel_environment, build_dir  # noqa: E402,F
 MODES = {"kernel": (False, False), "server": (True, False), "client": (False, True), "both": (True, True)}
 
 
+def descendants(pid):
+    """The process and all below it."""
+    found, wanted = [pid], [pid]
+    while wanted:
+        parent = wanted.pop()
+        with contextlib.suppress(OSError):
+            for task in pathlib.Path(f"/proc/{parent}/task").iterdir():
+                below = list(map(int, (task / "children").read_text().split()))
+                found += below
+                wanted += below
+    return found
+
+
+def statistics(pid):
+    """`accel stat PID --json` of one process; {} when it has nothing to tell."""
+    output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(pid), "--json"], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, text=True).stdout
+    with contextlib.suppress(ValueError, LookupError):
+        return json.loads(output)["processes"][0]
+    return {}
+
+
+def accelerated_sockets(pid, port):
+    """Sockets bound to the port on an accelerated path, in the process and all below it."""
+    return sum(s["path"] in ("xdp", "mlx5") and s["state"] in ("listen", "-", "") and s["local"].endswith(f":{port}")
+               for p in descendants(pid) for s in statistics(p).get("sockets", []))
+
+
 @contextlib.contextmanager
-def server(host, command, port, accel, env=None, kind="t", directory=None, **options):
-    """A server program, listening when the block begins, ended politely when it ends. Its output is in a file of the lab."""
+def server(host, command, port, accel, env=None, kind="t", directory=None, listeners=1, **options):
+    """A server program, listening when the block begins (accelerated: with that many accelerated listeners, one a worker
+    process), ended politely when it ends. Its output is in a file of the lab."""
     log = host.lab.directory / f"{pathlib.Path(command[0]).name}-{port}.log"
     with open(log, "w") as out:
         child = host.popen(command, accel, env, stdout=out, stderr=subprocess.STDOUT, cwd=directory, **options)
     try:
         host.wait_for_listener(port, child, kind=kind)
+        end = time.monotonic() + 20
+        while accel and listeners and accelerated_sockets(child.pid, port) < listeners:
+            if time.monotonic() > end or child.poll() is not None:
+                raise CommandFailed(f"{command[0]}: {accelerated_sockets(child.pid, port)} of {listeners} listeners accelerated")
         yield child
     except CommandFailed as failure:
         raise CommandFailed(f"{failure}\n--- {log.name}\n{log.read_text()[-2000:]}") from None
@@ -77,7 +111,8 @@ http {{
 @contextlib.contextmanager
 def nginx(host, accel, port=8080, workers=1, **configuration):
     path = nginx_configuration(host, port, workers, **configuration)
-    with server(host, ["/usr/sbin/nginx", "-c", str(path), "-p", str(path.parent)], port, accel) as child:
+    with server(host, ["/usr/sbin/nginx", "-c", str(path), "-p", str(path.parent)], port, accel,
+                listeners=workers or 1) as child:
         child.log = path.parent / "error.log"
         child.directory = path.parent
         yield child
