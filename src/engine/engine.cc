@@ -2,7 +2,6 @@
 #include "engine/engine.h"
 
 #include <linux/capability.h>
-#include <sched.h>
 #include <sys/auxv.h>
 #include <sys/random.h>
 
@@ -54,12 +53,6 @@ StackConfig stack_config(const Settings& s) {
   return c;
 }
 
-/// Polling takes the only CPU away from whoever should answer.
-bool one_cpu_only() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) == 1;
-}
-
 }  // namespace
 
 std::atomic<Engine*> Engine::instance_{nullptr};
@@ -76,7 +69,7 @@ Result<void> Engine::Impl::start() {
   StackConfig c = stack_config(settings);
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
   stack = std::make_unique<Stack>(c, *pool, counters);
-  longest_spin = one_cpu_only() ? Duration{0} : Duration{std::chrono::microseconds(settings.spin)};
+  longest_spin = std::chrono::microseconds(settings.spin);
   one_queue_only = listener_inherited;
   auto n = Netlink::open();
   if (!n) return n.error();
