@@ -39,7 +39,7 @@ def statistics(pid):
 
 def accelerated_sockets(pid, port):
     """Sockets bound to the port on an accelerated path, in the process and all below it."""
-    return sum(s["path"] in ("xdp", "mlx5") and s["state"] in ("listen", "-", "") and s["local"].endswith(f":{port}")
+    return sum(s["path"] in ("xdp", "mlx5") and s.get("state", "-") in ("listen", "-") and s["local"].endswith(f":{port}")
                for p in descendants(pid) for s in statistics(p).get("sockets", []))
 
 
