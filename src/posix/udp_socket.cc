@@ -33,6 +33,7 @@ Endpoint shadow_peer(const Socket& s) {
 uint32_t UdpSocket::readiness() {
   Engine* engine = Engine::get();
   if (engine == nullptr || flow_ == nullptr) return 0;
+  waited_on_ = true;
   uint32_t ready = engine->stack().udp_readiness(*engine->udp(*flow_));
   if (shut_read_) ready |= kReadable | kReadClosed;
   if (shut_read_ && shut_write_) ready |= kHangUp;
@@ -51,6 +52,12 @@ void UdpSocket::on_last_close(Pass* pass) {
 File::Inherited UdpSocket::after_fork_in_child() {
   flow_ = nullptr;
   return state_ == State::kOpen ? Inherited::kDormant : Inherited::kNo;
+}
+
+BoundFlow* UdpSocket::resting_flow() {
+  Engine* engine = Engine::get();
+  if (flow_ == nullptr || waited_on_ || remote_.port != 0 || engine == nullptr) return nullptr;
+  return engine->stack().udp_front(*engine->udp(*flow_)) == nullptr ? flow_ : nullptr;
 }
 
 void UdpSocket::revive(Pass& pass) {

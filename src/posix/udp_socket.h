@@ -31,6 +31,8 @@ class UdpSocket final : public Socket {
   void on_last_close(Pass* pass) override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
+  BoundFlow* resting_flow() override;
+  void rested() override { flow_ = nullptr; }
   Result<void> to_kernel(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> connect(Pass& pass, const sockaddr* address, socklen_t length) override;
@@ -83,6 +85,7 @@ class UdpSocket final : public Socket {
   bool v6_only_ = false;
   bool corked_ = false;      ///< UDP_CORK or MSG_MORE: the kernel collects the datagram
   bool strict_mtu_ = false;  ///< IP_MTU_DISCOVER other than the normal kinds: the kernel sends
+  bool waited_on_ = false;        ///< this process has sent by it or waited on it
   bool shut_read_ = false;
   bool shut_write_ = false;
   int64_t last_timestamp_ = 0;  ///< SIOCGSTAMP

@@ -26,6 +26,7 @@ int64_t wall_clock() {
 Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   const bool wait = !nonblocking && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
   if (state_ == State::kKernel || (flow_ == nullptr && !wait)) return kOnKernel;
+  waited_on_ = true;
   if ((flags & MSG_ERRQUEUE) != 0) return kOnKernel;
   if (flow_ == nullptr && shadow_name().port != 0 && state_ == State::kUndecided) return kOnKernel;
   Result<size_t> room = iov_bytes(*message);
@@ -84,6 +85,7 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
 
 Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
   if (state_ == State::kKernel) return kOnKernel;
+  waited_on_ = true;
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   Endpoint to = remote_;
