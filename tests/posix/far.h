@@ -1,10 +1,11 @@
-// Tests of socket calls between two hosts (two namespaces, made by run.py). The program runs twice: *near* runs the GoogleTest
-// cases, *far* plays the other end. Either may be preloaded with libaccel; neither knows.
+// Tests of socket calls between two hosts (two namespaces, made by run.py). The program runs twice: *near*
+// runs the GoogleTest cases, *far* plays the other end. Either may be preloaded with libaccel; neither knows.
 //
 //   FAR(echo) { Fd l = listen_at(here()); tell(port_of(l)); Fd c = accept_one(l); ... }
 //   TEST(Stream, Echo) { Far far("echo"); Fd s = connect_to(there(far.number())); ... far.finish(); }
 //
-// A FAR part runs in a thread of the far process with a control channel of its own: tell()/hear() there, say()/word() here.
+// A FAR part runs in a thread of the far process with a control channel of its own: tell()/hear() there,
+// say()/word() here.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,9 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -87,6 +90,22 @@ int get_option(int fd, int level, int name);
 /// `size` bytes that differ by position and seed.
 std::string pattern(size_t size, uint32_t seed = 1);
 
+/// Forks a child that runs `body` and ends with status 0; 97 after a failed call, 98 after a failed
+/// expectation, and by SIGALRM when it hangs.
+template <class F>
+pid_t in_child(F body) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  alarm(60);
+  try {
+    body();
+  } catch (const std::exception& e) {
+    fprintf(stderr, "child: %s\n", e.what());
+    _exit(97);
+  }
+  _exit(testing::Test::HasFailure() ? 98 : 0);
+}
+
 /// A line channel to the other side of a running FAR part.
 class Control {
  public:
@@ -117,9 +136,10 @@ class Far : public Control {
 using FarPart = std::function<void(Control& near, const std::vector<std::string>& arguments)>;
 bool add_far_part(const char* name, FarPart part);
 
-#define FAR(name)                                                                                             \
-  static void far_##name(posix_test::Control& near, const std::vector<std::string>& args);                    \
-  [[maybe_unused]] static const bool far_added_##name = posix_test::add_far_part(#name, far_##name);          \
-  static void far_##name([[maybe_unused]] posix_test::Control& near, [[maybe_unused]] const std::vector<std::string>& args)
+#define FAR(name)                                                                                    \
+  static void far_##name(posix_test::Control& near, const std::vector<std::string>& args);           \
+  [[maybe_unused]] static const bool far_added_##name = posix_test::add_far_part(#name, far_##name); \
+  static void far_##name([[maybe_unused]] posix_test::Control& near,                                 \
+                         [[maybe_unused]] const std::vector<std::string>& args)
 
 }  // namespace posix_test

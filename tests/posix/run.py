@@ -35,6 +35,19 @@ def prove(host, accelerated, wire, kernel):
     return None
 
 
+def tests_of(program, pattern):
+    """Names of the tests, as --gtest_filter takes them."""
+    listing = subprocess.run([program, f"--gtest_filter={pattern}", "--gtest_list_tests"], check=True, capture_output=True,
+                             text=True, env={**os.environ, "POSIX_TEST_CONTROL": "-"}).stdout
+    names, suite = [], ""
+    for line in listing.splitlines():
+        if line.startswith("  "):
+            names.append(suite + line.split("#")[0].strip())
+        elif line.split("#")[0].strip().endswith("."):
+            suite = line.split("#")[0].strip()
+    return names
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -45,6 +58,7 @@ def main():
     parser.add_argument("--queues", type=int, default=1)
     parser.add_argument("--mtu", type=int, default=1500)
     parser.add_argument("--timeout", type=int, default=280)
+    parser.add_argument("--each", action="store_true", help="a process for each test: its children find the device's queues free")
     options = parser.parse_args()
     if options.build:
         os.environ["LAB_BUILD"] = options.build
@@ -57,14 +71,20 @@ def main():
         if far.stdout.readline() != "ready\n":
             print("far did not start")
             return 1
-        near = lab.near.popen([options.program, f"--gtest_filter={options.filter}", f"--gtest_repeat={options.repeat}",
-                               "--gtest_brief=1", "--gtest_throw_on_failure=0"],
-                              accel=near_accelerated, env=environment(lab, lab.near))
-        try:
-            status = near.wait(options.timeout)
-        except subprocess.TimeoutExpired:
-            print(f"not done after {options.timeout} s")
-            status = 1
+        status = 0
+        for name in tests_of(options.program, options.filter) if options.each else [options.filter]:
+            near = lab.near.popen([options.program, f"--gtest_filter={name}", f"--gtest_repeat={options.repeat}",
+                                   "--gtest_brief=1", "--gtest_throw_on_failure=0"],
+                                  accel=near_accelerated, env=environment(lab, lab.near))
+            try:
+                ended = near.wait(options.timeout)
+            except subprocess.TimeoutExpired:
+                print(f"{name}: not done after {options.timeout} s")
+                near.kill()
+                ended = 1
+            if ended < 0:
+                print(f"{name}: ended by signal {-ended}")
+            status = status or ended
         problems = []
         for host, accelerated in ((lab.near, near_accelerated), (lab.far, far_accelerated)):
             wire = host.wire_packets() - before[host][0]

@@ -1,0 +1,302 @@
+// fork, exec, spawn and descriptors that travel, with live connections and listeners.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+
+#include <vector>
+
+#include "posix/far.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+// Accepts, then echoes lines of text until the end of the stream; says what it saw in all.
+FAR(echo_once) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  char buffer[4096];
+  std::string all;
+  ssize_t n;
+  while ((n = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
+    write_all(fd, buffer, static_cast<size_t>(n));
+    all.append(buffer, static_cast<size_t>(n));
+  }
+  near.say(n < 0 ? strerror(errno) : all.empty() ? "-" : all);
+}
+
+// Connects as often as told, sends a byte each time and reads the answer.
+FAR(callers) {
+  for (;;) {
+    const std::string order = near.word();
+    if (order == "end") break;
+    Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(order))));
+    write_all(fd, "?");
+    near.say(read_to_end(fd));
+  }
+}
+
+struct Echo : Far {
+  Echo() : Far("echo_once"), fd(connect_to(there(static_cast<uint16_t>(number())))) {}
+  /// Ends the connection; what the other end got.
+  std::string all() {
+    fd.reset();
+    const std::string text = word();
+    finish();
+    return text;
+  }
+  Fd fd;
+};
+
+void exchange(int fd, const std::string& text) {
+  write_all(fd, text);
+  EXPECT_EQ(read_exactly(fd, text.size()), text);
+}
+
+int status_of(pid_t child) {
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+/// In a child: whether an exchange works, as an exit status.
+[[noreturn]] void exchange_and_exit(int fd, const std::string& text) {
+  const bool sent = send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+  std::string got(text.size(), '\0');
+  size_t have = 0;
+  ssize_t n = 1;
+  while (sent && have < text.size() && (n = recv(fd, got.data() + have, text.size() - have, 0)) > 0)
+    have += static_cast<size_t>(n);
+  _exit(!sent ? 1 : n < 0 ? 2 : got != text ? 3 : 0);
+}
+
+TEST(Fork, ParentKeepsTheConnectionWhateverTheChildDoes) {
+  Echo far;
+  exchange(far.fd, "one ");
+  for (int how = 0; how < 3; ++how) {
+    const pid_t child = in_child([&] {
+      if (how == 1) close(far.fd);
+      if (how == 2) closefrom(3);
+      _exit(0);
+    });
+    exchange(far.fd, "during ");
+    EXPECT_EQ(status_of(child), 0);
+    exchange(far.fd, "after ");
+  }
+  EXPECT_EQ(far.all(), "one during after during after during after ");
+}
+
+TEST(Fork, ChildServesWhatTheParentHasClosed) {
+  Echo far;
+  exchange(far.fd, "parent ");
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = in_child([&] {
+    char byte;
+    (void)!read(go[0], &byte, 1);  // the parent has closed it by now
+    exchange_and_exit(far.fd, "child ");
+  });
+  far.fd.reset();
+  ASSERT_EQ(write(go[1], "x", 1), 1);
+  EXPECT_EQ(status_of(child), 0);
+  close(go[0]);
+  close(go[1]);
+  EXPECT_EQ(far.all(), "parent child ");
+}
+
+TEST(Fork, ChildUsesAConnectionThatTheParentHoldsSilently) {
+  Echo far;
+  exchange(far.fd, "parent ");
+  const pid_t child = in_child([&] { exchange_and_exit(far.fd, "child "); });
+  EXPECT_EQ(status_of(child), 0);
+  exchange(far.fd, "again ");
+  EXPECT_EQ(far.all(), "parent child again ");
+}
+
+TEST(Fork, GrandchildUsesItAfterTheParentsExit) {
+  Far far("echo_once");
+  const auto port = static_cast<uint16_t>(far.number());
+  int done[2];
+  ASSERT_EQ(pipe(done), 0);
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(port));
+    exchange(fd, "first ");
+    const pid_t me = getpid();
+    if (fork() != 0) _exit(0);  // daemon(3)
+    alarm(60);
+    while (getppid() == me) poll(nullptr, 0, 1);
+    write_all(fd, "second ");
+    const bool ok = read_exactly(fd, 7) == "second ";
+    (void)!write(done[1], ok ? "y" : "n", 1);
+    _exit(0);
+  });
+  EXPECT_EQ(status_of(child), 0);
+  char answer = '?';
+  close(done[1]);
+  ASSERT_EQ(read(done[0], &answer, 1), 1);
+  EXPECT_EQ(answer, 'y');
+  close(done[0]);
+  EXPECT_EQ(far.word(), "first second ");
+  far.finish();
+}
+
+TEST(Fork, HeirOfAKilledParentSeesTheEnd) {
+  Far far("echo_once");
+  const auto port = static_cast<uint16_t>(far.number());
+  int done[2];
+  ASSERT_EQ(pipe(done), 0);
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(port));
+    exchange(fd, "x");
+    const pid_t me = getpid();
+    if (fork() != 0) pause();
+    alarm(60);  // not inherited
+    kill(me, SIGKILL);
+    while (getppid() == me) poll(nullptr, 0, 1);
+    char byte;
+    const ssize_t n = send(fd, "y", 1, MSG_NOSIGNAL);
+    if (n == 1) (void)!recv(fd, &byte, 1, 0);
+    (void)!write(done[1], n == 1 ? "s" : "e", 1);  // sent (the kernel's path), or an error: but no hang
+    _exit(0);
+  });
+  status_of(child);
+  char answer = '?';
+  close(done[1]);
+  ASSERT_EQ(read(done[0], &answer, 1), 1);
+  close(done[0]);
+}
+
+TEST(Fork, ChildrenAcceptOnAnInheritedListener) {
+  Far far("callers");
+  Fd listener = listen_at(here());
+  const std::string port = std::to_string(port_of(listener));
+  std::vector<pid_t> children;
+  for (int i = 0; i < 2; ++i) {
+    const pid_t child = in_child([&] {
+      // As nginx: a set of its own, the listener without blocking.
+      set_nonblocking(listener);
+      Fd set(epoll_create1(0));
+      epoll_event event{};
+      event.events = EPOLLIN | EPOLLEXCLUSIVE;
+      epoll_ctl(set, EPOLL_CTL_ADD, listener, &event);
+      for (;;) {
+        if (epoll_wait(set, &event, 1, -1) < 0) continue;
+        const int fd = accept(listener, nullptr, nullptr);
+        if (fd < 0) continue;
+        char byte;
+        if (recv(fd, &byte, 1, 0) == 1) (void)!send(fd, "!", 1, 0);
+        close(fd);
+      }
+    });
+    children.push_back(child);
+  }
+  for (int i = 0; i < 20; ++i) {
+    far.say(port);
+    EXPECT_EQ(far.word(), "!");
+  }
+  far.say("end");
+  far.finish();
+  for (pid_t child : children) {
+    kill(child, SIGKILL);
+    EXPECT_TRUE(WIFSIGNALED(status_of(child)));
+  }
+}
+
+TEST(Exec, ProgramFindsTheConnectionAsItsStandardInput) {
+  Echo far;
+  exchange(far.fd, "before ");
+  const pid_t child = in_child([&] {
+    dup2(far.fd, 1);
+    execl("/bin/sh", "sh", "-c", "printf from-sh", nullptr);
+    _exit(1);
+  });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(read_exactly(far.fd, 7), "from-sh");
+  exchange(far.fd, " after");
+  EXPECT_EQ(far.all(), "before from-sh after");
+}
+
+TEST(Exec, ConnectionOfTheProcessItself) {
+  Far far("echo_once");
+  const auto port = static_cast<uint16_t>(far.number());
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(port));
+    exchange(fd, "old ");
+    dup2(fd, 9);
+    execl("/bin/sh", "sh", "-c", "printf new >&9; head -c 3 <&9 >/dev/null", nullptr);
+    _exit(1);
+  });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(far.word(), "old new");
+  far.finish();
+}
+
+TEST(Exec, FailureCarriesOn) {
+  Echo far;
+  exchange(far.fd, "one ");
+  execl("/nonexistent", "x", nullptr);
+  EXPECT_EQ(errno, ENOENT);
+  exchange(far.fd, "two");
+  EXPECT_EQ(far.all(), "one two");
+}
+
+TEST(Spawn, ParentKeepsTheConnection) {
+  Echo far;
+  exchange(far.fd, "one ");
+  EXPECT_EQ(system("true"), 0);
+  char name[] = "true";
+  char* const arguments[] = {name, nullptr};
+  pid_t child;
+  ASSERT_EQ(posix_spawnp(&child, "true", nullptr, nullptr, arguments, environ), 0);
+  EXPECT_EQ(status_of(child), 0);
+  exchange(far.fd, "two");
+  EXPECT_EQ(far.all(), "one two");
+}
+
+TEST(Passing, ReceiverUsesTheConnection) {
+  Echo far;
+  exchange(far.fd, "sender ");
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  const pid_t child = in_child([&] {
+    close(far.fd);
+    char byte;
+    iovec one{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &one;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    if (recvmsg(pair[1], &message, 0) != 1 || CMSG_FIRSTHDR(&message) == nullptr) _exit(9);
+    int fd = -1;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
+    exchange_and_exit(fd, "receiver ");
+  });
+  char byte = 0;
+  iovec one{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &one;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = far.fd;
+  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  ASSERT_EQ(sendmsg(pair[0], &message, 0), 1);
+  EXPECT_EQ(status_of(child), 0);
+  exchange(far.fd, "sender");
+  EXPECT_EQ(far.all(), "sender receiver sender");
+  close(pair[0]);
+  close(pair[1]);
+}
+
+}  // namespace

@@ -1,0 +1,302 @@
+// Signals and blocked calls: EINTR or restart as signal(7) says, handlers that use sockets, and deaths by
+// signal that lose nothing.
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <thread>
+
+#include "posix/far.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+// Accepts, then does as near says: "send TEXT", "echo N" (bytes), "count" (reads to the end, says how many),
+// "close".
+FAR(partner) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  for (;;) {
+    const std::string order = near.word();
+    if (order.rfind("send ", 0) == 0) {
+      write_all(fd, order.substr(5));
+    } else if (order.rfind("echo ", 0) == 0) {
+      size_t left = std::stoul(order.substr(5));
+      while (left > 0) {
+        const std::string part = read_exactly(fd, std::min<size_t>(left, 16384));
+        write_all(fd, part);
+        left -= part.size();
+        if (part.empty()) break;
+      }
+    } else if (order == "count") {
+      size_t total = 0;
+      char buffer[65536];
+      ssize_t n;
+      while ((n = recv(fd, buffer, sizeof(buffer), 0)) > 0) total += static_cast<size_t>(n);
+      near.say(n < 0 ? -errno : static_cast<long>(total));
+    } else {
+      break;
+    }
+  }
+}
+
+struct Partner : Far {
+  Partner() : Far("partner"), port(static_cast<uint16_t>(number())) {}
+  ~Partner() {
+    say("close");
+    finish();
+  }
+  uint16_t port;
+};
+
+std::atomic<int> runs{0};
+void count_run(int) { ++runs; }
+
+/// A handler for the time of a test.
+class Handler {
+ public:
+  Handler(int number, void (*handler)(int), int flags) : number_(number) {
+    runs = 0;
+    struct sigaction action {};
+    action.sa_handler = handler;
+    action.sa_flags = flags;
+    sigaction(number, &action, &old_);
+  }
+  ~Handler() { sigaction(number_, &old_, nullptr); }
+
+ private:
+  int number_;
+  struct sigaction old_ {};
+};
+
+/// Signals the calling thread again and again, so that one is sure to hit it while it blocks, until stopped.
+class Pestering {
+ public:
+  explicit Pestering(int number)
+      : target_(pthread_self()), thread_([this, number] {
+          while (!stop_) {
+            pthread_kill(target_, number);
+            usleep(2000);
+          }
+        }) {}
+  ~Pestering() { stop(); }
+  void stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  pthread_t target_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST(Signals, BlockedReadIsInterrupted) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  Handler handler(SIGUSR1, count_run, 0);
+  char byte;
+  {
+    Pestering pestering(SIGUSR1);
+    EXPECT_EQ(recv(fd, &byte, 1, 0), -1);
+    EXPECT_EQ(errno, EINTR);
+  }
+  EXPECT_GT(runs, 0);
+  far.say("send x");
+  EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+}
+
+TEST(Signals, BlockedReadIsRestarted) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  Handler handler(SIGUSR1, count_run, SA_RESTART);
+  Pestering pestering(SIGUSR1);
+  std::thread sender([&] {
+    while (runs < 5) usleep(1000);
+    far.say("send x");
+  });
+  char byte = 0;
+  EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+  EXPECT_EQ(byte, 'x');
+  EXPECT_GE(runs, 5);
+  pestering.stop();
+  sender.join();
+}
+
+TEST(Signals, ReadinessCallsAreNeverRestarted) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  Handler handler(SIGUSR1, count_run, SA_RESTART);
+  Pestering pestering(SIGUSR1);
+  Fd set(epoll_create1(0));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  EXPECT_EQ(epoll_wait(set, &event, 1, -1), -1);
+  EXPECT_EQ(errno, EINTR);
+  pollfd one{fd, POLLIN, 0};
+  EXPECT_EQ(poll(&one, 1, -1), -1);
+  EXPECT_EQ(errno, EINTR);
+  fd_set read;
+  FD_ZERO(&read);
+  FD_SET(fd, &read);
+  EXPECT_EQ(select(fd + 1, &read, nullptr, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EINTR);
+}
+
+TEST(Signals, MaskOfTheWaitLetsThemIn) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  Handler handler(SIGUSR1, count_run, 0);
+  sigset_t blocked, before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  pthread_kill(pthread_self(), SIGUSR1);
+  EXPECT_EQ(runs, 0);
+  Fd set(epoll_create1(0));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  EXPECT_EQ(epoll_pwait(set, &event, 1, -1, &before), -1);
+  EXPECT_EQ(errno, EINTR);
+  EXPECT_EQ(runs, 1);
+  pthread_kill(pthread_self(), SIGUSR1);
+  pollfd one{fd, POLLIN, 0};
+  EXPECT_EQ(ppoll(&one, 1, nullptr, &before), -1);
+  EXPECT_EQ(errno, EINTR);
+  EXPECT_EQ(runs, 2);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+int handlers_socket = -1;
+void use_socket(int) {
+  const int saved = errno;
+  ++runs;
+  pollfd one{handlers_socket, POLLIN | POLLOUT, 0};
+  poll(&one, 1, 0);
+  int type = 0;
+  socklen_t size = sizeof(type);
+  getsockopt(handlers_socket, SOL_SOCKET, SO_TYPE, &type, &size);
+  char byte;
+  (void)!recv(handlers_socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  errno = saved;
+}
+
+TEST(Signals, HandlersThatUseTheSocketOfAnInterruptedTransfer) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  constexpr size_t kSize = 4 << 20;
+  far.say("echo " + std::to_string(kSize));
+  handlers_socket = fd;
+  Handler handler(SIGALRM, use_socket, SA_RESTART);
+  const itimerval often{{0, 300}, {0, 300}};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  const std::string sent = pattern(kSize);
+  std::thread writer([&] { write_all(fd, sent); });
+  const std::string got = read_exactly(fd, kSize);
+  writer.join();
+  const itimerval never{};
+  setitimer(ITIMER_REAL, &never, nullptr);
+  EXPECT_GT(runs, 10);
+  EXPECT_TRUE(got == sent);
+}
+
+sigjmp_buf out;
+void jump(int) { siglongjmp(out, 1); }
+
+TEST(Signals, HandlerJumpsOutOfABlockedCall) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  Fd set(epoll_create1(0));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  Handler handler(SIGALRM, jump, 0);
+  const itimerval soon{{0, 0}, {0, 20000}};
+  char byte;
+  static int i;  // survives the jumps
+  for (i = 0; i < 6; ++i) {
+    if (sigsetjmp(out, 1) == 0) {
+      setitimer(ITIMER_REAL, &soon, nullptr);
+      if (i % 3 == 0) recv(fd, &byte, 1, 0);
+      if (i % 3 == 1) epoll_wait(set, &event, 1, -1);
+      pollfd one{fd, POLLIN, 0};
+      poll(&one, 1, -1);
+      ADD_FAILURE() << "nothing was to wake it";
+    }
+  }
+  far.say("send x");
+  EXPECT_EQ(wait_for(fd, POLLIN), POLLIN);
+  EXPECT_EQ(epoll_wait(set, &event, 1, 20000), 1);
+  EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+}
+
+/// Runs `end` in a child that has sent all that the socket takes at once; what arrives must be what was
+/// accepted.
+template <class F>
+int last_words(F end) {
+  Partner far;
+  int report[2];
+  EXPECT_EQ(pipe(report), 0);
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(far.port));
+    set_nonblocking(fd);
+    const std::string bytes = pattern(1 << 20);
+    long accepted = 0;
+    for (ssize_t n = 0; accepted < (3 << 20) && (n = send(fd, bytes.data(), bytes.size(), 0)) > 0;)
+      accepted += n;
+    (void)!write(report[1], &accepted, sizeof(accepted));
+    fd.release();
+    end();
+    _exit(99);
+  });
+  long accepted = -1;
+  close(report[1]);
+  EXPECT_EQ(read(report[0], &accepted, sizeof(accepted)), static_cast<ssize_t>(sizeof(accepted)));
+  close(report[0]);
+  int status = 0;
+  far.say("count");
+  EXPECT_EQ(far.number(), accepted);
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST(LastWords, OfAProcessThatExits) {
+  const int status = last_words([] { _exit(3); });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+}
+
+TEST(LastWords, OfAProcessThatIsTerminated) {
+  const int status = last_words([] {
+    raise(SIGTERM);
+    pause();
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+}
+
+TEST(LastWords, OfAProcessThatExecs) {
+  const int status = last_words([] { execl("/bin/sh", "sh", "-c", "exit 5", nullptr); });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 5) << status;
+}
+
+TEST(LastWords, OfAProcessThatClosesItsReaderFirst) {
+  const int status = last_words([] {
+    signal(SIGPIPE, SIG_DFL);
+    int ends[2];
+    (void)!pipe(ends);
+    close(ends[0]);
+    (void)!write(ends[1], "x", 1);  // the kernel's own SIGPIPE
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) << status;
+}
+
+}  // namespace
