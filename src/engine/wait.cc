@@ -45,12 +45,31 @@ timespec to_timespec(Duration d) {
   return {static_cast<time_t>(d.count() / 1'000'000'000), static_cast<long>(d.count() % 1'000'000'000)};
 }
 
-/// The sleeper of a thread, gone with it.
-struct OwnSleeper {
-  Sleeper sleeper;
-  ~OwnSleeper();
+/// A thread's sleepers, gone with it: one for each wait that it is in. There is more than one while a
+/// signal's handler waits that has interrupted a wait.
+struct OwnSleepers {
+  static constexpr size_t kLevels = 8;
+  Sleeper levels[kLevels];
+  size_t depth = 0;
+  ~OwnSleepers();
+
+  /// For a wait whose frame is at `frame`. Waits further down the stack, which grows downwards, are over: a
+  /// handler has left them by siglongjmp().
+  Sleeper& enter(const void* frame) {
+    while (depth > 0 && (levels[depth - 1].frame <= frame || depth == kLevels)) --depth;
+    levels[depth].frame = frame;
+    return levels[depth++];
+  }
+  void leave(const Sleeper& s) { depth = static_cast<size_t>(&s - levels); }
 };
-thread_local OwnSleeper own_sleeper;
+thread_local OwnSleepers own_sleepers;
+
+/// What this thread's handlers take it out of when they run in its sleep.
+struct Sleep {
+  Engine::Impl* worker = nullptr;
+  Sleeper* sleeper = nullptr;
+};
+thread_local Sleep own_sleep [[gnu::tls_model("initial-exec")]];
 
 void drain(int wake_fd) {
   uint64_t count;
@@ -69,14 +88,13 @@ class Asleep {
     w_.asleep.push_back(&me_);
     w_.asleep_count.store(static_cast<uint32_t>(w_.asleep.size()), std::memory_order_relaxed);
     w_.counters.add(Counter::sleeps);
+    own_sleep = {&w_, &me_};
     w_.unlock_out();
   }
   ~Asleep() {
     w_.lock_in();
-    me_.request = nullptr;
-    std::erase(w_.asleep, &me_);
-    w_.asleep_count.store(static_cast<uint32_t>(w_.asleep.size()), std::memory_order_relaxed);
-    if (w_.timekeeper == &me_) w_.timekeeper = nullptr;
+    own_sleep = {};
+    w_.leave_sleep(me_);
     w_.passes.store(w_.passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     w_.poll(clock_now());
   }
@@ -88,27 +106,21 @@ class Asleep {
   Sleeper& me_;
 };
 
-/// One wait of a thread: owns its thread_state and, for a wait inside a signal's handler that interrupted
-/// another wait, a sleeper of its own.
+/// One wait of a thread: owns its thread_state, and has a sleeper of its own.
 class Waiting {
  public:
   explicit Waiting(Engine::Impl& w) : w_(w), outer_(thread_state) {
-    me_ = own_sleeper.sleeper.in_wait ? &nested_ : &own_sleeper.sleeper;
+    me_ = &own_sleepers.enter(this);
     if (me_->engine != &w.engine) enlist();
-    me_->in_wait = true;
     thread_state.waiting = true;
     thread_state.signal_ran = false;
     thread_state.all_restart = true;
     thread_state.wake_fd = me_->wake_fd;
   }
   ~Waiting() {
-    me_->in_wait = false;
+    own_sleepers.leave(*me_);
     thread_state.waiting = outer_.waiting;
     thread_state.wake_fd = outer_.wake_fd;
-    if (me_ == &nested_) {
-      std::erase(w_.sleepers, me_);
-      close_fds(*me_);
-    }
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
@@ -124,7 +136,8 @@ class Waiting {
   void gather(const WaitRequest& request);
   void look_at_kernel(WaitRequest& request, Instant now);
   bool may_spin(const WaitRequest& request, Instant began, Instant now) {
-    if (request.may_spin && !std::exchange(decided_, true)) spin_until_ = began + me_->spin.share() * w_.longest_spin;
+    if (request.may_spin && !std::exchange(decided_, true))
+      spin_until_ = began + me_->spin.share() * w_.longest_spin;
     spun_ |= now < spin_until_;
     return now < spin_until_;
   }
@@ -132,7 +145,6 @@ class Waiting {
 
   Engine::Impl& w_;
   Sleeper* me_ = nullptr;
-  Sleeper nested_;
   ThreadState outer_;
   bool kernel_ready_ = false;
   bool decided_ = false, spun_ = false;  ///< whether to poll; the first look has to come first
@@ -143,6 +155,7 @@ class Waiting {
 
 void Waiting::enlist() {
   *me_ = Sleeper{};
+  me_->frame = this;
   open_fds(*me_);
   me_->engine = &w_.engine;
   w_.sleepers.push_back(me_);
@@ -266,16 +279,25 @@ void Engine::Impl::forget(Sleeper& s) { std::erase(sleepers, &s); }
 
 namespace {
 
-OwnSleeper::~OwnSleeper() {
+OwnSleepers::~OwnSleepers() {
   Engine* engine = Engine::get();
-  if (engine && sleeper.engine == engine) {
-    Pass pass{*engine, Pass::Polling::kNo};
-    Engine::Impl::of(*engine).forget(sleeper);
+  for (Sleeper& sleeper : levels) {
+    if (engine && sleeper.engine == engine) {
+      Pass pass{*engine, Pass::Polling::kNo};
+      Engine::Impl::of(*engine).forget(sleeper);
+    }
+    if (sleeper.engine) close_fds(sleeper);
   }
-  if (sleeper.engine) close_fds(sleeper);
 }
 
 }  // namespace
+
+void Engine::Impl::leave_sleep(Sleeper& s) {
+  s.request = nullptr;
+  std::erase(asleep, &s);
+  asleep_count.store(static_cast<uint32_t>(asleep.size()), std::memory_order_relaxed);
+  if (timekeeper == &s) timekeeper = nullptr;
+}
 
 void Engine::Impl::wake_ready_sleepers() {
   for (Sleeper* s : asleep) {
@@ -330,6 +352,13 @@ void Engine::signal_ran(bool restarts) {
   const int saved = errno;
   const uint64_t one = 1;
   (void)!real.write(thread_state.wake_fd, &one, sizeof(one));
+  // The handler may leave the sleep by siglongjmp(): nobody may look at its request from here on, which lies
+  // in that frame.
+  if (const Sleep sleep = std::exchange(own_sleep, {}); sleep.worker) {
+    sleep.worker->lock_in();
+    sleep.worker->leave_sleep(*sleep.sleeper);
+    sleep.worker->unlock_out();
+  }
   errno = saved;
 }
 

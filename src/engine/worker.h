@@ -48,7 +48,7 @@ struct Sleeper {
   int wake_fd = -1;                ///< eventfd
   int epoll_fd = -1;               ///< the ports' descriptors (exclusively) and wake_fd
   WaitRequest* request = nullptr;  ///< while asleep
-  bool in_wait = false;
+  const void* frame = nullptr;    ///< of the wait that has it
   bool woken = false;  ///< wake_fd has been written for this sleep
   SpinPolicy spin;
 };
@@ -99,6 +99,8 @@ struct Engine::Impl {
   void watch_port(Sleeper& s, InterfaceId id);
   void unwatch_port(InterfaceId id);
   void forget(Sleeper& s);
+  /// Its sleep is over: nobody looks at its request any more.
+  void leave_sleep(Sleeper& s);
   void abandon_sleepers_in_child();
 
   // ---- steering (steering.cc) ----
