@@ -147,7 +147,7 @@ void restore(Repair& r, int fd, const TcpSnapshot& s) {
   const uint32_t sent = std::min<uint32_t>(s.snd_nxt - s.snd_una - fins.sent_unacked,
                                            static_cast<uint32_t>(s.send_queue.size()));
   r.set(TCP_REPAIR, TCP_REPAIR_ON);
-  r.set(SO_REUSEADDR, 1, SOL_SOCKET).bind(s.local);
+  r.bind(s.local);  // beside a listener as well: repair mode implies SK_FORCE_REUSE
   r.queue(kSendQueue).set(TCP_QUEUE_SEQ, send_begin);
   r.queue(kReceiveQueue).set(TCP_QUEUE_SEQ, static_cast<uint32_t>(receive_end - s.receive_queue.size()));
   r.connect(s.remote);
@@ -257,6 +257,9 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   if (real.getsockopt(shadow, SOL_SOCKET, SO_DOMAIN, &family, &length) != 0) return err(errno);
   if (family == AF_INET && !s.local.address.is_v4()) return err(EAFNOSUPPORT);
 
+  int reuse = 0;
+  length = sizeof(reuse);
+  real.getsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &reuse, &length);
   Repair repair{shadow, family};
   restore(repair, shadow, s);
   if (!repair.ok()) {
@@ -272,6 +275,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   impl_->unsteer_closed();
   // From here on the kernel has it; what fails now, fails as it would on the kernel's own connection.
   repair.set(TCP_REPAIR, TCP_REPAIR_OFF);
+  repair.set(SO_REUSEADDR, reuse, SOL_SOCKET);  // leaving repair mode cleared it
   repair.put(unsent(s));
   if (s.fin_received) inject_fin(repair, s);
   if (s.fin_queued) real.shutdown(shadow, SHUT_WR);

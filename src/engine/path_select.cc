@@ -69,6 +69,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
 }
 
 void Engine::Impl::tell_stack_of(InterfaceId id) {
+  if (!slots[id].port()) return;
   const PortInfo& port = slots[id].opened.port->info();
   const Link* link = network.link(slots[id].ifindex);
   Interface info;
