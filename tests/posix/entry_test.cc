@@ -1,0 +1,297 @@
+// Ways into a live connection that are not the socket calls themselves: streams, system calls by number,
+// offsets, descriptors closed past the library, and processes made and ended in the rarer ways.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include "posix/far.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+// Accepts, then echoes bytes until the end of the stream; says what it saw but for the dots.
+FAR(echo_bytes) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  char buffer[4096];
+  std::string all;
+  ssize_t n;
+  while ((n = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
+    write_all(fd, buffer, static_cast<size_t>(n));
+    for (ssize_t i = 0; i < n; ++i)
+      if (buffer[i] != '.') all.push_back(buffer[i] == '\n' ? '|' : buffer[i]);
+  }
+  near.say(n < 0 ? strerror(errno) : all.empty() ? "-" : all);
+}
+
+// Accepts, and counts until the end of the stream.
+FAR(count_bytes) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  near.say(static_cast<long>(read_to_end(fd).size()));
+}
+
+void exchange(int fd, const std::string& text) {
+  write_all(fd, text);
+  EXPECT_EQ(read_exactly(fd, text.size()), text);
+}
+
+/// A connection that has carried enough for run.py's proof: what follows may be the kernel's.
+struct Echo : Far {
+  Echo() : Far("echo_bytes"), fd(connect_to(there(static_cast<uint16_t>(number())))) {
+    for (int i = 0; i < 100; ++i) exchange(fd, ".");
+  }
+  std::string all() {
+    fd.reset();
+    const std::string text = word();
+    finish();
+    return text;
+  }
+  Fd fd;
+};
+
+int status_of(pid_t child) {
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+long raw(long number, long argument) {  // past every library
+#if defined(__x86_64__)
+  long result = number;
+  asm volatile("syscall" : "+a"(result) : "D"(argument) : "rcx", "r11", "memory");
+  return result;
+#else
+  return syscall(number, argument);
+#endif
+}
+
+TEST(Entry, AStreamReadsAndWrites) {
+  Echo far;
+  FILE* in = fdopen(dup(far.fd), "r");
+  FILE* out = fdopen(dup(far.fd), "w");
+  ASSERT_TRUE(in != nullptr && out != nullptr);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_GT(fprintf(out, "line%d\n", i), 0);
+    EXPECT_EQ(fflush(out), 0);
+    char line[32] = {};
+    EXPECT_NE(fgets(line, sizeof line, in), nullptr);
+    EXPECT_EQ(line, "line" + std::to_string(i) + "\n");
+  }
+  EXPECT_GE(fileno(in), 0);
+  fclose(in);
+  fclose(out);
+  EXPECT_EQ(far.all(), "line0|line1|line2|");
+}
+
+TEST(Entry, PrintsToADescriptor) {
+  Echo far;
+  EXPECT_EQ(dprintf(far.fd, "%s-%03d", "n", 7), 5);
+  EXPECT_EQ(read_exactly(far.fd, 5), "n-007");
+  EXPECT_EQ(far.all(), "n-007");
+}
+
+TEST(Entry, BecomesStandardInputAndOutput) {
+  Echo far;
+  const pid_t child = in_child([&] {
+    if (dup2(far.fd, STDIN_FILENO) != STDIN_FILENO || dup2(far.fd, STDOUT_FILENO) != STDOUT_FILENO) _exit(1);
+    closefrom(3);
+    printf("hello\n");
+    fflush(stdout);
+    char line[32] = {};
+    if (fgets(line, sizeof line, stdin) == nullptr || strcmp(line, "hello\n") != 0) _exit(2);
+    _exit(0);
+  });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(far.all(), "hello|");
+}
+
+TEST(Entry, SystemCallsByNumber) {
+  Echo far;
+  const long fd = far.fd;
+  char data[8] = {};
+  EXPECT_EQ(syscall(SYS_write, fd, "abc", 3), 3);
+  pollfd p{far.fd, POLLIN, 0};
+  timespec limit{20, 0};
+  EXPECT_EQ(syscall(SYS_ppoll, &p, 1, &limit, nullptr, 8), 1);
+  EXPECT_EQ(p.revents, POLLIN);
+  EXPECT_EQ(read_exactly(far.fd, 2), "ab");
+  EXPECT_EQ(syscall(SYS_read, fd, data, 8), 1);
+  EXPECT_EQ(data[0], 'c');
+  EXPECT_EQ(syscall(SYS_sendto, fd, "de", 2, MSG_NOSIGNAL, nullptr, 0), 2);
+  EXPECT_EQ(syscall(SYS_recvfrom, fd, data, 2, MSG_WAITALL, nullptr, nullptr), 2);
+  EXPECT_EQ(std::string(data, 2), "de");
+  EXPECT_EQ(syscall(SYS_fcntl, fd, F_GETFL), O_RDWR);
+  EXPECT_EQ(syscall(SYS_close, static_cast<long>(far.fd.release())), 0);
+  EXPECT_EQ(far.word(), "abcde");
+  far.finish();
+}
+
+TEST(Entry, OffsetsAndMarks) {
+  Echo far;
+  char data[8] = {};
+  iovec v{data, 3};
+  EXPECT_EQ(preadv2(far.fd, &v, 1, -1, RWF_NOWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  memcpy(data, "xyz", 3);
+  EXPECT_EQ(pwritev2(far.fd, &v, 1, -1, 0), 3);
+  EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);
+  memset(data, 0, sizeof data);
+  EXPECT_EQ(preadv2(far.fd, &v, 1, -1, 0), 3);
+  EXPECT_EQ(std::string(data), "xyz");
+  EXPECT_EQ(pread(far.fd, data, 1, 0), -1);
+  EXPECT_EQ(errno, ESPIPE);
+  EXPECT_EQ(pwrite(far.fd, data, 1, 0), -1);
+  EXPECT_EQ(errno, ESPIPE);
+  EXPECT_EQ(lseek(far.fd, 0, SEEK_CUR), -1);
+  EXPECT_EQ(errno, ESPIPE);
+  EXPECT_EQ(sockatmark(far.fd), 0);
+  EXPECT_EQ(read(far.fd, data, 0), 0);
+  struct stat status {};
+  EXPECT_EQ(fstat(far.fd, &status), 0);
+  EXPECT_TRUE(S_ISSOCK(status.st_mode));
+  EXPECT_EQ(far.all(), "xyz");
+}
+
+TEST(Entry, ADescriptorClosedPastTheLibrary) {
+  Echo far;
+  const int number = far.fd.release();
+  EXPECT_EQ(raw(SYS_close, number), 0);
+  const int again = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+  EXPECT_EQ(again, number);
+  char data[32] = {};
+  EXPECT_GT(read(again, data, sizeof data), 0);
+  EXPECT_EQ(strncmp(data, "posix_entry", 11), 0) << data;
+  EXPECT_EQ(close(again), 0);
+  EXPECT_EQ(far.word(), "-");  // and its connection has ended
+  far.finish();
+}
+
+TEST(Entry, ClosefromEndsConnections) {
+  Echo far;
+  const pid_t child = fork();
+  if (child == 0) {
+    closefrom(STDERR_FILENO + 1);
+    _exit(0);
+  }
+  EXPECT_EQ(status_of(child), 0);
+  exchange(far.fd, "still");
+  const int high = fcntl(far.fd, F_DUPFD_CLOEXEC, 900);
+  ASSERT_GE(high, 900);
+  far.fd.reset();
+  closefrom(900);
+  EXPECT_EQ(fcntl(high, F_GETFD), -1);
+  EXPECT_EQ(far.word(), "still");
+  far.finish();
+}
+
+TEST(Entry, ProcessesOfEveryKindLeaveItAlone) {
+  Echo far;
+  char shell[] = "sh", option[] = "-c", command[] = "exit 7";
+  char* const arguments[] = {shell, option, command, nullptr};
+  exchange(far.fd, "v");
+  const pid_t vforked = vfork();
+  if (vforked == 0) {
+    execv("/bin/sh", arguments);
+    _exit(99);
+  }
+  EXPECT_EQ(status_of(vforked), 7);
+  exchange(far.fd, "s");
+  pid_t spawned = -1;
+  EXPECT_EQ(posix_spawn(&spawned, "/bin/sh", nullptr, nullptr, arguments, environ), 0);
+  EXPECT_EQ(status_of(spawned), 7);
+  exchange(far.fd, "y");
+  EXPECT_EQ(WEXITSTATUS(system("exit 7")), 7);
+  exchange(far.fd, "p");
+  FILE* f = popen("echo out", "r");
+  ASSERT_NE(f, nullptr);
+  char line[8] = {};
+  EXPECT_NE(fgets(line, sizeof line, f), nullptr);
+  EXPECT_EQ(pclose(f), 0);
+  exchange(far.fd, "F");
+  const pid_t bare = _Fork();
+  if (bare == 0) _exit(7);
+  EXPECT_EQ(status_of(bare), 7);
+  exchange(far.fd, "c");
+  constexpr size_t kStack = 256 * 1024;
+  char* stack =
+      static_cast<char*>(mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const pid_t cloned = clone([](void*) { return 7; }, stack + kStack, SIGCHLD, nullptr);
+  EXPECT_EQ(status_of(cloned), 7);
+  munmap(stack, kStack);
+  exchange(far.fd, "n");
+  const long numbered = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (numbered == 0) _exit(7);
+  EXPECT_EQ(status_of(static_cast<pid_t>(numbered)), 7);
+  exchange(far.fd, "e");
+  EXPECT_EQ(far.all(), "vsypFcne");
+}
+
+TEST(Entry, ADaemonGoesOn) {
+  Far far("echo_bytes");
+  const auto port = static_cast<uint16_t>(far.number());
+  int report[2];
+  ASSERT_EQ(pipe(report), 0);
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(port));
+    for (int i = 0; i < 100; ++i) exchange(fd, ".");
+    if (daemon(1, 1) != 0) _exit(1);
+    exchange(fd, "daemon");
+    fd.reset();
+    (void)!write(report[1], "y", 1);
+    _exit(0);
+  });
+  EXPECT_EQ(status_of(child), 0);  // the parent of the daemon
+  close(report[1]);
+  char answer = 0;
+  EXPECT_EQ(read(report[0], &answer, 1), 1);
+  EXPECT_EQ(answer, 'y');
+  close(report[0]);
+  EXPECT_EQ(far.word(), "daemon");
+  far.finish();
+}
+
+TEST(Entry, QuickExitLosesNothing) {
+  Far far("count_bytes");
+  const auto port = static_cast<uint16_t>(far.number());
+  const std::string bytes = pattern(200000);
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(port));
+    write_all(fd, bytes);
+    fd.release();
+    quick_exit(3);
+  });
+  EXPECT_EQ(status_of(child), 3);
+  EXPECT_EQ(far.number(), static_cast<long>(bytes.size()));
+  far.finish();
+}
+
+TEST(Entry, IoUringSendsEverythingToTheKernel) {
+  Echo far;
+  (void)!syscall(SYS_io_uring_setup, 1, nullptr);  // EFAULT, EPERM or ENOSYS: the intention counts
+  exchange(far.fd, "after");
+  char data[4] = {};
+  write_all(far.fd, "k");
+  iovec v{data, 1};
+  // What io_uring does with it: the kernel's own socket.
+  EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);
+  EXPECT_EQ(readv(far.fd, &v, 1), 1);
+  EXPECT_EQ(data[0], 'k');
+  EXPECT_EQ(far.all(), "afterk");
+}
+
+}  // namespace
