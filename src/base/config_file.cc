@@ -219,7 +219,9 @@ class FileReader {
 
   bool read_rule(const toml::table& table, Rule& rule) {
     bool good = true;
-    for (auto&& [key, node] : table) {
+    for (auto&& entry : table) {  // clang 14 captures no structured bindings
+      const auto& key = entry.first;
+      const auto& node = entry.second;
       auto text = scalar(node);
       auto bad = [&](std::string_view allowed) {
         problem(line_of(node), std::string(key.str()) + " = " + (text ? shortened(*text) : "?") +

@@ -29,7 +29,7 @@ struct Conversation {
 
   /// Looks at what the stack sent, so that ACKs can be near the truth.
   void look() {
-    PacketQueue& q = w.stack.tx_queue(0);
+    PacketQueue& q = w.stack->tx_queue(0);
     while (Packet* p = q.pop_front()) {
       if (p->length >= 54 && p->data()[23] == 6) {
         const auto& tcp = wire_at<TcpHeader>(p->data() + 34);
@@ -38,6 +38,38 @@ struct Conversation {
       }
       FramePool::release(p);
     }
+  }
+
+  /// The peer's part of a handshake, without timestamps, so that segments need none.
+  void shake_hands(uint16_t local_port, bool active) {
+    uint8_t syn[] = {static_cast<uint8_t>(active ? 0x12 : 0x02),
+                     0,
+                     0,
+                     0,
+                     0,
+                     0xff,
+                     0xff,
+                     3,
+                     0,
+                     0,
+                     0,
+                     2,
+                     4,
+                     5,
+                     0xb4,
+                     4,
+                     2,
+                     1,
+                     3,
+                     3,
+                     7,
+                     0,
+                     0};  // MSS 1460, SACK permitted, scale 7
+    Input first{syn, sizeof syn};
+    segment(first, local_port);
+    uint8_t ack[] = {0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
+    Input second{ack, sizeof ack};
+    if (!active) segment(second, local_port);
   }
 
   void segment(Input& in, uint16_t local_port) {
@@ -78,30 +110,30 @@ struct Conversation {
     switch (in.byte() % 9) {
       case 0:
       case 1:
-        (void)w.stack.tcp_send(*conn, {&v, 1}, in.byte() & 1, in.byte() & 1, w.now);
+        (void)w.stack->tcp_send(*conn, {&v, 1}, in.byte() & 1, in.byte() & 1, w.now);
         break;
       case 2:
       case 3:
-        (void)w.stack.tcp_receive(*conn, {&v, 1}, in.byte() & 1, in.byte() & 7, w.now);
+        (void)w.stack->tcp_receive(*conn, {&v, 1}, in.byte() & 1, in.byte() & 7, w.now);
         break;
       case 4:
-        (void)w.stack.tcp_discard(*conn, v.iov_len, w.now);
+        (void)w.stack->tcp_discard(*conn, v.iov_len, w.now);
         break;
       case 5:
-        (void)w.stack.tcp_receive_urgent(*conn, buffer, in.byte() & 1);
+        (void)w.stack->tcp_receive_urgent(*conn, buffer, in.byte() & 1);
         break;
       case 6:
-        (void)w.stack.tcp_shutdown(*conn, in.byte() % 3, w.now);
+        (void)w.stack->tcp_shutdown(*conn, in.byte() % 3, w.now);
         break;
       case 7:
-        if (auto s = w.stack.tcp_snapshot(*conn, w.now)) {
-          w.stack.tcp_forget(conn);
-          auto again = w.stack.tcp_adopt(*s, route(), {}, &w.owner, w.now);
+        if (auto s = w.stack->tcp_snapshot(*conn, w.now)) {
+          w.stack->tcp_forget(conn);
+          auto again = w.stack->tcp_adopt(*s, route(), {}, &w.owner, w.now);
           conn = again ? *again : nullptr;
         }
         break;
       default:
-        w.stack.tcp_close(conn, in.byte() & 1, w.now);
+        w.stack->tcp_close(conn, in.byte() & 1, w.now);
         conn = nullptr;
     }
   }
@@ -122,21 +154,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace accel::fuzz;
   Conversation c;
   Input in{data, size};
-  c.w.stack.set_neighbour(0, IpAddress::v4(0x0a000002), MacAddress{2, 0, 0, 0, 0, 2});
+  c.w.stack->set_neighbour(0, IpAddress::v4(0x0a000002), MacAddress{2, 0, 0, 0, 0, 2});
   uint16_t local_port = 80;
   TcpListener* listener =
-      *c.w.stack.tcp_listen({IpAddress::v4(0x0a000001), 81}, false, false, 4, {}, &c.w.owner);
-  if (in.byte() & 1) {
+      *c.w.stack->tcp_listen({IpAddress::v4(0x0a000001), 81}, false, false, 4, {}, &c.w.owner);
+  const uint8_t mode = in.byte();
+  if (mode & 1) {
     local_port = 5000;
-    c.conn = *c.w.stack.tcp_connect({IpAddress::v4(0x0a000001), local_port},
-                                    {IpAddress::v4(0x0a000002), c.kPeerPort}, Conversation::route(), {},
-                                    &c.w.owner, c.w.now);
+    c.conn = *c.w.stack->tcp_connect({IpAddress::v4(0x0a000001), local_port},
+                                     {IpAddress::v4(0x0a000002), c.kPeerPort}, Conversation::route(), {},
+                                     &c.w.owner, c.w.now);
   } else {
     local_port = 81;
   }
   c.w.pass(1us);
   c.look();
+  if (mode & 2) c.shake_hands(local_port, mode & 1);
   while (in.size > 1) {
+    if (!c.conn && local_port == 81) c.conn = c.w.stack->tcp_accept(*listener);
     const uint8_t what = in.byte();
     if (what < 160)
       c.segment(in, local_port);
@@ -145,12 +180,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     else
       c.w.pass(Duration(in.word()) * 1'000'000);
     c.look();
-    if (!c.conn && local_port == 81)
-      if ((c.conn = c.w.stack.tcp_accept(*listener))) {
-        // The application takes it.
-      }
   }
-  c.w.pass(200s);
-  c.look();
+  for (int i = 0; i < 8; ++i) {
+    c.w.pass(50s);
+    c.look();
+  }
   return 0;
 }
