@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <compare>
 #include <cstdint>
 #include <cstring>
@@ -33,17 +34,23 @@ struct IpAddress {
   static constexpr IpAddress any_v4() { return v4(0); }
   static constexpr IpAddress any_v6() { return {}; }
 
+  /// The bytes as two words in memory order: comparisons are on every packet's way.
+  constexpr std::array<uint64_t, 2> words() const { return std::bit_cast<std::array<uint64_t, 2>>(bytes); }
+  static constexpr uint64_t kMappedMask = std::bit_cast<uint64_t>(std::array<uint8_t, 8>{255, 255, 255, 255, 0, 0, 0, 0});
+  static constexpr uint64_t kMapped = std::bit_cast<uint64_t>(std::array<uint8_t, 8>{0, 0, 255, 255, 0, 0, 0, 0});
   constexpr bool is_v4() const {
-    for (int i = 0; i < 10; ++i)
-      if (bytes[i] != 0) return false;
-    return bytes[10] == 0xff && bytes[11] == 0xff;
+    const auto w = words();
+    return w[0] == 0 && (w[1] & kMappedMask) == kMapped;
   }
   constexpr uint32_t v4_host_order() const {
     return uint32_t{bytes[12]} << 24 | uint32_t{bytes[13]} << 16 | uint32_t{bytes[14]} << 8 | bytes[15];
   }
   const uint8_t* v4_bytes() const { return &bytes[12]; }
   /// 0.0.0.0 or ::
-  constexpr bool is_any() const { return *this == any_v4() || *this == any_v6(); }
+  constexpr bool is_any() const {
+    const auto w = words();
+    return w[0] == 0 && (w[1] == 0 || w[1] == kMapped);
+  }
   constexpr bool is_loopback() const {
     if (is_v4()) return bytes[12] == 127;
     for (int i = 0; i < 15; ++i)
@@ -55,6 +62,10 @@ struct IpAddress {
     return is_v4() ? bytes[12] == 169 && bytes[13] == 254 : bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80;
   }
   constexpr auto operator<=>(const IpAddress&) const = default;
+  constexpr bool operator==(const IpAddress& other) const {
+    const auto a = words(), b = other.words();
+    return ((a[0] ^ b[0]) | (a[1] ^ b[1])) == 0;
+  }
 };
 
 struct Endpoint {

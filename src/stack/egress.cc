@@ -32,7 +32,7 @@ void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAd
     ip.source = local.bytes;
     ip.destination = remote.bytes;
     out.length = static_cast<uint8_t>(out.ip_offset + 40);
-    out.pseudo_sum = fold_sum(sum_bytes(at + 8, 32) + sum_of(static_cast<uint16_t>(protocol)));
+    out.pseudo_sum = fold_sum(sum_fixed<32>(at + 8) + sum_of(static_cast<uint16_t>(protocol)));
     return;
   }
   auto& ip = wire_at<Ipv4Header>(at);
@@ -44,8 +44,8 @@ void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAd
   std::memcpy(ip.source.data(), local.v4_bytes(), 4);
   std::memcpy(ip.destination.data(), remote.v4_bytes(), 4);
   out.length = static_cast<uint8_t>(out.ip_offset + 20);
-  out.ip_sum = fold_sum(sum_bytes(at, 20));
-  out.pseudo_sum = fold_sum(sum_bytes(at + 12, 8) + sum_of(static_cast<uint16_t>(protocol)));
+  out.ip_sum = fold_sum(sum_fixed<20>(at));
+  out.pseudo_sum = fold_sum(sum_fixed<8>(at + 12) + sum_of(static_cast<uint16_t>(protocol)));
 }
 
 void StackCore::transmit(Packet* frame, Hop& hop) {

@@ -46,8 +46,8 @@ void trim_chain(Packet* frame, uint32_t length) {
 
 uint64_t pseudo_header_sum(const Arrival& a) {
   uint64_t sum = sum_of(a.protocol) + sum_of(static_cast<uint16_t>(a.length));
-  if (!a.v6) return sum + sum_bytes(a.source.v4_bytes(), 4) + sum_bytes(a.destination.v4_bytes(), 4);
-  return sum + sum_bytes(a.source.bytes.data(), 16) + sum_bytes(a.destination.bytes.data(), 16);
+  if (!a.v6) return sum + sum_fixed<4>(a.source.v4_bytes()) + sum_fixed<4>(a.destination.v4_bytes());
+  return sum + sum_fixed<16>(a.source.bytes.data()) + sum_fixed<16>(a.destination.bytes.data());
 }
 
 bool l4_checksum_good(const Packet* frame, const Arrival& a) {
@@ -120,8 +120,12 @@ class Ingress {
     const auto ip = parse_ipv4(bytes);
     if (!ip) return core_.drop(frame, Counter::drop_ip_header);
     if (ip->total_length > frame->total()) return core_.drop(frame, Counter::drop_truncated);
-    if (!frame->checksum_good && finish_sum(sum_bytes(bytes.data(), ip->header_length)) != 0)
-      return core_.drop(frame, Counter::drop_ip_checksum);
+    if (!frame->checksum_good) {
+      const uint64_t sum = ip->header_length == sizeof(Ipv4Header)
+                               ? sum_fixed<sizeof(Ipv4Header)>(bytes.data())
+                               : sum_bytes(bytes.data(), ip->header_length);
+      if (finish_sum(sum) != 0) return core_.drop(frame, Counter::drop_ip_checksum);
+    }
     if (ip->fragment) return core_.drop(frame, Counter::drop_fragment);
     a_.source = IpAddress::from_v4_bytes(&bytes[12]);
     a_.destination = IpAddress::from_v4_bytes(&bytes[16]);

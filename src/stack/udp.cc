@@ -338,7 +338,7 @@ Packet* UdpLayer::build(std::span<const iovec> data, size_t size, const Endpoint
     return frame;
   }
   uint16_t checksum =
-      finish_sum(add_sums(sum.sum(), pseudo + sum_bytes(frame->data() + t.length, sizeof(UdpHeader))));
+      finish_sum(add_sums(sum.sum(), pseudo + sum_fixed<sizeof(UdpHeader)>(frame->data() + t.length)));
   store_checksum(&udp.checksum, checksum ? checksum : 0xffff);  // RFC 768: 0 would say "none"
   return frame;
 }

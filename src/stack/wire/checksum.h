@@ -42,6 +42,19 @@ constexpr uint64_t swap_sum(uint64_t sum) {
   return static_cast<uint16_t>(f << 8 | f >> 8);
 }
 
+/// A few bytes whose number is known where it is compiled: headers and addresses.
+template <size_t kBytes>
+inline uint64_t sum_fixed(const uint8_t* p) {
+  static_assert(kBytes % 4 == 0 && kBytes <= 64);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < kBytes; i += 4) {
+    uint32_t w;
+    std::memcpy(&w, p + i, 4);
+    sum += w;
+  }
+  return sum;
+}
+
 uint64_t sum_bytes(const uint8_t* p, size_t n);
 /// Copies and sums in one go.
 uint64_t copy_and_sum(uint8_t* to, const uint8_t* from, size_t n);
