@@ -73,7 +73,8 @@ void log(LogLevel level, const char* format, ...) {
   size_t room = sizeof line - kPrefix.size() - 1;
   va_list arguments;
   va_start(arguments, format);
-  int wanted = vsnprintf(line + kPrefix.size(), room, format, arguments);
+  int wanted = vsnprintf(line + kPrefix.size(), room, format,
+                         arguments);  // NOLINT(clang-analyzer-valist.Uninitialized)
   va_end(arguments);
   if (wanted >= 0) {
     size_t size = kPrefix.size() + std::min(static_cast<size_t>(wanted), room - 1);

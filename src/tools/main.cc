@@ -1,5 +1,7 @@
 // accel: run a program with libaccel, see what a machine offers, see what running programs do.
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
 #include <string_view>
 
 #include "tools/commands.h"
@@ -22,9 +24,7 @@ std::vector<std::string> take_command(int& argc, char** argv) {
   return command;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int parse_and_run(int argc, char** argv) {
   using namespace accel::tools;
   std::vector<std::string> command = take_command(argc, argv);
   CLI::App app{"libaccel: a TCP/IP stack on the NIC's queues for unmodified programs"};
@@ -66,4 +66,15 @@ int main(int argc, char** argv) {
   if (*check_command) return check(check_json);
   if (*stat_command) return stat(pid, stat_json);
   return docs(document);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return parse_and_run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "accel: %s\n", e.what());
+    return 2;
+  }
 }

@@ -61,10 +61,25 @@ int inner_pid(int pid) {
   return pid;
 }
 
+/// Where the page can be opened: among the descriptors, or, when the program has closed that (closefrom),
+/// among what it has mapped, which takes CAP_CHECKPOINT_RESTORE.
+std::vector<std::string> places_of_page(int pid, const std::map<int, std::string>& fds) {
+  const std::string name = std::string("memfd:") + stats::kStatsName;
+  std::vector<std::string> places;
+  for (auto& [fd, what] : fds)
+    if (what.find(name) != std::string::npos) places.push_back(fmt::format("/proc/{}/fd/{}", pid, fd));
+  if (!places.empty()) return places;
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  for (std::string line; std::getline(maps, line);)
+    if (line.find(name) != std::string::npos)
+      places.push_back(fmt::format("/proc/{}/map_files/{}", pid, line.substr(0, line.find(' '))));
+  return places;
+}
+
 /// A mapped page; the seals promise that it stays as large as it is.
 struct Mapping {
-  explicit Mapping(int pid, int fd) {
-    int opened = ::open(fmt::format("/proc/{}/fd/{}", pid, fd).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  explicit Mapping(int pid, const std::string& place) {
+    int opened = ::open(place.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (opened < 0) return;
     struct stat facts {};
     int seals = fcntl(opened, F_GET_SEALS);
@@ -199,9 +214,8 @@ std::optional<Candidate> open_process(int pid) {
   Candidate c;
   c.result.pid = pid;
   c.fds = descriptors(pid);
-  for (auto& [fd, what] : c.fds) {
-    if (what.find(std::string("memfd:") + stats::kStatsName) == std::string::npos) continue;
-    c.mapping = std::make_unique<Mapping>(pid, fd);
+  for (const std::string& place : places_of_page(pid, c.fds)) {
+    c.mapping = std::make_unique<Mapping>(pid, place);
     if (c.mapping->page) break;
   }
   if (!c.mapping || !c.mapping->page) return {};

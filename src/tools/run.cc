@@ -1,4 +1,6 @@
+#include <elf.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -6,7 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
+#include <sstream>
 
 #include "tools/commands.h"
 
@@ -27,6 +31,42 @@ std::optional<fs::path> find_library() {
   return {};
 }
 
+/// As execvp finds it; empty when it does not.
+fs::path find_command(const std::string& name) {
+  std::error_code error;
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = getenv("PATH");
+  std::istringstream folders(path ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    fs::path file = fs::path(folder.empty() ? "." : folder) / name;
+    if (access(file.c_str(), X_OK) == 0 && fs::is_regular_file(file, error)) return file;
+  }
+  return {};
+}
+
+/// Why the dynamic linker will not preload anything into this program; "" when it will, or when that is not
+/// known (a script).
+std::string obstacle(const fs::path& program) {
+  struct stat facts {};
+  if (::stat(program.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode)) return "";
+  if ((facts.st_mode & S_ISUID && facts.st_uid != getuid()) ||
+      (facts.st_mode & S_ISGID && facts.st_gid != getgid()))
+    return "is setuid or setgid";
+  std::ifstream file(program, std::ios::binary);
+  Elf64_Ehdr header{};
+  file.read(reinterpret_cast<char*>(&header), sizeof header);
+  if (!file || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return "";
+  if (header.e_ident[EI_CLASS] != ELFCLASS64) return "is a 32-bit program";
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment{};
+    file.seekg(static_cast<std::streamoff>(header.e_phoff + uint64_t{i} * header.e_phentsize));
+    file.read(reinterpret_cast<char*>(&segment), sizeof segment);
+    if (!file) return "";
+    if (segment.p_type == PT_INTERP) return "";
+  }
+  return "is linked statically";
+}
+
 }  // namespace
 
 int run(const RunOptions& options) {
@@ -44,6 +84,12 @@ int run(const RunOptions& options) {
     fmt::print(stderr, "accel run: the dynamic linker cannot preload {}: its path has a space or colon\n",
                library->string());
     return 2;
+  }
+  if (std::string why = obstacle(find_command(options.command[0])); !why.empty()) {
+    fmt::print(stderr,
+               "accel run: {} {}: libaccel cannot be preloaded into it, its sockets stay with the kernel\n",
+               options.command[0], why);
+    if (options.require) return 2;
   }
   std::string preload = library->string();
   if (const char* others = getenv("LD_PRELOAD"); others && *others) preload += std::string(":") + others;

@@ -37,6 +37,7 @@ int listener(uint16_t* port) {
 
 int main(int argc, char** argv) {
   bool forks = argc > 1 && std::strcmp(argv[1], "--fork") == 0;
+  bool closes = argc > 1 && std::strcmp(argv[1], "--close") == 0;
   uint16_t port = 0;
   int tcp = listener(&port);
   int udp = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -48,6 +49,7 @@ int main(int argc, char** argv) {
   stats::note_kernel(-1, Reason::rule);
   stats::note_kernel(1 << 30, Reason::rule);
   close(closed);
+  if (closes) close_range(100, ~0u, 0);  // as a program closes descriptors that it does not know
   pid_t child = 0;
   if (forks) {
     child = fork();

@@ -58,6 +58,9 @@ def test_run(o):
         expect(call(tool, "run", "--", "sh", "-c", "exit 7").returncode == 7)
         expect(call(tool, "run", "--", "/nonexistent").returncode == 127)
         expect(call(tool, "run", "--", "/").returncode == 126)
+        static = call(tool, "run", "--require", "--", o.static)
+        expect(static.returncode == 2 and "linked statically" in static.stderr, static)
+        expect("linked statically" in call(tool, "run", "--", o.static).stderr)
         for wrong in (("run",), ("run", "--"), ("run", "--profile", "x", "--", "true"), ("run", "--config", "/none", "true"), ()):
             expect(call(tool, *wrong).returncode not in (0, 1), wrong)
 
@@ -109,6 +112,12 @@ def test_stat(o):
     finally:
         process.kill()
 
+    if os.geteuid() == 0:
+        process, tcp, udp, _, _ = start(o, "--close")
+        found = json.loads(stat(str(process.pid), "--json").stdout)["processes"]
+        process.kill()
+        expect(len(found) == 1 and {s["fd"] for s in found[0]["sockets"]} == {tcp, udp}, found)
+
     process, tcp, udp, child, _ = start(o, "--fork")
     try:
         parent = json.loads(stat(str(process.pid), "--json").stdout)["processes"]
@@ -117,6 +126,7 @@ def test_stat(o):
             expect(process.poll() is None, "the child ended")
         inherited = json.loads(stat(str(child), "--json").stdout)["processes"]
         expect({s["fd"]: s["reason"] for s in inherited[0]["sockets"]} == {udp: "inherited"}, inherited)
+        os.kill(child, 0)
         process.stdin.close()
         expect(process.wait(timeout=60) == 0)
     finally:
@@ -126,7 +136,7 @@ def test_stat(o):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=["docs", "run", "check", "stat"])
-    for path in ("tool", "writer", "library", "source"):
+    for path in ("tool", "writer", "library", "static", "source"):
         parser.add_argument("--" + path, required=True)
     options = parser.parse_args()
     globals()["test_" + options.part](options)

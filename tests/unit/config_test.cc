@@ -75,6 +75,14 @@ TEST_F(ConfigTest, EmptyFileGivesDefaults) {
   EXPECT_EQ(c.file, file_);
 }
 
+TEST_F(ConfigTest, CommentsInAnyLanguage) {
+  Config c = load(
+      "# l\xc3\xa4rm\n[default]\ndevices = \"e'#\\\"t\\u0068\"# \xc3\xa4 \"\n# '\xc3\xa4\nspin = 3 # \xff\n");
+  EXPECT_TRUE(problems_.empty()) << problems_[0];
+  EXPECT_EQ(c.settings.devices, "e'#\"th");
+  EXPECT_EQ(c.settings.spin, 3u);
+}
+
 TEST_F(ConfigTest, MissingFileIsAProblemOnlyWhenNamed) {
   unlink(file_.c_str());
   Config c = load_config(source_, problems_);
@@ -234,6 +242,9 @@ TEST_F(ConfigTest, MistakesAreExplained) {
   expect_problem("[[application]]\nname = 3\n", 2, "name is not a string");
   expect_problem("[default]\nspin = \n", 2, "");
   expect_problem("\xff\xfe\n", 1, "");
+  expect_problem("[%default]\n", 1, "");
+  expect_problem("[default]\nl\xc3\xa4rm = 1\n", 2, "not ASCII");
+  expect_problem("[default]\ndevices = '''\n#\xc3\xa4'''\n", 3, "not ASCII");
   const std::string rule = "[[application]]\nname = \"redis*\"\n[[application.rule]]\npath = \"stack\"\n";
   expect_problem(rule + "role = \"server\"\n", 5,
                  "tcp_server | tcp_client | udp_receiver | udp_sender | udp_connect");
