@@ -71,6 +71,7 @@ static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOption
   }
   c.backoff = 0;
   c.retransmits = 0;
+  c.stuck_since = now;
   c.tail_probed = false;
   if (c.urgent_out && seq_ge(ack, c.snd_up)) c.urgent_out = false;
   // RFC 7323 section 4: where every segment was sent twice, the echoed timestamp tells which one it was.

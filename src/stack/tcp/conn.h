@@ -162,7 +162,7 @@ struct TcpConn : StackSocket, TcpEntry {
   Duration srtt{0};
   Duration rttvar{0};
   Duration min_rtt{Duration::max()};
-  Instant stuck_since{};  ///< first timeout or probe of this row
+  Instant stuck_since{};  ///< when something last moved: first segment sent, bytes acknowledged
   Instant last_sent{};    ///< data
   Instant last_received{};
   Instant last_ack_received{};
@@ -203,7 +203,9 @@ struct TcpConn : StackSocket, TcpEntry {
 
   // ---- the way out ----
   HopRef hop;
-  uint32_t mtu = 1500;
+  uint32_t mtu = 1500;        ///< of the path, as far as known
+  uint32_t route_mtu = 1500;  ///< before ICMP or probing lowered it
+  Instant mtu_lowered{};
   HeaderTemplate headers;
 
   // ---- the application ----

@@ -48,6 +48,7 @@ constexpr uint32_t kSynAckRetries = 5;   ///< tcp_synack_retries
 constexpr uint8_t kQuickAcks = 16;       ///< TCP_MAX_QUICKACKS
 constexpr Duration kInitialRto = 1s;     ///< RFC 6298 (2.1)
 constexpr Duration kMaxRto = 120s;       ///< TCP_RTO_MAX
+constexpr Duration kMtuLife = 600s;      ///< ip_rt_mtu_expires, tcp_probe_interval
 constexpr Duration kCorkTime = 200ms;
 
 // ---- table.cc: tuples, life and death ----

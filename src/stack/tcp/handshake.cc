@@ -30,6 +30,7 @@ void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {
   c.interface = hop.interface;
   uint32_t limit = t.core.of(hop).mtu;
   c.mtu = std::max(std::min(mtu ? mtu : limit, limit ? limit : mtu), c.local.address.is_v4() ? 552u : 1280u);
+  c.route_mtu = c.mtu;
   t.core.make_template(hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos, c.settings.ttl, c.headers);
   refresh_mss(c);
 }

@@ -215,9 +215,8 @@ static void input_unknown(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
   TcpListener* l = find_listener(t, s.local, s.remote);
   if (l && (s.flags & (kSyn | kAck | kRst)) == kSyn) return on_syn(t, *l, s, 0, now);
   t.count(Counter::drop_no_socket);
-  // A RST only where the tuple is ours to speak for: beside a listener or connection of ours on this port.
-  bool ours = l || t.ports.contains(s.local.port);
-  if (!ours || (s.flags & kRst) || was_forgotten(t, s, now)) return;
+  // Only what was steered to us gets here, so the tuple is ours to speak for, unless it has just become the kernel's.
+  if ((s.flags & kRst) || was_forgotten(t, s, now)) return;
   answer_reset(t, s);
 }
 

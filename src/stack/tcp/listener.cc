@@ -143,7 +143,7 @@ Result<TcpConn*> TcpLayer::connect(const Endpoint& local, const Endpoint& remote
     auto& w = static_cast<TcpTimeWait&>(*e);
     if (!w.timestamps || now - w.entered < 1s) return err(EADDRINUSE);
     iss = w.snd_nxt + 65535 + 2;
-    destroy_time_wait(t, w, false);
+    destroy_time_wait(t, w, true);  // its steering; the caller has steered the tuple anew
   }
   TcpConn* c = create(t);
   if (!c) return err(ENOBUFS);

@@ -242,6 +242,16 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
   }
 }
 
+/// RFC 4821 section 7.7, as Linux' tcp_mtu_probing: full segments that vanish again and again may be too big for a path
+/// that does not say so.
+static void suspect_black_hole(TcpConn& c, Instant now) {
+  uint32_t base = c.local.address.is_v4() ? 1064 : 1280, least = c.local.address.is_v4() ? 552 : 1280;
+  if (c.retransmits < 3 || c.mtu <= least || c.sent.front().length() + 100 <= least) return;
+  c.mtu = c.mtu > base ? base : least;
+  c.mtu_lowered = now;
+  refresh_mss(c);
+}
+
 void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
   t.count(Counter::tcp_timeouts);
   // RFC 2018 section 8: after a timeout trust SACKs only where the peer has not taken them back.
@@ -253,6 +263,7 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
       c.sacked_bytes -= s.length();
       --c.sacked_segments;
     }
+  suspect_black_hole(c, now);
   if (c.recovery != Recovery::kTimeout) {
     remember_for_undo(c);
     if (c.recovery == Recovery::kOpen) c.ssthresh = reduced_window(c);

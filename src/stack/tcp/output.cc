@@ -231,6 +231,10 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   if (c.sent.empty()) {
     if (now - c.last_sent > c.rto) c.cwnd = std::min(c.cwnd, initial_window(c.snd_mss));  // RFC 5681 section 4.1
     c.stuck_since = now;
+    if (c.mtu < c.route_mtu && now - c.mtu_lowered > kMtuLife) {  // RFC 1191 section 6.3: the path may be wider again
+      c.mtu = c.route_mtu;
+      refresh_mss(c);
+    }
   }
   if (!send_segment(t, c, seq, n, flags, now)) return false;
   SentSegment s;

@@ -44,6 +44,7 @@ bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint
     mtu = std::max(mtu, least);
     if (mtu >= c.mtu) return true;
     c.mtu = mtu;
+    c.mtu_lowered = now;
     refresh_mss(c);
     if (!c.synchronized()) return true;
     for (uint32_t i = 0; i < c.sent.size(); ++i) {  // what was too big is gone; no sign of congestion (RFC 1191 section 6.4)
@@ -62,7 +63,6 @@ bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint
   } else {
     c.soft_error = error;  // RFC 5461: what to say if it times out
   }
-  (void)now;
   return true;
 }
 
@@ -72,7 +72,10 @@ void TcpLayer::on_deadlines(Instant now) {
 }
 
 Instant TcpLayer::next_deadline() const {
-  return std::min(context_->wheel.next(), context_->pending_head ? context_->stalled_until : kNever);
+  const TcpContext& t = *context_;
+  if (!t.pending_head) return t.wheel.next();
+  // Something waits for flush(): at once, or, where frames were short, in a moment.
+  return std::min(t.wheel.next(), t.stalled_until == kNever ? t.core.now : t.stalled_until);
 }
 
 void TcpLayer::flush(Instant now) {

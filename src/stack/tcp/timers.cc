@@ -36,10 +36,8 @@ void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
   if (c.sack_ok && c.recovery == Recovery::kOpen && c.srtt.count() > 0 && c.sacked_bytes == 0 && !c.tail_probed &&
       c.backoff == 0) {
     Duration probe = 2 * c.srtt + (c.sent.size() == 1 ? t.core.config.min_rto : Duration{2ms});
-    if (probe < rto) {
-      c.retransmit_mode = RetransmitMode::kTailProbe;
-      timeout = now + probe;
-    }
+    c.retransmit_mode = RetransmitMode::kTailProbe;
+    timeout = now + std::min(probe, rto);
   }
   set_timer(t, c, kTimerRetransmit, timeout);
 }
@@ -62,7 +60,6 @@ void restart_keepalive(TcpContext& t, TcpConn& c, Instant now) {
 static bool exhausted(TcpContext& t, TcpConn& c, Instant now) {
   if (!c.held && c.retransmits >= kOrphanRetries) return true;
   if (c.settings.user_timeout.count() > 0) return now - c.stuck_since >= c.settings.user_timeout;
-  if (c.retransmits < kRetries) return false;
   // tcp_retries2 counts in time (Linux retransmits_timed_out()): what kRetries doublings from min_rto would take.
   Duration limit{0}, step = t.core.config.min_rto;
   for (uint32_t i = 0; i <= kRetries; ++i, step = std::min(step * 2, kMaxRto)) limit += step;
@@ -119,6 +116,7 @@ static void on_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
 static void on_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
   if (c.sent.empty()) return;
   c.tail_probed = true;
+  if (now - c.last_sent >= c.rto) ++c.backoff;  // in the timeout's place
   c.tail_probe_end = 0;
   uint32_t data = unsent(c);
   uint32_t window = c.snd_una + c.snd_wnd - c.snd_nxt;  // negative where the window shrank
@@ -168,7 +166,6 @@ static void on_retransmit_timer(TcpContext& t, TcpConn& c, Instant now) {
       break;
     case RetransmitMode::kTimeout: {
       if (c.sent.empty()) break;
-      if (c.retransmits == 0) c.stuck_since = now - c.rto;
       if (exhausted(t, c, now)) {
         fail(t, c, timeout_error(c));
         break;
