@@ -82,6 +82,8 @@ bool must_fork_for_vfork();
 /// (`child` is 0 in the child, -1 when it failed). No wait, no allocation, nothing of pthread_atfork.
 void prepare_fork();
 void after_fork(pid_t child);
+/// Listening sockets that this program was started with (systemd's LISTEN_FDS, nginx's new binary) become ours. Once; cheap.
+void adopt_listeners();
 /// Before exec: inherited descriptors (without CLOEXEC) are made fit for the next program, the rest is finished as at exit.
 void before_exec();
 /// exec came back with an error: carry on.

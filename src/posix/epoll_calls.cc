@@ -226,6 +226,7 @@ class Wait {
 Result<int> epoll_create1(int flags) {
   const int fd = real.epoll_create1(flags);
   if (fd < 0) return err(errno);
+  adopt_listeners();
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok()) return fd;
   fds.open();

@@ -40,6 +40,7 @@ Result<int> socket(int domain, int type, int protocol) {
   const int fd = real.socket(domain, type, protocol);
   if (fd < 0) return err(errno);
   if (!is_ours(domain, type, protocol) || sockets_stay_on_kernel.load(std::memory_order_relaxed)) return fd;
+  adopt_listeners();
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok()) return fd;
   fds.open();

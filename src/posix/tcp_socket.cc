@@ -29,6 +29,15 @@ TcpSocket::TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonb
   if (inherited_ != nullptr && inherited_->empty()) inherited_ = nullptr;
 }
 
+TcpSocket* TcpSocket::from_exec(int fd, int domain) {
+  auto* s = new (std::nothrow) TcpSocket(fd, domain);
+  if (s == nullptr) return nullptr;
+  s->state_ = State::kListening;
+  s->inherited = Inherited::kDormant;
+  s->refresh_from_shadow();
+  return s;
+}
+
 void TcpSocket::set_state(State state) {
   const int before = kernel_fd();
   state_ = state;

@@ -24,6 +24,9 @@ class TcpSocket final : public Socket {
   /// A connection that `listener` accepted; `fd` is a fresh kernel socket.
   TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonblock);
 
+  /// A listening socket of the kernel's that came by exec(): dormant until its first use.
+  static TcpSocket* from_exec(int fd, int domain);
+
   // tcp_socket.cc
   uint32_t readiness() override;
   int kernel_fd() override;

@@ -25,7 +25,11 @@ bool disabled() {
   return value != nullptr && *value != '\0' && !(value[0] == '0' && value[1] == '\0');
 }
 
-[[gnu::constructor]] void start() { taking_part.store(!disabled(), std::memory_order_relaxed); }
+[[gnu::constructor]] void start() {
+  if (disabled()) return;
+  taking_part.store(true, std::memory_order_relaxed);
+  if (getenv("LISTEN_FDS") != nullptr) posix::adopt_listeners();  // sd_listen_fds(3): it may only ever accept()
+}
 
 /// exit(). Calls may still come, from other libraries' destructors and other threads: what exists stays
 /// served.

@@ -244,6 +244,34 @@ TEST(Exec, FailureCarriesOn) {
   EXPECT_EQ(far.all(), "one two");
 }
 
+TEST(Exec, ListenerOfASocketActivatedProgram) {
+  Far far("callers");
+  Fd listener = listen_at(here());
+  const std::string port = std::to_string(port_of(listener));
+  const pid_t child = in_child([&] {
+    dup2(listener, 3);
+    setenv("LISTEN_FDS", "1", 1);
+    execlp("python3", "python3", "-c",
+           "import socket\n"
+           "s = socket.socket(fileno=3)\n"
+           "for i in range(20):\n"
+           "  c = s.accept()[0]\n"
+           "  assert c.recv(1) == b'?'\n"
+           "  c.sendall(b'!' * 3000)\n"
+           "  c.close()\n",
+           nullptr);
+    _exit(1);
+  });
+  listener.reset();
+  for (int i = 0; i < 20; ++i) {
+    far.say(port);
+    EXPECT_EQ(far.word(), std::string(3000, '!'));
+  }
+  far.say("end");
+  far.finish();
+  EXPECT_EQ(status_of(child), 0);
+}
+
 TEST(Spawn, ParentKeepsTheConnection) {
   Echo far;
   exchange(far.fd, "one ");
