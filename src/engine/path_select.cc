@@ -64,7 +64,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   slots[id].ifindex = ifindex;
   tell_stack_of(id);
   tell_routes();
-  for (Sleeper* s : sleepers) watch_port(*s, id);
+  add_port(id);
   return id;
 }
 

@@ -19,7 +19,7 @@
 namespace accel {
 namespace {
 
-constexpr uint64_t kWakeTag = 0xff;
+constexpr uint64_t kWakeTag = 0xff, kKernelTag = 0xfe;
 constexpr int kSleepEvents = 16;
 /// Where a thread could get no descriptors to be woken by, it looks again this often.
 constexpr Duration kBlindSleep = 1ms;
@@ -118,6 +118,7 @@ class Waiting {
     thread_state.wake_fd = me_->wake_fd;
   }
   ~Waiting() {
+    w_.give_charge(*me_);
     own_sleepers.leave(*me_);
     thread_state.waiting = outer_.waiting;
     thread_state.wake_fd = outer_.wake_fd;
@@ -131,7 +132,8 @@ class Waiting {
   void enlist();
   Instant sleep_until(const WaitRequest& request, Instant now);
   bool sleep(WaitRequest& request, Instant now);
-  int sleep_on_epoll(const timespec* timeout, const sigset_t* sigmask);
+  bool epoll_serves(const WaitRequest& request);
+  int sleep_on_epoll(WaitRequest& request, const timespec* timeout);
   int sleep_on_poll(WaitRequest& request, const timespec* timeout);
   void gather(const WaitRequest& request);
   void look_at_kernel(WaitRequest& request, Instant now);
@@ -159,7 +161,6 @@ void Waiting::enlist() {
   open_fds(*me_);
   me_->engine = &w_.engine;
   w_.sleepers.push_back(me_);
-  for (InterfaceId id = 0; id < w_.slot_count; ++id) w_.watch_port(*me_, id);
 }
 
 Woke Waiting::wait(Pass& pass, WaitRequest& request) {
@@ -179,7 +180,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       woke = Woke::kSignal;
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
-    } else if (!slept && may_spin(request, began, now)) {
+    } else if (!slept && may_spin(request, began, now) && w_.take_charge(*me_, now, spin_until_)) {
       w_.unlock_out();
       pause_cpu();
       look_at_kernel(request, now);
@@ -191,6 +192,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       continue;
     } else {
       slept = true;
+      (void)w_.take_charge(*me_, now, now);
       if (sleep(request, now)) continue;
       woke = Woke::kSignal;
     }
@@ -221,8 +223,12 @@ Instant Waiting::sleep_until(const WaitRequest& request, Instant now) {
 /// False: a signal that no trampoline reported ended it (a handler set past us, or SIGSTOP and SIGCONT).
 bool Waiting::sleep(WaitRequest& request, Instant now) {
   const Instant until = sleep_until(request, now);
-  const bool plain = request.kernel_fds.empty() && me_->epoll_fd >= 0;
-  if (!plain) gather(request);
+  const bool by_epoll = epoll_serves(request);
+  me_->by_poll = !by_epoll;
+  if (by_epoll)
+    w_.watch_ports(*me_, w_.in_charge == me_);
+  else
+    gather(request);
   int result = 0, error = 0;
   {
     Asleep asleep{w_, *me_, request};
@@ -231,25 +237,50 @@ bool Waiting::sleep(WaitRequest& request, Instant now) {
     timespec timeout{};
     if (until != kNever) timeout = to_timespec(std::max(until - clock_now(), Duration{0}));
     const timespec* limit = until == kNever ? nullptr : &timeout;
-    result = plain ? sleep_on_epoll(limit, request.sigmask) : sleep_on_poll(request, limit);
+    result = by_epoll ? sleep_on_epoll(request, limit) : sleep_on_poll(request, limit);
     error = errno;
   }
   return result >= 0 || error != EINTR || thread_state.signal_ran;
 }
 
-int Waiting::sleep_on_epoll(const timespec* timeout, const sigset_t* sigmask) {
+/// With several threads it matters that others can change what wakes this one, which they can with epoll. One
+/// kernel descriptor (an epoll set, as a rule) joins in; it stays from sleep to sleep.
+bool Waiting::epoll_serves(const WaitRequest& request) {
+  if (me_->epoll_fd < 0) return false;
+  const bool one_kernel = request.kernel_fds.size() == 1 && w_.sleepers.size() > 1;
+  const int wanted = one_kernel ? request.kernel_fds[0].fd : -1;
+  epoll_event event{};
+  if (me_->kernel_fd >= 0 && me_->kernel_fd != wanted) {
+    real.epoll_ctl(me_->epoll_fd, EPOLL_CTL_DEL, me_->kernel_fd, &event);
+    me_->kernel_fd = -1;
+  }
+  if (wanted < 0) return request.kernel_fds.empty();
+  event.events = static_cast<uint16_t>(request.kernel_fds[0].events);
+  event.data.u64 = kKernelTag;
+  // The number may stand for another file since then, which the set does not know.
+  const bool known = real.epoll_ctl(me_->epoll_fd, EPOLL_CTL_MOD, wanted, &event) == 0;
+  if (!known && real.epoll_ctl(me_->epoll_fd, EPOLL_CTL_ADD, wanted, &event) != 0) return false;
+  me_->kernel_fd = wanted;
+  return true;
+}
+
+int Waiting::sleep_on_epoll(WaitRequest& request, const timespec* timeout) {
   epoll_event events[kSleepEvents];
-  const int n = real.epoll_pwait2(me_->epoll_fd, events, kSleepEvents, timeout, sigmask);
-  for (int i = 0; i < n; ++i)
+  const int n = real.epoll_pwait2(me_->epoll_fd, events, kSleepEvents, timeout, request.sigmask);
+  for (int i = 0; i < n; ++i) {
     if (events[i].data.u64 == kWakeTag) drain(me_->wake_fd);
+    if (events[i].data.u64 != kKernelTag) continue;
+    request.kernel_fds[0].revents = static_cast<short>(events[i].events);
+    kernel_ready_ = true;
+  }
   return n;
 }
 
-/// wake_fd, the ports', then the caller's descriptors.
+/// wake_fd, the ports' when in charge, then the caller's descriptors.
 void Waiting::gather(const WaitRequest& request) {
   fds_.clear();
   fds_.push_back({me_->wake_fd, POLLIN, 0});
-  for (InterfaceId id = 0; id < w_.slot_count; ++id)
+  for (InterfaceId id = 0; id < w_.slot_count && w_.in_charge == me_; ++id)
     if (Port* port = w_.slots[id].port())
       for (int fd : port->poll_fds()) fds_.push_back({fd, POLLIN, 0});
   fds_.insert(fds_.end(), request.kernel_fds.begin(), request.kernel_fds.end());
@@ -275,7 +306,10 @@ void Waiting::look_at_kernel(WaitRequest& request, Instant now) {
   kernel_ready_ = real.ppoll(request.kernel_fds.data(), request.kernel_fds.size(), &none, nullptr) > 0;
 }
 
-void Engine::Impl::forget(Sleeper& s) { std::erase(sleepers, &s); }
+void Engine::Impl::forget(Sleeper& s) {
+  give_charge(s);
+  std::erase(sleepers, &s);
+}
 
 namespace {
 
@@ -313,14 +347,60 @@ void Engine::Impl::wake(Sleeper& s) {
 }
 
 void Engine::Impl::watch_port(Sleeper& s, InterfaceId id) {
-  if (s.epoll_fd < 0 || !slots[id].port()) return;
+  if (!slots[id].port()) return;
   for (int fd : slots[id].port()->poll_fds()) {
     epoll_event event{};
-    // Of several threads asleep one is enough to handle a burst.
+    // A thread that is awake may have them as well: it must not be the one that the kernel thinks it has
+    // woken.
     event.events = EPOLLIN | EPOLLEXCLUSIVE;
     event.data.u64 = id;
     real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, fd, &event);
   }
+}
+
+void Engine::Impl::watch_ports(Sleeper& s, bool watch) {
+  if (s.epoll_fd < 0 || s.has_ports == watch) return;
+  s.has_ports = watch;
+  epoll_event event{};
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    if (watch) {
+      watch_port(s, id);
+    } else if (slots[id].port()) {
+      for (int fd : slots[id].port()->poll_fds()) real.epoll_ctl(s.epoll_fd, EPOLL_CTL_DEL, fd, &event);
+    }
+  }
+}
+
+void Engine::Impl::add_port(InterfaceId id) {
+  for (Sleeper* s : sleepers)
+    if (s->has_ports) watch_port(*s, id);
+  for (Sleeper* s : asleep)
+    if (s->by_poll) wake(*s);
+}
+
+bool Engine::Impl::take_charge(Sleeper& s, Instant now, Instant until) {
+  const bool asleep_now = in_charge && in_charge->request;
+  // One that polls does so for all; it is not trusted longer, since a handler may have left its wait by
+  // siglongjmp().
+  if (in_charge && in_charge != &s && !asleep_now && now < in_charge_until) return false;
+  if (asleep_now && in_charge != &s) watch_ports(*in_charge, false);
+  in_charge = &s;
+  in_charge_until = until;
+  return true;
+}
+
+void Engine::Impl::give_charge(Sleeper& s) {
+  if (in_charge != &s) return;
+  in_charge = nullptr;
+  Sleeper* unchangeable = nullptr;
+  for (Sleeper* next : asleep) {
+    if (next->woken) continue;  // it is about to look for itself
+    (next->by_poll ? unchangeable : in_charge) = next;
+  }
+  if (in_charge)
+    watch_ports(*in_charge, true);
+  else if (unchangeable)
+    wake(*unchangeable);  // it finds that nobody is in charge
 }
 
 void Engine::Impl::unwatch_port(InterfaceId id) {
@@ -357,6 +437,7 @@ void Engine::signal_ran(bool restarts) {
   if (const Sleep sleep = std::exchange(own_sleep, {}); sleep.worker) {
     sleep.worker->lock_in();
     sleep.worker->leave_sleep(*sleep.sleeper);
+    sleep.worker->give_charge(*sleep.sleeper);
     sleep.worker->unlock_out();
   }
   errno = saved;

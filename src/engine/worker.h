@@ -46,7 +46,10 @@ struct PortSlot {
 struct Sleeper {
   Engine* engine = nullptr;
   int wake_fd = -1;                ///< eventfd
-  int epoll_fd = -1;               ///< the ports' descriptors (exclusively) and wake_fd
+  int epoll_fd = -1;               ///< wake_fd, kernel_fd and, of the one in charge, the ports' descriptors
+  int kernel_fd = -1;              ///< of the last wait; -1: none
+  bool has_ports = false;          ///< the ports' descriptors are in epoll_fd
+  bool by_poll = false;            ///< this sleep is a ppoll(), which nobody can add to
   WaitRequest* request = nullptr;  ///< while asleep
   const void* frame = nullptr;    ///< of the wait that has it
   bool woken = false;  ///< wake_fd has been written for this sleep
@@ -97,7 +100,14 @@ struct Engine::Impl {
   void wake_ready_sleepers();
   void wake(Sleeper& s);
   void watch_port(Sleeper& s, InterfaceId id);
+  void watch_ports(Sleeper& s, bool watch);
+  void add_port(InterfaceId id);
   void unwatch_port(InterfaceId id);
+  /// Of the threads that wait, one is in charge of the ports: it polls them or sleeps on them, and wakes the others
+  /// as their conditions come true. Whoever begins to wait takes charge, since the next frames are likely its own;
+  /// whoever ends its wait gives charge to one that is asleep.
+  bool take_charge(Sleeper& s, Instant now, Instant until);
+  void give_charge(Sleeper& s);
   void forget(Sleeper& s);
   /// Its sleep is over: nobody looks at its request any more.
   void leave_sleep(Sleeper& s);
@@ -169,6 +179,8 @@ struct Engine::Impl {
       0};                          ///< keys on all ports: above 0 the application has accelerated sockets
   std::vector<Sleeper*> sleepers;  ///< every thread's
   std::vector<Sleeper*> asleep;
+  Sleeper* in_charge = nullptr;
+  Instant in_charge_until{};               ///< when it polls: until then. When it is asleep: it is in `asleep`
   Sleeper* timekeeper = nullptr;  ///< the one whose timeout covers the stack's deadlines
   Instant timekeeper_until = kNever;
   Duration longest_spin{0};

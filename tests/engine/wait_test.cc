@@ -116,6 +116,41 @@ TEST(Wait, KernelDescriptor) {
   close(fd);
 }
 
+// Several threads that wait for a kernel descriptor as well: one whose number is used again is not mistaken.
+TEST(Wait, KernelDescriptorsOfSeveralThreads) {
+  Waiter other;  // makes the process one of several sleepers
+  other.start();
+  other.until_asleep();
+  int fd = eventfd(0, EFD_CLOEXEC);
+  const int number = fd;
+  const uint64_t one = 1;
+  for (int i = 0; i < 10; ++i) {
+    pollfd p{fd, POLLIN, 0};
+    WaitRequest r;
+    r.kernel_fds = {&p, 1};
+    r.may_spin = false;
+    r.deadline = clock_now() + 1ms;
+    EXPECT_EQ(wait_once(r), Woke::kDeadline);
+    ASSERT_EQ(write(fd, &one, sizeof(one)), 8);
+    r.deadline = clock_now() + kGuard;
+    EXPECT_EQ(wait_once(r), Woke::kKernel);
+    EXPECT_EQ(p.revents, POLLIN);
+    close(fd);
+    fd = eventfd(0, EFD_CLOEXEC);
+    EXPECT_EQ(fd, number);
+    WaitRequest without;
+    without.deadline = clock_now() + 1ms;
+    EXPECT_EQ(wait_once(without), Woke::kDeadline);
+  }
+  close(fd);
+  {
+    Pass pass{*world().engine};
+    other.flag = true;
+    world().engine->touch();
+  }
+  EXPECT_EQ(other.join(), Woke::kReady);
+}
+
 void restarting_handler(int) { Engine::signal_ran(true); }
 void plain_handler(int) { Engine::signal_ran(false); }
 
