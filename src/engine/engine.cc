@@ -8,6 +8,7 @@
 #include <new>
 
 #include "base/config.h"
+#include "base/libraries.h"
 #include "base/log.h"
 #include "base/real.h"
 #include "engine/housekeeping.h"
@@ -40,6 +41,10 @@ std::optional<Reason> obstacle() {
   if (config().disabled) return Reason::disabled;
   if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
   if (!privileged()) return Reason::no_privilege;
+  if (const char* missing; !load_libraries(&missing)) {
+    log(LogLevel::kWarning, "%s cannot be loaded: is its package installed?", missing);
+    return Reason::libraries;
+  }
   return {};
 }
 
