@@ -17,6 +17,7 @@ HostOptions random_host(Rng& rng) {
   HostOptions o;
   o.mtu = pick<uint32_t>(rng, {1500, 1500, 1500, 9000, 1280, 4000});
   o.buffer_size = pick<uint32_t>(rng, {2048, 4096});
+  o.frames = pick<uint32_t>(rng, {4096, 4096, 512, 128});
   o.tx_checksum = rng.chance(0.3);
   o.tso = o.tx_checksum && rng.chance(0.5);
   if (rng.chance(0.1)) o.vlan = 5;
