@@ -89,7 +89,6 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   }
   flow_ = *flow;
   save_options();
-  hold_timeout();
   set_state(State::kListening);
   return 0;
 }
@@ -154,8 +153,12 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
 }
 
 Result<int> TcpSocket::accept_kernels(sockaddr* address, socklen_t* length, int flags) {
+  // Only for this call: the timeout is that of every process and program that has the listener.
+  if (!nonblocking) hold_timeout();
   const int fd = real.accept4(shadow(), address, length, flags);
-  if (fd < 0) return err(errno);
+  const int error = errno;
+  if (!nonblocking) restore_timeout();
+  if (fd < 0) return err(error);
   set_shadow_timeout(fd, receive_timeout);
   stats::note_kernel(fd, Reason::accepted_by_kernel);
   return fd;

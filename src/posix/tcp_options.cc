@@ -294,7 +294,6 @@ Result<int> TcpSocket::keep_option(Pass& pass, int level, int name) {
       case SO_RCVTIMEO:
       case SO_RCVTIMEO_NEW:
         receive_timeout = shadow_timeout(SO_RCVTIMEO);
-        if (state_ == State::kListening) hold_timeout();
         break;
       case SO_SNDTIMEO:
       case SO_SNDTIMEO_NEW:

@@ -126,8 +126,8 @@ long nothing() { return 0; }
 bool load_libraries(const char** missing) {
   for (Library& library : libraries) {
     if (library.name == nullptr || library.handle.load(std::memory_order_acquire) != nullptr) continue;
-    // Not RTLD_DEEPBIND: in a program with an allocator of its own (redis with jemalloc) their free() would be libc's for
-    // memory that libc's getline() took from the program's malloc.
+    // Not RTLD_DEEPBIND: in a program with an allocator of its own (redis with jemalloc) their free() would
+    // be libc's for memory that libc's getline() took from the program's malloc.
     void* handle = dlopen(library.name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == nullptr) {
       dlerror();  // not left for the program to find
@@ -146,9 +146,11 @@ void* accel_delay_find(std::atomic<void*>* slot) {
   using namespace accel;  // NOLINT
   void* function = nullptr;
   const char* name = kNames[slot - accel_delay_slots];
-  if (name != nullptr && load_libraries(nullptr))
-    for (Library& library : libraries)
-      if (library.name != nullptr && function == nullptr) function = dlsym(library.handle, name);
+  load_libraries(nullptr);  // one that is missing leaves those before it
+  for (Library& library : libraries)
+    if (void* handle = library.handle.load(std::memory_order_acquire);
+        handle != nullptr && function == nullptr)
+      function = dlsym(handle, name);
   if (function == nullptr) function = reinterpret_cast<void*>(&nothing);
   slot->store(function, std::memory_order_release);
   return function;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # delay_load.sh OUT LIBRARY... -- ARCHIVE...: writes delay.def (see delay_load.cc): the libraries' sonames, and the functions of theirs
-# that the archives ask for.
+# that the archives ask for; and the unwinder's, which the C++ runtime asks for: a thread that is cancelled in one of our calls is unwound
+# by the process's libgcc_s, whose state a second, static copy does not understand.
 set -eu
 out=$1; shift
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -8,14 +9,18 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   soname=$(objdump -p "$1" | awk '$1 == "SONAME" {print $2}')
   echo "DELAY_LIBRARY(\"$soname\")" >> "$out.new"
-  nm -D --defined-only "$1" | awk '$2 ~ /[TWi]/ {sub(/@.*/, "", $3); print $3, "function"} $2 ~ /[BDRV]/ {sub(/@.*/, "", $3); print $3, "data"}' >> "$work/offered"
+  nm -D --defined-only "$1" | awk '$2 ~ /[TWi]/ {sub(/@.*/, "", $3); print $3, "function"} $2 ~ /[BDRV]/ {sub(/@.*/, "", $3); print $3, "data"}' |
+    case $soname in  # the rest of libgcc is linked statically
+      libgcc_s.*) grep '^_Unwind_' ;;
+      *) cat ;;
+    esac >> "$work/offered"
   shift
 done
 [ $# -eq 0 ] || shift
 if [ $# -gt 0 ]; then nm -u "$@" 2>/dev/null | awk '$1 == "U" {print $2}' | sort -u > "$work/asked"; else : > "$work/asked"; fi
 sort -u "$work/offered" | awk -v asked="$work/asked" -v out="$out.new" '
   BEGIN { while ((getline name < asked) > 0) want[name] = 1 }
-  !($1 in want) { next }
+  !($1 in want) && $1 !~ /^_Unwind_/ { next }
   $2 == "data" { print "delay_load.sh: " $1 " is data, which cannot be loaded late" > "/dev/stderr"; exit 1 }
   !($1 in seen) { seen[$1] = 1; print "DELAYED(" $1 ")" >> out }'
 mv "$out.new" "$out"

@@ -19,7 +19,7 @@ using namespace posix_test;  // NOLINT: a test program
 
 namespace {
 
-// Accepts, then does as near says: "send TEXT", "echo N" (bytes), "count" (reads to the end, says how many),
+// Accepts, then does as near says: "send TEXT", "echo N" (bytes),
 // "close".
 FAR(partner) {
   Fd listener = listen_at(here());
@@ -37,12 +37,6 @@ FAR(partner) {
         left -= part.size();
         if (part.empty()) break;
       }
-    } else if (order == "count") {
-      size_t total = 0;
-      char buffer[65536];
-      ssize_t n;
-      while ((n = recv(fd, buffer, sizeof(buffer), 0)) > 0) total += static_cast<size_t>(n);
-      near.say(n < 0 ? -errno : static_cast<long>(total));
     } else {
       break;
     }
@@ -330,65 +324,6 @@ TEST(Threads, ShutdownWakesABlockedRead) {
   while (!about) std::this_thread::yield();
   shutdown(fd, SHUT_RDWR);
   reader.join();
-}
-
-/// Runs `end` in a child that has sent all that the socket takes at once; what arrives must be what was
-/// accepted.
-template <class F>
-int last_words(F end) {
-  Partner far;
-  int report[2];
-  EXPECT_EQ(pipe(report), 0);
-  const pid_t child = in_child([&] {
-    Fd fd = connect_to(there(far.port));
-    set_nonblocking(fd);
-    const std::string bytes = pattern(1 << 20);
-    long accepted = 0;
-    for (ssize_t n = 0; accepted < (3 << 20) && (n = send(fd, bytes.data(), bytes.size(), 0)) > 0;)
-      accepted += n;
-    (void)!write(report[1], &accepted, sizeof(accepted));
-    fd.release();
-    end();
-    _exit(99);
-  });
-  long accepted = -1;
-  close(report[1]);
-  EXPECT_EQ(read(report[0], &accepted, sizeof(accepted)), static_cast<ssize_t>(sizeof(accepted)));
-  close(report[0]);
-  int status = 0;
-  far.say("count");
-  EXPECT_EQ(far.number(), accepted);
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status;
-}
-
-TEST(LastWords, OfAProcessThatExits) {
-  const int status = last_words([] { _exit(3); });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
-}
-
-TEST(LastWords, OfAProcessThatIsTerminated) {
-  const int status = last_words([] {
-    raise(SIGTERM);
-    pause();
-  });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-}
-
-TEST(LastWords, OfAProcessThatExecs) {
-  const int status = last_words([] { execl("/bin/sh", "sh", "-c", "exit 5", nullptr); });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 5) << status;
-}
-
-TEST(LastWords, OfAProcessThatClosesItsReaderFirst) {
-  const int status = last_words([] {
-    signal(SIGPIPE, SIG_DFL);
-    int ends[2];
-    (void)!pipe(ends);
-    close(ends[0]);
-    (void)!write(ends[1], "x", 1);  // the kernel's own SIGPIPE
-  });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) << status;
 }
 
 }  // namespace
