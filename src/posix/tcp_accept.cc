@@ -1,6 +1,7 @@
 // listen() and accept() on TCP: our stack's queue first, then the shadow's, which listens as well.
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -44,6 +45,7 @@ Result<int> TcpSocket::listen(Pass& pass, int backlog) {
   if (live()) return err(EINVAL);
   const uint32_t limit = std::min(static_cast<uint32_t>(backlog), most_backlog());
   if (state_ == State::kListening) {
+    backlog_ = limit;
     if (flow_ != nullptr) pass.stack().set_backlog(*pass.engine().listener(*flow_), limit);
     return from_libc(real.listen(shadow(), backlog));
   }
@@ -62,9 +64,21 @@ Result<int> TcpSocket::listen(Pass& pass, int backlog) {
   return shadows;
 }
 
+/// Listens in the engine where the shadow is bound, with the shadow's options.
+Result<BoundFlow*> TcpSocket::open_listener(Pass& pass) {
+  const TcpSettings settings = read_settings();
+  const bool v6_only = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+  Result<BoundFlow*> flow = pass.engine().listen(
+      pass, choice, shadow_name(), v6_only, shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0, backlog_, settings,
+      shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX), static_cast<File*>(this));
+  const int defer = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT);
+  if (flow && choice.accelerated() && defer != 0)
+    pass.stack().set_defer_accept(*pass.engine().listener(**flow), std::chrono::seconds(defer));
+  return flow;
+}
+
 Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   const Endpoint local = shadow_name();
-  const TcpSettings settings = read_settings();
   auto decline = [&](Reason reason) -> Result<int> {
     const Errno answer = leave(&pass, reason);
     if (answer == kOnKernel) return 0;  // listen() sees to it
@@ -75,11 +89,8 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   };
   if (veto != Reason::accelerated) return decline(veto);
   if (local.address.is_loopback()) return decline(Reason::loopback);
-  const bool v6_only = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
-  const bool reuse_port = shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0;
-  const int ifindex = shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX);
-  Result<BoundFlow*> flow = pass.engine().listen(pass, choice, local, v6_only, reuse_port, backlog, settings,
-                                                 ifindex, static_cast<File*>(this));
+  backlog_ = backlog;
+  Result<BoundFlow*> flow = open_listener(pass);
   if (!flow || !choice.accelerated())
     return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
                                                                                 : choice.reason);

@@ -145,7 +145,9 @@ constexpr Option kOptions[] = {
 /// never set.
 uint32_t buffer_bytes(const Socket& s, int name, int lock) {
   const int locked = s.shadow_option(SOL_SOCKET, SO_BUF_LOCK);
-  return (locked & lock) == 0 ? 0 : static_cast<uint32_t>(s.shadow_option(SOL_SOCKET, name)) / 2;
+  if ((locked & lock) == 0) return 0;
+  const auto bytes = static_cast<uint32_t>(s.shadow_option(SOL_SOCKET, name));
+  return name == SO_RCVBUF ? bytes / 2 : bytes;
 }
 
 constexpr int kSendLock = 1, kReceiveLock = 2;  // SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK

@@ -6,10 +6,12 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/wait.h"
+#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 
@@ -51,7 +53,7 @@ uint32_t TcpSocket::readiness() {
   if (state_ == State::kListening) waited_on_ = true;
   if (state_ == State::kListening && flow_ != nullptr)
     return epoll_bits(engine->stack().tcp_readiness(*engine->listener(*flow_)));
-  return 0;
+  return pending_error_ != 0 ? static_cast<uint32_t>(EPOLLERR) : 0;
 }
 
 int TcpSocket::kernel_fd() { return live() ? -1 : shadow(); }
@@ -66,7 +68,7 @@ void TcpSocket::on_last_close(Pass* pass) {
   if (inherited_elsewhere(this) && to_kernel(*pass, Reason::handed_back)) return;
   Stack& stack = pass->stack();
   const bool abort = linger_ && linger_time_ == Duration{0};
-  if (linger_ && !abort && !in_handshake(stack) && stack.tcp_readable_bytes(*conn_) == 0 &&
+  if (linger_ && !abort && !in_handshake(stack) && conn_->unread() == 0 &&
       stack.tcp_shutdown(*conn_, SHUT_RDWR, pass->now())) {
     auto done = [&] { return stack.tcp_all_acked(*conn_) || stack.tcp_state(*conn_) == TcpState::kClosed; };
     (void)wait_for(*pass, pass->now() + linger_time_, done);
@@ -91,11 +93,7 @@ File::Inherited TcpSocket::after_fork_in_child() {
 /// serves.
 void TcpSocket::revive(Pass& pass) {
   if (state_ != State::kListening || flow_ != nullptr) return;
-  const TcpSettings settings = read_settings();
-  const bool v6_only = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
-  Result<BoundFlow*> flow = pass.engine().listen(
-      pass, choice, shadow_name(), v6_only, shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0, SOMAXCONN, settings,
-      shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX), static_cast<File*>(this));
+  Result<BoundFlow*> flow = open_listener(pass);
   if (flow && choice.accelerated()) flow_ = *flow;
 }
 
@@ -156,6 +154,7 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
     disconnect(pass, false);
     return 0;
   }
+  if (state_ == State::kConnecting) set_state(State::kConnected);
   Result<void> r = pass.stack().tcp_shutdown(*conn_, how, pass.now());
   pass.engine().touch();
   return r ? Result<int>(0) : r.error();

@@ -87,6 +87,7 @@ class TcpSocket final : public Socket {
 
   // tcp_accept.cc
   Result<int> start_listen(Pass& pass, uint32_t backlog);
+  Result<BoundFlow*> open_listener(Pass& pass);
   Result<int> accept_ours(Pass& pass, sockaddr* address, socklen_t* length, int flags);
   Result<int> accept_kernels(sockaddr* address, socklen_t* length, int flags);
   void stop_listening(Pass& pass);
@@ -99,6 +100,7 @@ class TcpSocket final : public Socket {
   Result<size_t> take(Pass& pass, std::span<const iovec> into, size_t want, size_t peeked, int flags);
   Result<ssize_t> receive_urgent(Pass& pass, msghdr* message, int flags);
   void put_control(Pass& pass, msghdr* message);
+  Errno take_pending_error();
 
   // tcp_options.cc
   /// TcpSettings as the shadow's options say, and the options that this class keeps.
@@ -116,11 +118,12 @@ class TcpSocket final : public Socket {
   bool inq_ = false;          ///< TCP_INQ
   bool linger_ = false;       ///< SO_LINGER
   Duration linger_time_{0};
-  bool waited_on_ = false;  ///< a listener on which this process has accepted or looked for connections
-  int peek_offset_ = -1;                           ///< SO_PEEK_OFF
-  int pending_error_ = 0;                          ///< of a connection that is gone, for SO_ERROR
-  TcpConn* conn_ = nullptr;                        ///< when live(); the stack's, given back by tcp_close
-  BoundFlow* flow_ = nullptr;                      ///< when listening; the engine's
+  uint32_t backlog_ = 0;       ///< listen()'s
+  bool waited_on_ = false;     ///< a listener on which this process has accepted or looked for connections
+  int peek_offset_ = -1;       ///< SO_PEEK_OFF
+  int pending_error_ = 0;      ///< of a connection that is gone, for SO_ERROR
+  TcpConn* conn_ = nullptr;    ///< when live(); the stack's, given back by tcp_close
+  BoundFlow* flow_ = nullptr;  ///< when listening; the engine's
   std::shared_ptr<const SavedOptions> saved_;      ///< a listener's
   std::shared_ptr<const SavedOptions> inherited_;  ///< not yet on this connection's shadow
 };

@@ -7,6 +7,7 @@
 #include "posix/iov_cursor.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
+#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 namespace {
@@ -25,13 +26,20 @@ Result<size_t> TcpSocket::take(Pass& pass, std::span<const iovec> into, size_t w
   const bool peek = (flags & MSG_PEEK) != 0;
   if ((flags & MSG_TRUNC) == 0) return stack.tcp_receive(*conn_, into, peek, peeked, pass.now());
   if (!peek) return stack.tcp_discard(*conn_, want, pass.now());
-  const size_t there = stack.tcp_readable_bytes(*conn_);
-  if (there > peeked) return std::min(there - peeked, want);
-  return stack.tcp_receive(*conn_, {}, true, 0, pass.now());  // end, error or EAGAIN
+  char unseen[4096];
+  const iovec v{unseen, std::min(want, sizeof unseen)};
+  return stack.tcp_receive(*conn_, std::span(&v, 1), true, peeked, pass.now());
+}
+
+/// For sockets that are not connected: the error that a disconnected one still owes; for the rest the kernel
+/// has the answer.
+Errno TcpSocket::take_pending_error() {
+  const int error = std::exchange(pending_error_, 0);
+  return error != 0 ? err(error) : kOnKernel;
 }
 
 Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
-  if (!live()) return kOnKernel;
+  if (!live()) return (flags & MSG_OOB) != 0 ? kOnKernel : take_pending_error();
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   message->msg_namelen = 0;
@@ -50,17 +58,20 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   size_t got = 0;
   for (;;) {
     const size_t seen = peek ? first + got : 0;
-    if (*size == 0 && stack.tcp_readable_bytes(*conn_) > 0) break;
+    if (*size == 0 && conn_->unread() > 0) break;
     Result<size_t> n = take(pass, into.window(), *size - got, seen, flags);
     if (n && *n == 0) break;  // the end
     if (n) {
       got += *n;
       into.advance(*n);
       if (got == *size) break;
-      // The rest may be more of what is there (a window of the vector was full), the end, or an error, which
-      // is kept for the next call (tcp_recvmsg_locked's "if (copied)").
-      if (stack.tcp_peek_error(*conn_) != 0) break;
-      if (stack.tcp_readable_bytes(*conn_) > (peek ? first + got : 0)) continue;
+      // A pending error is kept for the next call, urgent data too (tcp_recvmsg_locked's "if (copied)").
+      const size_t next = peek ? first + got : 0;
+      const bool at_mark =
+          conn_->urgent_in && conn_->urgent_seq == conn_->copied_seq + static_cast<uint32_t>(next);
+      if (stack.tcp_peek_error(*conn_) != 0 || at_mark) break;
+      // take() may have stopped short: a window of the vector or of its own was full.
+      if ((got < target || (flags & MSG_TRUNC) != 0) && conn_->unread() > next) continue;
       if (got >= target) break;
     } else if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) {
       return n.error();
@@ -69,9 +80,9 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       if (got > 0) break;
       return err(EAGAIN);
     }
-    const size_t have = peek ? first + got : 0;
+    const uint32_t had = conn_->unread();
     auto more = [&] {
-      return !live() || stack.tcp_readable_bytes(*conn_) > have || (stack.tcp_readiness(*conn_) & kOver) != 0;
+      return !live() || conn_->unread() != had || (stack.tcp_readiness(*conn_) & kOver) != 0;
     };
     Result<Woke> woke = wait_for(pass, deadline, more);
     if (got == 0 && !woke) return woke.error();
@@ -119,7 +130,7 @@ void TcpSocket::put_control(Pass& pass, msghdr* message) {
 }
 
 Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
-  if (!live()) return kOnKernel;
+  if (!live()) return take_pending_error();
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   Stack& stack = pass.stack();

@@ -142,7 +142,7 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
     if (text_for_nobody(c, s)) {
       t.core.drop(frame, Counter::drop_tcp_closed);
       send_reset(t, c, now);
-      finish(t, c);
+      fail(t, c, ECONNRESET);  // as Linux' tcp_reset()
       return;
     }
     if (c.fin_received)

@@ -299,6 +299,7 @@ static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
 /// Whether a last partial segment waits: Nagle as Minshall amended it, TCP_CORK, MSG_MORE.
 static bool held_back(const TcpConn& c) {
   if (c.fin_queued || c.push) return false;
+  if (c.urgent_out && seq_gt(c.snd_up, c.snd_una)) return false;  // as Linux' tcp_nagle_test()
   if (c.settings.cork || c.more) return true;
   if (c.settings.nodelay) return false;
   return seq_gt(c.snd_small, c.snd_una) && c.snd_nxt != c.snd_una;

@@ -400,7 +400,7 @@ InterfaceId TcpLayer::interface(const TcpConn& c) const { return c.interface; }
 /// Linux' tcp_inq(): up to the urgent mark.
 size_t TcpLayer::readable_bytes(const TcpConn& c) const {
   if (!c.synchronized() && c.tcp_state != TcpState::kClosed) return 0;
-  if (!c.urgent_in || c.settings.oob_inline || !seq_lt(c.copied_seq, c.urgent_seq) || !seq_lt(c.urgent_seq, c.rcv_nxt))
+  if (!c.urgent_in || c.settings.oob_inline || seq_lt(c.urgent_seq, c.copied_seq) || !seq_lt(c.urgent_seq, c.rcv_nxt))
     return c.unread();
   return c.urgent_seq - c.copied_seq;
 }
