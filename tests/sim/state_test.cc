@@ -44,6 +44,27 @@ TEST(Snapshot, ACutOverInTheMiddleIsNotNoticed) {
   }
 }
 
+TEST(Snapshot, AnAdoptedConnectionOutlivesALossOfEverything) {
+  Sim sim;
+  Pairs pairs(sim);
+  Pair p = pairs.connect();
+  sim[0].link.cut = true;
+  ASSERT_TRUE(write(sim[0], p.a, "in flight"));
+  sim.settle();
+  void* owner = p.a->owner;
+  auto state = sim[0].stack->tcp_snapshot(*p.a, sim.now);
+  ASSERT_TRUE(state);
+  sim[0].stack->tcp_forget(p.a);
+  auto adopted = sim[0].stack->tcp_adopt(*state, sim[0].route_to(sim[1]), {}, owner, sim.now);
+  ASSERT_TRUE(adopted);
+  sim.run_for(20s);  // several timeouts
+  EXPECT_EQ(sim[0].stack->tcp_peek_error(**adopted), 0);
+  sim[0].link.cut = false;
+  sim.run_for(60s);
+  EXPECT_EQ(*read(sim[1], p.b), "in flight");
+  EXPECT_TRUE(sim[0].stack->tcp_all_acked(**adopted));
+}
+
 TEST(Snapshot, NotBeforeTheHandshake) {
   Sim sim;
   sim.links([](Link& l) { l.cut = true; });

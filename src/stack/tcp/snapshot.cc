@@ -128,7 +128,7 @@ Result<TcpConn*> TcpLayer::adopt(const TcpSnapshot& s, const Route& route, const
   c.fin_sent = s.fin_acked || (s.fin_queued && seq_gt(s.snd_nxt, data_end));
   c.rto = std::max<Duration>(kInitialRto, t.core.config.min_rto);
   c.quick_acks = kQuickAcks;
-  c.last_sent = c.last_received = c.last_ack_received = now;
+  c.last_sent = c.last_received = c.last_ack_received = c.stuck_since = now;
   set_way(t, c, *t.core.hop(route), route.mtu);
   c.cwnd = initial_window(c.snd_mss);
   if (!restore_queues(t, c, s) || !restore_scoreboard(c, s, now)) {
