@@ -77,7 +77,7 @@ void Writer::tcp(Stack& stack, const TcpConn& conn, int fd, const PathChoice& ch
   row.queue_in = narrow(stack.tcp_readable_bytes(conn));
   row.queue_out = narrow(stack.tcp_unacked_bytes(conn));
   row.rx_bytes = info.bytes_received;
-  row.tx_bytes = info.bytes_sent;
+  row.tx_bytes = info.bytes_sent - info.bytes_retransmitted;
   add(row);
 }
 
