@@ -1,0 +1,71 @@
+// A stream socket's connection over iWARP: MPA, RDMAP and the rsocket stream joined, for both roles. No I/O
+// and no clock: whoever owns the byte stream hands in what it read, writes what is pending, and closes it
+// when wants_close().
+#pragma once
+
+#include "base/result.h"
+#include "siw_fallback/endpoint.h"
+#include "siw_fallback/rsocket.h"
+
+namespace accel::siw {
+
+struct ConnOptions {
+  Role role = Role::kInitiator;
+  MpaOffer offer{};
+  RsIdentity identity;             // make_identity() of fresh random bytes
+  size_t ring = 128 << 10;         // what the peer may write into
+  uint16_t credits = 384;          // unread messages; rsockets' default
+  size_t max_fpdu = 1448;          // see EndpointOptions
+  size_t max_pending = 256 << 10;  // send() takes no more while this many bytes wait
+};
+
+class Conn {
+ public:
+  explicit Conn(const ConnOptions& options);
+
+  // The byte stream.
+  void receive(Bytes in);
+  void receive_end();
+  void receive_reset();
+  Bytes pending() const { return endpoint_.pending(); }
+  void sent(size_t n) { endpoint_.sent(n); }
+  /// Nothing more will come or go over the byte stream, once what is pending has been written.
+  bool wants_close() const;
+
+  // The program. Errors are those of a TCP socket; nothing blocks, EAGAIN instead.
+  Result<size_t> send(Bytes data);
+  /// 0 is the end of the stream.
+  Result<size_t> recv(MutableBytes out, bool peek = false);
+  /// SHUT_RD, SHUT_WR or SHUT_RDWR.
+  Result<void> shutdown(int how);
+  bool readable() const;
+  bool writable() const;
+
+  bool established() const { return established_; }
+  bool failed() const { return violation_ != Violation::none || reset_; }
+  /// ECONNREFUSED or ECONNRESET when failed.
+  Errno error() const;
+  Violation violation() const { return violation_; }
+  /// The byte stream ended without the peer's farewell, as when its process was killed.
+  bool ended_unannounced() const { return ended_ && !stream_.peer_finished(); }
+  void keepalive();
+  /// An empty Write. A kernel's siw that lost its wake-up goes on when more bytes come (siw_qp.c:93).
+  void kick();
+
+  const Endpoint& endpoint() const { return endpoint_; }
+
+ private:
+  Violation on_event(const Event& event);
+  Violation on_request(Bytes private_data);
+  void emit_control();
+  void fail(Violation why);
+
+  ConnOptions options_;
+  Endpoint endpoint_;
+  RsStream stream_;
+  bool established_ = false;
+  bool ended_ = false, reset_ = false;
+  Violation violation_ = Violation::none;
+};
+
+}  // namespace accel::siw
