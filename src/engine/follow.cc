@@ -97,7 +97,10 @@ void Engine::Impl::tick(Instant now) {
   for (InterfaceId id = 0; id < slot_count; ++id)
     if (slots[id].port() && !slots[id].port()->alive()) lose_port(id);
   // A thread that is asleep may not be the one that watches the stack's deadlines.
-  if (stack->next_deadline() <= now) poll(now);
+  if (stack->next_deadline() <= now) {
+    counters.add(Counter::housekeeping_polls);
+    poll(now);
+  }
   // A handler has left its thread's polling by siglongjmp(): others sleep, and nobody looks at the ports.
   if (in_charge && !in_charge->request && now > in_charge_until) give_charge(*in_charge);
   keep_neighbours(now);
