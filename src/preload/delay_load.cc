@@ -149,7 +149,7 @@ void* accel_delay_find(std::atomic<void*>* slot) {
   load_libraries(nullptr);  // one that is missing leaves those before it
   for (Library& library : libraries)
     if (void* handle = library.handle.load(std::memory_order_acquire);
-        handle != nullptr && function == nullptr)
+        name != nullptr && handle != nullptr && function == nullptr)
       function = dlsym(handle, name);
   if (function == nullptr) function = reinterpret_cast<void*>(&nothing);
   slot->store(function, std::memory_order_release);
