@@ -1,0 +1,93 @@
+// A whole connection of either role: set-up given, then segments with right frames and anything inside, or
+// raw bytes. [role, crc, RTR 1] then [how 1][length 1]...
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "siw_fallback/conn.h"
+
+namespace {
+
+using namespace accel::siw;
+
+struct Feeder {
+  Conn& conn;
+  bool crc;
+  uint32_t msn[kQueues] = {1, 1, 1};
+
+  /// A well-formed frame: what is behind the framing is then met, not only the CRC.
+  void segment(uint8_t how, Bytes payload) {
+    Segment s;
+    s.opcode = static_cast<Opcode>(how & 7);
+    s.last = !(how & 8);
+    s.queue = queue_of(s.opcode);
+    if (is_tagged(s.opcode)) {
+      const bool entries = how & 16;
+      s.stag = entries ? 3 : 2;
+      s.offset = (entries ? 0x10000 : 0x1000) + (how >> 5) * uint64_t{16};
+    } else {
+      s.msn = msn[s.queue];
+      if (s.last) msn[s.queue]++;
+    }
+    std::vector<uint8_t> wire;
+    append_fpdu(wire, build_head(s, payload.size()).view(), payload, crc);
+    conn.receive(wire);
+  }
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 1) return 0;
+  const uint8_t mode = data[0];
+  data++, size--;
+  const bool crc = mode & 2;
+  ConnOptions o;
+  o.role = mode & 1 ? Role::kResponder : Role::kInitiator;
+  o.offer = {.crc = crc, .peer_to_peer = (mode & 4) != 0, .rtr = static_cast<uint8_t>(1 << (mode >> 3) % 3)};
+  o.identity = {2, 3, 0x1000, 0x10000};
+  o.ring = 4096, o.credits = 4, o.max_pending = 8192;
+  ConnOptions p = o;
+  p.role = mode & 1 ? Role::kInitiator : Role::kResponder;
+  p.offer.rtr = mode & 1 ? p.offer.rtr : uint8_t{kRtrAll};
+  o.offer.rtr = mode & 1 ? uint8_t{kRtrAll} : o.offer.rtr;
+  Conn conn(o), peer(p);
+  if (!(mode & 0x80)) {  // otherwise the fuzzer does the set-up as well
+    Conn& initiator = mode & 1 ? peer : conn;
+    Conn& responder = mode & 1 ? conn : peer;
+    const Bytes request = initiator.pending();
+    responder.receive(request);
+    initiator.sent(request.size());
+    const Bytes reply = responder.pending();
+    initiator.receive(reply);
+    responder.sent(reply.size());
+    if (!conn.established() || !peer.established()) abort();
+  }
+  Feeder feeder{conn, conn.endpoint().agreement().crc};
+  std::vector<uint8_t> buffer(4096);
+  while (size >= 2) {
+    const uint8_t how = data[0], act = data[1];
+    const size_t n = std::min<size_t>(size - 2, act & 0x3f);
+    const Bytes rest(data + 2, n);
+    switch (act >> 6) {
+      case 0:
+        conn.receive(rest);
+        break;
+      case 1:
+      case 2:
+        feeder.segment(how, rest);
+        break;
+      default:
+        if (how & 1) conn.sent(conn.pending().size());
+        if (how & 2) (void)conn.send(Bytes(buffer).first(n * 64));
+        if (how & 4) (void)conn.recv(buffer, how & 8);
+        if (how & 16) (void)conn.shutdown(how >> 5 & 3);
+        if (how == 0) conn.receive_end();
+        if (how == 0x80) conn.receive_reset();
+        if (how & 128) conn.kick();
+    }
+    if (conn.violation() != Violation::none && !conn.wants_close()) abort();
+    data += 2 + n, size -= 2 + n;
+  }
+  return 0;
+}
