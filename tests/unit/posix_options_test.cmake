@@ -1,0 +1,1 @@
+set(link_posix_options_test accel-posix)
