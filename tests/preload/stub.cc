@@ -190,7 +190,6 @@ void reused(int fd) {
   drop(fd);
 }
 bool active() { return owned_files.load(std::memory_order_relaxed) > 0; }
-void adopt_listeners() { log("adopt_listeners"); }
 void io_uring_used() { log("io_uring_used"); }
 void adopt_listeners() { log("adopt_listeners"); }
 
