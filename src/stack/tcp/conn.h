@@ -91,6 +91,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t max_window = 0;
   uint16_t snd_mss = 536;  ///< payload bytes of a segment without SACK blocks
   uint16_t peer_mss = 536;
+  uint16_t own_mss = 536;  ///< what we advertise
   uint8_t snd_wscale = 0;
   SendQueue send_queue;  ///< from snd_una on (the SYN's and FIN's numbers not included)
   SentRing sent;
@@ -117,36 +118,36 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t urgent_seq = 0;  ///< of the urgent byte
   uint8_t urgent_byte = 0;
 
-  // ---- flags ----
-  bool wscale_ok : 1 = false;
-  bool timestamps_ok : 1 = false;
-  bool sack_ok : 1 = false;
-  bool fin_queued : 1 = false;  ///< the application sends no more
-  bool fin_sent : 1 = false;
-  bool fin_acked : 1 = false;
-  bool fin_received : 1 = false;
-  bool fin_early : 1 = false;  ///< a FIN at fin_early_seq waits for the data before it
-  bool read_shut : 1 = false;  ///< SHUT_RD, or the end of the connection
-  bool held : 1 = false;       ///< the application (or the accept queue) has it; else it is an orphan
-  bool active : 1 = false;     ///< opened by connect()
-  bool ack_now : 1 = false;
-  bool handshake_due : 1 = false;  ///< SYN or SYN-ACK to be sent by flush()
-  bool more : 1 = false;           ///< MSG_MORE: the last partial segment waits
-  bool push : 1 = false;           ///< send partial segments whatever Nagle says
-  bool urgent_out : 1 = false;
-  bool urgent_in : 1 = false;     ///< announced
-  bool urgent_valid : 1 = false;  ///< urgent_byte is here
-  bool pingpong : 1 = false;      ///< interactive: ACKs ride on replies
-  bool quick_forced : 1 = false;  ///< TCP_QUICKACK
-  bool pushed : 1 = false;        ///< unacknowledged data came with less than a full segment
-  bool pending : 1 = false;       ///< listed for flush()
-  bool stalled : 1 = false;
-  bool cwnd_limited : 1 = false;
-  bool defer_acked : 1 = false;  ///< handshake complete, TCP_DEFER_ACCEPT waits for data
-  bool queued : 1 = false;       ///< in the listener's accept queue
-  bool tail_probed : 1 = false;
-  bool reordering_seen : 1 = false;
-  bool deferred_free : 1 = false;
+  // ---- flags (whole bytes: bit fields written and read in different widths stall the store queue) ----
+  bool wscale_ok = false;
+  bool timestamps_ok = false;
+  bool sack_ok = false;
+  bool fin_queued = false;  ///< the application sends no more
+  bool fin_sent = false;
+  bool fin_acked = false;
+  bool fin_received = false;
+  bool fin_early = false;  ///< a FIN at fin_early_seq waits for the data before it
+  bool read_shut = false;  ///< SHUT_RD, or the end of the connection
+  bool held = false;       ///< the application (or the accept queue) has it; else it is an orphan
+  bool active = false;     ///< opened by connect()
+  bool ack_now = false;
+  bool handshake_due = false;  ///< SYN or SYN-ACK to be sent by flush()
+  bool more = false;           ///< MSG_MORE: the last partial segment waits
+  bool push = false;           ///< send partial segments whatever Nagle says
+  bool urgent_out = false;
+  bool urgent_in = false;     ///< announced
+  bool urgent_valid = false;  ///< urgent_byte is here
+  bool pingpong = false;      ///< interactive: ACKs ride on replies
+  bool quick_forced = false;  ///< TCP_QUICKACK
+  bool pushed = false;        ///< unacknowledged data came with less than a full segment
+  bool pending = false;       ///< listed for flush()
+  bool stalled = false;
+  bool cwnd_limited = false;
+  bool defer_acked = false;  ///< handshake complete, TCP_DEFER_ACCEPT waits for data
+  bool queued = false;       ///< in the listener's accept queue
+  bool tail_probed = false;
+  bool reordering_seen = false;
+  bool deferred_free = false;
   mutable bool no_space = false;  ///< the application found the send buffer full (also by tcp_readiness())
   uint8_t quick_acks = 0;
 

@@ -52,8 +52,14 @@ constexpr Duration kMtuLife = 600s;      ///< ip_rt_mtu_expires, tcp_probe_inter
 constexpr Duration kCorkTime = 200ms;
 
 // ---- table.cc: tuples, life and death ----
-uint64_t hash_of(const TcpContext& t, const Endpoint& local, const Endpoint& remote);
-TcpEntry* find(const TcpContext& t, uint64_t hash, const Endpoint& local, const Endpoint& remote);
+inline uint64_t hash_of(const TcpContext& t, const Endpoint& local, const Endpoint& remote) {
+  return hash_tuple(local, remote, t.core.config.secret[0]);
+}
+inline TcpEntry* find(const TcpContext& t, uint64_t hash, const Endpoint& local, const Endpoint& remote) {
+  for (TcpEntry* e = t.buckets[hash & (t.buckets.size() - 1)]; e; e = e->hash_next)
+    if (e->hash == hash && e->local == local && e->remote == remote) return e;
+  return nullptr;
+}
 void insert(TcpContext& t, TcpEntry& e);
 void remove(TcpContext& t, TcpEntry& e);
 /// A new connection in CLOSED, in no table yet; nullptr: limit or no memory.
@@ -96,7 +102,6 @@ inline uint32_t timestamp_clock(Instant now) { return static_cast<uint32_t>(now.
 inline uint64_t microseconds(Instant now) { return static_cast<uint64_t>(now.time_since_epoch().count()) / 1000; }
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu);
 void refresh_mss(TcpConn& c);
-uint16_t advertised_mss(const TcpConn& c);
 void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now);
 /// Fifth check in SYN-RECEIVED. False: the segment is done with (and `c` may have ended).
 bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);

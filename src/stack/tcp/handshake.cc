@@ -40,15 +40,12 @@ static uint32_t mss_of_mtu(const TcpConn& c) {
   return std::min<uint32_t>(c.mtu > headers + 88 ? c.mtu - headers : 88, 65535 - headers);
 }
 
-uint16_t advertised_mss(const TcpConn& c) {
-  uint32_t mss = mss_of_mtu(c);
-  if (c.settings.max_segment) mss = std::min<uint32_t>(mss, c.settings.max_segment);
-  return static_cast<uint16_t>(mss);
-}
-
 /// RFC 9293 section 3.7.1: Eff.snd.MSS, less the options of every segment.
 void refresh_mss(TcpConn& c) {
-  uint32_t mss = std::min<uint32_t>(advertised_mss(c), c.peer_mss);
+  uint32_t mss = mss_of_mtu(c);
+  if (c.settings.max_segment) mss = std::min<uint32_t>(mss, c.settings.max_segment);
+  c.own_mss = static_cast<uint16_t>(mss);
+  mss = std::min<uint32_t>(mss, c.peer_mss);
   mss = std::max(mss, 88u);  // TCP_MIN_SND_MSS and some: no peer makes us send crumbs
   c.snd_mss = static_cast<uint16_t>(mss - (c.timestamps_ok ? option::kTimestampsLength : 0));
 }
@@ -66,7 +63,7 @@ void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now) {
     c.ts_recent_valid = true;
   }
   refresh_mss(c);
-  c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(536, advertised_mss(c)));
+  c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(536, c.own_mss));
 }
 
 void send_handshake(TcpContext& t, TcpConn& c, Instant now) {

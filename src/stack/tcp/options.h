@@ -3,8 +3,10 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 namespace accel {
 
@@ -32,9 +34,19 @@ constexpr uint32_t kTimestampsLength = 12;  ///< two NOPs and the option
 }  // namespace option
 
 constexpr uint32_t load_be32(const uint8_t* p) {
+  if (!std::is_constant_evaluated()) {
+    uint32_t v;
+    std::memcpy(&v, p, 4);
+    return __builtin_bswap32(v);
+  }
   return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | p[3];
 }
 constexpr void store_be32(uint8_t* p, uint32_t v) {
+  if (!std::is_constant_evaluated()) {
+    v = __builtin_bswap32(v);
+    std::memcpy(p, &v, 4);
+    return;
+  }
   p[0] = static_cast<uint8_t>(v >> 24);
   p[1] = static_cast<uint8_t>(v >> 16);
   p[2] = static_cast<uint8_t>(v >> 8);

@@ -10,17 +10,17 @@ constexpr uint32_t kHeader = 20;
 
 // ---------------------------------------------------------------- building
 
-static void put_tcp_header(uint8_t* p, uint16_t from, uint16_t to, uint32_t seq, uint32_t ack, uint32_t length, uint8_t flags,
-                           uint16_t window, uint16_t urgent) {
-  store_be16(p, from);
-  store_be16(p + 2, to);
-  store_be32(p + 4, seq);
-  store_be32(p + 8, ack);
-  p[12] = static_cast<uint8_t>(length / 4 << 4);
-  p[13] = flags;
-  store_be16(p + 14, window);
-  store_be16(p + 16, 0);
-  store_be16(p + 18, urgent);
+/// Returns its sum in host order. The header is not read again for that: wide loads right behind narrower stores stall.
+static uint64_t put_tcp_header(uint8_t* p, uint16_t from, uint16_t to, uint32_t seq, uint32_t ack, uint32_t length,
+                               uint8_t flags, uint16_t window, uint16_t urgent) {
+  const std::array<uint32_t, 5> words{uint32_t{from} << 16 | to, seq, ack, length / 4 << 28 | uint32_t{flags} << 16 | window,
+                                      urgent};
+  uint64_t sum = 0;
+  for (size_t i = 0; i < words.size(); ++i) {
+    store_be32(p + 4 * i, words[i]);
+    sum += words[i];
+  }
+  return sum;
 }
 
 /// What the window field says, and rcv_edge after it. The right edge never goes back (RFC 9293 section 3.8.6).
@@ -43,16 +43,25 @@ static uint32_t sack_length(const TcpConn& c) {
   return 4 + 8 * std::min(blocks, c.timestamps_ok ? 3u : 4u);
 }
 
-static void put_options(TcpConn& c, uint8_t* p, Instant now) {
+/// Timestamps and SACK blocks; returns their sum in host order.
+static uint64_t put_options(TcpConn& c, uint8_t* p, Instant now) {
+  uint64_t sum = 0;
   uint32_t n = 0;
-  if (c.timestamps_ok) n = put_timestamps(p, timestamp_clock(now) + c.ts_offset, c.ts_recent);
-  if (c.sack_count == 0 && !c.dsack_due) return;
+  if (c.timestamps_ok) {
+    uint32_t value = timestamp_clock(now) + c.ts_offset;
+    n = put_timestamps(p, value, c.ts_recent);
+    sum = uint64_t{0x0101080a} + value + c.ts_recent;
+  }
+  if (c.sack_count == 0 && !c.dsack_due) return sum;
   std::array<SackBlock, 4> blocks;
   uint32_t limit = c.timestamps_ok ? 3 : 4, used = 0;
   if (c.dsack_due) blocks[used++] = c.dsack;
   for (uint8_t i = 0; i < c.sack_count && used < limit; ++i) blocks[used++] = c.sack_blocks[i];
   c.dsack_due = false;
   put_sack(p + n, {blocks.data(), used});
+  sum += uint64_t{0x0101} << 16 | option::kSack << 8 | (2 + 8 * used);
+  for (uint32_t i = 0; i < used; ++i) sum += uint64_t{blocks[i].begin} + blocks[i].end;
+  return sum;
 }
 
 /// Copies `n` bytes of the send queue behind the `used` bytes of headers, over as many buffers as it takes.
@@ -99,14 +108,14 @@ static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, ui
   uint8_t* header = base + c.headers.length;
   uint32_t length = kHeader + (c.timestamps_ok ? option::kTimestampsLength : 0) + sack_length(c);
   put_headers(base, c.headers, length + n, 0);  // first: it writes beyond its end
-  put_options(c, header + kHeader, now);
+  uint64_t words = put_options(c, header + kHeader, now);
   uint16_t urgent = urgent_pointer(c, seq, flags);
   flags |= kAck;
-  put_tcp_header(header, c.local.port, c.remote.port, seq, c.rcv_nxt, length, flags, select_window(t, c), urgent);
+  words += put_tcp_header(header, c.local.port, c.remote.port, seq, c.rcv_nxt, length, flags, select_window(t, c), urgent);
   frame->length = c.headers.length + length;
   bool offload = t.core.of(*c.hop).tx_checksum;
-  PartSum sum(pseudo_sum(c.headers, length + n));
-  if (!offload) sum.add(header, length);
+  uint64_t start = pseudo_sum(c.headers, length + n);
+  PartSum sum(offload ? start : start + swap_sum(words));
   if (n > 0 && !put_payload(t, c, frame, seq, n, offload, sum)) {
     FramePool::release(frame);
     return false;
@@ -186,7 +195,7 @@ void answer_time_wait(TcpContext& t, const TcpTimeWait& w, Instant now) {
 
 void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
   SynOptions o;
-  o.mss = advertised_mss(c);
+  o.mss = c.own_mss;
   o.sack_permitted = c.sack_ok;
   o.timestamps = c.timestamps_ok;
   o.has_wscale = c.wscale_ok;

@@ -5,16 +5,6 @@
 
 namespace accel::tcp {
 
-uint64_t hash_of(const TcpContext& t, const Endpoint& local, const Endpoint& remote) {
-  return hash_tuple(local, remote, t.core.config.secret[0]);
-}
-
-TcpEntry* find(const TcpContext& t, uint64_t hash, const Endpoint& local, const Endpoint& remote) {
-  for (TcpEntry* e = t.buckets[hash & (t.buckets.size() - 1)]; e; e = e->hash_next)
-    if (e->hash == hash && e->local == local && e->remote == remote) return e;
-  return nullptr;
-}
-
 static void grow(TcpContext& t) {
   std::vector<TcpEntry*> bigger(t.buckets.size() * 2);
   for (TcpEntry* e : t.buckets)

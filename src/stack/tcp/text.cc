@@ -14,7 +14,7 @@ static uint32_t receive_buffer(const TcpContext& t, const TcpConn& c) {
 }
 
 uint32_t receive_step(const TcpContext& t, const TcpConn& c) {
-  return std::min<uint32_t>(advertised_mss(c), receive_buffer(t, c) / 2);
+  return std::min<uint32_t>(c.own_mss, receive_buffer(t, c) / 2);
 }
 
 uint32_t receive_space(const TcpContext& t, const TcpConn& c) {
@@ -279,7 +279,7 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame
   }
   length = std::min(length, room);
   if (s.payload_length >= c.rcv_mss)
-    c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(s.payload_length, advertised_mss(c)));
+    c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(s.payload_length, c.own_mss));
   if (t.core.buffered >= t.core.config.max_buffered && c.unread() > 0) {
     owe_ack(t, c, true, now);
     return t.core.drop(frame, Counter::drop_tcp_memory);
