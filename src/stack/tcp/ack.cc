@@ -37,7 +37,7 @@ static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now)
     }
     if (!s.sacked) rack_delivered(c, s, now);
     if (!s.ever_resent && !s.sacked && e.rtt.count() < 0)
-      e.rtt = Duration{1000 * static_cast<int64_t>(microseconds(now) - s.sent_us)};
+      e.rtt = Duration{1000 * int64_t{microseconds(now) - s.sent_us}};
     clear_marks(c, s);
     c.sent.pop_front();
   }

@@ -196,7 +196,8 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t prr_delivered = 0;
   uint32_t prr_out = 0;
   uint32_t prr_flight = 0;
-  uint64_t rack_sent_us = 0;
+  uint32_t rack_sent_us = 0;
+  bool rack_valid = false;
   uint32_t rack_end = 0;
   uint32_t rack_rtt_us = 0;
   uint32_t tail_probe_end = 0;

@@ -99,7 +99,8 @@ class Working {
 uint32_t initial_sequence(const TcpContext& t, const Endpoint& local, const Endpoint& remote, Instant now);
 uint32_t timestamp_offset(const TcpContext& t, const IpAddress& local, const IpAddress& remote);
 inline uint32_t timestamp_clock(Instant now) { return static_cast<uint32_t>(now.time_since_epoch().count() / 1'000'000); }
-inline uint64_t microseconds(Instant now) { return static_cast<uint64_t>(now.time_since_epoch().count()) / 1000; }
+/// The low bits, for SentSegment::sent_us.
+inline uint32_t microseconds(Instant now) { return static_cast<uint32_t>(now.time_since_epoch().count() / 1000); }
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu);
 void refresh_mss(TcpConn& c);
 void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now);

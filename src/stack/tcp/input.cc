@@ -230,15 +230,15 @@ void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant n
     return FramePool::release(frame);
   }
   auto& c = static_cast<TcpConn&>(*e);
-  auto options = parse_options(s.options);
-  if (!options) return t.core.drop(frame, Counter::drop_tcp_header);
+  TcpOptions options;
+  if (!parse_options(s.options, options)) return t.core.drop(frame, Counter::drop_tcp_header);
   Working working(t, c);
   ++c.segments_in;
   c.keep_probes = 0;
   if (c.tcp_state == TcpState::kSynSent)
-    input_syn_sent(t, c, s, *options, frame, now);
+    input_syn_sent(t, c, s, options, frame, now);
   else
-    input_synchronized(t, c, s, *options, frame, now);
+    input_synchronized(t, c, s, options, frame, now);
 }
 
 }  // namespace accel::tcp

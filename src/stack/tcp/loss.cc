@@ -19,12 +19,13 @@ void clear_marks(TcpConn& c, const SentSegment& s) {
 void rack_delivered(TcpConn& c, const SentSegment& s, Instant now) {
   if (!s.ever_resent && seq_lt(s.end, c.high_delivered)) c.reordering_seen = true;  // step 3
   c.high_delivered = seq_max(c.high_delivered, s.end);
-  uint64_t rtt = microseconds(now) - s.sent_us;
+  uint32_t rtt = microseconds(now) - s.sent_us;
   if (s.ever_resent && Duration{1us} * rtt < c.min_rtt) return;  // an ACK of the first transmission, most likely
-  if (s.sent_us < c.rack_sent_us || (s.sent_us == c.rack_sent_us && seq_le(s.end, c.rack_end))) return;
+  if (c.rack_valid && (seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_le(s.end, c.rack_end)))) return;
+  c.rack_valid = true;
   c.rack_sent_us = s.sent_us;
   c.rack_end = s.end;
-  c.rack_rtt_us = static_cast<uint32_t>(std::min<uint64_t>(rtt, 0xffffffff));
+  c.rack_rtt_us = rtt;
 }
 
 static void mark_sacked(TcpConn& c, SentSegment& s, AckEvent& e, Instant now) {
@@ -100,21 +101,21 @@ static uint64_t reordering_window_us(const TcpConn& c) {
 
 /// RFC 8985 section 6.2, step 5.
 void detect_lost(TcpContext& t, TcpConn& c, Instant now) {
-  if (c.rack_sent_us == 0) return;
-  uint64_t now_us = microseconds(now), window = reordering_window_us(c), wait = 0;
+  if (!c.rack_valid) return;
+  uint64_t window = reordering_window_us(c), wait = 0;
   for (uint32_t i = 0; i < c.sent.size(); ++i) {
     SentSegment& s = c.sent[i];
-    bool before = s.sent_us < c.rack_sent_us || (s.sent_us == c.rack_sent_us && seq_lt(s.end, c.rack_end));
+    bool before = seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_lt(s.end, c.rack_end));
     if (!before) {
-      if (!s.ever_resent && s.sent_us > c.rack_sent_us) break;  // new data behind it was sent later still
+      if (!s.ever_resent && seq_gt(s.sent_us, c.rack_sent_us)) break;  // new data behind it was sent later still
       continue;
     }
     if (s.sacked || (s.lost && !s.resent)) continue;
-    uint64_t due = s.sent_us + c.rack_rtt_us + window;
-    if (due <= now_us)
+    uint64_t age = microseconds(now) - s.sent_us, limit = c.rack_rtt_us + window;
+    if (age >= limit)
       mark_lost(c, s);
     else
-      wait = std::max(wait, due - now_us);
+      wait = std::max(wait, limit - age);
   }
   if (wait > 0) {
     c.retransmit_mode = RetransmitMode::kReorder;
@@ -274,7 +275,7 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
   c.cwnd_limited = true;
   c.dupacks = 0;
   c.tail_probe_end = 0;
-  c.rack_sent_us = 0;
+  c.rack_valid = false;
   mark_all_lost(c);
   if (c.backoff < 16) ++c.backoff;
   restart_retransmit(t, c, now);

@@ -89,15 +89,14 @@ constexpr bool parse_option(uint8_t kind, std::span<const uint8_t> body, TcpOpti
   }
 }
 
-/// nullopt: malformed (RFC 9293, MUST-7: never crash, never loop).
-constexpr std::optional<TcpOptions> parse_options(std::span<const uint8_t> bytes) {
-  TcpOptions out;
+/// Into `out`, which is fresh. False: malformed (RFC 9293, MUST-7: never crash, never loop).
+constexpr bool parse_options(std::span<const uint8_t> bytes, TcpOptions& out) {
   if (bytes.size() == option::kTimestampsLength && bytes[0] == option::kNop && bytes[1] == option::kNop &&
       bytes[2] == option::kTimestamps && bytes[3] == 10) {  // what almost every segment has
     out.has_timestamps = true;
     out.tsval = load_be32(&bytes[4]);
     out.tsecr = load_be32(&bytes[8]);
-    return out;
+    return true;
   }
   size_t i = 0;
   while (i < bytes.size()) {
@@ -107,12 +106,18 @@ constexpr std::optional<TcpOptions> parse_options(std::span<const uint8_t> bytes
       ++i;
       continue;
     }
-    if (i + 1 >= bytes.size()) return std::nullopt;
+    if (i + 1 >= bytes.size()) return false;
     size_t length = bytes[i + 1];
-    if (length < 2 || i + length > bytes.size()) return std::nullopt;
-    if (!parse_option(kind, bytes.subspan(i + 2, length - 2), out)) return std::nullopt;
+    if (length < 2 || i + length > bytes.size()) return false;
+    if (!parse_option(kind, bytes.subspan(i + 2, length - 2), out)) return false;
     i += length;
   }
+  return true;
+}
+
+constexpr std::optional<TcpOptions> parse_options(std::span<const uint8_t> bytes) {
+  TcpOptions out;
+  if (!parse_options(bytes, out)) return std::nullopt;
   return out;
 }
 

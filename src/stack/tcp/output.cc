@@ -246,13 +246,9 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
     }
   }
   if (!send_segment(t, c, seq, n, flags, now)) return false;
-  SentSegment s;
-  s.begin = seq;
-  s.end = seq + n + (fin ? 1 : 0);
-  s.sent_us = microseconds(now) & 0xffffffffffff;
-  s.fin = fin;
   bool first = c.sent.empty();
-  c.sent.push_back(s);
+  SentSegment& s = c.sent.add(seq, seq + n + (fin ? 1 : 0), microseconds(now));
+  s.fin = fin;
   c.snd_nxt = s.end;
   if (fin) c.fin_sent = true;
   if (n < c.snd_mss) c.snd_small = s.end;
@@ -278,7 +274,7 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   t.count(Counter::tcp_retransmits);
   ++c.total_retransmits;
   c.bytes_retransmitted += n;
-  s.sent_us = microseconds(now) & 0xffffffffffff;
+  s.sent_us = microseconds(now);
   s.ever_resent = 1;
   if (s.lost && !s.resent) {
     s.resent = 1;

@@ -13,13 +13,12 @@ namespace accel {
 struct SentSegment {
   uint32_t begin = 0;
   uint32_t end = 0;  ///< one past the last byte; a FIN counts as one
-  uint64_t sent_us : 48 = 0;  ///< when it was last sent, µs of the stack's clock
-  uint64_t sacked : 1 = 0;
-  uint64_t lost : 1 = 0;         ///< deemed lost (stays set while the retransmission flies)
-  uint64_t resent : 1 = 0;       ///< a retransmission is in flight
-  uint64_t ever_resent : 1 = 0;  ///< Karn: its ACK says nothing of the round-trip time
-  uint64_t fin : 1 = 0;
-  uint64_t app_limited : 1 = 0;
+  uint32_t sent_us = 0;  ///< when it was last sent, low bits of the stack's clock in µs: good for half an hour
+  bool sacked = false;
+  bool lost = false;            ///< deemed lost (stays set while the retransmission flies)
+  bool resent = false;          ///< a retransmission is in flight
+  uint8_t ever_resent : 1 = 0;  ///< Karn: its ACK says nothing of the round-trip time
+  uint8_t fin : 1 = 0;
   uint32_t length() const { return end - begin; }
 };
 static_assert(sizeof(SentSegment) == 16);
@@ -53,7 +52,17 @@ class SentRing {
     return true;
   }
   /// After reserve_one().
-  void push_back(const SentSegment& s) { slots_[(head_ + size_++) & (capacity_ - 1)] = s; }
+  SentSegment& push_back(const SentSegment& s) { return slots_[(head_ + size_++) & (capacity_ - 1)] = s; }
+  /// After reserve_one(): a new last one, to be filled in.
+  SentSegment& add(uint32_t begin, uint32_t end, uint32_t sent_us) {
+    SentSegment& s = slots_[(head_ + size_++) & (capacity_ - 1)];
+    s.begin = begin;
+    s.end = end;
+    s.sent_us = sent_us;
+    s.sacked = s.lost = s.resent = false;
+    s.ever_resent = s.fin = 0;
+    return s;
+  }
   void pop_front() {
     head_ = (head_ + 1) & (capacity_ - 1);
     --size_;

@@ -82,7 +82,7 @@ static bool restore_scoreboard(TcpConn& c, const TcpSnapshot& s, Instant now) {
       ++g.end;
     }
     g.ever_resent = 1;
-    g.sent_us = microseconds(now) & 0xffffffffffff;
+    g.sent_us = microseconds(now);
     c.sent.push_back(g);
     at = g.end;
   }
