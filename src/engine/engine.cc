@@ -1,6 +1,7 @@
 // The engine's life: opening, forks, the end.
 #include "engine/engine.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/auxv.h>
 #include <sys/random.h>
@@ -48,6 +49,23 @@ std::optional<Reason> obstacle() {
   return {};
 }
 
+/// The boot's random UUID: what all processes of this host have in common and no other host knows. {} without /proc.
+std::array<uint64_t, 2> host_key() {
+  std::array<uint64_t, 2> key{};
+  const int fd = real.open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return key;
+  char uuid[36];
+  const bool whole = real.read(fd, uuid, sizeof(uuid)) == sizeof(uuid);
+  real.close(fd);
+  int digits = 0;
+  for (char c : uuid) {
+    if (!whole || c == '-') continue;
+    uint64_t& word = key[digits++ / 16 % 2];
+    word = word << 4 | static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+  }
+  return key;
+}
+
 StackConfig stack_config(const Settings& s) {
   StackConfig c;
   c.max_connections = s.max_connections;
@@ -72,6 +90,7 @@ Result<void> Engine::Impl::start() {
   if (auto r = region.map(settings.frames, settings.huge_pages); !r) return r;
   pool = std::make_unique<FramePool>(region.bytes(), FrameRegion::kFrameSize);
   StackConfig c = stack_config(settings);
+  c.timestamp_secret = host_key();
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
   stack = std::make_unique<Stack>(c, *pool, counters);
   longest_spin = std::chrono::microseconds(settings.spin);

@@ -156,6 +156,9 @@ struct Datagram {
 
 struct StackConfig {
   std::array<uint64_t, 2> secret{};       ///< keys ISNs (RFC 6528), hashes, timestamps' offsets; random in a process
+  /// Keys timestamps' offsets: the same in all processes of a host, so that their timestamps grow from one process's
+  /// connection to the next one's, and a peer's TIME-WAIT lets a port be used again (RFC 6191). No secret to local users.
+  std::array<uint64_t, 2> timestamp_secret{};
   uint32_t max_connections = 1u << 20;    ///< per process, embryonic ones included
   uint32_t receive_buffer = 1u << 20;     ///< default, bytes (autotuning has its place in tcp/input.cc)
   uint32_t send_buffer = 1u << 20;

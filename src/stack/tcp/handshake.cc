@@ -22,7 +22,7 @@ uint32_t timestamp_offset(const TcpContext& t, const IpAddress& local, const IpA
   std::array<uint8_t, 32> in;
   std::memcpy(&in[0], local.bytes.data(), 16);
   std::memcpy(&in[16], remote.bytes.data(), 16);
-  return static_cast<uint32_t>(siphash({t.core.config.secret[1], t.core.config.secret[0]}, in));
+  return static_cast<uint32_t>(siphash(t.core.config.timestamp_secret, in));
 }
 
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {

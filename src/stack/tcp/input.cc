@@ -182,12 +182,18 @@ static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& 
   take_from_ack_on(t, c, s, o, frame, now);
 }
 
-/// RFC 9293 section 3.10.7.4 for TIME-WAIT, RFC 1337 (RSTs do not end it), RFC 6191 (a newer SYN does).
+/// RFC 9293 section 3.10.7.4 for TIME-WAIT, RFC 6191 (a newer SYN ends it). An RST ends it only with the very sequence number
+/// that is expected, as in Linux with tcp_rfc1337 = 0: it is how a peer that reuses its port with an older-looking SYN gets
+/// out of our way, having seen our ACK.
 static void input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo& s, Instant now) {
   auto o = parse_options(s.options);
   if (!o) return t.count(Counter::drop_tcp_header);
   bool old = w.timestamps && o->has_timestamps && seq_lt(o->tsval, w.ts_recent);
-  if (s.flags & kRst) return t.count(Counter::drop_tcp_bad_reset);
+  if (s.flags & kRst) {
+    if (old || s.seq != w.rcv_nxt) return t.count(Counter::drop_tcp_bad_reset);
+    t.count(Counter::tcp_resets_received);
+    return destroy_time_wait(t, w, true);
+  }
   if ((s.flags & (kSyn | kAck)) == kSyn && !old) {
     bool newer = seq_gt(s.seq, w.rcv_nxt) || (w.timestamps && o->has_timestamps && seq_gt(o->tsval, w.ts_recent));
     TcpListener* l = newer ? find_listener(t, s.local, s.remote) : nullptr;
