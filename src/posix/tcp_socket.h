@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -110,8 +111,10 @@ class TcpSocket final : public Socket {
   void settings_changed(Pass& pass);
   Result<int> keep_option(Pass& pass, int level, int name);
   void save_options();
-  /// An accepted connection's shadow gets the options that it inherited only when somebody may look at them.
+  /// A connection's shadow gets the options that it inherited, and those set by set_later_on_shadow(), only when
+  /// somebody may look at them.
   void write_inherited_options();
+  Result<int> set_later_on_shadow(Pass& pass, int name, bool on);
 
   State state_ = State::kUndecided;
   bool bound_by_us_ = false;  ///< the shadow's port was chosen by connect(), as the kernel's autobind
@@ -126,6 +129,7 @@ class TcpSocket final : public Socket {
   BoundFlow* flow_ = nullptr;  ///< when listening; the engine's
   std::shared_ptr<const SavedOptions> saved_;      ///< a listener's
   std::shared_ptr<const SavedOptions> inherited_;  ///< not yet on this connection's shadow
+  std::optional<bool> late_cork_, late_nodelay_;   ///< likewise
 };
 
 }  // namespace accel::posix
