@@ -2,8 +2,8 @@
 //
 //   netload echo tcp|udp ADDRESS PORT SIZE          answers each SIZE-byte message (UDP: any datagram)
 //   netload pingpong tcp|udp ADDRESS PORT SIZE N    N round trips; prints {"median_us", "p99_us", "rate"}
-//   netload sink tcp|udp ADDRESS PORT               counts; TCP: one connection until its end, then prints bits and seconds; UDP: until an empty datagram
-//   netload source tcp|udp ADDRESS PORT SIZE SECONDS
+//   netload sink tcp|udp ADDRESS PORT               counts; TCP: one connection until its end, then prints
+//   bits and seconds; UDP: until an empty datagram netload source tcp|udp ADDRESS PORT SIZE SECONDS
 // With NETLOAD_SPIN=1 receivers spin on MSG_DONTWAIT instead of blocking.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -106,7 +106,8 @@ int echo(const sockaddr_in& a, size_t size) {
   for (;;) {
     sockaddr_in from{};
     socklen_t length = sizeof(from);
-    ssize_t n = recvfrom(fd, buffer.data(), buffer.size(), spin ? MSG_DONTWAIT : 0, reinterpret_cast<sockaddr*>(&from), &length);
+    ssize_t n = recvfrom(fd, buffer.data(), buffer.size(), spin ? MSG_DONTWAIT : 0,
+                         reinterpret_cast<sockaddr*>(&from), &length);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n <= 0) return n < 0;
     sendto(fd, buffer.data(), static_cast<size_t>(n), 0, reinterpret_cast<sockaddr*>(&from), length);
@@ -134,8 +135,8 @@ int pingpong(const sockaddr_in& a, size_t size, long count) {
   double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   if (!tcp) send(fd, "", 0, 0);
   std::sort(times.begin(), times.end());
-  printf("{\"median_us\": %.3f, \"p99_us\": %.3f, \"rate\": %.0f}\n", times[times.size() / 2], times[times.size() * 99 / 100],
-         static_cast<double>(count) / seconds);
+  printf("{\"median_us\": %.3f, \"p99_us\": %.3f, \"rate\": %.0f}\n", times[times.size() / 2],
+         times[times.size() * 99 / 100], static_cast<double>(count) / seconds);
   return 0;
 }
 
@@ -150,9 +151,11 @@ int sink(const sockaddr_in& a) {
     bytes += static_cast<unsigned long long>(n);
   }
   double seconds = std::chrono::duration<double>(last - first).count();
-  printf("{\"bytes\": %llu, \"messages\": %llu, \"seconds\": %.6f, \"bits_per_second\": %.0f, \"messages_per_second\": %.0f}\n", bytes,
-         messages, seconds, seconds > 0 ? static_cast<double>(bytes) * 8 / seconds : 0,
-         seconds > 0 ? static_cast<double>(messages) / seconds : 0);
+  printf(
+      "{\"bytes\": %llu, \"messages\": %llu, \"seconds\": %.6f, \"bits_per_second\": %.0f, "
+      "\"messages_per_second\": %.0f}\n",
+      bytes, messages, seconds, seconds > 0 ? static_cast<double>(bytes) * 8 / seconds : 0,
+      seconds > 0 ? static_cast<double>(messages) / seconds : 0);
   return 0;
 }
 

@@ -1,6 +1,8 @@
-// The floor under every AF_XDP number: a 64-byte datagram there and back between two processes that only spin on their rings,
-// on libxdp's own functions ("raw"), then through our port ("port"), and by the kernel's TCP with blocking calls ("kernel_tcp").
-//   tests/xdp/run.py -- build-release/bin/raw_xdp [round trips [raw|port|kernel_tcp]]   JSON on stdout, nanoseconds
+// The floor under every AF_XDP number: a 64-byte datagram there and back between two processes that only spin
+// on their rings, on libxdp's own functions ("raw"), then through our port ("port"), and by the kernel's TCP
+// with blocking calls ("kernel_tcp").
+//   tests/xdp/run.py -- build-release/bin/raw_xdp [round trips [raw|port|kernel_tcp]]   JSON on stdout,
+//   nanoseconds
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <linux/if_link.h>
@@ -34,8 +36,8 @@ bool failed(const char* what) {
 }
 
 uint8_t* map_region() {
-  return static_cast<uint8_t*>(
-      mmap(nullptr, size_t{kBuffers} * kBufferSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  return static_cast<uint8_t*>(mmap(nullptr, size_t{kBuffers} * kBufferSize, PROT_READ | PROT_WRITE,
+                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 }
 
 /// An end of the wire: sends a frame, and spins until one has come.
@@ -56,17 +58,20 @@ struct RawWire final : Wire {
 
   bool open(const LabEnd& at) override {
     xsk_umem_config umem_config{kRing, kRing, kBufferSize, 0, 0};
-    if (xsk_umem__create(&umem, region, size_t{kBuffers} * kBufferSize, &fill, &completion, &umem_config) != 0)
+    if (xsk_umem__create(&umem, region, size_t{kBuffers} * kBufferSize, &fill, &completion, &umem_config) !=
+        0)
       return failed("xsk_umem__create");
     xsk_socket_config config{};
     config.rx_size = config.tx_size = kRing;
     config.libxdp_flags = XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD;
     config.bind_flags = XDP_USE_NEED_WAKEUP;
-    if (xsk_socket__create(&socket, at.dev.c_str(), 0, umem, &rx, &tx, &config) != 0) return failed("xsk_socket__create");
+    if (xsk_socket__create(&socket, at.dev.c_str(), 0, umem, &rx, &tx, &config) != 0)
+      return failed("xsk_socket__create");
     fd = xsk_socket__fd(socket);
     uint32_t index = 0;
     xsk_ring_prod__reserve(&fill, kRing, &index);
-    for (uint32_t i = 0; i < kRing; ++i) *xsk_ring_prod__fill_addr(&fill, index + i) = uint64_t{i} * kBufferSize;
+    for (uint32_t i = 0; i < kRing; ++i)
+      *xsk_ring_prod__fill_addr(&fill, index + i) = uint64_t{i} * kBufferSize;
     xsk_ring_prod__submit(&fill, kRing);
     return attach(at);
   }
@@ -86,14 +91,16 @@ struct RawWire final : Wire {
     const int loaded = bpf_prog_load(BPF_PROG_TYPE_XDP, "floor", "GPL", program, std::size(program), nullptr);
     LIBBPF_OPTS(bpf_link_create_opts, options, .flags = XDP_FLAGS_DRV_MODE);
     // The link stays open until the process ends.
-    return loaded >= 0 && bpf_link_create(loaded, static_cast<int>(if_nametoindex(at.dev.c_str())), BPF_XDP, &options) >= 0
+    return loaded >= 0 && bpf_link_create(loaded, static_cast<int>(if_nametoindex(at.dev.c_str())), BPF_XDP,
+                                          &options) >= 0
                ? true
                : failed("attaching a program");
   }
 
   void send(const std::vector<uint8_t>& frame) override {
     uint32_t index = 0;
-    if (const uint32_t done = xsk_ring_cons__peek(&completion, kRing, &index)) xsk_ring_cons__release(&completion, done);
+    if (const uint32_t done = xsk_ring_cons__peek(&completion, kRing, &index))
+      xsk_ring_cons__release(&completion, done);
     if (xsk_ring_prod__reserve(&tx, 1, &index) != 1) return;
     const uint64_t address = uint64_t{kRing} * kBufferSize;  // one frame under way at a time
     std::memcpy(region + address, frame.data(), frame.size());
@@ -113,7 +120,8 @@ struct RawWire final : Wire {
     }
     const uint64_t address = xsk_ring_cons__rx_desc(&rx, index)->addr;
     const uint8_t* frame = region + address;
-    const bool ours = frame[12] == 0x08 && frame[13] == 0 && frame[36] == kPort >> 8 && frame[37] == (kPort & 0xff);
+    const bool ours =
+        frame[12] == 0x08 && frame[13] == 0 && frame[36] == kPort >> 8 && frame[37] == (kPort & 0xff);
     xsk_ring_cons__release(&rx, 1);
     xsk_ring_prod__reserve(&fill, 1, &at);
     *xsk_ring_prod__fill_addr(&fill, at) = address & ~uint64_t{kBufferSize - 1};
@@ -216,8 +224,11 @@ bool measure(const char* name, const std::function<std::unique_ptr<Wire>()>& mak
       if (i >= 0) times.push_back((std::chrono::steady_clock::now() - start).count());
     }
     std::sort(times.begin(), times.end());
-    auto at = [&](double q) { return static_cast<long>(times[static_cast<size_t>(q * static_cast<double>(times.size() - 1))]); };
-    std::printf("  \"%s\": {\"min\": %ld, \"median\": %ld, \"p99\": %ld}%s\n", name, at(0), at(0.5), at(0.99), last ? "" : ",");
+    auto at = [&](double q) {
+      return static_cast<long>(times[static_cast<size_t>(q * static_cast<double>(times.size() - 1))]);
+    };
+    std::printf("  \"%s\": {\"min\": %ld, \"median\": %ld, \"p99\": %ld}%s\n", name, at(0), at(0.5), at(0.99),
+                last ? "" : ",");
     std::fflush(stdout);
   }
   kill(answering, SIGKILL);
@@ -232,7 +243,10 @@ bool run(const char* name, int rounds, bool last) {
   const pid_t pid = fork();
   if (pid == 0) {
     a.enter();
-    _exit(measure(name, [] { return std::make_unique<W>(); }, rounds, last) ? 0 : 1);
+    _exit(measure(
+              name, [] { return std::make_unique<W>(); }, rounds, last)
+              ? 0
+              : 1);
   }
   int status = 0;
   waitpid(pid, &status, 0);

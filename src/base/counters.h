@@ -26,7 +26,8 @@ inline constexpr CounterText kCounterTexts[] = {
 #undef COUNTER
 };
 
-/// Written by one thread at a time (the worker's lock), read by anybody: relaxed loads and stores, no locked add.
+/// Written by one thread at a time (the worker's lock), read by anybody: relaxed loads and stores, no locked
+/// add.
 class Counters {
  public:
   void add(Counter c, uint64_t n = 1) {

@@ -1,4 +1,5 @@
-// Addresses and tuples as every layer knows them. Ports are in host byte order, addresses in network byte order.
+// Addresses and tuples as every layer knows them. Ports are in host byte order, addresses in network byte
+// order.
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@ struct IpAddress {
   static IpAddress from_v4_bytes(const void* four) {
     uint32_t v4;
     std::memcpy(&v4, four, 4);
-    const uint64_t low = 0xffff0000 | uint64_t{v4} << 32;  // in one store: it is read as a word right away (hash_tuple)
+    const uint64_t low =
+        0xffff0000 | uint64_t{v4} << 32;  // in one store: it is read as a word right away (hash_tuple)
     IpAddress a;
     std::memcpy(&a.bytes[8], &low, 8);
     return a;
@@ -38,8 +40,10 @@ struct IpAddress {
 
   /// The bytes as two words in memory order: comparisons are on every packet's way.
   constexpr std::array<uint64_t, 2> words() const { return std::bit_cast<std::array<uint64_t, 2>>(bytes); }
-  static constexpr uint64_t kMappedMask = std::bit_cast<uint64_t>(std::array<uint8_t, 8>{255, 255, 255, 255, 0, 0, 0, 0});
-  static constexpr uint64_t kMapped = std::bit_cast<uint64_t>(std::array<uint8_t, 8>{0, 0, 255, 255, 0, 0, 0, 0});
+  static constexpr uint64_t kMappedMask =
+      std::bit_cast<uint64_t>(std::array<uint8_t, 8>{255, 255, 255, 255, 0, 0, 0, 0});
+  static constexpr uint64_t kMapped =
+      std::bit_cast<uint64_t>(std::array<uint8_t, 8>{0, 0, 255, 255, 0, 0, 0, 0});
   constexpr bool is_v4() const {
     const auto w = words();
     return w[0] == 0 && (w[1] & kMappedMask) == kMapped;
@@ -87,8 +91,8 @@ struct FlowKey {
   constexpr auto operator<=>(const FlowKey&) const = default;
 };
 
-/// SipHash is not needed where the peer cannot choose the key; `secret` keeps a remote from aiming at one bucket. Both ends are
-/// folded side by side, so that a processor multiplies them at the same time.
+/// SipHash is not needed where the peer cannot choose the key; `secret` keeps a remote from aiming at one
+/// bucket. Both ends are folded side by side, so that a processor multiplies them at the same time.
 inline uint64_t hash_tuple(const Endpoint& local, const Endpoint& remote, uint64_t secret) {
   auto word = [](const uint8_t* p) {
     uint64_t w;
@@ -101,7 +105,8 @@ inline uint64_t hash_tuple(const Endpoint& local, const Endpoint& remote, uint64
   };
   constexpr uint64_t k1 = 0x9e3779b97f4a7c15ULL, k2 = 0xbf58476d1ce4e5b9ULL, k3 = 0x94d049bb133111ebULL;
   uint64_t here = fold(word(&local.address.bytes[0]) ^ secret ^ k1, word(&local.address.bytes[8]) ^ secret);
-  uint64_t there = fold(word(&remote.address.bytes[0]) ^ secret ^ k2, word(&remote.address.bytes[8]) ^ secret);
+  uint64_t there =
+      fold(word(&remote.address.bytes[0]) ^ secret ^ k2, word(&remote.address.bytes[8]) ^ secret);
   uint64_t ports = uint64_t{local.port} << 16 | remote.port;
   return fold(here ^ k3 ^ ports << 17, there ^ secret ^ ports << 32);
 }

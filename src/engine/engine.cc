@@ -49,7 +49,8 @@ std::optional<Reason> obstacle() {
   return {};
 }
 
-/// The boot's random UUID: what all processes of this host have in common and no other host knows. {} without /proc.
+/// The boot's random UUID: what all processes of this host have in common and no other host knows. {} without
+/// /proc.
 std::array<uint64_t, 2> host_key() {
   std::array<uint64_t, 2> key{};
   const int fd = real.open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -137,7 +138,8 @@ void Engine::set_after_unlock(void (*hook)()) { impl_->after_unlock = hook; }
 Counters& Engine::counters() { return impl_->counters; }
 uint32_t Engine::interface_count() const { return impl_->slot_count; }
 const PortInfo* Engine::port_info(InterfaceId id) const {
-  return id < impl_->slot_count && impl_->slots[id].opened.port ? &impl_->slots[id].opened.port->info() : nullptr;
+  return id < impl_->slot_count && impl_->slots[id].opened.port ? &impl_->slots[id].opened.port->info()
+                                                                : nullptr;
 }
 PathKind Engine::port_kind(InterfaceId id) const {
   return id < impl_->slot_count ? impl_->slots[id].opened.kind : PathKind::kUndecided;

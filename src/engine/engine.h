@@ -1,8 +1,8 @@
-// Who does the work: one worker per process (stack + ports behind one lock), path selection, steering, sleeping and
-// the housekeeping thread. The layer above (posix) includes this header only.
+// Who does the work: one worker per process (stack + ports behind one lock), path selection, steering,
+// sleeping and the housekeeping thread. The layer above (posix) includes this header only.
 //
-// A call on an accelerated socket is:   Pass pass(engine);  ... stack calls ...  (~Pass sends frames, wakes others)
-// A call that blocks is:                while (!done) { woke = engine.wait(pass, request); ... }
+// A call on an accelerated socket is:   Pass pass(engine);  ... stack calls ...  (~Pass sends frames, wakes
+// others) A call that blocks is:                while (!done) { woke = engine.wait(pass, request); ... }
 #pragma once
 
 #include <poll.h>
@@ -51,10 +51,10 @@ struct FlowRequest {
 
 class Engine;
 
-/// The worker's lock, held; entering polls the ports once (not if they were polled within the last microsecond by the
-/// same thread's last pass). Leaving flushes, transmits, steers what changed, gives `edges` to the notifier and wakes sleepers whose
-/// condition holds. Not recursive: a signal handler's socket call that finds its own thread inside waits for nothing: see
-/// Engine::inside().
+/// The worker's lock, held; entering polls the ports once (not if they were polled within the last
+/// microsecond by the same thread's last pass). Leaving flushes, transmits, steers what changed, gives
+/// `edges` to the notifier and wakes sleepers whose condition holds. Not recursive: a signal handler's socket
+/// call that finds its own thread inside waits for nothing: see Engine::inside().
 class Pass {
  public:
   enum class Polling { kYes, kNo };
@@ -79,13 +79,16 @@ enum class Woke : uint8_t {
   kKernel,    ///< one of kernel_fds has revents
 };
 
-/// What a thread waits for. The condition is called under the lock, by this thread and by others, and must be cheap.
+/// What a thread waits for. The condition is called under the lock, by this thread and by others, and must be
+/// cheap.
 struct WaitRequest {
   bool (*condition)(void* context) = nullptr;
   void* context = nullptr;
   Instant deadline = kNever;
-  const sigset_t* sigmask = nullptr;     ///< as ppoll's: in force while asleep, signals pending under it end the wait
-  std::span<pollfd> kernel_fds{};        ///< kernel descriptors to wait for as well; revents are filled when kKernel
+  const sigset_t* sigmask =
+      nullptr;  ///< as ppoll's: in force while asleep, signals pending under it end the wait
+  std::span<pollfd>
+      kernel_fds{};  ///< kernel descriptors to wait for as well; revents are filled when kKernel
   bool may_spin = true;
 };
 
@@ -96,8 +99,9 @@ class Engine {
  public:
   /// The process's engine, or nullptr when there is none (yet). One load.
   static Engine* get() { return instance_.load(std::memory_order_acquire); }
-  /// Opens it at the first need: configuration, netlink snapshot, housekeeping thread; ports open when a route needs them.
-  /// nullptr when this process stays on the kernel; `why` then says why. Not to be called from a signal handler.
+  /// Opens it at the first need: configuration, netlink snapshot, housekeeping thread; ports open when a
+  /// route needs them. nullptr when this process stays on the kernel; `why` then says why. Not to be called
+  /// from a signal handler.
   static Engine* open(Reason* why);
 
   Stack& stack();
@@ -106,23 +110,25 @@ class Engine {
   using Notifier = void (*)(void* owner, uint32_t edges);
   void set_notifier(Notifier n);
 
-  /// True from before the calling thread takes the lock until after it has let go (async-signal-safe, one thread-local):
-  /// a signal's handler that finds this is put off until after_unlock.
+  /// True from before the calling thread takes the lock until after it has let go (async-signal-safe, one
+  /// thread-local): a signal's handler that finds this is put off until after_unlock.
   static bool inside();
-  /// Called on a thread each time that it has let go of the lock and is no longer inside(): leaving a Pass, and in wait()
-  /// before it looks at signal_ran() and sleeps.
+  /// Called on a thread each time that it has let go of the lock and is no longer inside(): leaving a Pass,
+  /// and in wait() before it looks at signal_ran() and sleeps.
   void set_after_unlock(void (*hook)());
 
   // ---- paths (call with a Pass) ----
   PathChoice choose(const FlowRequest& request);
-  /// Steers, then opens. On failure the choice's path turns to kKernel with the reason, and the error is what the stack said.
+  /// Steers, then opens. On failure the choice's path turns to kKernel with the reason, and the error is what
+  /// the stack said.
   Result<TcpConn*> connect(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
                            const TcpSettings& settings, void* owner);
   /// Listens on every accelerated interface that `local` covers. choice.path is kKernel when there is none.
-  Result<BoundFlow*> listen(Pass& pass, PathChoice& choice, const Endpoint& local, bool v6_only, bool reuse_port,
-                            uint32_t backlog, const TcpSettings& settings, int bound_ifindex, void* owner);
-  Result<BoundFlow*> bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote, bool v6_only,
-                              int bound_ifindex, void* owner);
+  Result<BoundFlow*> listen(Pass& pass, PathChoice& choice, const Endpoint& local, bool v6_only,
+                            bool reuse_port, uint32_t backlog, const TcpSettings& settings, int bound_ifindex,
+                            void* owner);
+  Result<BoundFlow*> bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
+                              bool v6_only, int bound_ifindex, void* owner);
   TcpListener* listener(BoundFlow& flow);
   UdpPcb* udp(BoundFlow& flow);
   void reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote);
@@ -133,36 +139,41 @@ class Engine {
   void rest(std::span<BoundFlow* const> flows);
   /// The route to a destination that an unconnected UDP socket sends to; cached, followed by netlink.
   PathChoice choose_udp_destination(const FlowRequest& request);
-  /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide early.
+  /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide
+  /// early.
   PathChoice covers(const FlowRequest& request);
 
   // ---- waiting ----
-  /// Spins for a while (adaptive), then sleeps in the kernel on the ports, request.kernel_fds and a wake eventfd. The pass's
-  /// lock is released meanwhile and held again on return; pass.now() is fresh.
+  /// Spins for a while (adaptive), then sleeps in the kernel on the ports, request.kernel_fds and a wake
+  /// eventfd. The pass's lock is released meanwhile and held again on return; pass.now() is fresh.
   Woke wait(Pass& pass, WaitRequest& request);
   /// Signals: the handlers' trampolines (posix/signals.cc) report here, on the thread that ran them.
   static void signal_ran(bool restarts);
   /// Of the handlers that ran in this thread since its wait began: had all of them SA_RESTART?
   static bool signal_restarts();
-  /// A condition may have changed by other means than packets (shutdown, close, another thread's call): wakes as needed.
+  /// A condition may have changed by other means than packets (shutdown, close, another thread's call): wakes
+  /// as needed.
   void touch() { touched_ = true; }
 
   // ---- hand-back (DESIGN 9) ----
-  /// Moves a connection into `shadow`, an unconnected kernel TCP socket of the same family, with TCP_REPAIR; `conn` is gone
-  /// on success. Errors: EPERM (no CAP_NET_ADMIN), ENOTCONN and others: the connection is then untouched.
+  /// Moves a connection into `shadow`, an unconnected kernel TCP socket of the same family, with TCP_REPAIR;
+  /// `conn` is gone on success. Errors: EPERM (no CAP_NET_ADMIN), ENOTCONN and others: the connection is then
+  /// untouched.
   Result<void> hand_back(Pass& pass, TcpConn* conn, int shadow);
 
   // ---- process life ----
   /// Around fork(): the lock is held across it, so the child has a consistent copy.
   void before_fork();
   void after_fork_in_parent();
-  /// The child owns nothing of it: drops descriptors and mappings without a packet, and instance() is nullptr again.
+  /// The child owns nothing of it: drops descriptors and mappings without a packet, and instance() is nullptr
+  /// again.
   static void after_fork_in_child();
-  /// At exit, exec and fatal signals: hands back what is not delivered; else waits for it, at most `limit`. Without a Pass.
+  /// At exit, exec and fatal signals: hands back what is not delivered; else waits for it, at most `limit`.
+  /// Without a Pass.
   void finish(Duration limit);
 
-  /// In a forked child (before its engine opens) that inherits a listening socket: it holds one queue of each device only, so that
-  /// its siblings have theirs.
+  /// In a forked child (before its engine opens) that inherits a listening socket: it holds one queue of each
+  /// device only, so that its siblings have theirs.
   static void inherit_listener();
 
   // ---- for statistics ----

@@ -11,8 +11,8 @@ namespace accel {
 /// Only trying tells, so a thread that has stopped polling tries again now and then.
 class SpinPolicy {
  public:
-  /// Asked once at the beginning of a wait: how long it may poll, in units of the longest time that the operator
-  /// allows.
+  /// Asked once at the beginning of a wait: how long it may poll, in units of the longest time that the
+  /// operator allows.
   ///
   /// A trial gets twice that time: where both ends of a ping-pong have stopped polling, each waits for the
   /// other's wake-up, and the usual time would never show either that polling pays.

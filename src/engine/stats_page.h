@@ -53,7 +53,8 @@ struct PortRow {
 };
 static_assert(sizeof(PortRow) == 36);
 
-/// A socket that was left to the kernel, at the index of its descriptor. Valid while that descriptor is the socket `inode`.
+/// A socket that was left to the kernel, at the index of its descriptor. Valid while that descriptor is the
+/// socket `inode`.
 struct NoteRow {
   std::atomic<uint64_t> inode;  ///< 0: none; written last
   uint8_t reason;               ///< Reason

@@ -51,8 +51,8 @@ struct Sleeper {
   bool has_ports = false;          ///< the ports' descriptors are in epoll_fd
   bool by_poll = false;            ///< this sleep is a ppoll(), which nobody can add to
   WaitRequest* request = nullptr;  ///< while asleep
-  const void* frame = nullptr;    ///< of the wait that has it
-  bool woken = false;  ///< wake_fd has been written for this sleep
+  const void* frame = nullptr;     ///< of the wait that has it
+  bool woken = false;              ///< wake_fd has been written for this sleep
   SpinPolicy spin;
 };
 
@@ -103,9 +103,9 @@ struct Engine::Impl {
   void watch_ports(Sleeper& s, bool watch);
   void add_port(InterfaceId id);
   void unwatch_port(InterfaceId id);
-  /// Of the threads that wait, one is in charge of the ports: it polls them or sleeps on them, and wakes the others
-  /// as their conditions come true. Whoever begins to wait takes charge, since the next frames are likely its own;
-  /// whoever ends its wait gives charge to one that is asleep.
+  /// Of the threads that wait, one is in charge of the ports: it polls them or sleeps on them, and wakes the
+  /// others as their conditions come true. Whoever begins to wait takes charge, since the next frames are
+  /// likely its own; whoever ends its wait gives charge to one that is asleep.
   bool take_charge(Sleeper& s, Instant now, Instant until);
   void give_charge(Sleeper& s);
   void forget(Sleeper& s);
@@ -180,7 +180,7 @@ struct Engine::Impl {
   std::vector<Sleeper*> sleepers;  ///< every thread's
   std::vector<Sleeper*> asleep;
   Sleeper* in_charge = nullptr;
-  Instant in_charge_until{};               ///< when it polls: until then. When it is asleep: it is in `asleep`
+  Instant in_charge_until{};      ///< when it polls: until then. When it is asleep: it is in `asleep`
   Sleeper* timekeeper = nullptr;  ///< the one whose timeout covers the stack's deadlines
   Instant timekeeper_until = kNever;
   Duration longest_spin{0};

@@ -1,7 +1,9 @@
-// What intercepted calls mean. The preload layer calls these: the fd calls only when fds.owns(fd) was true a moment ago (a
-// function that finds the descriptor gone or moved to the kernel by then calls base/real.h's function itself), the others always.
+// What intercepted calls mean. The preload layer calls these: the fd calls only when fds.owns(fd) was true a
+// moment ago (a function that finds the descriptor gone or moved to the kernel by then calls base/real.h's
+// function itself), the others always.
 //
-// Results are libc's: -1 and errno by to_libc() in the wrapper. Every function is a cancellation point where POSIX says so.
+// Results are libc's: -1 and errno by to_libc() in the wrapper. Every function is a cancellation point where
+// POSIX says so.
 #pragma once
 
 #include <poll.h>
@@ -19,7 +21,8 @@
 namespace accel::posix {
 
 // ---- sockets (posix/sockets.cc, options.cc, transfer.cc) ----
-/// Always called. Creates the kernel's socket and, for AF_INET/AF_INET6 stream and datagram sockets, a File in the table.
+/// Always called. Creates the kernel's socket and, for AF_INET/AF_INET6 stream and datagram sockets, a File
+/// in the table.
 Result<int> socket(int domain, int type, int protocol);
 Result<int> bind(int fd, const sockaddr* address, socklen_t length);
 Result<int> connect(int fd, const sockaddr* address, socklen_t length);
@@ -31,7 +34,8 @@ Result<int> getpeername(int fd, sockaddr* address, socklen_t* length);
 Result<int> getsockopt(int fd, int level, int name, void* value, socklen_t* length);
 Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t length);
 Result<int> ioctl(int fd, unsigned long request, void* argument);
-/// For commands that concern us (F_SETFL, F_GETFL, F_DUPFD, F_DUPFD_CLOEXEC, F_SETOWN ...); others go to real.fcntl inside.
+/// For commands that concern us (F_SETFL, F_GETFL, F_DUPFD, F_DUPFD_CLOEXEC, F_SETOWN ...); others go to
+/// real.fcntl inside.
 Result<int> fcntl(int fd, int command, void* argument);
 
 // ---- bytes (posix/transfer.cc): every read/write/send/recv variant arrives as one of these ----
@@ -41,14 +45,16 @@ Result<ssize_t> sendmsg(int fd, const msghdr* message, int flags);
 Result<ssize_t> recv(int fd, void* data, size_t size, int flags);
 Result<ssize_t> send(int fd, const void* data, size_t size, int flags);
 Result<ssize_t> recvfrom(int fd, void* data, size_t size, int flags, sockaddr* from, socklen_t* from_length);
-Result<ssize_t> sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to, socklen_t to_length);
+Result<ssize_t> sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,
+                       socklen_t to_length);
 Result<ssize_t> readv(int fd, const iovec* vector, int count);
 Result<ssize_t> writev(int fd, const iovec* vector, int count);
 Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout);
 Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags);
 /// `out` is ours; `in` any descriptor (a file, a pipe).
 Result<ssize_t> sendfile(int out, int in, off_t* offset, size_t count);
-/// splice, tee, vmsplice, copy_file_range on a descriptor of ours: through a buffer of our own or by hand-back, with the kernel's result.
+/// splice, tee, vmsplice, copy_file_range on a descriptor of ours: through a buffer of our own or by
+/// hand-back, with the kernel's result.
 Result<ssize_t> splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t size, unsigned flags);
 
 // ---- descriptors (posix/descriptors.cc) ----
@@ -68,23 +74,27 @@ Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event);
 Result<int> epoll_wait(int set, epoll_event* events, int size, const timespec* timeout, const sigset_t* mask);
 /// Called when one of the descriptors is ours (any_owned()); `timeout` nullptr: for ever.
 Result<int> ppoll(pollfd* descriptors, nfds_t count, const timespec* timeout, const sigset_t* mask);
-Result<int> pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout, const sigset_t* mask,
-                    timespec* left);
+Result<int> pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,
+                    const sigset_t* mask, timespec* left);
 bool any_owned(const pollfd* descriptors, nfds_t count);
 bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set* except);
 
 // ---- processes (posix/process.cc) ----
 /// The whole of fork(), called always; cheap when the process has no engine and no descriptor of ours.
 pid_t fork();
-/// vfork() cannot be wrapped: the wrapper for it calls fork() when we own something, else jumps to the real one.
+/// vfork() cannot be wrapped: the wrapper for it calls fork() when we own something, else jumps to the real
+/// one.
 bool must_fork_for_vfork();
-/// fork() in its halves, for what makes a process otherwise (clone() without CLONE_VM, _Fork()): before it, and after it in both
+/// fork() in its halves, for what makes a process otherwise (clone() without CLONE_VM, _Fork()): before it,
+/// and after it in both
 /// (`child` is 0 in the child, -1 when it failed). No wait, no allocation, nothing of pthread_atfork.
 void prepare_fork();
 void after_fork(pid_t child);
-/// Listening sockets that this program was started with (systemd's LISTEN_FDS, nginx's new binary) become ours. Once; cheap.
+/// Listening sockets that this program was started with (systemd's LISTEN_FDS, nginx's new binary) become
+/// ours. Once; cheap.
 void adopt_listeners();
-/// Before exec: inherited descriptors (without CLOEXEC) are made fit for the next program, the rest is finished as at exit.
+/// Before exec: inherited descriptors (without CLOEXEC) are made fit for the next program, the rest is
+/// finished as at exit.
 void before_exec();
 /// exec came back with an error: carry on.
 void after_failed_exec();
@@ -92,12 +102,14 @@ void after_failed_exec();
 void at_exit();
 /// Descriptors that a spawned child inherits, as before_exec does for the child alone.
 void before_spawn();
-/// SCM_RIGHTS: descriptors about to be passed away are handed to the kernel (called by sendmsg on AF_UNIX sockets too).
+/// SCM_RIGHTS: descriptors about to be passed away are handed to the kernel (called by sendmsg on AF_UNIX
+/// sockets too).
 void before_passing(const msghdr* message);
-/// libc is about to use `fd` (one of ours) past us: fdopen()'s streams, dup2() to 0..2, bindresvport(). Hands it to the kernel.
-/// Returns when the kernel serves it; without success the caller goes on all the same.
+/// libc is about to use `fd` (one of ours) past us: fdopen()'s streams, dup2() to 0..2, bindresvport(). Hands
+/// it to the kernel. Returns when the kernel serves it; without success the caller goes on all the same.
 void before_stdio(int fd);
-/// The kernel gave out `fd` for something new while the table names it still: it was closed past us. Takes the entry out.
+/// The kernel gave out `fd` for something new while the table names it still: it was closed past us. Takes
+/// the entry out.
 void reused(int fd);
 /// Is anything of ours alive in this process? One load.
 bool active();

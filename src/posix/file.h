@@ -1,7 +1,7 @@
 // What a descriptor of ours stands for. One File serves every dup of it; a set of epoll is a File too.
 //
-// Everything here is under the lock of posix/guard.h (the engine's Pass once there is an engine), but for FdTable::owns(), which is
-// one load.
+// Everything here is under the lock of posix/guard.h (the engine's Pass once there is an engine), but for
+// FdTable::owns(), which is one load.
 #pragma once
 
 #include <cstdint>
@@ -24,37 +24,42 @@ class File {
   File& operator=(const File&) = delete;
 
   FileKind kind() const { return kind_; }
-  /// EPOLL* bits as of now (EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR, EPOLLPRI, EPOLLRDNORM, EPOLLWRNORM), the
-  /// shadow's not included.
+  /// EPOLL* bits as of now (EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR, EPOLLPRI, EPOLLRDNORM,
+  /// EPOLLWRNORM), the shadow's not included.
   virtual uint32_t readiness() = 0;
-  /// A kernel descriptor that must be watched as well, since the kernel may have something for this file (a listener's or a UDP
-  /// socket's shadow, a set's real epoll descriptor); -1: none.
+  /// A kernel descriptor that must be watched as well, since the kernel may have something for this file (a
+  /// listener's or a UDP socket's shadow, a set's real epoll descriptor); -1: none.
   virtual int kernel_fd() = 0;
-  /// The last descriptor is closed and no call uses the file any more; release() destroys it afterwards. `pass` is nullptr
-  /// while the process has no engine (nothing is accelerated yet).
+  /// The last descriptor is closed and no call uses the file any more; release() destroys it afterwards.
+  /// `pass` is nullptr while the process has no engine (nothing is accelerated yet).
   virtual void on_last_close(Pass* pass) = 0;
 
-  /// How a file came by fork() (posix/process.h): what its first use in the child must do before anything else.
+  /// How a file came by fork() (posix/process.h): what its first use in the child must do before anything
+  /// else.
   enum class Inherited : uint8_t {
     kNo,          ///< nothing: made here, or the same in both processes
     kDormant,     ///< a listener or bound UDP socket: revive() opens it in this process
-    kConnection,  ///< a live connection that the parent's stack carries: claim_connection() moves it to the kernel
+    kConnection,  ///< a live connection that the parent's stack carries: claim_connection() moves it to the
+                  ///< kernel
   };
   Inherited inherited = Inherited::kNo;
   /// It carries a live connection of our stack: a forked child must know of it (TCP only).
   virtual bool carries_connection() const { return false; }
-  /// In the child, right after fork(): there is no engine, the stack's objects are gone. Forgets them (without touching the
-  /// descriptors, which parent and child share) and says what the first use must do.
+  /// In the child, right after fork(): there is no engine, the stack's objects are gone. Forgets them
+  /// (without touching the descriptors, which parent and child share) and says what the first use must do.
   virtual Inherited after_fork_in_child() { return Inherited::kNo; }
-  /// Opens in this process's engine what the parent had open: listens, or binds, where the shadow already does.
+  /// Opens in this process's engine what the parent had open: listens, or binds, where the shadow already
+  /// does.
   virtual void revive(Pass&) {}
-  /// A listener that this process has never waited on: before fork() it is taken to be for the children (the master of
-  /// a prefork server), so it rests, and its device queues are free for them. rested(): it is now kDormant.
+  /// A listener that this process has never waited on: before fork() it is taken to be for the children (the
+  /// master of a prefork server), so it rests, and its device queues are free for them. rested(): it is now
+  /// kDormant.
   virtual BoundFlow* resting_flow() { return nullptr; }
   virtual void rested() {}
 
-  /// References: one for each descriptor in the table and one for each call in progress that may block. As in the kernel, a file
-  /// whose last descriptor is closed lives on until the calls that block on it return; the last reference closes it.
+  /// References: one for each descriptor in the table and one for each call in progress that may block. As in
+  /// the kernel, a file whose last descriptor is closed lives on until the calls that block on it return; the
+  /// last reference closes it.
   void retain() { ++references_; }
   void release(Pass* pass) {
     if (--references_ != 0) return;
@@ -64,19 +69,20 @@ class File {
 
   bool last_reference() const { return references_ == 1; }
 
-  int descriptors = 0;          ///< entries of the table that name this file
-  int recent_fd = -1;           ///< one that was entered last: where to look first
-  bool closed = false;          ///< on_last_close has run, or is not to run (FdTable::forget)
-  EpollItem* watches = nullptr; ///< memberships, linked through EpollItem::next_of_file
+  int descriptors = 0;           ///< entries of the table that name this file
+  int recent_fd = -1;            ///< one that was entered last: where to look first
+  bool closed = false;           ///< on_last_close has run, or is not to run (FdTable::forget)
+  EpollItem* watches = nullptr;  ///< memberships, linked through EpollItem::next_of_file
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
   void notify(uint32_t edges);
   /// kernel_fd() gives another answer from now on (listen(), bind(), connect()): the sets follow.
   void kernel_fd_changed();
-  /// The file is being closed: takes it out of every set that watches it (posix/epoll_set.cc; called by release()).
+  /// The file is being closed: takes it out of every set that watches it (posix/epoll_set.cc; called by
+  /// release()).
   void leave_sets();
-  /// The kernel serves the descriptors from now on: sets that watch this file watch the kernel's descriptor instead
-  /// (posix/epoll_set.cc; called by FdTable::forget).
+  /// The kernel serves the descriptors from now on: sets that watch this file watch the kernel's descriptor
+  /// instead (posix/epoll_set.cc; called by FdTable::forget).
   void move_watches_to_kernel();
 
  private:
@@ -85,7 +91,8 @@ class File {
   int references_ = 0;
 };
 
-/// Descriptors to files. owns(): lock-free; find(): under the lock, and the answer stays true while it is held.
+/// Descriptors to files. owns(): lock-free; find(): under the lock, and the answer stays true while it is
+/// held.
 class FdTable {
  public:
   /// True when calls on `fd` must come to posix. Any int, also negative.
@@ -97,7 +104,8 @@ class FdTable {
   File* find(int fd) const {
     return static_cast<unsigned>(fd) < size_ ? slots_[fd].load(std::memory_order_relaxed) : nullptr;
   }
-  /// Names `file` by `fd` (which must be free in the table); retains it. False: fd is beyond the table (stays on the kernel).
+  /// Names `file` by `fd` (which must be free in the table); retains it. False: fd is beyond the table (stays
+  /// on the kernel).
   bool insert(int fd, File* file);
   /// Takes the entry out and releases the file. Does not close the kernel's descriptor.
   void erase(int fd, Pass* pass);

@@ -18,7 +18,8 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  /// The calling thread is within a Guard or Pass: a signal's handler must wait until it has left (posix/signals.cc).
+  /// The calling thread is within a Guard or Pass: a signal's handler must wait until it has left
+  /// (posix/signals.cc).
   static bool inside();
   /// Called whenever a thread has left the early lock or (Engine::set_after_unlock) the engine's.
   static void set_after_unlock(void (*hook)());

@@ -288,7 +288,8 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   return err(ENOPROTOOPT);  // the connection cannot move (no CAP_NET_ADMIN) and we do not do this
 }
 
-/// What servers switch twice a request (nginx' tcp_nopush) and what cannot fail: two system calls saved each time.
+/// What servers switch twice a request (nginx' tcp_nopush) and what cannot fail: two system calls saved each
+/// time.
 Result<int> TcpSocket::set_later_on_shadow(Pass& pass, int name, bool on) {
   TcpSettings& s = pass.stack().settings(*conn_);
   (name == TCP_CORK ? s.cork : s.nodelay) = on;

@@ -111,8 +111,8 @@ class TcpSocket final : public Socket {
   void settings_changed(Pass& pass);
   Result<int> keep_option(Pass& pass, int level, int name);
   void save_options();
-  /// A connection's shadow gets the options that it inherited, and those set by set_later_on_shadow(), only when
-  /// somebody may look at them.
+  /// A connection's shadow gets the options that it inherited, and those set by set_later_on_shadow(), only
+  /// when somebody may look at them.
   void write_inherited_options();
   Result<int> set_later_on_shadow(Pass& pass, int name, bool on);
 

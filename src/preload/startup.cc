@@ -28,7 +28,8 @@ bool disabled() {
 [[gnu::constructor]] void start() {
   if (disabled()) return;
   taking_part.store(true, std::memory_order_relaxed);
-  if (getenv("LISTEN_FDS") != nullptr) posix::adopt_listeners();  // sd_listen_fds(3): it may only ever accept()
+  if (getenv("LISTEN_FDS") != nullptr)
+    posix::adopt_listeners();  // sd_listen_fds(3): it may only ever accept()
 }
 
 /// exit(). Calls may still come, from other libraries' destructors and other threads: what exists stays

@@ -11,10 +11,12 @@
 
 namespace accel {
 
-/// Not thread-safe: it belongs to a worker and is used under its lock. Never grows: take() returns nullptr when empty.
+/// Not thread-safe: it belongs to a worker and is used under its lock. Never grows: take() returns nullptr
+/// when empty.
 class FramePool {
  public:
-  /// `region`: page-aligned, outlives the pool; `buffer_size`: a power of two; its size is a multiple of buffer_size.
+  /// `region`: page-aligned, outlives the pool; `buffer_size`: a power of two; its size is a multiple of
+  /// buffer_size.
   FramePool(std::span<uint8_t> region, uint32_t buffer_size) : region_(region), buffer_size_(buffer_size) {
     packets_.resize(region.size() / buffer_size);
     for (uint32_t i = static_cast<uint32_t>(packets_.size()); i-- > 0;) {

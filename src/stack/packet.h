@@ -14,21 +14,21 @@ class FramePool;
 /// stands for the frame in bursts and queues; all headers (Ethernet to TCP options) lie in the first buffer.
 /// Ownership moves with the pointer: who holds a Packet* gives it on or gives it back with release().
 struct Packet {
-  Packet* next = nullptr;   ///< link of the queue that holds this packet; free for the holder's use
-  Packet* more = nullptr;   ///< next buffer of the same frame
+  Packet* next = nullptr;  ///< link of the queue that holds this packet; free for the holder's use
+  Packet* more = nullptr;  ///< next buffer of the same frame
   FramePool* pool = nullptr;
-  uint8_t* buffer = nullptr;  ///< start of the buffer
-  uint32_t capacity = 0;      ///< bytes in the buffer
-  uint32_t offset = 0;        ///< where the bytes of the frame begin in the buffer
-  uint32_t length = 0;        ///< bytes of the frame in this buffer
-  uint32_t index = 0;         ///< number of the buffer in its region: region + index * capacity == buffer
-  uint32_t seq = 0;           ///< TCP's: sequence number of the first payload byte while queued
-  uint8_t interface = 0;      ///< which of the stack's interfaces it came in by or leaves by
-  bool checksum_good = false; ///< received: the device verified IP and L4 checksums
+  uint8_t* buffer = nullptr;      ///< start of the buffer
+  uint32_t capacity = 0;          ///< bytes in the buffer
+  uint32_t offset = 0;            ///< where the bytes of the frame begin in the buffer
+  uint32_t length = 0;            ///< bytes of the frame in this buffer
+  uint32_t index = 0;             ///< number of the buffer in its region: region + index * capacity == buffer
+  uint32_t seq = 0;               ///< TCP's: sequence number of the first payload byte while queued
+  uint8_t interface = 0;          ///< which of the stack's interfaces it came in by or leaves by
+  bool checksum_good = false;     ///< received: the device verified IP and L4 checksums
   bool checksum_offload = false;  ///< to send: the device fills in the L4 checksum (PortInfo::tx_checksum)
-  uint16_t tso_size = 0;      ///< to send: payload bytes a segment for the device to cut into; 0: do not cut
-  uint16_t header_length = 0; ///< to send with tso_size: Ethernet to TCP options
-  int64_t timestamp = 0;      ///< received: ns since the epoch by the device's clock; 0: none
+  uint16_t tso_size = 0;       ///< to send: payload bytes a segment for the device to cut into; 0: do not cut
+  uint16_t header_length = 0;  ///< to send with tso_size: Ethernet to TCP options
+  int64_t timestamp = 0;       ///< received: ns since the epoch by the device's clock; 0: none
 
   uint8_t* data() { return buffer + offset; }
   const uint8_t* data() const { return buffer + offset; }

@@ -18,12 +18,12 @@ using MacAddress = std::array<uint8_t, 6>;
 
 /// What a port offers; fixed once it is open, but for mtu, which the engine follows.
 struct PortInfo {
-  std::string name;          ///< netdev, "eth0"
+  std::string name;  ///< netdev, "eth0"
   int ifindex = 0;
   MacAddress mac{};
-  uint32_t mtu = 1500;       ///< bytes of an IP packet
-  uint32_t queues_held = 1;  ///< queues of the device that this port receives on
-  uint32_t queues_total = 1; ///< queues of the device that packets may arrive on
+  uint32_t mtu = 1500;        ///< bytes of an IP packet
+  uint32_t queues_held = 1;   ///< queues of the device that this port receives on
+  uint32_t queues_total = 1;  ///< queues of the device that packets may arrive on
   bool zero_copy = false;
   bool tx_checksum = false;  ///< honours Packet::checksum_offload
   bool tso = false;          ///< honours Packet::tso_size
@@ -34,12 +34,12 @@ class Port {
  public:
   virtual ~Port() = default;
 
-  /// Fills `out` with received frames (whole chains); returns how many. The caller owns them. Refills the device's
-  /// receive ring from the pool as far as the pool allows.
+  /// Fills `out` with received frames (whole chains); returns how many. The caller owns them. Refills the
+  /// device's receive ring from the pool as far as the pool allows.
   virtual size_t rx_burst(std::span<Packet*> out) = 0;
 
-  /// Sends frames in order; returns how many it took (it owns those, and releases them when the device is done). The
-  /// caller keeps the rest and offers them again. The device has been told when this returns.
+  /// Sends frames in order; returns how many it took (it owns those, and releases them when the device is
+  /// done). The caller keeps the rest and offers them again. The device has been told when this returns.
   virtual size_t tx_burst(std::span<Packet* const> frames) = 0;
 
   /// Descriptors that turn readable when rx_burst would find something after arm().
@@ -57,11 +57,11 @@ class Port {
 
   virtual const PortInfo& info() const = 0;
 
-  /// Steering: from now on frames of this flow, arriving on the queues held, come to rx_burst; the rest stays with the
-  /// kernel. For kTcp a key without remote takes SYNs only (the connections that they open are steered one by one
-  /// as connected keys); for kUdp every datagram to the local end. Fragments always stay with the kernel.
-  /// Errors: EEXIST (another process holds the key: it shares it where the device has a queue of its own for us, else
-  /// this error), ENOSPC (table full), EIO.
+  /// Steering: from now on frames of this flow, arriving on the queues held, come to rx_burst; the rest stays
+  /// with the kernel. For kTcp a key without remote takes SYNs only (the connections that they open are
+  /// steered one by one as connected keys); for kUdp every datagram to the local end. Fragments always stay
+  /// with the kernel. Errors: EEXIST (another process holds the key: it shares it where the device has a
+  /// queue of its own for us, else this error), ENOSPC (table full), EIO.
   virtual Result<void> steer(const FlowKey& key) = 0;
   /// Undoes steer(); unknown keys are ignored.
   virtual void unsteer(const FlowKey& key) = 0;

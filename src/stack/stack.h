@@ -1,11 +1,11 @@
 // The protocol stack: Ethernet, IPv4, IPv6, ICMP errors, UDP and TCP for the flows that a worker owns.
 //
-// Pure (DESIGN 1.5): no clock, system call, thread or randomness; time and secrets come in as arguments, memory from the
-// FramePool and operator new. One owner at a time (the worker's lock). Nothing calls upward: what changed is collected
-// and taken with take_ready() and tx_queue().
+// Pure (DESIGN 1.5): no clock, system call, thread or randomness; time and secrets come in as arguments,
+// memory from the FramePool and operator new. One owner at a time (the worker's lock). Nothing calls upward:
+// what changed is collected and taken with take_ready() and tx_queue().
 //
-// A pass of the worker is: on_packets() for each port, on_deadlines(), the sockets' calls, then flush(), then the frames of
-// tx_queue() go to the ports and take_ready() wakes those who wait.
+// A pass of the worker is: on_packets() for each port, on_deadlines(), the sockets' calls, then flush(), then
+// the frames of tx_queue() go to the ports and take_ready() wakes those who wait.
 #pragma once
 
 #include <sys/uio.h>
@@ -50,7 +50,8 @@ struct Route {
   uint32_t mtu = 1500;
 };
 
-/// A row of the plain routing table by which replies of passive connections find their way (longest prefix wins).
+/// A row of the plain routing table by which replies of passive connections find their way (longest prefix
+/// wins).
 struct RouteEntry {
   IpAddress prefix;
   uint8_t prefix_length = 0;  ///< bits of the 128 (IPv4: 96 + its own length)
@@ -61,12 +62,12 @@ struct RouteEntry {
 
 /// What a socket can do or has suffered; combined as bits.
 enum Ready : uint32_t {
-  kReadable = 1,     ///< data (at least the low-water mark), an accepted connection, a datagram
-  kWritable = 2,     ///< room to send, or connect() has ended
-  kReadClosed = 4,   ///< the peer's FIN was read up to, or shutdown(SHUT_RD): EPOLLRDHUP
-  kHangUp = 8,       ///< both directions are over: EPOLLHUP
-  kError = 16,       ///< take_error() has something: EPOLLERR
-  kUrgent = 32,      ///< urgent data: EPOLLPRI
+  kReadable = 1,    ///< data (at least the low-water mark), an accepted connection, a datagram
+  kWritable = 2,    ///< room to send, or connect() has ended
+  kReadClosed = 4,  ///< the peer's FIN was read up to, or shutdown(SHUT_RD): EPOLLRDHUP
+  kHangUp = 8,      ///< both directions are over: EPOLLHUP
+  kError = 16,      ///< take_error() has something: EPOLLERR
+  kUrgent = 32,     ///< urgent data: EPOLLPRI
 };
 
 /// What every stack socket has for the layer above.
@@ -85,10 +86,21 @@ struct UdpPcb;       // stack/udp.h
 
 /// RFC 9293 section 3.3.2; numbers are the kernel's (include/net/tcp_states.h), as TCP_INFO shows them.
 enum class TcpState : uint8_t {
-  kEstablished = 1, kSynSent, kSynReceived, kFinWait1, kFinWait2, kTimeWait, kClosed, kCloseWait, kLastAck, kListen, kClosing
+  kEstablished = 1,
+  kSynSent,
+  kSynReceived,
+  kFinWait1,
+  kFinWait2,
+  kTimeWait,
+  kClosed,
+  kCloseWait,
+  kLastAck,
+  kListen,
+  kClosing
 };
 
-/// Socket options that the protocol acts on; the layer above sets them before open or at any time (settings_changed()).
+/// Socket options that the protocol acts on; the layer above sets them before open or at any time
+/// (settings_changed()).
 struct TcpSettings {
   bool nodelay = false;
   bool cork = false;
@@ -98,7 +110,7 @@ struct TcpSettings {
   Duration keep_idle = 7200s;
   Duration keep_interval = 75s;
   uint32_t keep_count = 9;
-  Duration user_timeout{0};   ///< 0: by retries (tcp_retries2 = 15)
+  Duration user_timeout{0};  ///< 0: by retries (tcp_retries2 = 15)
   uint32_t syn_retries = 6;
   uint32_t receive_buffer = 0;  ///< bytes; 0: the stack's default
   uint32_t send_buffer = 0;
@@ -118,7 +130,8 @@ struct TcpInfo {
   uint8_t backoff = 0, retransmits = 0, snd_wscale = 0, rcv_wscale = 0;
   bool timestamps = false, sack = false, ecn = false;
   uint32_t rto_us = 0, rtt_us = 0, rttvar_us = 0, min_rtt_us = 0, snd_mss = 0, rcv_mss = 0, pmtu = 0;
-  uint32_t snd_cwnd_segments = 0, snd_ssthresh_segments = 0, unacked_segments = 0, sacked_segments = 0, lost_segments = 0;
+  uint32_t snd_cwnd_segments = 0, snd_ssthresh_segments = 0, unacked_segments = 0, sacked_segments = 0,
+           lost_segments = 0;
   uint32_t snd_wnd = 0, rcv_wnd = 0, total_retransmits = 0, notsent_bytes = 0, reordering = 3;
   uint64_t bytes_acked = 0, bytes_received = 0, bytes_sent = 0, bytes_retransmitted = 0;
   uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;
@@ -136,7 +149,7 @@ struct TcpSnapshot {
   uint16_t mss = 0;               ///< peer's MSS option
   uint32_t timestamp_now = 0;     ///< our TSval at the moment of the snapshot
   uint32_t timestamp_recent = 0;  ///< TS.Recent
-  bool fin_queued = false;        ///< the application shut its sending side down; the FIN may or may not be sent
+  bool fin_queued = false;  ///< the application shut its sending side down; the FIN may or may not be sent
   bool fin_received = false;
   bool fin_acked = false;
   std::vector<uint8_t> receive_queue;  ///< in order, unread; ends at rcv_nxt (less the FIN)
@@ -155,17 +168,19 @@ struct Datagram {
 };
 
 struct StackConfig {
-  std::array<uint64_t, 2> secret{};       ///< keys ISNs (RFC 6528), hashes, timestamps' offsets; random in a process
-  /// Keys timestamps' offsets: the same in all processes of a host, so that their timestamps grow from one process's
-  /// connection to the next one's, and a peer's TIME-WAIT lets a port be used again (RFC 6191). No secret to local users.
+  std::array<uint64_t, 2>
+      secret{};  ///< keys ISNs (RFC 6528), hashes, timestamps' offsets; random in a process
+  /// Keys timestamps' offsets: the same in all processes of a host, so that their timestamps grow from one
+  /// process's connection to the next one's, and a peer's TIME-WAIT lets a port be used again (RFC 6191). No
+  /// secret to local users.
   std::array<uint64_t, 2> timestamp_secret{};
-  uint32_t max_connections = 1u << 20;    ///< per process, embryonic ones included
-  uint32_t receive_buffer = 1u << 20;     ///< default, bytes (autotuning has its place in tcp/input.cc)
+  uint32_t max_connections = 1u << 20;  ///< per process, embryonic ones included
+  uint32_t receive_buffer = 1u << 20;   ///< default, bytes (autotuning has its place in tcp/input.cc)
   uint32_t send_buffer = 1u << 20;
-  uint64_t max_buffered = 1ull << 30;     ///< bytes in all sockets' queues
+  uint64_t max_buffered = 1ull << 30;  ///< bytes in all sockets' queues
   uint32_t udp_receive_buffer = 1u << 20;
-  Duration min_rto = 200ms;               ///< Linux' TCP_RTO_MIN
-  Duration delayed_ack = 40ms;            ///< Linux' TCP_DELACK_MIN
+  Duration min_rto = 200ms;     ///< Linux' TCP_RTO_MIN
+  Duration delayed_ack = 40ms;  ///< Linux' TCP_DELACK_MIN
   Duration time_wait = 60s;
 };
 
@@ -182,16 +197,19 @@ class Stack {
   // ---- interfaces, routes, neighbours: told by the engine ----
   void set_interface(InterfaceId id, const Interface& info);
   const Interface& interface(InterfaceId id) const;
-  /// Frames to it are dropped from now on; its connections stay (retransmission finds another way or they are moved).
+  /// Frames to it are dropped from now on; its connections stay (retransmission finds another way or they are
+  /// moved).
   void remove_interface(InterfaceId id);
   void set_routes(std::vector<RouteEntry> routes);
-  /// A neighbour's address, or nullopt when the kernel has lost it. Frames that waited for it leave with the next flush.
+  /// A neighbour's address, or nullopt when the kernel has lost it. Frames that waited for it leave with the
+  /// next flush.
   void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);
   struct Unresolved {
     InterfaceId interface;
     IpAddress address;
   };
-  /// Neighbours that frames are waiting for, each given once a second at most; the engine has the kernel resolve them.
+  /// Neighbours that frames are waiting for, each given once a second at most; the engine has the kernel
+  /// resolve them.
   std::vector<Unresolved> take_unresolved();
   /// Neighbours that sockets send through; the engine keeps the kernel from forgetting them.
   std::vector<Unresolved> neighbours_in_use() const;
@@ -202,10 +220,11 @@ class Stack {
   void on_deadlines(Instant now);
   /// kNever when nothing is due.
   Instant next_deadline() const;
-  /// Builds the segments that became possible (ACKs owed, data allowed by window, Nagle and cork). Cheap when there are none.
+  /// Builds the segments that became possible (ACKs owed, data allowed by window, Nagle and cork). Cheap when
+  /// there are none.
   void flush(Instant now);
-  /// Frames to send on an interface, in order. The worker pops what the port takes and leaves the rest; TCP stops
-  /// building data segments while more than kTxBacklog frames wait.
+  /// Frames to send on an interface, in order. The worker pops what the port takes and leaves the rest; TCP
+  /// stops building data segments while more than kTxBacklog frames wait.
   PacketQueue& tx_queue(InterfaceId id);
   static constexpr uint32_t kTxBacklog = 512;
   /// Sockets whose `edges` are not 0, each once; the caller reads and clears `edges`. nullptr: no more.
@@ -214,10 +233,11 @@ class Stack {
 
   // ---- TCP ----
   /// Errors: EADDRINUSE (the tuple is taken), ENOBUFS/ENOMEM (limits).
-  Result<TcpConn*> tcp_connect(const Endpoint& local, const Endpoint& remote, const Route& route, const TcpSettings& settings,
-                               void* owner, Instant now);
-  /// `local.address` may be any(): then `v6_only` says whether an IPv6 wildcard takes IPv4 too. Several listeners may share a
-  /// tuple when all say `reuse_port`; connections are spread by hash. Errors: EADDRINUSE.
+  Result<TcpConn*> tcp_connect(const Endpoint& local, const Endpoint& remote, const Route& route,
+                               const TcpSettings& settings, void* owner, Instant now);
+  /// `local.address` may be any(): then `v6_only` says whether an IPv6 wildcard takes IPv4 too. Several
+  /// listeners may share a tuple when all say `reuse_port`; connections are spread by hash. Errors:
+  /// EADDRINUSE.
   Result<TcpListener*> tcp_listen(const Endpoint& local, bool v6_only, bool reuse_port, uint32_t backlog,
                                   const TcpSettings& settings, void* owner);
   void set_backlog(TcpListener& listener, uint32_t backlog);
@@ -228,8 +248,8 @@ class Stack {
   uint32_t accept_queue_length(const TcpListener& listener) const;
   /// Unaccepted connections are reset.
   void tcp_close_listener(TcpListener* listener);
-  /// Connections in SYN-RECEIVED or later that steering must know of: filled by on_packets for each SYN taken.
-  /// `opened`: steer this connected flow now, before flush(). `closed`: unsteer, the tuple is free.
+  /// Connections in SYN-RECEIVED or later that steering must know of: filled by on_packets for each SYN
+  /// taken. `opened`: steer this connected flow now, before flush(). `closed`: unsteer, the tuple is free.
   struct FlowChange {
     FlowKey key;
     InterfaceId interface;
@@ -237,13 +257,14 @@ class Stack {
   };
   std::vector<FlowChange>& flow_changes();
 
-  /// Copies as much as the send buffer takes; returns bytes. `more`: hold back a last partial segment (MSG_MORE).
-  /// `urgent`: the last byte is urgent (MSG_OOB). Errors: EAGAIN (no room), EPIPE (shut down or closed by error),
-  /// ENOTCONN, and the pending error (ECONNRESET, ETIMEDOUT ...) once.
+  /// Copies as much as the send buffer takes; returns bytes. `more`: hold back a last partial segment
+  /// (MSG_MORE). `urgent`: the last byte is urgent (MSG_OOB). Errors: EAGAIN (no room), EPIPE (shut down or
+  /// closed by error), ENOTCONN, and the pending error (ECONNRESET, ETIMEDOUT ...) once.
   Result<size_t> tcp_send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent, Instant now);
-  /// Copies in-order data; 0 at end of stream. `peek_offset` with peek: skips that many bytes (SO_PEEK_OFF, 0 else).
-  /// Errors: EAGAIN, ENOTCONN, the pending error once.
-  Result<size_t> tcp_receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset, Instant now);
+  /// Copies in-order data; 0 at end of stream. `peek_offset` with peek: skips that many bytes (SO_PEEK_OFF, 0
+  /// else). Errors: EAGAIN, ENOTCONN, the pending error once.
+  Result<size_t> tcp_receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,
+                             Instant now);
   /// Drops up to n in-order bytes (MSG_TRUNC on TCP); returns as tcp_receive does.
   Result<size_t> tcp_discard(TcpConn& conn, size_t n, Instant now);
   /// The urgent byte (MSG_OOB). Errors: EINVAL (none, or in line), EAGAIN (announced, not arrived).
@@ -251,8 +272,8 @@ class Stack {
   bool tcp_at_mark(const TcpConn& conn) const;  ///< SIOCATMARK
   /// how: SHUT_RD, SHUT_WR, SHUT_RDWR as the kernel does on TCP. Errors: ENOTCONN.
   Result<void> tcp_shutdown(TcpConn& conn, int how, Instant now);
-  /// The application lets go: sends the rest and FIN, or RST where data was unread (RFC 2525 section 2.17) or `abort`
-  /// (SO_LINGER 0). `conn` is not to be used afterwards. The stack finishes it.
+  /// The application lets go: sends the rest and FIN, or RST where data was unread (RFC 2525 section 2.17) or
+  /// `abort` (SO_LINGER 0). `conn` is not to be used afterwards. The stack finishes it.
   void tcp_close(TcpConn* conn, bool abort, Instant now);
   /// Ready bits as of now.
   uint32_t tcp_readiness(const TcpConn& conn) const;
@@ -269,39 +290,45 @@ class Stack {
   Endpoint tcp_remote(const TcpConn& conn) const;
   InterfaceId tcp_interface(const TcpConn& conn) const;
   size_t tcp_readable_bytes(const TcpConn& conn) const;  ///< FIONREAD
-  size_t tcp_unacked_bytes(const TcpConn& conn) const;   ///< SIOCOUTQ: unsent and unacknowledged, FIN not counted
-  size_t tcp_unsent_bytes(const TcpConn& conn) const;    ///< SIOCOUTQNSD
+  size_t tcp_unacked_bytes(
+      const TcpConn& conn) const;  ///< SIOCOUTQ: unsent and unacknowledged, FIN not counted
+  size_t tcp_unsent_bytes(const TcpConn& conn) const;  ///< SIOCOUTQNSD
   /// True when all that was sent, FIN included, is acknowledged (what SO_LINGER waits for).
   bool tcp_all_acked(const TcpConn& conn) const;
-  /// Connections that the application has closed and that still have bytes or a FIN to deliver (process exit waits for them).
+  /// Connections that the application has closed and that still have bytes or a FIN to deliver (process exit
+  /// waits for them).
   size_t tcp_lingering() const;
   /// Every connection, for exit, hand-back and statistics.
   void tcp_for_each(void (*visit)(TcpConn& conn, void* context), void* context);
   /// State for hand-back. Errors: ENOTCONN (not synchronised, or already closed both ways).
   Result<TcpSnapshot> tcp_snapshot(const TcpConn& conn, Instant now) const;
-  /// Forgets the connection without a packet; its tuple shows up in flow_changes(). `conn` is gone afterwards.
+  /// Forgets the connection without a packet; its tuple shows up in flow_changes(). `conn` is gone
+  /// afterwards.
   void tcp_forget(TcpConn* conn);
   /// Carries on from a snapshot. Errors as tcp_connect.
-  Result<TcpConn*> tcp_adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings, void* owner,
-                             Instant now);
+  Result<TcpConn*> tcp_adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings,
+                             void* owner, Instant now);
   /// Whether a local port has a connection or listener of ours (any state, TIME-WAIT too).
   bool tcp_port_in_use(const IpAddress& local, uint16_t port) const;
   /// A new way for a connection whose route changed.
   void tcp_reroute(TcpConn& conn, const Route& route);
 
   // ---- UDP ----
-  /// `remote.port` 0: unconnected. `local.address` any(): wildcard, with v6_only as for tcp_listen. Several may share a
-  /// tuple (SO_REUSEADDR/REUSEPORT): unicast goes to one by hash, multicast to all. Errors: ENOMEM.
+  /// `remote.port` 0: unconnected. `local.address` any(): wildcard, with v6_only as for tcp_listen. Several
+  /// may share a tuple (SO_REUSEADDR/REUSEPORT): unicast goes to one by hash, multicast to all. Errors:
+  /// ENOMEM.
   Result<UdpPcb*> udp_open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner);
   /// Connects, re-connects or (remote.port 0) disconnects; `local` as from then on.
   void udp_connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remote);
   void udp_close(UdpPcb* pcb);
-  /// Sends one datagram. Errors: EMSGSIZE (beyond route.mtu: the kernel fragments), EAGAIN/ENOBUFS (no buffer).
+  /// Sends one datagram. Errors: EMSGSIZE (beyond route.mtu: the kernel fragments), EAGAIN/ENOBUFS (no
+  /// buffer).
   Result<size_t> udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
                           const Route& route, uint8_t tos, uint8_t ttl, Instant now);
   /// The next datagram's facts, or nullptr.
   const Datagram* udp_front(const UdpPcb& pcb) const;
-  /// Copies the next datagram as far as it fits; `pop` takes it off. Returns bytes copied; Datagram::size tells the rest.
+  /// Copies the next datagram as far as it fits; `pop` takes it off. Returns bytes copied; Datagram::size
+  /// tells the rest.
   size_t udp_receive(UdpPcb& pcb, std::span<const iovec> into, bool pop);
   uint32_t udp_readiness(const UdpPcb& pcb) const;
   int udp_take_error(UdpPcb& pcb);

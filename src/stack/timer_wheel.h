@@ -1,4 +1,5 @@
-// A hierarchical timer wheel: arm, cancel and "when is the next" in constant time whatever the number of timers.
+// A hierarchical timer wheel: arm, cancel and "when is the next" in constant time whatever the number of
+// timers.
 #pragma once
 
 #include <array>
@@ -18,8 +19,9 @@ struct TimerNode {
   bool armed() const { return pprev != nullptr; }
 };
 
-/// Seven levels of 64 slots over ticks of 262 µs: 36 years. A timer lies on the level of the highest base-64 digit in which its
-/// tick differs from now, so each level's slots lie ahead within the digit above, and lower levels come first.
+/// Seven levels of 64 slots over ticks of 262 µs: 36 years. A timer lies on the level of the highest base-64
+/// digit in which its tick differs from now, so each level's slots lie ahead within the digit above, and
+/// lower levels come first.
 class TimerWheel {
  public:
   static constexpr int kTickShift = 18;  ///< a tick is 2^18 ns
@@ -29,7 +31,9 @@ class TimerWheel {
   void arm(TimerNode& node, Instant when) {
     if (node.armed()) cancel(node);
     uint64_t ns = static_cast<uint64_t>(when.time_since_epoch().count());
-    uint64_t tick = when.time_since_epoch().count() <= 0 ? 0 : (ns >> kTickShift) + ((ns & ((1u << kTickShift) - 1)) != 0);
+    uint64_t tick = when.time_since_epoch().count() <= 0
+                        ? 0
+                        : (ns >> kTickShift) + ((ns & ((1u << kTickShift) - 1)) != 0);
     if (tick <= elapsed_) tick = elapsed_ + 1;
     if (tick > kMaxTick) tick = kMaxTick;
     node.tick = tick;
@@ -42,13 +46,15 @@ class TimerWheel {
     if (!slots_[node.slot]) occupied_[node.slot >> 6] &= ~(1ull << (node.slot & 63));
   }
 
-  /// When advance() has something to do: a timer that fires or a slot that moves down. kNever: no timer is armed.
+  /// When advance() has something to do: a timer that fires or a slot that moves down. kNever: no timer is
+  /// armed.
   Instant next() const {
     uint64_t tick = next_tick(nullptr);
     return tick == kNone ? kNever : Instant(Duration(static_cast<int64_t>(tick << kTickShift)));
   }
 
-  /// Calls fire(node) for each timer due by `now`, in order of ticks; the node is disarmed before. It may arm and cancel any node.
+  /// Calls fire(node) for each timer due by `now`, in order of ticks; the node is disarmed before. It may arm
+  /// and cancel any node.
   template <class Fire>
   void advance(Instant now, Fire&& fire) {
     int64_t ns = now.time_since_epoch().count();

@@ -16,7 +16,7 @@ struct Nic {
   bool up = false;
   bool carrier = false;
   bool ethernet = false;
-  uint32_t queues = 1;          ///< receive queues in use
+  uint32_t queues = 1;  ///< receive queues in use
   uint32_t max_queues = 1;
   std::vector<std::string> addresses;
   std::string master;  ///< enslaved to this device

@@ -1,5 +1,6 @@
 /* What the XDP program and the processes that share it agree on. C, because flow.bpf.c includes it.
- * Whoever changes a layout here changes ACCEL_XDP_PROGRAM as well: processes recognise each other's program by it. */
+ * Whoever changes a layout here changes ACCEL_XDP_PROGRAM as well: processes recognise each other's program
+ * by it. */
 #pragma once
 
 #include <linux/types.h>
@@ -10,8 +11,8 @@
 #define ACCEL_XDP_CONNECTED 0xffff
 
 /* Ports and addresses in network byte order, IPv4 addresses mapped (RFC 4291 section 2.5.5.2).
- * With remote all zero the key is a listener's or a bound UDP socket's, and holds for one receive queue only: several
- * processes share a local port by an entry for each queue, so that no entry has two writers. */
+ * With remote all zero the key is a listener's or a bound UDP socket's, and holds for one receive queue only:
+ * several processes share a local port by an entry for each queue, so that no entry has two writers. */
 struct accel_flow_key {
   __u8 protocol;
   __u8 zero;

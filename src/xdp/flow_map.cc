@@ -30,7 +30,8 @@ accel_flow_key wire_key(const FlowKey& key) {
 
 Result<void> FlowMap::claim(uint32_t queue, int socket) {
   // From here the dead owner's entries match no queue's owner, so that its flows cannot come to our socket.
-  if (int error = -bpf_map_update_elem(program_->owners(), &queue, &owner_, BPF_ANY); error > 0) return err(error);
+  if (int error = -bpf_map_update_elem(program_->owners(), &queue, &owner_, BPF_ANY); error > 0)
+    return err(error);
   const auto fd = static_cast<uint32_t>(socket);
   if (int error = -bpf_map_update_elem(program_->xsks(), &queue, &fd, BPF_ANY); error > 0) return err(error);
   return {};
@@ -44,7 +45,8 @@ void FlowMap::disclaim(uint32_t queue) {
 
 template <class Stale>
 void FlowMap::remove_if(Stale stale) {
-  // Another process's deletes may send get_next_key back to the start; the table's size bounds the walk all the same.
+  // Another process's deletes may send get_next_key back to the start; the table's size bounds the walk all
+  // the same.
   std::vector<accel_flow_key> found;
   accel_flow_key key{}, next{};
   accel_flow_value value{};
@@ -89,7 +91,8 @@ Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
   int error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_NOEXIST);
   if (error == EEXIST) {
     accel_flow_value present{};
-    if (bpf_map_lookup_elem(program_->flows(), &key, &present) == 0 && present.owner != owner_ && lives(present))
+    if (bpf_map_lookup_elem(program_->flows(), &key, &present) == 0 && present.owner != owner_ &&
+        lives(present))
       return err(EEXIST);
     error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_ANY);
   }
@@ -114,11 +117,12 @@ void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues) {
   accel_flow_key k = wire_key(key);
   auto remove_ours = [&] {
     accel_flow_value present{};
-    // One call instead of two, for each connection that ends; kernels before 5.14 have it for other map types only. Another
-    // port's entry, which only a caller's mistake reaches, goes back at once.
+    // One call instead of two, for each connection that ends; kernels before 5.14 have it for other map types
+    // only. Another port's entry, which only a caller's mistake reaches, goes back at once.
     if (bpf_map_lookup_and_delete_elem(program_->flows(), &k, &present) == 0) {
       if (present.owner != owner_) bpf_map_update_elem(program_->flows(), &k, &present, BPF_NOEXIST);
-    } else if (errno != ENOENT && bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_) {
+    } else if (errno != ENOENT && bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 &&
+               present.owner == owner_) {
       bpf_map_delete_elem(program_->flows(), &k);
     }
   };

@@ -17,7 +17,8 @@ class FlowMap {
   FlowMap(std::shared_ptr<Program> program, int ifindex, uint32_t owner)
       : program_(std::move(program)), ifindex_(ifindex), owner_(owner) {}
 
-  /// Takes over a queue whose socket is bound: what a dead owner left there stops matching, our flows' frames come.
+  /// Takes over a queue whose socket is bound: what a dead owner left there stops matching, our flows' frames
+  /// come.
   Result<void> claim(uint32_t queue, int socket);
   /// Frames go to the kernel again from here on.
   void disclaim(uint32_t queue);

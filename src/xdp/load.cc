@@ -1,5 +1,5 @@
-// Finds and loads libaccel-xdp.so: beside the object that this code is linked into, else in ../lib of it, else as the
-// dynamic linker finds it. Stays loaded.
+// Finds and loads libaccel-xdp.so: beside the object that this code is linked into, else in ../lib of it,
+// else as the dynamic linker finds it. Stays loaded.
 #include <dlfcn.h>
 
 #include "xdp/module.h"

@@ -17,7 +17,8 @@
 namespace accel::xdp {
 namespace {
 
-/// Drivers without ETHTOOL_GCHANNELS: as many as sysfs shows (of the network namespace that sysfs was mounted in), else 1.
+/// Drivers without ETHTOOL_GCHANNELS: as many as sysfs shows (of the network namespace that sysfs was mounted
+/// in), else 1.
 uint32_t queues_from_sysfs(const std::string& name) {
   DIR* folder = opendir(("/sys/class/net/" + name + "/queues").c_str());
   if (!folder) return 1;
@@ -35,7 +36,8 @@ Result<PortInfo> describe_netdev(const std::string& name, std::string* why) {
     return err(error);
   };
   ifreq request{};
-  if (name.empty() || name.size() >= sizeof(request.ifr_name)) return fail(ENOENT, "no netdev named '" + name + "'");
+  if (name.empty() || name.size() >= sizeof(request.ifr_name))
+    return fail(ENOENT, "no netdev named '" + name + "'");
   Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket) return fail(errno, "cannot make a socket to ask for the netdev's properties");
   auto ask = [&](unsigned long what) {

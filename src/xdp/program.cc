@@ -36,13 +36,15 @@ std::string explain_load(int error) {
   switch (error) {
     case EPERM:
     case EACCES:
-      return "not allowed to load an XDP program: the process needs CAP_BPF and CAP_NET_ADMIN (or CAP_SYS_ADMIN)";
+      return "not allowed to load an XDP program: the process needs CAP_BPF and CAP_NET_ADMIN (or "
+             "CAP_SYS_ADMIN)";
     case ENOMEM:
       return "no memory for the XDP program's maps (kernels before 5.11 charge RLIMIT_MEMLOCK: raise it)";
     case ENOSYS:
       return "the kernel has no bpf(): it needs CONFIG_BPF_SYSCALL";
     default:
-      return std::string("the kernel refused the XDP program (5.9 or later with CONFIG_XDP_SOCKETS is needed): ") +
+      return std::string(
+                 "the kernel refused the XDP program (5.9 or later with CONFIG_XDP_SOCKETS is needed): ") +
              std::strerror(error);
   }
 }
@@ -59,7 +61,8 @@ class ProgramFactory {
       if (attempt > 2) nanosleep(&kJoinPause, nullptr);
       LIBBPF_OPTS(bpf_xdp_query_opts, query);
       if (int error = -bpf_xdp_query(options_.ifindex, 0, &query); error > 0)
-        return fail(error, "cannot ask which XDP program " + options_.netdev + " has: " + std::strerror(error));
+        return fail(error,
+                    "cannot ask which XDP program " + options_.netdev + " has: " + std::strerror(error));
       auto program = query.prog_id == 0 ? attach() : share(query);
       // EAGAIN: another process attached or detached between two of our steps; look again.
       if (program || !program.is(EAGAIN)) return program;
@@ -96,10 +99,13 @@ class ProgramFactory {
     }
     // EBUSY, EEXIST: somebody attached since we looked.
     if (error == EBUSY || error == EEXIST) return err(EAGAIN);
-    if (error == EPERM) return fail(error, "not allowed to attach an XDP program: the process needs CAP_NET_ADMIN");
+    if (error == EPERM)
+      return fail(error, "not allowed to attach an XDP program: the process needs CAP_NET_ADMIN");
     if (error != 0)
       return fail(error, "cannot attach an XDP program to " + options_.netdev + ": " + std::strerror(error));
-    auto map = [&](const char* name) { return duplicate(bpf_object__find_map_fd_by_name(object.get(), name)); };
+    auto map = [&](const char* name) {
+      return duplicate(bpf_object__find_map_fd_by_name(object.get(), name));
+    };
     program->xsks_ = map("accel_xsks");
     program->owners_ = map("accel_owners");
     program->flows_ = map("accel_flows");
@@ -157,16 +163,20 @@ class ProgramFactory {
   Errno cannot_share(int error) {
     if (error == ENOENT) return err(EAGAIN);
     if (error == EPERM)
-      return fail(error, options_.netdev +
-                             " already has an XDP program; to join it (if it is another process's libaccel) this one needs "
-                             "CAP_SYS_ADMIN, or must be a child of that process");
-    return fail(error, "cannot look into the XDP program of " + options_.netdev + ": " + std::strerror(error));
+      return fail(
+          error,
+          options_.netdev +
+              " already has an XDP program; to join it (if it is another process's libaccel) this one needs "
+              "CAP_SYS_ADMIN, or must be a child of that process");
+    return fail(error,
+                "cannot look into the XDP program of " + options_.netdev + ": " + std::strerror(error));
   }
 
   Errno foreign(const bpf_prog_info& info) {
     const std::string name(info.name, strnlen(info.name, sizeof(info.name)));
     const bool ours = name.rfind("accel_steer_", 0) == 0;
-    return fail(EEXIST, options_.netdev + " has the XDP program '" + name + "' (id " + std::to_string(info.id) +
+    return fail(EEXIST, options_.netdev + " has the XDP program '" + name + "' (id " +
+                            std::to_string(info.id) +
                             (ours ? ") of another version of libaccel: restart the processes that use it"
                                   : ") of somebody else: detach it with `ip link set dev " + options_.netdev +
                                         " xdp off`, or stop its owner"));
@@ -178,14 +188,17 @@ class ProgramFactory {
     uint32_t length = sizeof(info);
     if (!fd || bpf_obj_get_info_by_fd(fd.get(), &info, &length) != 0) return cannot_share(errno);
     auto is = [&](const char* name, bpf_map_type type, size_t key, size_t value) {
-      return std::strncmp(info.name, name, sizeof(info.name)) == 0 && info.type == type && info.key_size == key &&
-             info.value_size == value;
+      return std::strncmp(info.name, name, sizeof(info.name)) == 0 && info.type == type &&
+             info.key_size == key && info.value_size == value;
     };
-    if (is("accel_xsks", BPF_MAP_TYPE_XSKMAP, 4, 4)) program.xsks_ = std::move(fd);
-    else if (is("accel_owners", BPF_MAP_TYPE_ARRAY, 4, 4)) program.owners_ = std::move(fd);
+    if (is("accel_xsks", BPF_MAP_TYPE_XSKMAP, 4, 4))
+      program.xsks_ = std::move(fd);
+    else if (is("accel_owners", BPF_MAP_TYPE_ARRAY, 4, 4))
+      program.owners_ = std::move(fd);
     else if (is("accel_flows", BPF_MAP_TYPE_HASH, sizeof(accel_flow_key), sizeof(accel_flow_value)))
       program.flows_ = std::move(fd);
-    else if (is("accel_counters", BPF_MAP_TYPE_PERCPU_ARRAY, 4, 8)) program.counters_ = std::move(fd);
+    else if (is("accel_counters", BPF_MAP_TYPE_PERCPU_ARRAY, 4, 8))
+      program.counters_ = std::move(fd);
     return {};
   }
 

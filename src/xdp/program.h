@@ -1,8 +1,9 @@
 // The XDP program of a netdev and its maps, shared by every process that has a port on it.
 //
-// It is attached by a bpf_link and every process holds a descriptor of that link: the kernel detaches the program when the
-// last of them is closed, so also after kill -9. Nothing is pinned in a bpffs. Races between processes that come and go are decided
-// by the kernel: of two that attach at once one gets EBUSY and joins, and a link that is just dying cannot be joined.
+// It is attached by a bpf_link and every process holds a descriptor of that link: the kernel detaches the
+// program when the last of them is closed, so also after kill -9. Nothing is pinned in a bpffs. Races between
+// processes that come and go are decided by the kernel: of two that attach at once one gets EBUSY and joins,
+// and a link that is just dying cannot be joined.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ struct ProgramOptions {
 
 class Program {
  public:
-  /// Attaches the program, or joins the one of ours that is there. Ports of one process on one netdev get one object.
+  /// Attaches the program, or joins the one of ours that is there. Ports of one process on one netdev get one
+  /// object.
   static Result<std::shared_ptr<Program>> join(const ProgramOptions& options, std::string* why);
 
   /// In a forked child: keeps the inherited descriptors for later join()s; see XdpPort::abandon_in_child.

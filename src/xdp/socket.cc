@@ -21,12 +21,14 @@ Errno explain_umem(std::string* why, int error, const std::string& netdev) {
   switch (error) {
     case EPERM:
     case EACCES:
-      return fail(why, EPERM, "not allowed to make an AF_XDP socket for " + netdev + ": the process needs CAP_NET_RAW");
+      return fail(why, EPERM,
+                  "not allowed to make an AF_XDP socket for " + netdev + ": the process needs CAP_NET_RAW");
     case EAFNOSUPPORT:
       return fail(why, EPROTONOSUPPORT, "the kernel has no AF_XDP: it needs CONFIG_XDP_SOCKETS");
     case ENOBUFS:
       return fail(why, ENOBUFS,
-                  "the frame region is larger than RLIMIT_MEMLOCK: raise it (ulimit -l, LimitMEMLOCK=) or give CAP_IPC_LOCK");
+                  "the frame region is larger than RLIMIT_MEMLOCK: raise it (ulimit -l, LimitMEMLOCK=) or "
+                  "give CAP_IPC_LOCK");
     default:
       return fail(why, error, std::string("the kernel refused the frame region: ") + std::strerror(error));
   }
@@ -52,8 +54,8 @@ Result<void> bind_queue(Umem& umem, Queue& queue, const BindOptions& options, st
   config.tx_size = umem.rings.tx;
   config.libxdp_flags = XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD;
   config.bind_flags = options.flags | XDP_USE_NEED_WAKEUP;
-  const int error = -xsk_socket__create_shared(&queue.handle, options.netdev.c_str(), queue.id, umem.handle, &queue.rx,
-                                               &queue.tx, &queue.fill, &queue.completion, &config);
+  const int error = -xsk_socket__create_shared(&queue.handle, options.netdev.c_str(), queue.id, umem.handle,
+                                               &queue.rx, &queue.tx, &queue.fill, &queue.completion, &config);
   if (error == 0) {
     queue.fd = xsk_socket__fd(queue.handle);
     fcntl(queue.fd, F_SETFD, FD_CLOEXEC);
@@ -65,7 +67,8 @@ Result<void> bind_queue(Umem& umem, Queue& queue, const BindOptions& options, st
     case EBUSY:
       return fail(why, EBUSY, name + " is held by another AF_XDP socket");
     case EPERM:
-      return fail(why, EPERM, "not allowed to bind an AF_XDP socket to " + name + ": the process needs CAP_NET_RAW");
+      return fail(why, EPERM,
+                  "not allowed to bind an AF_XDP socket to " + name + ": the process needs CAP_NET_RAW");
     case ENETDOWN:
       return fail(why, ENETDOWN, options.netdev + " is down: ip link set dev " + options.netdev + " up");
     case EOPNOTSUPP:
@@ -94,7 +97,8 @@ Result<void> hide_rings_from_children(const Queue& queue, const RingSizes& sizes
 bool is_zero_copy(const Queue& queue) {
   xdp_options options{};
   socklen_t length = sizeof(options);
-  return getsockopt(queue.fd, SOL_XDP, XDP_OPTIONS, &options, &length) == 0 && (options.flags & XDP_OPTIONS_ZEROCOPY);
+  return getsockopt(queue.fd, SOL_XDP, XDP_OPTIONS, &options, &length) == 0 &&
+         (options.flags & XDP_OPTIONS_ZEROCOPY);
 }
 
 bool queue_is_bound(int ifindex, uint32_t queue) {
@@ -116,8 +120,10 @@ bool queue_is_bound(int ifindex, uint32_t queue) {
     address.sxdp_ifindex = static_cast<uint32_t>(ifindex);
     address.sxdp_queue_id = queue;
     // Anything but success proves nothing: then the queue counts as bound, and its owner as alive.
-    bound = !set(XDP_UMEM_REG, &umem, sizeof(umem)) || !set(XDP_UMEM_FILL_RING, &kEntries, sizeof(kEntries)) ||
-            !set(XDP_UMEM_COMPLETION_RING, &kEntries, sizeof(kEntries)) || !set(XDP_RX_RING, &kEntries, sizeof(kEntries)) ||
+    bound = !set(XDP_UMEM_REG, &umem, sizeof(umem)) ||
+            !set(XDP_UMEM_FILL_RING, &kEntries, sizeof(kEntries)) ||
+            !set(XDP_UMEM_COMPLETION_RING, &kEntries, sizeof(kEntries)) ||
+            !set(XDP_RX_RING, &kEntries, sizeof(kEntries)) ||
             bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0;
   }
   munmap(memory, kChunk);

@@ -27,9 +27,12 @@ uint32_t ports_hash(const Packet& frame) {
   if (type() == ETHERTYPE_VLAN) at += 4;
   const uint32_t ethertype = type();
   at += 2;
-  if (ethertype == ETHERTYPE_IP) at += (p[at] & 0x0fu) * 4;
-  else if (ethertype == ETHERTYPE_IPV6) at += 40;
-  else return 0;
+  if (ethertype == ETHERTYPE_IP)
+    at += (p[at] & 0x0fu) * 4;
+  else if (ethertype == ETHERTYPE_IPV6)
+    at += 40;
+  else
+    return 0;
   if (at + 4 > frame.length) return 0;
   return (uint32_t{p[at]} << 8 | p[at + 1]) + (uint32_t{p[at + 2]} << 8 | p[at + 3]);
 }
@@ -142,7 +145,8 @@ bool SocketPort::put(Queue& queue, Packet* frame) {
   uint32_t buffers = 0;
   for (const Packet* p = frame; p; p = p->more) ++buffers;
   uint32_t at = 0;
-  if (queue.sent + buffers > tx_limit_ || xsk_ring_prod__reserve(&queue.tx, buffers, &at) != buffers) return false;
+  if (queue.sent + buffers > tx_limit_ || xsk_ring_prod__reserve(&queue.tx, buffers, &at) != buffers)
+    return false;
   for (Packet* p = frame; p; ++at) {
     xdp_desc& descriptor = *xsk_ring_prod__tx_desc(&queue.tx, at);
     descriptor.addr = uint64_t{p->index} * umem_.buffer_size + p->offset;
@@ -175,8 +179,8 @@ void SocketPort::tell_kernel(Queue& queue) {
     queue.kick = false;
     return;
   }
-  // Copy mode sends at most 32 frames a call (xsk.c, __xsk_generic_xmit) and says EAGAIN for more, as it does when it cannot
-  // go on: progress tells the two apart.
+  // Copy mode sends at most 32 frames a call (xsk.c, __xsk_generic_xmit) and says EAGAIN for more, as it does
+  // when it cannot go on: progress tells the two apart.
   for (;;) {
     const uint32_t before = consumed(queue.tx);
     const ssize_t rc = sendto(queue.fd, nullptr, 0, MSG_DONTWAIT, nullptr, 0);
@@ -190,7 +194,8 @@ void SocketPort::tell_kernel(Queue& queue) {
       queue.kick = false;
       return check_device();
     }
-    if (error != 0 && error != EAGAIN && error != EBUSY && error != ENOBUFS && error != EINTR) return check_device();
+    if (error != 0 && error != EAGAIN && error != EBUSY && error != ENOBUFS && error != EINTR)
+      return check_device();
     if (consumed(queue.tx) == before) return;
   }
 }
@@ -202,7 +207,8 @@ void SocketPort::check_device() {
     socklen_t length = sizeof(error);
     // The kernel leaves ENETDOWN in the socket when the netdev is unregistered (xsk.c, xsk_notifier).
     if (getsockopt(queue->fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error != 0)
-      failure_ = error == ENETDOWN ? "the netdev " + info_.name + " is gone" : "AF_XDP socket: " + std::string(std::strerror(error));
+      failure_ = error == ENETDOWN ? "the netdev " + info_.name + " is gone"
+                                   : "AF_XDP socket: " + std::string(std::strerror(error));
   }
 }
 

@@ -21,8 +21,9 @@ namespace {
 constexpr uint32_t kKernelHeadroom = 256;
 /// Ethernet and one VLAN tag.
 constexpr uint32_t kLinkHeader = 18;
-/// The kernel frees the queue of a closed socket a moment later (xsk_buff_pool.c, xp_release_deferred), and another process's
-/// queue_is_bound() has it for a moment. A queue that a port has claimed is most likely in use.
+/// The kernel frees the queue of a closed socket a moment later (xsk_buff_pool.c, xp_release_deferred), and
+/// another process's queue_is_bound() has it for a moment. A queue that a port has claimed is most likely in
+/// use.
 constexpr timespec kSettlePause{0, 2'000'000};
 constexpr int kSettlePassesUnclaimed = 250;
 constexpr int kSettlePassesClaimed = 3;
@@ -32,7 +33,8 @@ Errno fail(std::string* why, int error, const std::string& text) {
   return err(error);
 }
 
-/// Both libraries print on stderr, which is the application's. It may use them too, so its callbacks come back.
+/// Both libraries print on stderr, which is the application's. It may use them too, so its callbacks come
+/// back.
 class Quiet {
  public:
   Quiet() : bpf_(libbpf_set_print(nullptr)), xdp_(libxdp_set_print(nullptr)) {}
@@ -56,7 +58,8 @@ uint32_t random_owner() {
 
 }  // namespace
 
-Result<std::unique_ptr<XdpPort>> SocketPort::open(const XdpOptions& options, FramePool& pool, std::string* why) {
+Result<std::unique_ptr<XdpPort>> SocketPort::open(const XdpOptions& options, FramePool& pool,
+                                                  std::string* why) {
   try {
     Quiet quiet;
     std::unique_ptr<SocketPort> port(new SocketPort(options, pool));
@@ -90,18 +93,20 @@ Result<void> SocketPort::plan(std::string* why) {
   if (!info) return info.error();
   info_ = *info;
   const uint32_t buffer = pool_.buffer_size();
-  if (buffer != 2048 && buffer != 4096) return fail(why, EINVAL, "AF_XDP needs buffers of 2048 or 4096 bytes");
+  if (buffer != 2048 && buffer != 4096)
+    return fail(why, EINVAL, "AF_XDP needs buffers of 2048 or 4096 bytes");
   if (!std::has_single_bit(options_.rx_ring) || !std::has_single_bit(options_.tx_ring))
     return fail(why, EINVAL, "AF_XDP ring sizes must be powers of two");
   if (options_.copy == XdpCopy::kForceCopy) bind_flags_ |= XDP_COPY;
   if (options_.copy == XdpCopy::kForceZeroCopy) bind_flags_ |= XDP_ZEROCOPY;
   if (info_.mtu + kLinkHeader > buffer - kKernelHeadroom) bind_flags_ |= XDP_USE_SG;
 
-  const uint32_t wanted = options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
+  const uint32_t wanted =
+      options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
   reserve_ = pool_.size() / 8;
   fill_target_ = std::min(options_.rx_ring, pool_.size() / 2 / wanted);
-  // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames under way
-  // than its ring has descriptors; the completion ring bounds what the kernel accepts.
+  // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames
+  // under way than its ring has descriptors; the completion ring bounds what the kernel accepts.
   tx_limit_ = std::min(options_.tx_ring * 4, pool_.size() / 2);
   if (fill_target_ < 16) return fail(why, EINVAL, "the frame pool is too small for that many queues");
   umem_.region = pool_.region();
@@ -112,7 +117,8 @@ Result<void> SocketPort::plan(std::string* why) {
 }
 
 Result<void> SocketPort::bind_queues(std::string* why) {
-  const uint32_t wanted = options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
+  const uint32_t wanted =
+      options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
   auto queue = std::make_unique<Queue>();
   if (auto created = create_umem(umem_, *queue, info_.name, why); !created) return created;
   std::vector<bool> held(info_.queues_total);
@@ -137,9 +143,10 @@ Result<void> SocketPort::bind_queues(std::string* why) {
     }
   }
   if (queues_.empty())
-    return fail(why, EBUSY,
-                "all " + std::to_string(info_.queues_total) + " queues of " + info_.name +
-                    " are held by other AF_XDP sockets: give the device more (ethtool -L), or fewer to each process");
+    return fail(
+        why, EBUSY,
+        "all " + std::to_string(info_.queues_total) + " queues of " + info_.name +
+            " are held by other AF_XDP sockets: give the device more (ethtool -L), or fewer to each process");
   info_.queues_held = static_cast<uint32_t>(queues_.size());
   info_.zero_copy = std::all_of(queues_.begin(), queues_.end(), [](auto& q) { return is_zero_copy(*q); });
   return {};
@@ -148,14 +155,17 @@ Result<void> SocketPort::bind_queues(std::string* why) {
 Result<void> SocketPort::bind_one(Queue& queue, std::string* why) {
   auto bound = bind_queue(umem_, queue, {info_.name, bind_flags_}, why);
   if (bound.is(EINVAL) && bind_flags_ & XDP_USE_SG)
-    return fail(why, EINVAL, "the MTU of " + info_.name + " is above what a buffer holds, and the kernel (before 6.6) has no "
-                                 "multi-buffer AF_XDP: lower the MTU");
+    return fail(why, EINVAL,
+                "the MTU of " + info_.name +
+                    " is above what a buffer holds, and the kernel (before 6.6) has no "
+                    "multi-buffer AF_XDP: lower the MTU");
   return bound;
 }
 
 Result<void> SocketPort::tune(Queue& queue, std::string* why) {
   // Copy mode charges frames under way to the send buffer; the default would stop us at about a hundred.
-  const auto bytes = static_cast<int>(std::min<uint64_t>(uint64_t{tx_limit_} * (umem_.buffer_size + 1024), INT_MAX / 2));
+  const auto bytes =
+      static_cast<int>(std::min<uint64_t>(uint64_t{tx_limit_} * (umem_.buffer_size + 1024), INT_MAX / 2));
   if (setsockopt(queue.fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)) != 0)
     setsockopt(queue.fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
   return hide_rings_from_children(queue, umem_.rings, why);

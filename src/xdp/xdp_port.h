@@ -1,5 +1,5 @@
-// The AF_XDP port as the engine sees it. Opening it loads libaccel-xdp.so; nothing of libbpf and libxdp is in the process
-// before (DESIGN 11).
+// The AF_XDP port as the engine sees it. Opening it loads libaccel-xdp.so; nothing of libbpf and libxdp is in
+// the process before (DESIGN 11).
 #pragma once
 
 #include <cstdint>
@@ -15,47 +15,50 @@ namespace accel {
 enum class XdpCopy : uint8_t { kAuto, kForceCopy, kForceZeroCopy };
 
 struct XdpOptions {
-  std::string netdev;              ///< name in the caller's network namespace
-  uint32_t queues = 0;             ///< queues to hold; 0: all that are free
-  uint32_t rx_ring = 2048;         ///< descriptors of a queue, powers of two
+  std::string netdev;       ///< name in the caller's network namespace
+  uint32_t queues = 0;      ///< queues to hold; 0: all that are free
+  uint32_t rx_ring = 2048;  ///< descriptors of a queue, powers of two
   uint32_t tx_ring = 2048;
-  uint32_t flow_table = 262144;    ///< flows the netdev's table can hold; counts for the first port on the netdev only
+  uint32_t flow_table =
+      262144;  ///< flows the netdev's table can hold; counts for the first port on the netdev only
   XdpCopy copy = XdpCopy::kAuto;
-  bool force_generic = false;      ///< attach in generic (SKB) mode even where the driver could
+  bool force_generic = false;  ///< attach in generic (SKB) mode even where the driver could
 };
 
 struct XdpStats {
-  uint64_t redirected = 0;          ///< frames that the program handed to sockets (all processes on the netdev)
-  uint64_t dropped_other_queue = 0; ///< frames of connected flows on a queue that their owner does not hold (ditto)
-  uint64_t rx_dropped = 0;          ///< this port: frame too long, or no room
-  uint64_t rx_ring_full = 0;        ///< this port: rx_burst came too late
-  uint64_t fill_ring_empty = 0;     ///< this port: the pool had no buffer to give
-  uint64_t tx_invalid = 0;          ///< this port: descriptors the kernel refused
+  uint64_t redirected = 0;  ///< frames that the program handed to sockets (all processes on the netdev)
+  uint64_t dropped_other_queue =
+      0;                      ///< frames of connected flows on a queue that their owner does not hold (ditto)
+  uint64_t rx_dropped = 0;    ///< this port: frame too long, or no room
+  uint64_t rx_ring_full = 0;  ///< this port: rx_burst came too late
+  uint64_t fill_ring_empty = 0;  ///< this port: the pool had no buffer to give
+  uint64_t tx_invalid = 0;       ///< this port: descriptors the kernel refused
 };
 
 /// One AF_XDP socket for each queue held, all on one UMEM, which is the pool's region.
 ///
-/// The region must be a shared mapping (MAP_SHARED | MAP_ANONYMOUS, or a memfd): the kernel pins its pages, and after a fork
-/// a private mapping's next write would give the parent other pages than those the kernel fills. buffer_size: 2048 or
-/// 4096. The kernel takes 256 bytes at the start of every receive buffer.
+/// The region must be a shared mapping (MAP_SHARED | MAP_ANONYMOUS, or a memfd): the kernel pins its pages,
+/// and after a fork a private mapping's next write would give the parent other pages than those the kernel
+/// fills. buffer_size: 2048 or 4096. The kernel takes 256 bytes at the start of every receive buffer.
 ///
-/// A frame leaves by the queue number hash(its two ports) mod queues_held, counted among the queues held: a flow stays in
-/// order on one queue, and both its directions hash alike.
+/// A frame leaves by the queue number hash(its two ports) mod queues_held, counted among the queues held: a
+/// flow stays in order on one queue, and both its directions hash alike.
 ///
-/// poll_fds turn readable for received frames. A frame that the kernel could not take yet (EAGAIN) is offered to it again by the
-/// next rx_burst, tx_burst or arm; arm() is false meanwhile.
+/// poll_fds turn readable for received frames. A frame that the kernel could not take yet (EAGAIN) is offered
+/// to it again by the next rx_burst, tx_burst or arm; arm() is false meanwhile.
 ///
 /// steer() wants exact local addresses: the engine makes a key for each address of a wildcard.
 class XdpPort : public Port {
  public:
-  /// Errors, each with its cause and cure in *why: ENOENT (no such netdev), EPERM (which capability), EBUSY (all queues are
-  /// held by others), EEXIST (foreign XDP program), EPROTONOSUPPORT (kernel without AF_XDP), ENOBUFS (RLIMIT_MEMLOCK), EINVAL (buffer
-  /// size and MTU), ELIBACC (libaccel-xdp.so cannot be loaded), or the kernel's.
+  /// Errors, each with its cause and cure in *why: ENOENT (no such netdev), EPERM (which capability), EBUSY
+  /// (all queues are held by others), EEXIST (foreign XDP program), EPROTONOSUPPORT (kernel without AF_XDP),
+  /// ENOBUFS (RLIMIT_MEMLOCK), EINVAL (buffer size and MTU), ELIBACC (libaccel-xdp.so cannot be loaded), or
+  /// the kernel's.
   static Result<std::unique_ptr<XdpPort>> open(const XdpOptions& options, FramePool& pool, std::string* why);
 
-  /// In a child after fork(): lets go of descriptors without touching rings or steering, which are still the parent's.
-  /// Then destroy the port. The netdev's program stays known, so that the child can open ports of its own beside the
-  /// parent without CAP_SYS_ADMIN.
+  /// In a child after fork(): lets go of descriptors without touching rings or steering, which are still the
+  /// parent's. Then destroy the port. The netdev's program stays known, so that the child can open ports of
+  /// its own beside the parent without CAP_SYS_ADMIN.
   virtual void abandon_in_child() = 0;
 
   /// False: the driver has no XDP, the kernel's generic mode is used.

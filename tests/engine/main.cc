@@ -67,11 +67,12 @@ int main(int argc, char** argv) {
   using accel::test::sh;
   if (unshare(CLONE_NEWNET) != 0) return perror("unshare"), 1;
   // near0's other end stays silent: the port in memory is the wire.
-  const bool made = sh("ip link set lo up && ip link add near0 address 02:00:00:00:00:01 type veth peer name silent0") &&
-                    sh("sysctl -qw net.ipv6.conf.near0.accept_dad=0 net.ipv6.conf.silent0.disable_ipv6=1") &&
-                    sh("ip link set near0 up && ip link set silent0 up && ip addr add 10.99.0.1/24 dev near0") &&
-                    sh("ip addr add 2001:db8:99::1/64 dev near0 nodad") &&
-                    sh("ip neigh add 10.99.0.2 lladdr 02:00:00:00:00:02 dev near0 nud permanent");
+  const bool made =
+      sh("ip link set lo up && ip link add near0 address 02:00:00:00:00:01 type veth peer name silent0") &&
+      sh("sysctl -qw net.ipv6.conf.near0.accept_dad=0 net.ipv6.conf.silent0.disable_ipv6=1") &&
+      sh("ip link set near0 up && ip link set silent0 up && ip addr add 10.99.0.1/24 dev near0") &&
+      sh("ip addr add 2001:db8:99::1/64 dev near0 nodad") &&
+      sh("ip neigh add 10.99.0.2 lladdr 02:00:00:00:00:02 dev near0 nud permanent");
   if (!made) return 1;
   return RUN_ALL_TESTS();
 }

@@ -46,15 +46,17 @@ TEST(Netlink, Snapshot) {
   EXPECT_EQ(link->mtu, 1500u);
   EXPECT_TRUE(link->up && link->ethernet && !link->loopback);
   auto has = [&](const IpAddress& a) {
-    return std::any_of(o.network.addresses.begin(), o.network.addresses.end(),
-                       [&](const auto& l) { return l.address == a && l.ifindex == link->ifindex && l.usable; });
+    return std::any_of(o.network.addresses.begin(), o.network.addresses.end(), [&](const auto& l) {
+      return l.address == a && l.ifindex == link->ifindex && l.usable;
+    });
   };
   EXPECT_TRUE(has(kNear));
   auto known = o.network.neighbours.find({link->ifindex, kFar});
   ASSERT_NE(known, o.network.neighbours.end());
   EXPECT_EQ(known->second.mac, kFarMac);
   EXPECT_TRUE(std::any_of(o.network.routes.begin(), o.network.routes.end(), [&](const KernelRoute& r) {
-    return r.prefix == v4(10, 99, 0, 0) && r.prefix_length == 120 && r.ifindex == link->ifindex && r.gateway.is_any();
+    return r.prefix == v4(10, 99, 0, 0) && r.prefix_length == 120 && r.ifindex == link->ifindex &&
+           r.gateway.is_any();
   }));
   EXPECT_FALSE(o.network.policy_routing);
 }
@@ -101,7 +103,9 @@ TEST(Netlink, Changes) {
   EXPECT_TRUE(o.event([](const NetworkChanges& c) { return c.addresses; }));
   ASSERT_TRUE(sh("ip route add 198.51.100.0/24 via 10.99.0.2"));
   EXPECT_TRUE(o.event([](const NetworkChanges& c) { return c.routes; }));
-  ASSERT_TRUE(sh("ip route del 198.51.100.0/24 && ip addr del 10.99.0.50/24 dev near0 && ip neigh del 10.99.0.77 dev near0"));
+  ASSERT_TRUE(
+      sh("ip route del 198.51.100.0/24 && ip addr del 10.99.0.50/24 dev near0 && ip neigh del 10.99.0.77 dev "
+         "near0"));
 }
 
 TEST(Netlink, PolicyRoutingIsSeen) {

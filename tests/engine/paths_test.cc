@@ -37,7 +37,8 @@ TEST(Paths, FollowsRoutes) {
 }
 
 TEST(Paths, UnusualDevice) {
-  ASSERT_TRUE(sh("ip link add hollow0 type bridge && ip link set hollow0 up && ip addr add 10.98.0.1/24 dev hollow0"));
+  ASSERT_TRUE(sh(
+      "ip link add hollow0 type bridge && ip link set hollow0 up && ip addr add 10.98.0.1/24 dev hollow0"));
   EXPECT_TRUE(comes_true([&] { return choose(v4(10, 98, 0, 2)).reason == Reason::no_port; }));
   ASSERT_TRUE(sh("ip link del hollow0"));
 }
@@ -127,7 +128,8 @@ TEST(Paths, AcceptedConnectionIsSteeredBeforeItsSynAckLeaves) {
     ASSERT_TRUE(c.ok());
     far = *c;
   });
-  ASSERT_TRUE(wait_for([&] { return w.engine->stack().accept_queue_length(*w.engine->listener(*flow)) == 1; }));
+  ASSERT_TRUE(
+      wait_for([&] { return w.engine->stack().accept_queue_length(*w.engine->listener(*flow)) == 1; }));
   const FlowKey key{Protocol::kTcp, {kNear, 85}, {kFar, 4000}};
   EXPECT_TRUE(w.port->steers(key));
   {

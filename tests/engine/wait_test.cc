@@ -289,9 +289,8 @@ TEST(Wait, DataWakes) {
     Connected c = connect(90);
     ASSERT_TRUE(c.near && c.far);
     std::atomic<bool> got{false};
-    std::thread reader([&] {
-      got = wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; });
-    });
+    std::thread reader(
+        [&] { got = wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; }); });
     if (i % 2) usleep(200);
     w.far.call([&](Stack& s, Instant now) {
       char text[] = "hello";

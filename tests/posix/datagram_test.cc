@@ -123,7 +123,8 @@ TEST(Datagram, PacketInfoAndTtlCome) {
       in_pktinfo p;
       memcpy(&p, CMSG_DATA(c), sizeof(p));
       Address mine = here();
-      info = p.ipi_addr.s_addr == reinterpret_cast<sockaddr_in*>(&mine.storage)->sin_addr.s_addr && p.ipi_ifindex > 0;
+      info = p.ipi_addr.s_addr == reinterpret_cast<sockaddr_in*>(&mine.storage)->sin_addr.s_addr &&
+             p.ipi_ifindex > 0;
     }
     if (c->cmsg_type == IP_TTL) ttl = true;
   }

@@ -77,7 +77,8 @@ int run_far() {
   check(listen(listener, 64), "control listen");
   printf("ready\n");
   fflush(stdout);
-  pollfd wait[2] = {{listener, POLLIN, 0}, {0, POLLIN, 0}};  // standard input ends when run.py wants us to end
+  pollfd wait[2] = {{listener, POLLIN, 0},
+                    {0, POLLIN, 0}};  // standard input ends when run.py wants us to end
   while (poll(wait, 2, -1) > 0 || errno == EINTR) {
     if (wait[1].revents) return 0;
     if (wait[0].revents & POLLIN) {

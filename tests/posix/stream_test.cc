@@ -21,7 +21,8 @@ FAR(echo) {
   near.say(port_of(listener));
   Fd fd = accept_one(listener);
   std::string buffer(1 << 16, '\0');
-  for (ssize_t n; (n = recv(fd, buffer.data(), buffer.size(), 0)) > 0;) write_all(fd, buffer.data(), static_cast<size_t>(n));
+  for (ssize_t n; (n = recv(fd, buffer.data(), buffer.size(), 0)) > 0;)
+    write_all(fd, buffer.data(), static_cast<size_t>(n));
 }
 
 // Connects to near, sends args[1] bytes of pattern, half-closes, and reports how many bytes came back.
@@ -68,7 +69,8 @@ TEST(Stream, AcceptsAndEchoes) {
   Far far("call", {std::to_string(port_of(listener)), "3000000"});
   Fd fd = accept_one(listener);
   std::string buffer(1 << 16, '\0');
-  for (ssize_t n; (n = read(fd, buffer.data(), buffer.size())) > 0;) write_all(fd, buffer.data(), static_cast<size_t>(n));
+  for (ssize_t n; (n = read(fd, buffer.data(), buffer.size())) > 0;)
+    write_all(fd, buffer.data(), static_cast<size_t>(n));
   fd.reset();
   EXPECT_EQ(far.word(), "same");
   far.finish();
@@ -135,7 +137,8 @@ TEST(Stream, NamesOfBothEnds) {
   EXPECT_EQ(local.size, sizeof(sockaddr_in));
   EXPECT_NE(local.port(), 0);
   EXPECT_EQ(memcmp(&reinterpret_cast<sockaddr_in*>(&local.storage)->sin_addr,
-                   &reinterpret_cast<const sockaddr_in*>(here().raw())->sin_addr, 4), 0);
+                   &reinterpret_cast<const sockaddr_in*>(here().raw())->sin_addr, 4),
+            0);
   EXPECT_EQ(remote.port(), port);
   fd.reset();
   far.finish();

@@ -1,9 +1,9 @@
-#include "stack/tcp/options.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
+
+#include "stack/tcp/options.h"
 
 namespace accel {
 namespace {
@@ -29,7 +29,8 @@ static_assert(!parse_options(kFiveBlocks));
 static_assert(!parse_options(kShortTimestamps));
 
 constexpr uint8_t kUnknown[] = {254, 4, 1, 2, 1, 3, 3, 20, 0, 77};
-static_assert(parse_options(kUnknown)->wscale == 14);  // RFC 7323 section 2.3; what is behind the end is not looked at
+static_assert(parse_options(kUnknown)->wscale ==
+              14);  // RFC 7323 section 2.3; what is behind the end is not looked at
 static_assert(parse_options({})->mss == 0);
 
 TEST(TcpOptions, SynRoundTrip) {

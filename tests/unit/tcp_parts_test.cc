@@ -78,7 +78,8 @@ uint32_t after(TcpConn& c, Duration time, Duration rtt, Instant now = Instant(10
   c.srtt = rtt;
   c.cwnd_limited = true;
   for (Instant end = now + time; now < end; now += rtt)
-    for (uint32_t sent = c.cwnd; sent >= 2u * c.snd_mss; sent -= 2u * c.snd_mss) tcp::grow_window(c, 2u * c.snd_mss, now);
+    for (uint32_t sent = c.cwnd; sent >= 2u * c.snd_mss; sent -= 2u * c.snd_mss)
+      tcp::grow_window(c, 2u * c.snd_mss, now);
   return c.cwnd;
 }
 

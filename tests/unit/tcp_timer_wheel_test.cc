@@ -1,11 +1,11 @@
-#include "stack/timer_wheel.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <memory>
 #include <random>
 #include <vector>
+
+#include "stack/timer_wheel.h"
 
 namespace accel {
 namespace {
@@ -16,7 +16,8 @@ Instant at(Duration d) { return Instant(d); }
 TEST(TimerWheel, NeverEarlyHardlyLate) {
   TimerWheel wheel;
   TimerNode node;
-  for (Duration d : {Duration{1us}, Duration{1ms}, Duration{40ms}, Duration{200ms}, Duration{3s}, Duration{7200s}, Duration{24h * 400}}) {
+  for (Duration d : {Duration{1us}, Duration{1ms}, Duration{40ms}, Duration{200ms}, Duration{3s},
+                     Duration{7200s}, Duration{24h * 400}}) {
     Instant start = at(24h * 3);
     wheel.advance(start, [](TimerNode&) { FAIL(); });
     wheel.arm(node, start + d);

@@ -24,14 +24,16 @@ TEST_F(Sharing, TwoPortsShareAListener) {
   ASSERT_TRUE(sender.open(b)) << sender.why;
   ASSERT_TRUE(one.steer(tcp(a, 80)));
   ASSERT_TRUE(two.steer(tcp(a, 80)));
-  for (uint16_t i = 0; i < lab_queues; ++i) ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(40000 + i), 80, kSyn)));
+  for (uint16_t i = 0; i < lab_queues; ++i)
+    ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(40000 + i), 80, kSyn)));
   for (uint32_t i = 0; i < lab_queues / 2; ++i) {
     EXPECT_FALSE(one.receive().empty());
     EXPECT_FALSE(two.receive().empty());
   }
   // One leaves: its queues' SYNs are the kernel's, the other's still come.
   one.port.reset();
-  for (uint16_t i = 0; i < lab_queues; ++i) ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(40000 + i), 80, kSyn)));
+  for (uint16_t i = 0; i < lab_queues; ++i)
+    ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(40000 + i), 80, kSyn)));
   for (uint32_t i = 0; i < lab_queues / 2; ++i) EXPECT_FALSE(two.receive().empty());
   EXPECT_TRUE(two.receive_now().empty());
 }
@@ -60,7 +62,8 @@ TEST_F(Sharing, FramesOfAConnectionOnAnothersQueueAreDropped) {
   half.queues = 1;
   ASSERT_TRUE(one.open(a, half) && two.open(a, half)) << one.why << two.why;
   ASSERT_TRUE(sender.open(b)) << sender.why;
-  // Port 80 + 1000 and + 1001 go by different queues; the port that owns a key must not get it on the other's.
+  // Port 80 + 1000 and + 1001 go by different queues; the port that owns a key must not get it on the
+  // other's.
   ASSERT_TRUE(one.steer(tcp(a, 80, b, static_cast<uint16_t>(lab_queues * 100 + 1 - 80))));
   const uint64_t before = one.port->stats().dropped_other_queue;
   ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(lab_queues * 100 + 1 - 80), 80, kAck)));
@@ -192,8 +195,9 @@ TEST_F(Sharing, ChildOfForkKeepsNothingOfTheParents) {
 }
 
 TEST_F(Sharing, ForeignProgramIsLeftAlone) {
-  const bpf_insn pass[] = {{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 0, .src_reg = 0, .off = 0, .imm = XDP_PASS},
-                           {.code = BPF_JMP | BPF_EXIT, .dst_reg = 0, .src_reg = 0, .off = 0, .imm = 0}};
+  const bpf_insn pass[] = {
+      {.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 0, .src_reg = 0, .off = 0, .imm = XDP_PASS},
+      {.code = BPF_JMP | BPF_EXIT, .dst_reg = 0, .src_reg = 0, .off = 0, .imm = 0}};
   const int program = bpf_prog_load(BPF_PROG_TYPE_XDP, "somebody", "GPL", pass, 2, nullptr);
   ASSERT_GE(program, 0);
   int index = 0;

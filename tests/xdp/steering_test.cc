@@ -11,7 +11,8 @@ class Steering : public XdpTest {
     XdpTest::SetUp();
     ASSERT_TRUE(at_a.open(a)) << at_a.why;
     ASSERT_TRUE(at_b.open(b)) << at_b.why;
-    // Frames of one UDP flow follow those sent before on the same queue: seeing this one means the others have passed.
+    // Frames of one UDP flow follow those sent before on the same queue: seeing this one means the others
+    // have passed.
     ASSERT_TRUE(at_a.steer(udp(a, kSentinel)));
   }
   void TearDown() override {
@@ -152,7 +153,8 @@ TEST_F(Steering, ManyFramesAndNoneLost) {
   uint64_t bytes_sent = 0, bytes_received = 0;
   while (received < kFrames) {
     while (sent < kFrames && sent - received < kWindow) {
-      const auto frame = b_to_a.udp4(kRemote, kLocal, std::string(static_cast<size_t>(sent * 37) % (lab_mtu - 28), 'x'));
+      const auto frame =
+          b_to_a.udp4(kRemote, kLocal, std::string(static_cast<size_t>(sent * 37) % (lab_mtu - 28), 'x'));
       ASSERT_TRUE(at_b.send(frame));
       bytes_sent += frame.size();
       ++sent;

@@ -24,7 +24,8 @@ constexpr std::chrono::seconds kGuard{20};
 struct PortAtEnd {
   explicit PortAtEnd(uint32_t buffers = 8192, uint32_t buffer_size = 4096)
       : size(size_t{buffers} * buffer_size),
-        region(static_cast<uint8_t*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
+        region(static_cast<uint8_t*>(
+            mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
         pool({region, size}, buffer_size) {}
   ~PortAtEnd() {
     port.reset();
@@ -38,8 +39,10 @@ struct PortAtEnd {
     Result<void> done;
     at.inside([&] {
       auto opened = XdpPort::open(options, pool, &why);
-      if (opened) port = std::move(*opened);
-      else done = opened.error();
+      if (opened)
+        port = std::move(*opened);
+      else
+        done = opened.error();
     });
     return done;
   }
@@ -130,7 +133,8 @@ class XdpTest : public testing::Test {
     const int receiver = to.kernel_socket(SOCK_DGRAM, port), sender = from.kernel_socket(SOCK_DGRAM, 0);
     const std::string payload(size, 'k');
     const sockaddr_in address = to.at(port);
-    EXPECT_EQ(sendto(sender, payload.data(), payload.size(), 0, reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+    EXPECT_EQ(sendto(sender, payload.data(), payload.size(), 0, reinterpret_cast<const sockaddr*>(&address),
+                     sizeof(address)),
               static_cast<ssize_t>(size));
     pollfd ready{receiver, POLLIN, 0};
     EXPECT_EQ(poll(&ready, 1, 20'000), 1) << "the kernel's datagram did not arrive";
@@ -139,15 +143,18 @@ class XdpTest : public testing::Test {
     close(receiver);
     close(sender);
   }
-  void kernel_sends(const LabEnd& from, uint16_t sport, const LabEnd& to, uint16_t dport, const std::string& payload) {
+  void kernel_sends(const LabEnd& from, uint16_t sport, const LabEnd& to, uint16_t dport,
+                    const std::string& payload) {
     const int sender = from.kernel_socket(SOCK_DGRAM, sport);
     const sockaddr_in address = to.at(dport);
-    EXPECT_EQ(sendto(sender, payload.data(), payload.size(), 0, reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+    EXPECT_EQ(sendto(sender, payload.data(), payload.size(), 0, reinterpret_cast<const sockaddr*>(&address),
+                     sizeof(address)),
               static_cast<ssize_t>(payload.size()));
     close(sender);
   }
 
-  /// Runs `work` in a forked process inside `end`; its result is the exit status. The parent may talk through a socket.
+  /// Runs `work` in a forked process inside `end`; its result is the exit status. The parent may talk through
+  /// a socket.
   pid_t fork_inside(const LabEnd& end, const std::function<int(int channel)>& work, int* channel) {
     int pair[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -173,8 +180,10 @@ class XdpTest : public testing::Test {
   }
 
   const LabEnd a = LabEnd::from_environment("A"), b = LabEnd::from_environment("B");
-  const uint32_t lab_queues = static_cast<uint32_t>(atoi(getenv("ACCEL_LAB_QUEUES") ? getenv("ACCEL_LAB_QUEUES") : "1"));
-  const uint32_t lab_mtu = static_cast<uint32_t>(atoi(getenv("ACCEL_LAB_MTU") ? getenv("ACCEL_LAB_MTU") : "1500"));
+  const uint32_t lab_queues =
+      static_cast<uint32_t>(atoi(getenv("ACCEL_LAB_QUEUES") ? getenv("ACCEL_LAB_QUEUES") : "1"));
+  const uint32_t lab_mtu =
+      static_cast<uint32_t>(atoi(getenv("ACCEL_LAB_MTU") ? getenv("ACCEL_LAB_MTU") : "1500"));
 };
 
 }  // namespace accel::test

@@ -1,4 +1,5 @@
-// Fifth check: the ACK field. Acknowledged bytes leave the send queue, the window and the round-trip time are taken.
+// Fifth check: the ACK field. Acknowledged bytes leave the send queue, the window and the round-trip time are
+// taken.
 #include <algorithm>
 
 #include "stack/tcp/context.h"
@@ -18,7 +19,8 @@ void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt) {
     c.rttvar += (error - c.rttvar) / 4;
     c.srtt += (rtt - c.srtt) / 8;
   }
-  c.rto = std::clamp<Duration>(c.srtt + std::max<Duration>(4 * c.rttvar, 1ms), t.core.config.min_rto, kMaxRto);
+  c.rto =
+      std::clamp<Duration>(c.srtt + std::max<Duration>(4 * c.rttvar, 1ms), t.core.config.min_rto, kMaxRto);
 }
 
 /// Takes acknowledged segments off the scoreboard.
@@ -49,12 +51,14 @@ static void free_space(TcpContext& t, TcpConn& c) {
   uint32_t limit = c.settings.send_buffer ? c.settings.send_buffer : t.core.config.send_buffer;
   uint32_t used = c.send_queue.size();
   if (used >= limit || limit - used < used / 2) return;
-  if (c.send_queue.end() - c.snd_nxt >= c.settings.notsent_low_water && seq_lt(c.snd_nxt, c.send_queue.end())) return;
+  if (c.send_queue.end() - c.snd_nxt >= c.settings.notsent_low_water && seq_lt(c.snd_nxt, c.send_queue.end()))
+    return;
   c.no_space = false;
   t.core.mark_ready(c, kWritable);
 }
 
-static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e, Instant now) {
+static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e,
+                        Instant now) {
   e.acked = ack - c.snd_una;
   uint32_t sacked_before = c.sacked_bytes;
   clean_scoreboard(c, ack, e, now);
@@ -85,7 +89,8 @@ static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOption
 /// SND.WND <- SEG.WND by SND.WL1 (RFC 9293), and when the ACK is new, as Linux' tcp_may_update_window().
 static void take_window(TcpConn& c, const TcpSegmentInfo& s, AckEvent& e) {
   uint32_t window = (s.flags & kSyn) ? s.window : uint32_t{s.window} << c.snd_wscale;
-  bool may = seq_gt(s.ack, c.snd_una) || seq_gt(s.seq, c.snd_wl1) || (s.seq == c.snd_wl1 && window > c.snd_wnd);
+  bool may =
+      seq_gt(s.ack, c.snd_una) || seq_gt(s.seq, c.snd_wl1) || (s.seq == c.snd_wl1 && window > c.snd_wnd);
   if (!may) return;
   c.snd_wl1 = s.seq;
   if (window == c.snd_wnd) return;
@@ -141,7 +146,8 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   }
   react(t, c, e, now);
   bool rearm = e.acked > 0 || c.retransmit_mode == RetransmitMode::kTailProbe;
-  if (rearm && (c.retransmit_mode != RetransmitMode::kReorder || c.sent.empty())) restart_retransmit(t, c, now);
+  if (rearm && (c.retransmit_mode != RetransmitMode::kReorder || c.sent.empty()))
+    restart_retransmit(t, c, now);
   // More may go out now: data by window or congestion, retransmissions, a probe's schedule.
   if (c.lost_bytes != c.resent_bytes || c.send_queue.end() != c.snd_nxt - (c.fin_sent ? 1 : 0) ||
       (c.fin_queued && !c.fin_sent))

@@ -1,4 +1,5 @@
-// The state of connections and listeners: only fields, in RFC 9293's order. The verbs are in the other files of this folder.
+// The state of connections and listeners: only fields, in RFC 9293's order. The verbs are in the other files
+// of this folder.
 #pragma once
 
 #include <array>
@@ -47,8 +48,8 @@ enum TcpTimer : uint8_t {
   kTimerRetransmit,  ///< what it does is TcpConn::retransmit_mode
   kTimerAck,         ///< delayed ACK
   kTimerKeepalive,
-  kTimerCork,        ///< a held-back partial segment leaves (200 ms)
-  kTimerLinger,      ///< FIN-WAIT-2 without an application (tcp_fin_timeout)
+  kTimerCork,    ///< a held-back partial segment leaves (200 ms)
+  kTimerLinger,  ///< FIN-WAIT-2 without an application (tcp_fin_timeout)
   kTimerCount
 };
 
@@ -70,9 +71,9 @@ enum class Recovery : uint8_t {
 struct CubicState {
   float w_max = 0;
   float w_est = 0;
-  float k = 0;        ///< s
-  float origin = 0;   ///< where the curve's plateau is
-  Instant epoch{};    ///< start of this congestion avoidance stage; 0: none
+  float k = 0;       ///< s
+  float origin = 0;  ///< where the curve's plateau is
+  Instant epoch{};   ///< start of this congestion avoidance stage; 0: none
   bool in_epoch = false;
 };
 
@@ -86,7 +87,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t snd_nxt = 0;  ///< a sent FIN included
   uint32_t snd_wnd = 0;
   uint32_t snd_wl1 = 0;
-  uint32_t snd_up = 0;   ///< one past the urgent byte; valid while `urgent_out`
+  uint32_t snd_up = 0;     ///< one past the urgent byte; valid while `urgent_out`
   uint32_t snd_small = 0;  ///< end of the last partial segment sent (Minshall's Nagle)
   uint32_t max_window = 0;
   uint16_t snd_mss = 536;  ///< payload bytes of a segment without SACK blocks
@@ -101,11 +102,11 @@ struct TcpConn : StackSocket, TcpEntry {
   uint16_t rcv_mss = 536;  ///< the peer's segments as observed, for the ACK of every second
   uint32_t irs = 0;
   uint32_t rcv_nxt = 0;
-  uint32_t rcv_edge = 0;  ///< one past what the peer may send: never goes back
-  uint32_t rcv_wup = 0;   ///< rcv_nxt of the last ACK sent (Last.ACK.sent of RFC 7323)
+  uint32_t rcv_edge = 0;    ///< one past what the peer may send: never goes back
+  uint32_t rcv_wup = 0;     ///< rcv_nxt of the last ACK sent (Last.ACK.sent of RFC 7323)
   uint32_t copied_seq = 0;  ///< first byte the application has not read
   PacketQueue receive_queue;
-  uint32_t receive_held = 0;     ///< frames of the pool in the receive queue
+  uint32_t receive_held = 0;       ///< frames of the pool in the receive queue
   Packet* out_of_order = nullptr;  ///< sorted by seq, disjoint
   Packet* out_of_order_last = nullptr;
   uint32_t out_of_order_bytes = 0;
@@ -188,10 +189,10 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t resent_bytes = 0;
   uint32_t sacked_segments = 0;
   uint32_t high_delivered = 0;  ///< one past the highest byte known to have arrived
-  uint32_t prior_cwnd = 0;  ///< to undo a spurious reduction
+  uint32_t prior_cwnd = 0;      ///< to undo a spurious reduction
   uint32_t prior_ssthresh = 0;
   uint32_t undo_marker = 0;
-  uint32_t undo_timestamp = 0;   ///< TSval of the first retransmission (Eifel, RFC 3522)
+  uint32_t undo_timestamp = 0;    ///< TSval of the first retransmission (Eifel, RFC 3522)
   int32_t undo_retransmits = -1;  ///< retransmissions not yet proved spurious; -1: nothing to undo
   uint32_t prr_delivered = 0;
   uint32_t prr_out = 0;
@@ -230,7 +231,8 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;
 
   uint32_t flight() const { return snd_nxt - snd_una; }
-  /// RFC 6675's pipe, from the counters that loss.cc keeps. Without SACK each duplicate ACK stands for a segment.
+  /// RFC 6675's pipe, from the counters that loss.cc keeps. Without SACK each duplicate ACK stands for a
+  /// segment.
   uint32_t pipe() const {
     uint32_t out = flight() - sacked_bytes - lost_bytes + resent_bytes;
     uint32_t left = sack_ok ? 0 : uint32_t{dupacks} * snd_mss;
@@ -238,7 +240,8 @@ struct TcpConn : StackSocket, TcpEntry {
   }
   uint32_t unread() const { return rcv_nxt - copied_seq - (fin_received ? 1 : 0); }
   bool synchronized() const {
-    return tcp_state != TcpState::kSynSent && tcp_state != TcpState::kSynReceived && tcp_state != TcpState::kClosed;
+    return tcp_state != TcpState::kSynSent && tcp_state != TcpState::kSynReceived &&
+           tcp_state != TcpState::kClosed;
   }
 };
 static_assert(sizeof(TcpConn) < 1024, "an idle connection stays below 1 KiB");

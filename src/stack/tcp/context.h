@@ -21,8 +21,8 @@ struct TcpContext {
   uint32_t time_waits = 0;
   uint32_t orphans_busy = 0;
   std::unordered_map<uint16_t, std::vector<TcpListener*>> listeners;  ///< by port
-  std::unordered_map<uint16_t, uint32_t> ports;                      ///< connections and TIME-WAITs by local port
-  TcpConn* pending_head = nullptr;  ///< with something to send: flush()
+  std::unordered_map<uint16_t, uint32_t> ports;  ///< connections and TIME-WAITs by local port
+  TcpConn* pending_head = nullptr;               ///< with something to send: flush()
   TcpConn* pending_tail = nullptr;
   TcpConn* all_head = nullptr;
   struct Forgotten {
@@ -30,7 +30,7 @@ struct TcpContext {
     Instant until;
   };
   std::vector<Forgotten> forgotten;  ///< handed back: the kernel's now, no RST for what is still on its way
-  TcpConn* current = nullptr;  ///< being worked on: its end frees it only afterwards
+  TcpConn* current = nullptr;        ///< being worked on: its end frees it only afterwards
   Instant stalled_until = kNever;
   Instant challenge_second{};
   uint32_t challenges = 0;
@@ -42,13 +42,13 @@ namespace tcp {
 
 constexpr uint32_t kMaxSegmentOptions = 40;
 constexpr uint32_t kDupThreshold = 3;
-constexpr uint32_t kRetries = 15;        ///< tcp_retries2
-constexpr uint32_t kOrphanRetries = 8;   ///< tcp_orphan_retries as Linux reads its 0
-constexpr uint32_t kSynAckRetries = 5;   ///< tcp_synack_retries
-constexpr uint8_t kQuickAcks = 16;       ///< TCP_MAX_QUICKACKS
-constexpr Duration kInitialRto = 1s;     ///< RFC 6298 (2.1)
-constexpr Duration kMaxRto = 120s;       ///< TCP_RTO_MAX
-constexpr Duration kMtuLife = 600s;      ///< ip_rt_mtu_expires, tcp_probe_interval
+constexpr uint32_t kRetries = 15;       ///< tcp_retries2
+constexpr uint32_t kOrphanRetries = 8;  ///< tcp_orphan_retries as Linux reads its 0
+constexpr uint32_t kSynAckRetries = 5;  ///< tcp_synack_retries
+constexpr uint8_t kQuickAcks = 16;      ///< TCP_MAX_QUICKACKS
+constexpr Duration kInitialRto = 1s;    ///< RFC 6298 (2.1)
+constexpr Duration kMaxRto = 120s;      ///< TCP_RTO_MAX
+constexpr Duration kMtuLife = 600s;     ///< ip_rt_mtu_expires, tcp_probe_interval
 constexpr Duration kCorkTime = 200ms;
 
 // ---- table.cc: tuples, life and death ----
@@ -68,7 +68,8 @@ TcpConn* create(TcpContext& t);
 void destroy(TcpContext& t, TcpConn& c);
 /// The tuple is free again: unsteer.
 void announce_closed(TcpContext& t, const TcpEntry& e, InterfaceId interface);
-/// Enters CLOSED: no tuple, no timers, nothing to send. The application keeps it with what it has to read; an orphan is freed.
+/// Enters CLOSED: no tuple, no timers, nothing to send. The application keeps it with what it has to read; an
+/// orphan is freed.
 void finish(TcpContext& t, TcpConn& c);
 /// finish() with an error for the application.
 void fail(TcpContext& t, TcpConn& c, int error);
@@ -98,12 +99,17 @@ class Working {
 // ---- handshake.cc ----
 uint32_t initial_sequence(const TcpContext& t, const Endpoint& local, const Endpoint& remote, Instant now);
 uint32_t timestamp_offset(const TcpContext& t, const IpAddress& local, const IpAddress& remote);
-inline uint32_t timestamp_clock(Instant now) { return static_cast<uint32_t>(now.time_since_epoch().count() / 1'000'000); }
+inline uint32_t timestamp_clock(Instant now) {
+  return static_cast<uint32_t>(now.time_since_epoch().count() / 1'000'000);
+}
 /// The low bits, for SentSegment::sent_us.
-inline uint32_t microseconds(Instant now) { return static_cast<uint32_t>(now.time_since_epoch().count() / 1000); }
+inline uint32_t microseconds(Instant now) {
+  return static_cast<uint32_t>(now.time_since_epoch().count() / 1000);
+}
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu);
 void refresh_mss(TcpConn& c);
-void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now);
+void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
+                    Instant now);
 /// Fifth check in SYN-RECEIVED. False: the segment is done with (and `c` may have ended).
 bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
 void send_handshake(TcpContext& t, TcpConn& c, Instant now);
@@ -119,7 +125,8 @@ void queue_accepted(TcpContext& t, TcpConn& c);
 // ---- input.cc ----
 void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now);
 /// The steps of RFC 9293 section 3.10.7.4 from the fifth on. Takes the frame.
-void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now);
+void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
+                      Instant now);
 void challenge_ack(TcpContext& t, TcpConn& c, Instant now);
 void reset_by_peer(TcpContext& t, TcpConn& c);
 

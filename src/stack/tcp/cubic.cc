@@ -6,8 +6,8 @@
 
 namespace accel::tcp {
 
-constexpr float kC = 0.4f;     // section 4.1, segments / s^3
-constexpr float kBeta = 0.7f;  // section 4.6
+constexpr float kC = 0.4f;                               // section 4.1, segments / s^3
+constexpr float kBeta = 0.7f;                            // section 4.6
 constexpr float kAlpha = 3 * (1 - kBeta) / (1 + kBeta);  // section 4.3
 
 static void begin_epoch(TcpConn& c, Instant now) {
@@ -28,7 +28,8 @@ static void begin_epoch(TcpConn& c, Instant now) {
 void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
   CubicState& q = c.cubic;
   if (!q.in_epoch) begin_epoch(c, now);
-  auto mss = static_cast<float>(c.snd_mss), cwnd = static_cast<float>(c.cwnd), bytes = static_cast<float>(acked);
+  auto mss = static_cast<float>(c.snd_mss), cwnd = static_cast<float>(c.cwnd),
+       bytes = static_cast<float>(acked);
   float t = std::chrono::duration<float>(now - q.epoch + c.srtt).count() - q.k;
   float target = q.origin + kC * t * t * t * mss;
   target = std::clamp(target, cwnd, 1.5f * cwnd);

@@ -17,7 +17,8 @@ uint32_t initial_sequence(const TcpContext& t, const Endpoint& local, const Endp
                                static_cast<uint64_t>(now.time_since_epoch().count() >> 6));
 }
 
-/// By addresses only, so that timestamps grow from one connection to the next (RFC 7323 section 5.4, RFC 6191).
+/// By addresses only, so that timestamps grow from one connection to the next (RFC 7323 section 5.4, RFC
+/// 6191).
 uint32_t timestamp_offset(const TcpContext& t, const IpAddress& local, const IpAddress& remote) {
   std::array<uint8_t, 32> in;
   std::memcpy(&in[0], local.bytes.data(), 16);
@@ -31,7 +32,8 @@ void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {
   uint32_t limit = t.core.of(hop).mtu;
   c.mtu = std::max(std::min(mtu ? mtu : limit, limit ? limit : mtu), c.local.address.is_v4() ? 552u : 1280u);
   c.route_mtu = c.mtu;
-  t.core.make_template(hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos, c.settings.ttl, c.headers);
+  t.core.make_template(hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos, c.settings.ttl,
+                       c.headers);
   refresh_mss(c);
 }
 
@@ -90,7 +92,8 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.quick_acks = kQuickAcks;
   c.last_received = c.last_ack_received = now;
   c.cwnd = initial_window(c.snd_mss);
-  // RFC 6298 (5.7): a handshake that timed out leaves a 3 s timeout; the lost SYN also costs the initial window (RFC 5681 3.1).
+  // RFC 6298 (5.7): a handshake that timed out leaves a 3 s timeout; the lost SYN also costs the initial
+  // window (RFC 5681 3.1).
   if (resent) {
     c.rto = 3s;
     c.cwnd = c.snd_mss;
@@ -100,7 +103,8 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   if (c.settings.keepalive) restart_keepalive(t, c, now);
 }
 
-void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now) {
+void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
+                    Instant now) {
   // First, the ACK bit (RFC 9293 section 3.10.7.3).
   if (s.flags & kAck) {
     bool good = s.ack == c.snd_nxt;

@@ -44,7 +44,8 @@ static void answer_unacceptable(TcpContext& t, TcpConn& c, const TcpSegmentInfo&
 }
 
 /// RFC 7323 section 5: false when the segment is older than what we have.
-static bool check_timestamp(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now) {
+static bool check_timestamp(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
+                            Instant now) {
   if (!c.timestamps_ok || !o.has_timestamps || !c.ts_recent_valid) return true;
   if (!seq_lt(o.tsval, c.ts_recent)) return true;
   constexpr uint32_t kDays24 = 24u * 24 * 3600 * 1000;
@@ -55,7 +56,8 @@ static bool check_timestamp(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, 
   return false;
 }
 
-/// First check. Data before rcv_nxt that reaches our last ACK still has its ACK field looked at, as Linux' tcp_sequence().
+/// First check. Data before rcv_nxt that reaches our last ACK still has its ACK field looked at, as Linux'
+/// tcp_sequence().
 static bool check_sequence(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, uint32_t end) {
   if (seq_lt(end, c.rcv_wup)) {
     t.count(Counter::drop_tcp_old);
@@ -88,7 +90,8 @@ static bool check_reset(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Inst
 static bool check_syn(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
   if (!(s.flags & kSyn)) return true;
   // The SYN-ACK of a simultaneous open: its ACK is what we wait for.
-  if (c.tcp_state == TcpState::kSynReceived && c.active && (s.flags & kAck) && s.seq + 1 == c.rcv_nxt && s.ack == c.snd_nxt)
+  if (c.tcp_state == TcpState::kSynReceived && c.active && (s.flags & kAck) && s.seq + 1 == c.rcv_nxt &&
+      s.ack == c.snd_nxt)
     return true;
   if (c.tcp_state == TcpState::kSynReceived && s.seq == c.irs) {  // our SYN-ACK got lost
     c.handshake_due = true;
@@ -113,22 +116,30 @@ static void on_fin_acked(TcpContext& t, TcpConn& c, Instant now) {
           set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
       }
       break;
-    case TcpState::kClosing: enter_time_wait(t, c, now); break;
-    case TcpState::kLastAck: finish(t, c); break;
-    default: break;
+    case TcpState::kClosing:
+      enter_time_wait(t, c, now);
+      break;
+    case TcpState::kLastAck:
+      finish(t, c);
+      break;
+    default:
+      break;
   }
 }
 
-/// True when data arrives for an application that has closed both ways (RFC 2525 section 2.17; Linux: TCPABORTONDATA).
+/// True when data arrives for an application that has closed both ways (RFC 2525 section 2.17; Linux:
+/// TCPABORTONDATA).
 static bool text_for_nobody(const TcpConn& c, const TcpSegmentInfo& s) {
   bool closed = c.tcp_state == TcpState::kFinWait1 || c.tcp_state == TcpState::kFinWait2;
   return closed && c.read_shut && s.payload_length > 0 && seq_gt(s.seq + s.payload_length, c.rcv_nxt);
 }
 
-void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame, Instant now) {
+void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
+                      Instant now) {
   // Fifth, the ACK.
   if (!(s.flags & kAck)) return t.core.drop(frame, Counter::drop_tcp_no_ack);
-  if (c.tcp_state == TcpState::kSynReceived && !complete_handshake(t, c, s, now)) return FramePool::release(frame);
+  if (c.tcp_state == TcpState::kSynReceived && !complete_handshake(t, c, s, now))
+    return FramePool::release(frame);
   if (!take_ack(t, c, s, o, now)) return FramePool::release(frame);
   if (c.fin_sent && !c.fin_acked && c.snd_una == c.snd_nxt) {
     on_fin_acked(t, c, now);
@@ -150,7 +161,8 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
     else
       take_text(t, c, s, frame, now);
   } else {
-    if (!(s.flags & kFin) && seq_lt(s.seq, c.rcv_nxt)) owe_ack(t, c, true, now);  // a keepalive or window probe
+    if (!(s.flags & kFin) && seq_lt(s.seq, c.rcv_nxt))
+      owe_ack(t, c, true, now);  // a keepalive or window probe
     FramePool::release(frame);
   }
   // Eighth, FIN; one that came before its data is kept in mind, as that data is.
@@ -167,8 +179,8 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
 }
 
 /// The rest of RFC 9293 section 3.10.7.4.
-static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
-                               Instant now) {
+static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
+                               Packet* frame, Instant now) {
   uint32_t end = s.seq + s.payload_length + ((s.flags & kSyn) ? 1 : 0) + ((s.flags & kFin) ? 1 : 0);
   if (!check_timestamp(t, c, s, o, now) || !check_sequence(t, c, s, end) || !check_reset(t, c, s, now) ||
       !check_syn(t, c, s, now))
@@ -182,9 +194,9 @@ static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& 
   take_from_ack_on(t, c, s, o, frame, now);
 }
 
-/// RFC 9293 section 3.10.7.4 for TIME-WAIT, RFC 6191 (a newer SYN ends it). An RST ends it only with the very sequence number
-/// that is expected, as in Linux with tcp_rfc1337 = 0: it is how a peer that reuses its port with an older-looking SYN gets
-/// out of our way, having seen our ACK.
+/// RFC 9293 section 3.10.7.4 for TIME-WAIT, RFC 6191 (a newer SYN ends it). An RST ends it only with the very
+/// sequence number that is expected, as in Linux with tcp_rfc1337 = 0: it is how a peer that reuses its port
+/// with an older-looking SYN gets out of our way, having seen our ACK.
 static void input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo& s, Instant now) {
   auto o = parse_options(s.options);
   if (!o) return t.count(Counter::drop_tcp_header);
@@ -195,7 +207,8 @@ static void input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo&
     return destroy_time_wait(t, w, true);
   }
   if ((s.flags & (kSyn | kAck)) == kSyn && !old) {
-    bool newer = seq_gt(s.seq, w.rcv_nxt) || (w.timestamps && o->has_timestamps && seq_gt(o->tsval, w.ts_recent));
+    bool newer =
+        seq_gt(s.seq, w.rcv_nxt) || (w.timestamps && o->has_timestamps && seq_gt(o->tsval, w.ts_recent));
     TcpListener* l = newer ? find_listener(t, s.local, s.remote) : nullptr;
     if (l) {
       uint32_t iss = w.snd_nxt + 65535 + 2;
@@ -206,14 +219,16 @@ static void input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo&
   }
   t.count(old ? Counter::drop_tcp_paws : Counter::drop_tcp_old);
   if (s.flags & kFin) w.deadline = now + t.core.config.time_wait;  // lazily: the node looks when it fires
-  if (s.payload_length > 0 || (s.flags & (kSyn | kFin)) || seq_lt(s.seq, w.rcv_nxt)) answer_time_wait(t, w, now);
+  if (s.payload_length > 0 || (s.flags & (kSyn | kFin)) || seq_lt(s.seq, w.rcv_nxt))
+    answer_time_wait(t, w, now);
 }
 
 static bool was_forgotten(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
   if (t.forgotten.empty()) return false;
   std::erase_if(t.forgotten, [now](const auto& f) { return f.until <= now; });
   uint64_t hash = hash_of(t, s.local, s.remote);
-  return std::any_of(t.forgotten.begin(), t.forgotten.end(), [hash](const auto& f) { return f.hash == hash; });
+  return std::any_of(t.forgotten.begin(), t.forgotten.end(),
+                     [hash](const auto& f) { return f.hash == hash; });
 }
 
 /// RFC 9293 section 3.10.7.1 and .2: no connection has this tuple.
@@ -221,7 +236,8 @@ static void input_unknown(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
   TcpListener* l = find_listener(t, s.local, s.remote);
   if (l && (s.flags & (kSyn | kAck | kRst)) == kSyn) return on_syn(t, *l, s, 0, now);
   t.count(Counter::drop_no_socket);
-  // Only what was steered to us gets here, so the tuple is ours to speak for, unless it has just become the kernel's.
+  // Only what was steered to us gets here, so the tuple is ours to speak for, unless it has just become the
+  // kernel's.
   if ((s.flags & kRst) || was_forgotten(t, s, now)) return;
   answer_reset(t, s);
 }

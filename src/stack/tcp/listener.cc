@@ -5,7 +5,8 @@
 
 namespace accel::tcp {
 
-/// How well a listener fits a local address: 0 not at all; the kernel's order (inet_lhashtables' compute_score).
+/// How well a listener fits a local address: 0 not at all; the kernel's order (inet_lhashtables'
+/// compute_score).
 static int score(const TcpListener& l, const Endpoint& local) {
   if (l.local.address == local.address) return 4;
   if (!l.local.address.is_any()) return 0;

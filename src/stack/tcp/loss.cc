@@ -1,5 +1,5 @@
-// Loss: SACK scoreboard (RFC 2018, 2883), RACK (RFC 8985), NewReno without SACK (RFC 6582), recovery with PRR (RFC 6937),
-// undo of what proves spurious (RFC 3522, 3708).
+// Loss: SACK scoreboard (RFC 2018, 2883), RACK (RFC 8985), NewReno without SACK (RFC 6582), recovery with PRR
+// (RFC 6937), undo of what proves spurious (RFC 3522, 3708).
 #include <algorithm>
 
 #include "stack/tcp/context.h"
@@ -20,8 +20,11 @@ void rack_delivered(TcpConn& c, const SentSegment& s, Instant now) {
   if (!s.ever_resent && seq_lt(s.end, c.high_delivered)) c.reordering_seen = true;  // step 3
   c.high_delivered = seq_max(c.high_delivered, s.end);
   uint32_t rtt = microseconds(now) - s.sent_us;
-  if (s.ever_resent && Duration{1us} * rtt < c.min_rtt) return;  // an ACK of the first transmission, most likely
-  if (c.rack_valid && (seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_le(s.end, c.rack_end)))) return;
+  if (s.ever_resent && Duration{1us} * rtt < c.min_rtt)
+    return;  // an ACK of the first transmission, most likely
+  if (c.rack_valid &&
+      (seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_le(s.end, c.rack_end))))
+    return;
   c.rack_valid = true;
   c.rack_sent_us = s.sent_us;
   c.rack_end = s.end;
@@ -39,7 +42,8 @@ static void mark_sacked(TcpConn& c, SentSegment& s, AckEvent& e, Instant now) {
   e.sacked += s.length();
 }
 
-/// RFC 2883 section 4: the first block reports a duplicate when it lies below the ACK or inside the second block.
+/// RFC 2883 section 4: the first block reports a duplicate when it lies below the ACK or inside the second
+/// block.
 static bool is_dsack(const TcpOptions& o, uint32_t ack) {
   const SackBlock& first = o.sack[0];
   if (seq_le(first.end, ack)) return true;
@@ -105,9 +109,11 @@ void detect_lost(TcpContext& t, TcpConn& c, Instant now) {
   uint64_t window = reordering_window_us(c), wait = 0;
   for (uint32_t i = 0; i < c.sent.size(); ++i) {
     SentSegment& s = c.sent[i];
-    bool before = seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_lt(s.end, c.rack_end));
+    bool before =
+        seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_lt(s.end, c.rack_end));
     if (!before) {
-      if (!s.ever_resent && seq_gt(s.sent_us, c.rack_sent_us)) break;  // new data behind it was sent later still
+      if (!s.ever_resent && seq_gt(s.sent_us, c.rack_sent_us))
+        break;  // new data behind it was sent later still
       continue;
     }
     if (s.sacked || (s.lost && !s.resent)) continue;
@@ -138,7 +144,8 @@ static void count_duplicates(TcpConn& c, const AckEvent& e) {
   }
   if (!e.duplicate) return;
   if (c.dupacks < 255) ++c.dupacks;
-  if (c.dupacks == kDupThreshold && c.recovery == Recovery::kOpen && !c.sent.empty()) mark_lost(c, c.sent.front());
+  if (c.dupacks == kDupThreshold && c.recovery == Recovery::kOpen && !c.sent.empty())
+    mark_lost(c, c.sent.front());
 }
 
 static void remember_for_undo(TcpConn& c) {
@@ -225,7 +232,8 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
   if (c.recovery != Recovery::kOpen && seq_ge(c.snd_una, c.recovery_point)) end_recovery(c);
   if (!c.sack_ok)
     count_duplicates(c, e);
-  else if ((c.sacked_bytes > 0 || c.recovery != Recovery::kOpen || e.sacked > 0) && (e.acked > 0 || e.sacked > 0))
+  else if ((c.sacked_bytes > 0 || c.recovery != Recovery::kOpen || e.sacked > 0) &&
+           (e.acked > 0 || e.sacked > 0))
     detect_lost(t, c, now);
   switch (c.recovery) {
     case Recovery::kOpen:
@@ -236,15 +244,17 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
         grow_window(c, e.acked, now);
       }
       break;
-    case Recovery::kFast: proportional_rate(c, e); break;
+    case Recovery::kFast:
+      proportional_rate(c, e);
+      break;
     case Recovery::kTimeout:
       if (e.acked > 0) grow_window(c, e.acked, now);
       break;
   }
 }
 
-/// RFC 4821 section 7.7, as Linux' tcp_mtu_probing: full segments that vanish again and again may be too big for a path
-/// that does not say so.
+/// RFC 4821 section 7.7, as Linux' tcp_mtu_probing: full segments that vanish again and again may be too big
+/// for a path that does not say so.
 static void suspect_black_hole(TcpConn& c, Instant now) {
   uint32_t base = c.local.address.is_v4() ? 1064 : 1280, least = c.local.address.is_v4() ? 552 : 1280;
   if (c.retransmits < 3 || c.mtu <= least || c.sent.front().length() + 100 <= least) return;

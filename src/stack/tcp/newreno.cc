@@ -1,4 +1,5 @@
-// Congestion control: slow start for all, NewReno's congestion avoidance (RFC 5681 with appropriate byte counting, RFC 3465).
+// Congestion control: slow start for all, NewReno's congestion avoidance (RFC 5681 with appropriate byte
+// counting, RFC 3465).
 #include <algorithm>
 
 #include "stack/tcp/context.h"

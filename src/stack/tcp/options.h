@@ -29,7 +29,8 @@ struct TcpOptions {
 };
 
 namespace option {
-constexpr uint8_t kEnd = 0, kNop = 1, kMss = 2, kWindowScale = 3, kSackPermitted = 4, kSack = 5, kTimestamps = 8;
+constexpr uint8_t kEnd = 0, kNop = 1, kMss = 2, kWindowScale = 3, kSackPermitted = 4, kSack = 5,
+                  kTimestamps = 8;
 constexpr uint32_t kTimestampsLength = 12;  ///< two NOPs and the option
 }  // namespace option
 
@@ -82,7 +83,8 @@ constexpr bool parse_option(uint8_t kind, std::span<const uint8_t> body, TcpOpti
     case option::kSack:
       if (body.empty() || body.size() % 8 != 0 || body.size() > 32) return false;
       out.sack_count = static_cast<uint8_t>(body.size() / 8);
-      for (size_t i = 0; i < out.sack_count; ++i) out.sack[i] = {load_be32(&body[8 * i]), load_be32(&body[8 * i + 4])};
+      for (size_t i = 0; i < out.sack_count; ++i)
+        out.sack[i] = {load_be32(&body[8 * i]), load_be32(&body[8 * i + 4])};
       return true;
     default:
       return true;  // unknown kinds are skipped by their length (RFC 9293, MUST-6)

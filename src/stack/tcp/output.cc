@@ -10,11 +10,12 @@ constexpr uint32_t kHeader = 20;
 
 // ---------------------------------------------------------------- building
 
-/// Returns its sum in host order. The header is not read again for that: wide loads right behind narrower stores stall.
-static uint64_t put_tcp_header(uint8_t* p, uint16_t from, uint16_t to, uint32_t seq, uint32_t ack, uint32_t length,
-                               uint8_t flags, uint16_t window, uint16_t urgent) {
-  const std::array<uint32_t, 5> words{uint32_t{from} << 16 | to, seq, ack, length / 4 << 28 | uint32_t{flags} << 16 | window,
-                                      urgent};
+/// Returns its sum in host order. The header is not read again for that: wide loads right behind narrower
+/// stores stall.
+static uint64_t put_tcp_header(uint8_t* p, uint16_t from, uint16_t to, uint32_t seq, uint32_t ack,
+                               uint32_t length, uint8_t flags, uint16_t window, uint16_t urgent) {
+  const std::array<uint32_t, 5> words{uint32_t{from} << 16 | to, seq, ack,
+                                      length / 4 << 28 | uint32_t{flags} << 16 | window, urgent};
   uint64_t sum = 0;
   for (size_t i = 0; i < words.size(); ++i) {
     store_be32(p + 4 * i, words[i]);
@@ -23,7 +24,8 @@ static uint64_t put_tcp_header(uint8_t* p, uint16_t from, uint16_t to, uint32_t 
   return sum;
 }
 
-/// What the window field says, and rcv_edge after it. The right edge never goes back (RFC 9293 section 3.8.6).
+/// What the window field says, and rcv_edge after it. The right edge never goes back (RFC 9293
+/// section 3.8.6).
 static uint16_t select_window(const TcpContext& t, TcpConn& c) {
   uint32_t current = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
   uint32_t space = receive_space(t, c);
@@ -66,7 +68,8 @@ static uint64_t put_options(TcpConn& c, uint8_t* p, Instant now) {
 
 /// Copies `n` bytes of the send queue behind the `used` bytes of headers, over as many buffers as it takes.
 /// False: no frames; the caller releases `frame`.
-static bool put_payload(TcpContext& t, TcpConn& c, Packet* frame, uint32_t seq, uint32_t n, bool offload, PartSum& sum) {
+static bool put_payload(TcpContext& t, TcpConn& c, Packet* frame, uint32_t seq, uint32_t n, bool offload,
+                        PartSum& sum) {
   Packet* part = frame;
   while (n > 0) {
     uint32_t room = std::min(part->tailroom(), n);
@@ -100,7 +103,8 @@ static uint16_t urgent_pointer(const TcpConn& c, uint32_t seq, uint8_t& flags) {
   return static_cast<uint16_t>(std::min(ahead, 65535u));
 }
 
-/// A segment of a synchronised connection: headers, options, `n` bytes of the send queue from `seq` on. False: no frame.
+/// A segment of a synchronised connection: headers, options, `n` bytes of the send queue from `seq` on.
+/// False: no frame.
 static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, uint8_t flags, Instant now) {
   Packet* frame = t.core.new_frame();
   if (!frame) return false;
@@ -111,7 +115,8 @@ static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, ui
   uint64_t words = put_options(c, header + kHeader, now);
   uint16_t urgent = urgent_pointer(c, seq, flags);
   flags |= kAck;
-  words += put_tcp_header(header, c.local.port, c.remote.port, seq, c.rcv_nxt, length, flags, select_window(t, c), urgent);
+  words += put_tcp_header(header, c.local.port, c.remote.port, seq, c.rcv_nxt, length, flags,
+                          select_window(t, c), urgent);
   frame->length = c.headers.length + length;
   bool offload = t.core.of(*c.hop).tx_checksum;
   uint64_t start = pseudo_sum(c.headers, length + n);
@@ -164,9 +169,7 @@ void send_ack(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 /// RFC 9293 section 3.8.4 and 3.8.6.1: a segment below the window, which the peer has to answer.
-void send_probe(TcpContext& t, TcpConn& c, Instant now) {
-  send_segment(t, c, c.snd_una - 1, 0, 0, now);
-}
+void send_probe(TcpContext& t, TcpConn& c, Instant now) { send_segment(t, c, c.snd_una - 1, 0, 0, now); }
 
 void send_reset(TcpContext& t, TcpConn& c, Instant now) {
   t.count(Counter::tcp_resets_sent);
@@ -189,8 +192,10 @@ void answer_reset(TcpContext& t, const TcpSegmentInfo& s) {
 
 void answer_time_wait(TcpContext& t, const TcpTimeWait& w, Instant now) {
   std::array<uint8_t, option::kTimestampsLength> options;
-  uint32_t n = w.timestamps ? put_timestamps(options.data(), timestamp_clock(now) + w.ts_offset, w.ts_recent) : 0;
-  send_bare(t, *w.hop, w.tos, w.ttl, {w.local, w.remote, w.snd_nxt, w.rcv_nxt, kAck, w.window, {options.data(), n}});
+  uint32_t n =
+      w.timestamps ? put_timestamps(options.data(), timestamp_clock(now) + w.ts_offset, w.ts_recent) : 0;
+  send_bare(t, *w.hop, w.tos, w.ttl,
+            {w.local, w.remote, w.snd_nxt, w.rcv_nxt, kAck, w.window, {options.data(), n}});
 }
 
 void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
@@ -209,7 +214,13 @@ void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
   if (c.retransmits == 0) c.last_sent = now;
   ++c.segments_out;
   send_bare(t, *c.hop, c.settings.tos, c.settings.ttl,
-            {c.local, c.remote, c.iss, ack ? c.rcv_nxt : 0, flags, static_cast<uint16_t>(std::min(window, 65535u)), {options.data(), n}});
+            {c.local,
+             c.remote,
+             c.iss,
+             ack ? c.rcv_nxt : 0,
+             flags,
+             static_cast<uint16_t>(std::min(window, 65535u)),
+             {options.data(), n}});
   if (ack) note_ack_sent(c);
 }
 
@@ -238,9 +249,11 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   bool fin = last && c.fin_queued && !c.fin_sent && window_for_fin;
   uint8_t flags = static_cast<uint8_t>((last && n > 0 ? kPsh : 0) | (fin ? kFin : 0));
   if (c.sent.empty()) {
-    if (now - c.last_sent > c.rto) c.cwnd = std::min(c.cwnd, initial_window(c.snd_mss));  // RFC 5681 section 4.1
+    if (now - c.last_sent > c.rto)
+      c.cwnd = std::min(c.cwnd, initial_window(c.snd_mss));  // RFC 5681 section 4.1
     c.stuck_since = now;
-    if (c.mtu < c.route_mtu && now - c.mtu_lowered > kMtuLife) {  // RFC 1191 section 6.3: the path may be wider again
+    if (c.mtu < c.route_mtu &&
+        now - c.mtu_lowered > kMtuLife) {  // RFC 1191 section 6.3: the path may be wider again
       c.mtu = c.route_mtu;
       refresh_mss(c);
     }
@@ -269,7 +282,8 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   }
   SentSegment& s = c.sent[i];
   uint32_t n = s.length() - s.fin;
-  uint8_t flags = static_cast<uint8_t>((s.fin ? kFin : 0) | (s.begin + n == c.send_queue.end() && n > 0 ? kPsh : 0));
+  uint8_t flags =
+      static_cast<uint8_t>((s.fin ? kFin : 0) | (s.begin + n == c.send_queue.end() && n > 0 ? kPsh : 0));
   if (!send_segment(t, c, s.begin, n, flags, now)) return false;
   t.count(Counter::tcp_retransmits);
   ++c.total_retransmits;
@@ -294,7 +308,8 @@ static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
   for (uint32_t i = 0; i < c.sent.size() && c.lost_bytes > c.resent_bytes; ++i) {
     if (!c.sent[i].lost || c.sent[i].resent) continue;
     uint32_t pipe = c.pipe();
-    if (pipe > 0 && pipe + std::min<uint32_t>(c.sent[i].length(), c.snd_mss) > c.cwnd) return Blocked::kCongestion;
+    if (pipe > 0 && pipe + std::min<uint32_t>(c.sent[i].length(), c.snd_mss) > c.cwnd)
+      return Blocked::kCongestion;
     if (!retransmit(t, c, i, now)) return Blocked::kFrames;
     if (i == 0) restart_retransmit(t, c, now);
   }
@@ -335,13 +350,15 @@ static Blocked send_unsent(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 static bool sends_data(TcpState s) {
-  return s == TcpState::kEstablished || s == TcpState::kCloseWait || s == TcpState::kFinWait1 || s == TcpState::kClosing ||
-         s == TcpState::kLastAck;
+  return s == TcpState::kEstablished || s == TcpState::kCloseWait || s == TcpState::kFinWait1 ||
+         s == TcpState::kClosing || s == TcpState::kLastAck;
 }
 
 void output(TcpContext& t, TcpConn& c, Instant now) {
   if (c.handshake_due) return send_handshake(t, c, now);
-  if (c.tcp_state == TcpState::kClosed || c.tcp_state == TcpState::kSynSent || c.tcp_state == TcpState::kSynReceived) return;
+  if (c.tcp_state == TcpState::kClosed || c.tcp_state == TcpState::kSynSent ||
+      c.tcp_state == TcpState::kSynReceived)
+    return;
   Blocked blocked = Blocked::kNothing;
   if (sends_data(c.tcp_state)) {
     if (c.lost_bytes > c.resent_bytes) blocked = send_lost(t, c, now);

@@ -1,4 +1,5 @@
-// What ingress, TCP and egress hand to each other: a parsed segment on the way in, a header template on the way out.
+// What ingress, TCP and egress hand to each other: a parsed segment on the way in, a header template on the
+// way out.
 #pragma once
 
 #include <array>
@@ -12,7 +13,14 @@ namespace accel {
 
 /// RFC 9293 section 3.1; CWR and ECE are RFC 3168's.
 enum TcpFlags : uint8_t {
-  kFin = 0x01, kSyn = 0x02, kRst = 0x04, kPsh = 0x08, kAck = 0x10, kUrg = 0x20, kEce = 0x40, kCwr = 0x80
+  kFin = 0x01,
+  kSyn = 0x02,
+  kRst = 0x04,
+  kPsh = 0x08,
+  kAck = 0x10,
+  kUrg = 0x20,
+  kEce = 0x40,
+  kCwr = 0x80
 };
 
 /// A TCP segment whose lengths and checksum ingress has checked. Numbers in host order.
@@ -29,8 +37,10 @@ struct TcpSegmentInfo {
   uint16_t window = 0;  ///< unscaled
   uint16_t urgent = 0;
   std::span<const uint8_t> options;  ///< unparsed, inside the frame's first buffer
-  uint32_t payload_offset = 0;       ///< from Packet::data() of the first buffer; may lie beyond it only when payload is empty
-  uint32_t payload_length = 0;       ///< over the whole chain; bytes after it (padding of short frames) are already cut off
+  uint32_t payload_offset =
+      0;  ///< from Packet::data() of the first buffer; may lie beyond it only when payload is empty
+  uint32_t payload_length =
+      0;  ///< over the whole chain; bytes after it (padding of short frames) are already cut off
 };
 
 /// Ethernet (with 802.1Q) and IP header of a flow, ready to copy in front of each segment. Made by

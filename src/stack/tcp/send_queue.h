@@ -23,7 +23,8 @@ struct SendChunk {
   const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(this + 1); }
 };
 
-/// Free chunks of two sizes, so that a busy stream does not call the allocator. Shared by a stack's connections.
+/// Free chunks of two sizes, so that a busy stream does not call the allocator. Shared by a stack's
+/// connections.
 class ChunkCache {
  public:
   static constexpr uint32_t kSmall = 2048 - sizeof(SendChunk), kBig = 65536 - sizeof(SendChunk);
@@ -116,19 +117,24 @@ class SendQueue {
       uint32_t part = std::min(n, head_->end - head_->begin);
       head_->begin += part;
       n -= part;
-      if (head_->begin == head_->end && (head_->next || head_->end == head_->capacity || begin_ == end_)) pop(cache);
+      if (head_->begin == head_->end && (head_->next || head_->end == head_->capacity || begin_ == end_))
+        pop(cache);
     }
   }
 
   /// Copies [seq, seq + n) out, adding to `sum`. The range lies within the queue.
-  void copy(uint8_t* to, uint32_t seq, uint32_t n, PartSum& sum) { walk(seq, n, [&](const uint8_t* p, uint32_t part) {
+  void copy(uint8_t* to, uint32_t seq, uint32_t n, PartSum& sum) {
+    walk(seq, n, [&](const uint8_t* p, uint32_t part) {
       sum.copy(to, p, part);
       to += part;
-    }); }
-  void copy(uint8_t* to, uint32_t seq, uint32_t n) { walk(seq, n, [&](const uint8_t* p, uint32_t part) {
+    });
+  }
+  void copy(uint8_t* to, uint32_t seq, uint32_t n) {
+    walk(seq, n, [&](const uint8_t* p, uint32_t part) {
       std::memcpy(to, p, part);
       to += part;
-    }); }
+    });
+  }
 
   void clear(ChunkCache& cache) {
     while (head_) pop(cache);
@@ -144,8 +150,8 @@ class SendQueue {
     cache.give(c);
   }
 
-  /// Calls visit(pointer, length) for the pieces of [seq, seq + n). The cursor remembers the chunk, so that going forward
-  /// through a long queue does not begin anew each time.
+  /// Calls visit(pointer, length) for the pieces of [seq, seq + n). The cursor remembers the chunk, so that
+  /// going forward through a long queue does not begin anew each time.
   template <class Visit>
   void walk(uint32_t seq, uint32_t n, Visit&& visit) {
     SendChunk* c = head_;
@@ -176,7 +182,8 @@ class SendQueue {
   SendChunk* head_ = nullptr;
   SendChunk* tail_ = nullptr;
   SendChunk* cursor_ = nullptr;
-  uint32_t cursor_seq_ = 0;  ///< of the cursor's first byte; only chunks after the head are remembered as such
+  uint32_t cursor_seq_ =
+      0;  ///< of the cursor's first byte; only chunks after the head are remembered as such
   uint32_t begin_ = 0;
   uint32_t end_ = 0;
 };

@@ -1,4 +1,5 @@
-// What is in flight, segment by segment: the scoreboard of RFC 6675, with the times that RFC 8985 (RACK) asks for.
+// What is in flight, segment by segment: the scoreboard of RFC 6675, with the times that RFC 8985 (RACK) asks
+// for.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ namespace accel {
 struct SentSegment {
   uint32_t begin = 0;
   uint32_t end = 0;  ///< one past the last byte; a FIN counts as one
-  uint32_t sent_us = 0;  ///< when it was last sent, low bits of the stack's clock in µs: good for half an hour
+  uint32_t sent_us =
+      0;  ///< when it was last sent, low bits of the stack's clock in µs: good for half an hour
   bool sacked = false;
   bool lost = false;            ///< deemed lost (stays set while the retransmission flies)
   bool resent = false;          ///< a retransmission is in flight
@@ -23,7 +25,8 @@ struct SentSegment {
 };
 static_assert(sizeof(SentSegment) == 16);
 
-/// A ring of SentSegments in order of sequence numbers. Grows by doubling; gives its memory back with reset().
+/// A ring of SentSegments in order of sequence numbers. Grows by doubling; gives its memory back with
+/// reset().
 class SentRing {
  public:
   SentRing() = default;

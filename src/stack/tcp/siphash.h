@@ -1,4 +1,5 @@
-// SipHash-2-4 (Aumasson, Bernstein 2012) over a tuple: keys ISNs (RFC 6528) and timestamp offsets (RFC 7323 section 5.4).
+// SipHash-2-4 (Aumasson, Bernstein 2012) over a tuple: keys ISNs (RFC 6528) and timestamp offsets (RFC 7323
+// section 5.4).
 #pragma once
 
 #include <array>

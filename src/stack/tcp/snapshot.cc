@@ -89,8 +89,8 @@ static bool restore_scoreboard(TcpConn& c, const TcpSnapshot& s, Instant now) {
   return true;
 }
 
-Result<TcpConn*> TcpLayer::adopt(const TcpSnapshot& s, const Route& route, const TcpSettings& settings, void* owner,
-                                 Instant now) {
+Result<TcpConn*> TcpLayer::adopt(const TcpSnapshot& s, const Route& route, const TcpSettings& settings,
+                                 void* owner, Instant now) {
   TcpContext& t = *context_;
   if (find(t, hash_of(t, s.local, s.remote), s.local, s.remote)) return err(EADDRINUSE);
   TcpConn* conn = create(t);

@@ -29,8 +29,8 @@ void TcpLayer::on_segment(Packet* frame, const TcpSegmentInfo& segment, Instant 
   tcp::on_segment(*context_, frame, segment, now);
 }
 
-bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint32_t seq, int error, bool hard, uint32_t mtu,
-                             Instant now) {
+bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint32_t seq, int error,
+                             bool hard, uint32_t mtu, Instant now) {
   TcpContext& t = *context_;
   TcpEntry* e = find(t, hash_of(t, local, remote), local, remote);
   if (!e || e->kind != TcpEntry::Kind::kConn) return false;
@@ -47,7 +47,8 @@ bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint
     c.mtu_lowered = now;
     refresh_mss(c);
     if (!c.synchronized()) return true;
-    for (uint32_t i = 0; i < c.sent.size(); ++i) {  // what was too big is gone; no sign of congestion (RFC 1191 section 6.4)
+    for (uint32_t i = 0; i < c.sent.size();
+         ++i) {  // what was too big is gone; no sign of congestion (RFC 1191 section 6.4)
       SentSegment& s = c.sent[i];
       if (s.sacked || s.lost || s.length() <= c.snd_mss) continue;
       s.lost = 1;
@@ -178,7 +179,8 @@ static void consume(TcpContext& t, TcpConn& c, size_t n) {
   if (c.urgent_in && seq_gt(c.copied_seq, c.urgent_seq)) c.urgent_in = c.urgent_valid = false;
 }
 
-/// Linux' tcp_cleanup_rbuf(): the application has read; tell the peer when that opens the window, or when an ACK waits.
+/// Linux' tcp_cleanup_rbuf(): the application has read; tell the peer when that opens the window, or when an
+/// ACK waits.
 static void after_read(TcpContext& t, TcpConn& c, Instant now) {
   if (!c.synchronized() || c.fin_received) return;
   uint32_t window = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
@@ -202,7 +204,8 @@ static Result<size_t> nothing_to_read(TcpLayer& layer, TcpConn& c) {
   return err(EAGAIN);
 }
 
-/// How many bytes from `offset` on may be read in one go, skipping an urgent byte that lies right there (`skip`).
+/// How many bytes from `offset` on may be read in one go, skipping an urgent byte that lies right there
+/// (`skip`).
 static uint32_t readable_run(const TcpConn& c, uint32_t offset, bool first, uint32_t& skip) {
   skip = 0;
   uint32_t available = c.unread() > offset ? c.unread() - offset : 0;
@@ -215,7 +218,8 @@ static uint32_t readable_run(const TcpConn& c, uint32_t offset, bool first, uint
   return available - skip;
 }
 
-Result<size_t> TcpLayer::receive(TcpConn& c, std::span<const iovec> into, bool peek, size_t peek_offset, Instant now) {
+Result<size_t> TcpLayer::receive(TcpConn& c, std::span<const iovec> into, bool peek, size_t peek_offset,
+                                 Instant now) {
   TcpContext& t = *context_;
   size_t done = 0;
   auto offset = static_cast<uint32_t>(std::min<size_t>(peek ? peek_offset : 0, c.unread()));
@@ -276,9 +280,14 @@ bool TcpLayer::at_mark(const TcpConn& c) const { return c.urgent_in && c.urgent_
 static bool begin_close(TcpConn& c) {
   switch (c.tcp_state) {
     case TcpState::kSynReceived:
-    case TcpState::kEstablished: c.tcp_state = TcpState::kFinWait1; break;
-    case TcpState::kCloseWait: c.tcp_state = TcpState::kLastAck; break;
-    default: return false;
+    case TcpState::kEstablished:
+      c.tcp_state = TcpState::kFinWait1;
+      break;
+    case TcpState::kCloseWait:
+      c.tcp_state = TcpState::kLastAck;
+      break;
+    default:
+      return false;
   }
   c.fin_queued = true;
   c.more = false;
@@ -335,7 +344,8 @@ void TcpLayer::close(TcpConn* conn, bool abort, Instant now) {
   if (begin_close(c))
     output(t, c, now);
   else if (c.tcp_state == TcpState::kFinWait2)
-    c.settings.fin_wait2.count() < 0 ? finish(t, c) : set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
+    c.settings.fin_wait2.count() < 0 ? finish(t, c)
+                                     : set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
 }
 
 // ---------------------------------------------------------------- asking
@@ -370,7 +380,8 @@ TcpSettings& TcpLayer::settings(TcpConn& c) { return c.settings; }
 void TcpLayer::settings_changed(TcpConn& c, Instant now) {
   TcpContext& t = *context_;
   if (c.hop)
-    t.core.make_template(*c.hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos, c.settings.ttl, c.headers);
+    t.core.make_template(*c.hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos,
+                         c.settings.ttl, c.headers);
   if (c.synchronized()) {
     refresh_mss(c);
     if (c.settings.keepalive && c.deadlines[kTimerKeepalive] == kNever) restart_keepalive(t, c, now);
@@ -400,13 +411,16 @@ InterfaceId TcpLayer::interface(const TcpConn& c) const { return c.interface; }
 /// Linux' tcp_inq(): up to the urgent mark.
 size_t TcpLayer::readable_bytes(const TcpConn& c) const {
   if (!c.synchronized() && c.tcp_state != TcpState::kClosed) return 0;
-  if (!c.urgent_in || c.settings.oob_inline || seq_lt(c.urgent_seq, c.copied_seq) || !seq_lt(c.urgent_seq, c.rcv_nxt))
+  if (!c.urgent_in || c.settings.oob_inline || seq_lt(c.urgent_seq, c.copied_seq) ||
+      !seq_lt(c.urgent_seq, c.rcv_nxt))
     return c.unread();
   return c.urgent_seq - c.copied_seq;
 }
 
 size_t TcpLayer::unacked_bytes(const TcpConn& c) const { return c.send_queue.size(); }
-size_t TcpLayer::unsent_bytes(const TcpConn& c) const { return c.tcp_state == TcpState::kClosed ? 0 : unsent(c); }
+size_t TcpLayer::unsent_bytes(const TcpConn& c) const {
+  return c.tcp_state == TcpState::kClosed ? 0 : unsent(c);
+}
 bool TcpLayer::all_acked(const TcpConn& c) const {
   return c.tcp_state == TcpState::kClosed || (c.send_queue.size() == 0 && (!c.fin_queued || c.fin_acked));
 }
@@ -437,7 +451,9 @@ bool TcpLayer::port_in_use(const IpAddress& local, uint16_t port) const {
   return false;
 }
 
-void TcpLayer::reroute(TcpConn& c, const Route& route) { set_way(*context_, c, *context_->core.hop(route), route.mtu); }
+void TcpLayer::reroute(TcpConn& c, const Route& route) {
+  set_way(*context_, c, *context_->core.hop(route), route.mtu);
+}
 
 TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   auto us = [](Duration d) { return static_cast<uint32_t>(d.count() / 1000); };

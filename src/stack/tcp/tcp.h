@@ -1,4 +1,5 @@
-// TCP of one stack: all connections and listeners, their timers and buffers. Stack delegates its tcp_* calls to this.
+// TCP of one stack: all connections and listeners, their timers and buffers. Stack delegates its tcp_* calls
+// to this.
 #pragma once
 
 #include <memory>
@@ -23,11 +24,12 @@ class TcpLayer {
   // ---- from ingress ----
   /// Takes ownership of the frame.
   void on_segment(Packet* frame, const TcpSegmentInfo& segment, Instant now);
-  /// An ICMP error that quotes a segment we sent. `error`: what a socket would get (ECONNREFUSED, EHOSTUNREACH ...);
-  /// `hard`: it ends a connection that is being opened. `mtu`: not 0 for fragmentation needed / packet too big.
-  /// False: no connection has the flow, or the sequence number is not in flight (RFC 5927).
-  bool on_icmp_error(const Endpoint& local, const Endpoint& remote, uint32_t seq, int error, bool hard, uint32_t mtu,
-                     Instant now);
+  /// An ICMP error that quotes a segment we sent. `error`: what a socket would get (ECONNREFUSED,
+  /// EHOSTUNREACH ...); `hard`: it ends a connection that is being opened. `mtu`: not 0 for fragmentation
+  /// needed / packet too big. False: no connection has the flow, or the sequence number is not in flight (RFC
+  /// 5927).
+  bool on_icmp_error(const Endpoint& local, const Endpoint& remote, uint32_t seq, int error, bool hard,
+                     uint32_t mtu, Instant now);
 
   // ---- a pass ----
   void on_deadlines(Instant now);
@@ -35,8 +37,8 @@ class TcpLayer {
   void flush(Instant now);
 
   // ---- Stack's calls, same contracts ----
-  Result<TcpConn*> connect(const Endpoint& local, const Endpoint& remote, const Route& route, const TcpSettings& settings,
-                           void* owner, Instant now);
+  Result<TcpConn*> connect(const Endpoint& local, const Endpoint& remote, const Route& route,
+                           const TcpSettings& settings, void* owner, Instant now);
   Result<TcpListener*> listen(const Endpoint& local, bool v6_only, bool reuse_port, uint32_t backlog,
                               const TcpSettings& settings, void* owner);
   void set_backlog(TcpListener& listener, uint32_t backlog);
@@ -46,7 +48,8 @@ class TcpLayer {
   uint32_t accept_queue_length(const TcpListener& listener) const;
   void close_listener(TcpListener* listener);
   Result<size_t> send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent, Instant now);
-  Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset, Instant now);
+  Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,
+                         Instant now);
   Result<size_t> discard(TcpConn& conn, size_t n, Instant now);
   Result<size_t> receive_urgent(TcpConn& conn, uint8_t* byte, bool peek);
   bool at_mark(const TcpConn& conn) const;
@@ -71,8 +74,8 @@ class TcpLayer {
   void for_each(void (*visit)(TcpConn& conn, void* context), void* context);
   Result<TcpSnapshot> snapshot(const TcpConn& conn, Instant now) const;
   void forget(TcpConn* conn);
-  Result<TcpConn*> adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings, void* owner,
-                         Instant now);
+  Result<TcpConn*> adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings,
+                         void* owner, Instant now);
   bool port_in_use(const IpAddress& local, uint16_t port) const;
   void reroute(TcpConn& conn, const Route& route);
 

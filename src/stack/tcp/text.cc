@@ -6,7 +6,7 @@
 namespace accel::tcp {
 
 constexpr uint32_t kHeapChunk = 16384;
-constexpr uint32_t kKeptFrames = 8;     ///< a queue this short keeps frames whatever they hold
+constexpr uint32_t kKeptFrames = 8;  ///< a queue this short keeps frames whatever they hold
 constexpr uint32_t kHeapMinimum = 512;
 
 static uint32_t receive_buffer(const TcpContext& t, const TcpConn& c) {
@@ -49,7 +49,8 @@ static Packet* keep_payload(Packet* p, uint32_t offset, uint32_t length) {
   return p;
 }
 
-/// The pool is short, or the frame would waste most of itself in a queue that grows, or there is a begun chunk to fill: copy.
+/// The pool is short, or the frame would waste most of itself in a queue that grows, or there is a begun
+/// chunk to fill: copy.
 static bool should_copy(const TcpConn& c, const Packet& p, const Packet* tail) {
   const FramePool& pool = *p.pool;
   if (pool.available() < pool.size() / 4) return true;
@@ -208,7 +209,8 @@ static Packet* to_heap(Packet* p) {
   return copy;
 }
 
-static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t length, bool fin, Packet* chain) {
+static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t length, bool fin,
+                              Packet* chain) {
   t.count(Counter::tcp_out_of_order);
   bool full = c.out_of_order_memory > 2 * receive_buffer(t, c) + (64u << 10) ||
               t.core.buffered >= t.core.config.max_buffered;
@@ -297,7 +299,8 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame
   if (filled_gap) drain_out_of_order(t, c);
   if (s.payload_length < c.rcv_mss || (s.flags & kPsh)) c.pushed = true;
   owe_ack(t, c, filled_gap, now);
-  if (c.unread() >= c.settings.receive_low_water || c.unread() >= receive_buffer(t, c) / 2) t.core.mark_ready(c, kReadable);
+  if (c.unread() >= c.settings.receive_low_water || c.unread() >= receive_buffer(t, c) / 2)
+    t.core.mark_ready(c, kReadable);
 }
 
 /// Linux' tcp_check_urg(): the pointer is BSD's, one past the urgent byte.
@@ -306,8 +309,10 @@ void take_urgent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s) {
   uint32_t at = s.seq + s.urgent - 1;
   if (seq_gt(c.copied_seq, at) || seq_lt(at, c.rcv_nxt)) return;  // read or received already
   if (c.urgent_in && !seq_gt(at, c.urgent_seq)) return;
-  // An older urgent byte at the mark that nobody took stays in the stream only with SO_OOBINLINE (Linux drops it as well).
-  if (c.urgent_in && c.urgent_seq == c.copied_seq && c.urgent_valid && !c.settings.oob_inline && c.unread() > 0) {
+  // An older urgent byte at the mark that nobody took stays in the stream only with SO_OOBINLINE (Linux drops
+  // it as well).
+  if (c.urgent_in && c.urgent_seq == c.copied_seq && c.urgent_valid && !c.settings.oob_inline &&
+      c.unread() > 0) {
     Packet* p = c.receive_queue.front();
     p->trim_front(1);
     ++p->seq;
@@ -342,10 +347,17 @@ void take_fin(TcpContext& t, TcpConn& c, Instant now) {
   owe_ack(t, c, true, now);
   switch (c.tcp_state) {
     case TcpState::kSynReceived:
-    case TcpState::kEstablished: c.tcp_state = TcpState::kCloseWait; break;
-    case TcpState::kFinWait1: c.tcp_state = TcpState::kClosing; break;  // our FIN is not acknowledged yet
-    case TcpState::kFinWait2: enter_time_wait(t, c, now); return;
-    default: return;
+    case TcpState::kEstablished:
+      c.tcp_state = TcpState::kCloseWait;
+      break;
+    case TcpState::kFinWait1:
+      c.tcp_state = TcpState::kClosing;
+      break;  // our FIN is not acknowledged yet
+    case TcpState::kFinWait2:
+      enter_time_wait(t, c, now);
+      return;
+    default:
+      return;
   }
   t.core.mark_ready(c, kReadable | kReadClosed | (c.fin_queued ? kHangUp : 0u));
 }

@@ -32,9 +32,10 @@ void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
   Duration rto = backed_off(c);
   Instant timeout = now + rto;
   c.retransmit_mode = RetransmitMode::kTimeout;
-  // RFC 8985 section 7.2: a probe two round trips after the last segment, where nothing tells of losses otherwise.
-  if (c.sack_ok && c.recovery == Recovery::kOpen && c.srtt.count() > 0 && c.sacked_bytes == 0 && !c.tail_probed &&
-      c.backoff == 0) {
+  // RFC 8985 section 7.2: a probe two round trips after the last segment, where nothing tells of losses
+  // otherwise.
+  if (c.sack_ok && c.recovery == Recovery::kOpen && c.srtt.count() > 0 && c.sacked_bytes == 0 &&
+      !c.tail_probed && c.backoff == 0) {
     Duration probe = 2 * c.srtt + (c.sent.size() == 1 ? t.core.config.min_rto : Duration{2ms});
     c.retransmit_mode = RetransmitMode::kTailProbe;
     timeout = now + std::min(probe, rto);
@@ -60,7 +61,8 @@ void restart_keepalive(TcpContext& t, TcpConn& c, Instant now) {
 static bool exhausted(TcpContext& t, TcpConn& c, Instant now) {
   if (!c.held && c.retransmits >= kOrphanRetries) return true;
   if (c.settings.user_timeout.count() > 0) return now - c.stuck_since >= c.settings.user_timeout;
-  // tcp_retries2 counts in time (Linux retransmits_timed_out()): what kRetries doublings from min_rto would take.
+  // tcp_retries2 counts in time (Linux retransmits_timed_out()): what kRetries doublings from min_rto would
+  // take.
   Duration limit{0}, step = t.core.config.min_rto;
   for (uint32_t i = 0; i <= kRetries; ++i, step = std::min(step * 2, kMaxRto)) limit += step;
   return now - c.stuck_since >= limit;
@@ -156,9 +158,15 @@ static void on_keepalive(TcpContext& t, TcpConn& c, Instant now) {
 
 static void on_retransmit_timer(TcpContext& t, TcpConn& c, Instant now) {
   switch (c.retransmit_mode) {
-    case RetransmitMode::kHandshake: on_handshake_timer(t, c, now); break;
-    case RetransmitMode::kProbe: on_probe_timer(t, c, now); break;
-    case RetransmitMode::kTailProbe: on_tail_probe(t, c, now); break;
+    case RetransmitMode::kHandshake:
+      on_handshake_timer(t, c, now);
+      break;
+    case RetransmitMode::kProbe:
+      on_probe_timer(t, c, now);
+      break;
+    case RetransmitMode::kTailProbe:
+      on_tail_probe(t, c, now);
+      break;
     case RetransmitMode::kReorder:
       restart_retransmit(t, c, now);
       detect_lost(t, c, now);
@@ -179,13 +187,17 @@ static void on_retransmit_timer(TcpContext& t, TcpConn& c, Instant now) {
 
 static void on_due(TcpContext& t, TcpConn& c, TcpTimer which, Instant now) {
   switch (which) {
-    case kTimerRetransmit: on_retransmit_timer(t, c, now); break;
+    case kTimerRetransmit:
+      on_retransmit_timer(t, c, now);
+      break;
     case kTimerAck:
       c.pingpong = false;  // the reply that the ACK waited for did not come
       c.ack_now = true;
       want_output(t, c);
       break;
-    case kTimerKeepalive: on_keepalive(t, c, now); break;
+    case kTimerKeepalive:
+      on_keepalive(t, c, now);
+      break;
     case kTimerCork:
       c.more = false;
       c.push = true;
@@ -194,7 +206,8 @@ static void on_due(TcpContext& t, TcpConn& c, TcpTimer which, Instant now) {
     case kTimerLinger:
       if (c.tcp_state == TcpState::kFinWait2) finish(t, c);
       break;
-    case kTimerCount: break;
+    case kTimerCount:
+      break;
   }
 }
 
