@@ -94,7 +94,7 @@ void Housekeeping::application_began() { ev_async_send(loop_->ev, &loop_->nudge)
 void Housekeeping::abandon_in_child() {
   // libev closes its descriptors; the loop's memory is a copy of our own.
   if (loop_ && loop_->ev) ev_loop_destroy(loop_->ev);
-  loop_.release();
+  (void)loop_.release();
   running_ = false;
 }
 

@@ -168,8 +168,7 @@ int on_event(nl_msg* message, void* context) {
       break;
     case RTM_NEWNEIGH:
     case RTM_DELNEIGH:
-      if (NeighbourEvent event = parse_neighbour(header); event.ifindex != 0)
-        changes.events.push_back(std::move(event));
+      if (NeighbourEvent event = parse_neighbour(header); event.ifindex != 0) changes.events.push_back(event);
       break;
     default:
       break;

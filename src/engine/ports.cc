@@ -56,7 +56,7 @@ void abandon_port(OpenedPort& opened) {
     xdp->abandon_in_child();
     opened.port.reset();
   } else {
-    opened.port.release();  // of another kind: its destructor might touch the device
+    (void)opened.port.release();  // of another kind: its destructor might touch the device
   }
 }
 

@@ -96,7 +96,7 @@ void Engine::Impl::transmit(PortSlot& slot, InterfaceId id) {
     uint32_t sizes[kBurst];
     for (size_t i = 0; i < n; ++i) sizes[i] = burst[i]->total();  // the port may release a frame at once
     const size_t taken = port->tx_burst({burst, n});
-    for (size_t i = 0; i < taken; ++i) bytes += sizes[i];
+    for (size_t i = 0; i < taken; ++i) bytes += sizes[i];  // NOLINT: filled by the loop above
     counters.add(Counter::tx_frames, taken);
     counters.add(Counter::tx_bytes, bytes);
     for (size_t i = n; i > taken; --i) queue.push_front(burst[i - 1]);

@@ -42,7 +42,7 @@ Result<EpollSet*> find_or_adopt(Guard& guard, int fd, int member) {
   const bool inserted = fds.insert(fd, set);
   set->release(guard.pass());
   if (!inserted) return err(ENOSPC);
-  return set;
+  return set;  // NOLINT: the table holds a reference
 }
 
 Result<int> control(Guard& guard, int set_fd, int operation, int fd, File* file, epoll_event* event) {

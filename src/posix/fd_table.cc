@@ -71,7 +71,7 @@ void FdTable::forget(File* file) {
     file->release(nullptr);
   };
   take_out(file->recent_fd);
-  for (int fd = 0; file->descriptors > 0 && fd < limit(); ++fd) take_out(fd);
+  for (int fd = 0; file->descriptors > 0 && fd < limit(); ++fd) take_out(fd);  // NOLINT: retained above
   file->release(nullptr);
 }
 
