@@ -3,10 +3,21 @@
 // not know: the socket goes to the kernel.
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <span>
 
 #include "stack/stack.h"
+
+// Younger than glibc 2.36's headers (include/uapi/asm-generic/socket.h, include/uapi/linux/in.h).
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
 
 namespace accel::posix {
 

@@ -9,13 +9,6 @@
 #include "posix/options.h"
 #include "posix/udp_socket.h"
 
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef IP_LOCAL_PORT_RANGE
-#define IP_LOCAL_PORT_RANGE 51
-#endif
-
 namespace accel::posix {
 namespace {
 

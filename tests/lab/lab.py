@@ -170,7 +170,7 @@ class Host:
 class Lab:
     """near and far, joined by one cable."""
 
-    def __init__(self, queues=1, mtu=1500, routes=()):
+    def __init__(self, queues=1, mtu=1500):
         self.queues, self.mtu = queues, mtu
         tag = f"{PREFIX}{os.getpid()}x{next(_serial)}"
         self.near, self.far = Host(self, tag + "n", 1), Host(self, tag + "f", 2)
