@@ -53,6 +53,9 @@ constexpr uint32_t kHeadroom = 0;
 /// Ethernet 14 + VLAN 4 + IPv6 40 + TCP with options 60.
 constexpr uint32_t kMaxHeaders = 118;
 
+/// TCP payload of a frame with tso_size: with its headers it fits the 16 bits of IP's length.
+constexpr uint32_t kTsoPayload = 65535 - (kMaxHeaders - 18);
+
 /// A FIFO of frames linked through Packet::next. Owns nothing by itself: whoever holds it empties it.
 class PacketQueue {
  public:
@@ -62,7 +65,7 @@ class PacketQueue {
   Packet* back() const { return head_ ? tail_ : nullptr; }
   void push_back(Packet* p) {
     p->next = nullptr;
-    (head_ ? tail_->next : head_) = p;
+    (head_ ? tail_->next : head_) = p;  // NOLINT(clang-analyzer-core.NullDereference): with a head, a tail
     tail_ = p;
     ++size_;
   }

@@ -16,7 +16,8 @@ namespace accel {
 
 using MacAddress = std::array<uint8_t, 6>;
 
-/// What a port offers; fixed once it is open, but for mtu, which the engine follows.
+/// What a port offers; fixed once it is open, but for mtu, which the engine follows, and tso, which the port
+/// may take back.
 struct PortInfo {
   std::string name;  ///< netdev, "eth0"
   int ifindex = 0;
@@ -27,6 +28,8 @@ struct PortInfo {
   bool zero_copy = false;
   bool tx_checksum = false;  ///< honours Packet::checksum_offload
   bool tso = false;          ///< honours Packet::tso_size
+  uint32_t tso_max =
+      kTsoPayload;  ///< TCP payload of such a frame at most; beyond 64 KiB IP's length field is not looked at
 };
 
 /// Two verbs for frames; the rest is for sleeping. Used by one thread at a time (the worker's lock).
@@ -51,6 +54,9 @@ class Port {
   /// Called after a sleep in which one of poll_fds turned readable: acknowledges events. May do nothing.
   virtual void woken() {}
 
+  /// Frames that tx_burst took and that were then dropped before the wire, since the last call.
+  virtual uint64_t take_tx_dropped() { return 0; }
+
   /// False once the device is gone or failed for good; the reason is then in failure().
   virtual bool alive() const { return true; }
   virtual std::string failure() const { return {}; }
@@ -65,6 +71,9 @@ class Port {
   virtual Result<void> steer(const FlowKey& key) = 0;
   /// Undoes steer(); unknown keys are ignored.
   virtual void unsteer(const FlowKey& key) = 0;
+  /// A steered connection is in TIME-WAIT: where other processes hold queues of the device, a SYN that comes
+  /// in on one of theirs may take the tuple over. Until steer() or unsteer().
+  virtual void rest(const FlowKey&) {}
 };
 
 }  // namespace accel

@@ -30,6 +30,7 @@ void Stack::set_neighbour(InterfaceId id, const IpAddress& address, std::optiona
   core_->set_neighbour(id, address, mac);
 }
 std::vector<Stack::Unresolved> Stack::take_unresolved() { return core_->take_unresolved(); }
+bool Stack::has_unresolved() const { return !core_->waiting_hops.empty(); }
 std::vector<Stack::Unresolved> Stack::neighbours_in_use() const {
   std::vector<Unresolved> used;
   for (const auto& [key, hop] : core_->hops)  // multicast addresses: reflected hops, which are no neighbours

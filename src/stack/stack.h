@@ -38,6 +38,7 @@ struct Interface {
   uint32_t mtu = 1500;       ///< bytes of an IP packet
   bool tx_checksum = false;  ///< leave L4 checksums to the device
   bool tso = false;
+  uint32_t tso_max = kTsoPayload;  ///< PortInfo::tso_max
   bool up = true;
   std::optional<uint16_t> vlan;  ///< 802.1Q tag of outgoing frames
 };
@@ -211,6 +212,7 @@ class Stack {
   /// Neighbours that frames are waiting for, each given once a second at most; the engine has the kernel
   /// resolve them.
   std::vector<Unresolved> take_unresolved();
+  bool has_unresolved() const;
   /// Neighbours that sockets send through; the engine keeps the kernel from forgetting them.
   std::vector<Unresolved> neighbours_in_use() const;
 
@@ -249,11 +251,13 @@ class Stack {
   /// Unaccepted connections are reset.
   void tcp_close_listener(TcpListener* listener);
   /// Connections in SYN-RECEIVED or later that steering must know of: filled by on_packets for each SYN
-  /// taken. `opened`: steer this connected flow now, before flush(). `closed`: unsteer, the tuple is free.
+  /// taken. kOpened: steer this connected flow now, before flush(). kResting: it is in TIME-WAIT. kClosed:
+  /// unsteer, the tuple is free.
+  enum class Flow : uint8_t { kOpened, kResting, kClosed };
   struct FlowChange {
     FlowKey key;
     InterfaceId interface;
-    bool opened;
+    Flow to;
   };
   std::vector<FlowChange>& flow_changes();
 

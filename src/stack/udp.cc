@@ -145,14 +145,14 @@ void UdpLayer::on_datagram(Packet* frame, const UdpArrival& in) {
   if (in.group) return deliver_to_all(frame, in);
   UdpPcb* pcb = find(in);
   if (!pcb) return core_.drop(frame, Counter::drop_no_socket);
-  queue(*pcb, frame, nullptr, in);
+  queue(*pcb, *frame, frame, in);
 }
 
 void UdpLayer::deliver_to_all(Packet* frame, const UdpArrival& in) {
   UdpPcb* last = nullptr;
   auto visit = [&](UdpPcb* pcb) {
     if (score(*pcb, in) < 0) return;
-    if (last) queue(*last, nullptr, frame, in);
+    if (last) queue(*last, *frame, nullptr, in);
     last = pcb;
   };
   if (auto it = by_port_.find(in.local.port); it != by_port_.end())
@@ -160,10 +160,10 @@ void UdpLayer::deliver_to_all(Packet* frame, const UdpArrival& in) {
   if (auto it = connected_.find({in.local, in.remote}); it != connected_.end())
     for (UdpPcb* pcb : it->second) visit(pcb);
   if (!last) return core_.drop(frame, Counter::drop_no_socket);
-  queue(*last, frame, nullptr, in);
+  queue(*last, *frame, frame, in);
 }
 
-void UdpLayer::queue(UdpPcb& pcb, Packet* frame, const Packet* original, const UdpArrival& in) {
+void UdpLayer::queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpArrival& in) {
   const uint64_t charge = uint64_t{in.size} + kOverhead;
   // As the kernel: one datagram is always taken by an empty queue, however small SO_RCVBUF is.
   const bool full = pcb.head && pcb.charged_bytes + charge > pcb.receive_buffer;
@@ -179,8 +179,7 @@ void UdpLayer::queue(UdpPcb& pcb, Packet* frame, const Packet* original, const U
   } else {
     d = new QueuedDatagram;
   }
-  const int64_t timestamp = frame ? frame->timestamp : original->timestamp;
-  d->info = {in.remote, in.local, in.interface, in.tos, in.ttl, timestamp, in.size};
+  d->info = {in.remote, in.local, in.interface, in.tos, in.ttl, bytes.timestamp, in.size};
   d->next = nullptr;
   // Frames in socket queues must not starve the receive ring: beyond half the pool the bytes move to the
   // heap.
@@ -189,7 +188,7 @@ void UdpLayer::queue(UdpPcb& pcb, Packet* frame, const Packet* original, const U
   } else {
     d->heap.reset(new uint8_t[in.size]);
     const iovec whole{d->heap.get(), in.size};
-    scatter(frame ? frame : original, {&whole, 1});
+    scatter(&bytes, {&whole, 1});
     FramePool::release(frame);
   }
   (pcb.head ? pcb.tail->next : pcb.head) = d;

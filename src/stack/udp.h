@@ -96,8 +96,8 @@ class UdpLayer {
   Group& home(const UdpPcb& pcb);
   UdpPcb* find(const UdpArrival& in);
   void deliver_to_all(Packet* frame, const UdpArrival& in);
-  /// Takes ownership of `frame` when it is not nullptr; else copies from `original`.
-  void queue(UdpPcb& pcb, Packet* frame, const Packet* original, const UdpArrival& in);
+  /// `frame`: nullptr, or `bytes` itself to be owned from here on.
+  void queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpArrival& in);
   void pop(UdpPcb& pcb);
   Packet* build(std::span<const iovec> data, size_t size, const Endpoint& from, const Endpoint& to,
                 const HeaderTemplate& headers, bool offload);

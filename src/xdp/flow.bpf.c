@@ -90,9 +90,12 @@ static __always_inline int steer(struct xdp_md *ctx, struct accel_flow_key *key,
     __u32 home = flow->home;
     if (holds(ctx->rx_queue_index, flow->owner)) return take(ctx);
     if (!holds(home, flow->owner) || !bpf_map_lookup_elem(&accel_xsks, &home)) return XDP_PASS;
-    // The kernel would reset the connection, which lives; the sender will send again, perhaps by another queue.
-    if (mismatch == XDP_DROP) count(ACCEL_XDP_DROPPED_OTHER_QUEUE);
-    return mismatch;
+    if (!flow->resting || key->protocol != IPPROTO_TCP || !unconnected) {
+      // The kernel would reset the connection, which lives; the sender will send again, perhaps by another queue.
+      if (mismatch == XDP_DROP) count(ACCEL_XDP_DROPPED_OTHER_QUEUE);
+      return mismatch;
+    }
+    bpf_map_delete_elem(&accel_flows, key);
   }
   if (!unconnected) return XDP_PASS;
   key->queue = ctx->rx_queue_index;

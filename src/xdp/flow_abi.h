@@ -5,7 +5,7 @@
 
 #include <linux/types.h>
 
-#define ACCEL_XDP_PROGRAM accel_steer_1 /* at most 15 characters (BPF_OBJ_NAME_LEN) */
+#define ACCEL_XDP_PROGRAM accel_steer_2 /* at most 15 characters (BPF_OBJ_NAME_LEN) */
 #define ACCEL_XDP_MAX_QUEUES 256
 /* accel_flow_key.queue of a connected key: matches on every queue. */
 #define ACCEL_XDP_CONNECTED 0xffff
@@ -26,7 +26,8 @@ struct accel_flow_key {
 struct accel_flow_value {
   __u32 owner; /* random, never 0: the port that steered it */
   __u16 home;  /* a queue that the owner holds as long as it lives */
-  __u16 zero;
+  /* 1: in TIME-WAIT. A SYN on another owner's queue frees the tuple, as it would on one host's kernel. */
+  __u16 resting;
 };
 
 enum accel_xdp_counter {

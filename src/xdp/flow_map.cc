@@ -56,7 +56,16 @@ void FlowMap::remove_if(Stale stale) {
     if (bpf_map_lookup_elem(program_->flows(), &key, &value) == 0 && stale(value)) found.push_back(key);
     more = bpf_map_get_next_key(program_->flows(), &key, &next) == 0;
   }
-  for (const auto& k : found) bpf_map_delete_elem(program_->flows(), &k);
+  // A living owner may have taken such a tuple anew meanwhile: each is looked at again, and what had changed
+  // even then goes back.
+  for (const auto& k : found) {
+    if (bpf_map_lookup_elem(program_->flows(), &k, &value) != 0 || !stale(value)) continue;
+    if (bpf_map_lookup_and_delete_elem(program_->flows(), &k, &value) == 0) {
+      if (!stale(value)) bpf_map_update_elem(program_->flows(), &k, &value, BPF_NOEXIST);
+    } else if (errno != ENOENT) {
+      bpf_map_delete_elem(program_->flows(), &k);  // kernels before 5.14
+    }
+  }
 }
 
 uint32_t FlowMap::holder(uint32_t queue) const {
@@ -92,7 +101,7 @@ Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
   if (error == EEXIST) {
     accel_flow_value present{};
     if (bpf_map_lookup_elem(program_->flows(), &key, &present) == 0 && present.owner != owner_ &&
-        lives(present))
+        present.resting == 0 && lives(present))
       return err(EEXIST);
     error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_ANY);
   }
@@ -102,7 +111,10 @@ Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
 
 Result<void> FlowMap::add(const FlowKey& key, std::span<const uint32_t> queues) {
   accel_flow_key k = wire_key(key);
-  if (key.is_connected()) return insert(k, queues.front());
+  if (key.is_connected()) {
+    if (!resting_.empty()) resting_.erase(key);
+    return insert(k, queues.front());
+  }
   for (uint32_t queue : queues) {
     k.queue = static_cast<uint16_t>(queue);
     if (auto inserted = insert(k, queue); !inserted) {
@@ -113,16 +125,25 @@ Result<void> FlowMap::add(const FlowKey& key, std::span<const uint32_t> queues) 
   return {};
 }
 
+void FlowMap::rest(const FlowKey& key, std::span<const uint32_t> queues) {
+  const accel_flow_key k = wire_key(key);
+  const accel_flow_value value{owner_, static_cast<uint16_t>(queues.front()), 1};
+  resting_.insert(key);
+  bpf_map_update_elem(program_->flows(), &k, &value, BPF_EXIST);
+}
+
 void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues) {
   accel_flow_key k = wire_key(key);
+  // Another owner's connection may be in the place of one that rested.
+  const bool surely_ours = resting_.empty() || resting_.erase(key) == 0;
   auto remove_ours = [&] {
     accel_flow_value present{};
     // One call instead of two, for each connection that ends; kernels before 5.14 have it for other map types
     // only. Another port's entry, which only a caller's mistake reaches, goes back at once.
-    if (bpf_map_lookup_and_delete_elem(program_->flows(), &k, &present) == 0) {
+    if (surely_ours && bpf_map_lookup_and_delete_elem(program_->flows(), &k, &present) == 0) {
       if (present.owner != owner_) bpf_map_update_elem(program_->flows(), &k, &present, BPF_NOEXIST);
-    } else if (errno != ENOENT && bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 &&
-               present.owner == owner_) {
+    } else if ((!surely_ours || errno != ENOENT) &&
+               bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_) {
       bpf_map_delete_elem(program_->flows(), &k);
     }
   };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 
 #include "base/ip.h"
@@ -29,6 +30,9 @@ class FlowMap {
 
   /// EEXIST: a living port has the key. ENOSPC: the table is full.
   Result<void> add(const FlowKey& key, std::span<const uint32_t> queues);
+  /// In TIME-WAIT: another owner may have the tuple when a SYN comes in on its queue (flow_abi.h). Until
+  /// add() or remove().
+  void rest(const FlowKey& key, std::span<const uint32_t> queues);
   void remove(const FlowKey& key, std::span<const uint32_t> queues);
   /// Removes all that is ours.
   void remove_all();
@@ -44,6 +48,7 @@ class FlowMap {
   std::shared_ptr<Program> program_;
   int ifindex_;
   uint32_t owner_;
+  std::set<FlowKey> resting_;
 };
 
 }  // namespace accel::xdp

@@ -13,6 +13,7 @@
 
 #include "xdp/fd.h"
 #include "xdp/flow_abi.h"
+#include "xdp/segment_socket.h"
 
 namespace accel::xdp {
 namespace {
@@ -26,6 +27,16 @@ uint32_t queues_from_sysfs(const std::string& name) {
   while (const dirent* entry = readdir(folder)) n += std::strncmp(entry->d_name, "rx-", 3) == 0;
   closedir(folder);
   return std::max(n, 1u);
+}
+
+/// Whether frames that the kernel cuts fare as those of an AF_XDP socket. With several transmit queues the
+/// kernel would choose another one for them, so a flow's frames would overtake each other, and on a veth pair
+/// arrive on different queues. A veth device that "offloads" checksums leaves them out, which an XDP receiver
+/// at its other end sees.
+bool cuts_well(const ethtool_channels& channels, const ethtool_drvinfo& driver,
+               const ethtool_value& checksums) {
+  const bool veth = std::strcmp(driver.driver, "veth") == 0;
+  return channels.tx_count + channels.combined_count == 1 && !(veth && checksums.data != 0);
 }
 
 }  // namespace
@@ -54,12 +65,21 @@ Result<PortInfo> describe_netdev(const std::string& name, std::string* why) {
   if (!ask(SIOCGIFMTU)) return fail(errno, "cannot read the MTU of " + name);
   info.mtu = static_cast<uint32_t>(request.ifr_mtu);
 
+  auto ask_ethtool = [&](auto& question, uint32_t command) {
+    question.cmd = command;
+    request = {};
+    request.ifr_data = reinterpret_cast<char*>(&question);
+    return ask(SIOCETHTOOL);
+  };
   ethtool_channels channels{};
-  channels.cmd = ETHTOOL_GCHANNELS;
-  request = {};
-  request.ifr_data = reinterpret_cast<char*>(&channels);
+  ethtool_drvinfo driver{};
+  ethtool_value checksums{}, segmentation{};
+  const bool told = ask_ethtool(channels, ETHTOOL_GCHANNELS);
   info.queues_total =
-      ask(SIOCETHTOOL) ? std::max(channels.rx_count + channels.combined_count, 1u) : queues_from_sysfs(name);
+      told ? std::max(channels.rx_count + channels.combined_count, 1u) : queues_from_sysfs(name);
+  info.tso = told && ask_ethtool(driver, ETHTOOL_GDRVINFO) && ask_ethtool(checksums, ETHTOOL_GTXCSUM) &&
+             cuts_well(channels, driver, checksums);
+  info.tso_max = SegmentSocket::limit(!ask_ethtool(segmentation, ETHTOOL_GTSO) || segmentation.data != 0);
   if (info.queues_total > ACCEL_XDP_MAX_QUEUES)
     return fail(ENOTSUP, name + " has more than 256 receive queues: lower them with ethtool -L");
   return info;

@@ -7,8 +7,8 @@
 
 namespace accel::xdp {
 
-/// name, ifindex, mac, mtu, queues_total (receive queues). Errors: ENOENT, ENOTSUP (not Ethernet), the
-/// kernel's.
+/// name, ifindex, mac, mtu, queues_total (receive queues); tso, tso_max: of a SegmentSocket beside AF_XDP.
+/// Errors: ENOENT, ENOTSUP (not Ethernet), the kernel's.
 Result<PortInfo> describe_netdev(const std::string& name, std::string* why);
 
 }  // namespace accel::xdp

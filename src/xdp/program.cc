@@ -259,7 +259,7 @@ Result<std::shared_ptr<Program>> Program::join(const ProgramOptions& options, st
   return program;
 }
 
-void Program::keep_inherited(std::shared_ptr<Program> program) {
+void Program::keep_inherited(const std::shared_ptr<Program>& program) {
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
   for (auto& [key, held] : r.held)

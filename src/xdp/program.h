@@ -29,7 +29,7 @@ class Program {
   static Result<std::shared_ptr<Program>> join(const ProgramOptions& options, std::string* why);
 
   /// In a forked child: keeps the inherited descriptors for later join()s; see XdpPort::abandon_in_child.
-  static void keep_inherited(std::shared_ptr<Program> program);
+  static void keep_inherited(const std::shared_ptr<Program>& program);
 
   int xsks() const { return xsks_.get(); }
   int owners() const { return owners_.get(); }

@@ -125,6 +125,7 @@ Queue& SocketPort::tx_queue(const Packet& frame) {
 size_t SocketPort::tx_burst(std::span<Packet* const> frames) {
   if (!alive()) {
     // A dead device drops, as a pulled cable does; the engine moves the sockets to the kernel.
+    tx_dropped_ += frames.size();
     for (Packet* p : frames) FramePool::release(p);
     return frames.size();
   }
@@ -132,8 +133,8 @@ size_t SocketPort::tx_burst(std::span<Packet* const> frames) {
     if (queue->sent != 0) reclaim(*queue);
   size_t taken = 0;
   while (taken < frames.size()) {
-    Queue& queue = tx_queue(*frames[taken]);
-    if (!put(queue, frames[taken])) break;
+    Packet* frame = frames[taken];
+    if (!(frame->tso_size ? put_for_cutting(frame) : put(tx_queue(*frame), frame))) break;
     ++taken;
   }
   for (auto& queue : queues_)
@@ -161,6 +162,32 @@ bool SocketPort::put(Queue& queue, Packet* frame) {
   xsk_ring_prod__submit(&queue.tx, buffers);
   queue.sent += buffers;
   queue.kick = true;
+  return true;
+}
+
+/// By the packet socket, behind the frames before it. False: not now.
+bool SocketPort::put_for_cutting(Packet* frame) {
+  for (auto& queue : queues_) {
+    if (queue->kick) tell_kernel(*queue);
+    if (queue->kick) return false;
+  }
+  switch (segments_.send(*frame)) {
+    case SegmentSocket::Outcome::kFull:
+      return false;
+    case SegmentSocket::Outcome::kRefused:
+      info_.tso = false;
+      [[fallthrough]];
+    case SegmentSocket::Outcome::kDropped:
+      ++tx_dropped_;
+      break;
+    case SegmentSocket::Outcome::kNoDevice:
+      ++tx_dropped_;
+      check_device();
+      break;
+    case SegmentSocket::Outcome::kSent:
+      break;
+  }
+  FramePool::release(frame);
   return true;
 }
 
@@ -221,6 +248,10 @@ Result<void> SocketPort::steer(const FlowKey& key) {
 
 void SocketPort::unsteer(const FlowKey& key) {
   if (flows_) flows_->remove(key, queue_ids_);
+}
+
+void SocketPort::rest(const FlowKey& key) {
+  if (flows_) flows_->rest(key, queue_ids_);
 }
 
 XdpStats SocketPort::stats() const {

@@ -4,10 +4,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "xdp/flow_map.h"
 #include "xdp/program.h"
+#include "xdp/segment_socket.h"
 #include "xdp/socket.h"
 #include "xdp/xdp_port.h"
 
@@ -26,8 +28,10 @@ class SocketPort final : public XdpPort {
   bool alive() const override { return failure_.empty(); }
   std::string failure() const override { return failure_; }
   const PortInfo& info() const override { return info_; }
+  uint64_t take_tx_dropped() override { return std::exchange(tx_dropped_, 0); }
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
+  void rest(const FlowKey& key) override;
   void abandon_in_child() override;
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
@@ -44,6 +48,7 @@ class SocketPort final : public XdpPort {
   void refill(Queue& queue);
   void reclaim(Queue& queue);
   bool put(Queue& queue, Packet* frame);
+  bool put_for_cutting(Packet* frame);
   void tell_kernel(Queue& queue);
   Queue& tx_queue(const Packet& frame);
   Packet* from_address(uint64_t address);
@@ -62,6 +67,8 @@ class SocketPort final : public XdpPort {
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<uint32_t> queue_ids_;
   std::vector<int> fds_;
+  SegmentSocket segments_;  ///< open: info_.tso
+  uint64_t tx_dropped_ = 0;
   std::vector<bool> lent_;  ///< by buffer number: in one of the kernel's rings
   size_t next_queue_ = 0;   ///< where the next rx_burst begins
   std::string failure_;

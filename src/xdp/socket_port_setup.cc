@@ -84,6 +84,7 @@ Result<void> SocketPort::set_up(std::string* why) {
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
   }
   flows_->purge();
+  info_.tso = info_.tso && options_.segmentation && !info_.zero_copy && segments_.open(info_.ifindex);
   return {};
 }
 
@@ -203,6 +204,7 @@ void SocketPort::abandon_in_child() {
     FramePool::release(queue->chain);
     queue->chain = nullptr;
   }
+  segments_.close();
   // The UMEM's descriptor is the first socket's, closed above.
   umem_.handle = nullptr;
   queues_.clear();

@@ -22,6 +22,7 @@ struct XdpOptions {
   uint32_t flow_table =
       262144;  ///< flows the netdev's table can hold; counts for the first port on the netdev only
   XdpCopy copy = XdpCopy::kAuto;
+  bool segmentation = true;    ///< in copy mode: the kernel cuts frames with Packet::tso_size
   bool force_generic = false;  ///< attach in generic (SKB) mode even where the driver could
 };
 
@@ -46,6 +47,9 @@ struct XdpStats {
 ///
 /// poll_fds turn readable for received frames. A frame that the kernel could not take yet (EAGAIN) is offered
 /// to it again by the next rx_burst, tx_burst or arm; arm() is false meanwhile.
+///
+/// In copy mode frames with Packet::tso_size leave by a packet socket (PortInfo::tso), in order with the
+/// rest, where netdev.h's conditions hold.
 ///
 /// steer() wants exact local addresses: the engine makes a key for each address of a wildcard.
 class XdpPort : public Port {

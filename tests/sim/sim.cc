@@ -107,6 +107,7 @@ Host::Host(Sim& sim_in, int number_in, const HostOptions& options_in)
   i.mtu = options.mtu;
   i.tx_checksum = options.tx_checksum;
   i.tso = options.tso;
+  i.tso_max = options.tso_max;
   i.vlan = options.vlan;
   stack->set_interface(0, i);
   RouteEntry net4, net6;
@@ -221,8 +222,10 @@ void Sim::pass(Host& host) {
     drain(host);
     if (!stack.has_ready()) break;
   }
-  for (const auto& change : stack.flow_changes())
-    change.opened ? (void)host.steered.insert(change.key) : (void)host.steered.erase(change.key);
+  for (const auto& change : stack.flow_changes()) {
+    if (change.to == Stack::Flow::kOpened) host.steered[change.key]++;
+    if (change.to == Stack::Flow::kClosed && --host.steered[change.key] <= 0) host.steered.erase(change.key);
+  }
   stack.flow_changes().clear();
 }
 
@@ -231,6 +234,7 @@ void Sim::drain(Host& host) {
   while (Packet* p = queue.pop_front()) {
     std::vector<uint8_t> frame = flatten(p);
     if (p->tso_size) {
+      ++host.cut_frames;
       for (auto& piece : cut(frame, p->header_length, p->tso_size)) to_wire(host, std::move(piece));
     } else {
       if (p->checksum_offload) fill_checksums(frame);

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <queue>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -71,6 +70,7 @@ struct HostOptions {
   uint32_t buffer_size = 2048;
   bool tx_checksum = false;
   bool tso = false;
+  uint32_t tso_max = kTsoPayload;
   std::optional<uint16_t> vlan;
   bool knows_neighbours = true;
   StackConfig config{};
@@ -95,9 +95,10 @@ class Host {
   std::vector<uint8_t> memory;
   FramePool pool;
   std::unique_ptr<Stack> stack;
-  Link link;                  ///< of what it sends
-  Instant link_free{};        ///< when the last queued frame has left
-  std::set<FlowKey> steered;  ///< from flow_changes()
+  Link link;                       ///< of what it sends
+  Instant link_free{};             ///< when the last queued frame has left
+  uint64_t cut_frames = 0;         ///< frames that its device cut into segments
+  std::map<FlowKey, int> steered;  ///< how often, from flow_changes()
 };
 
 class Sim {

@@ -54,7 +54,7 @@ TEST(SendQueue, AgreesWithAVector) {
 TEST(SentRing, FindAndSplit) {
   SentRing ring;
   for (uint32_t i = 0; i < 100; ++i) {
-    ASSERT_TRUE(ring.reserve_one());
+    ASSERT_TRUE(ring.reserve(1));
     SentSegment s;
     s.begin = 0xfffffe00u + i * 100;
     s.end = s.begin + 100;
@@ -64,7 +64,7 @@ TEST(SentRing, FindAndSplit) {
   uint32_t first = ring.front().begin;
   EXPECT_EQ(ring.find(first), 0u);
   EXPECT_EQ(ring.find(first + 250), 2u);
-  ASSERT_TRUE(ring.reserve_one());
+  ASSERT_TRUE(ring.reserve(1));
   uint32_t size = ring.size();
   ring.split(2, first + 230);
   EXPECT_EQ(ring.size(), size + 1);

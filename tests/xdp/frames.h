@@ -22,11 +22,13 @@ class FrameMaker {
   std::vector<uint8_t> udp6(uint16_t sport, uint16_t dport, std::string_view payload) const {
     return ipv6(17, udp(sport, dport, payload, pseudo6(17, 8 + payload.size())));
   }
-  std::vector<uint8_t> tcp4(uint16_t sport, uint16_t dport, uint8_t flags) const {
-    return ipv4(6, tcp(sport, dport, flags, pseudo4(6, 20)));
+  std::vector<uint8_t> tcp4(uint16_t sport, uint16_t dport, uint8_t flags,
+                            std::string_view payload = {}) const {
+    return ipv4(6, tcp(sport, dport, flags, payload, pseudo4(6, 20 + payload.size())));
   }
-  std::vector<uint8_t> tcp6(uint16_t sport, uint16_t dport, uint8_t flags) const {
-    return ipv6(6, tcp(sport, dport, flags, pseudo6(6, 20)));
+  std::vector<uint8_t> tcp6(uint16_t sport, uint16_t dport, uint8_t flags,
+                            std::string_view payload = {}) const {
+    return ipv6(6, tcp(sport, dport, flags, payload, pseudo6(6, 20 + payload.size())));
   }
   /// An error about `offending`, an Ethernet frame of the receiver's.
   std::vector<uint8_t> icmp4(uint8_t type, uint8_t code, const std::vector<uint8_t>& offending) const {
@@ -72,11 +74,12 @@ class FrameMaker {
     set_checksum(b, 6, pseudo);
     return b;
   }
-  static Bytes tcp(uint16_t sport, uint16_t dport, uint8_t flags, uint32_t pseudo) {
+  static Bytes tcp(uint16_t sport, uint16_t dport, uint8_t flags, std::string_view payload, uint32_t pseudo) {
     Bytes b;
     put16(b, sport), put16(b, dport);
     put16(b, 0), put16(b, 1), put16(b, 0), put16(b, 0);  // sequence, acknowledgement
     b.push_back(5 << 4), b.push_back(flags), put16(b, 1000), put16(b, 0), put16(b, 0);
+    b.insert(b.end(), payload.begin(), payload.end());
     set_checksum(b, 16, pseudo);
     return b;
   }

@@ -73,6 +73,33 @@ TEST_F(Sharing, FramesOfAConnectionOnAnothersQueueAreDropped) {
   EXPECT_EQ(one.port->stats().dropped_other_queue, before + 1);
 }
 
+TEST_F(Sharing, ASynOnAnothersQueueTakesARestingTuple) {
+  if (lab_queues < 2) GTEST_SKIP() << "needs queues";
+  PortAtEnd one, two, sender;
+  XdpOptions half;
+  half.queues = 1;
+  ASSERT_TRUE(one.open(a, half) && two.open(a, half)) << one.why << two.why;
+  ASSERT_TRUE(sender.open(b)) << sender.why;
+  // As above: by two's queue.
+  const auto remote = static_cast<uint16_t>(lab_queues * 100 + 1 - 80);
+  const FlowKey key = tcp(a, 80, b, remote);
+  const auto syn = b_to_a.tcp4(remote, 80, kSyn), ack = b_to_a.tcp4(remote, 80, kAck);
+  ASSERT_TRUE(two.steer(tcp(a, 80)));
+  ASSERT_TRUE(one.steer(key));
+  ASSERT_TRUE(sender.send(syn));  // dropped: the connection lives
+  one.port->rest(key);
+  ASSERT_TRUE(sender.send(ack));  // dropped
+  ASSERT_TRUE(sender.send(syn));
+  EXPECT_EQ(two.receive(), syn);
+  EXPECT_TRUE(two.steer(key)) << "the tuple is free";
+  EXPECT_TRUE(one.steer(key).is(EEXIST));
+  one.port->unsteer(key);  // its TIME-WAIT ends
+  ASSERT_TRUE(sender.send(ack));
+  EXPECT_EQ(two.receive(), ack) << "the new owner's stays";
+  EXPECT_EQ(one.port->stats().dropped_other_queue, 2u);
+  EXPECT_TRUE(one.receive_now().empty());
+}
+
 TEST_F(Sharing, AllQueuesTaken) {
   PortAtEnd one, two;
   ASSERT_TRUE(one.open(a)) << one.why;

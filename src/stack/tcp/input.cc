@@ -212,7 +212,7 @@ static void input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo&
     TcpListener* l = newer ? find_listener(t, s.local, s.remote) : nullptr;
     if (l) {
       uint32_t iss = w.snd_nxt + 65535 + 2;
-      destroy_time_wait(t, w, false);
+      destroy_time_wait(t, w, true);
       on_syn(t, *l, s, iss ? iss : 1, now);
       return;
     }

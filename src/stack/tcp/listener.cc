@@ -123,7 +123,7 @@ void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss
   c->snd_wl1 = s.seq;
   insert(t, *c);
   link_embryo(l, *c);
-  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, true});
+  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, Stack::Flow::kOpened});
   c->handshake_due = true;  // by flush(), when the flow has been steered
   want_output(t, *c);
 }

@@ -7,6 +7,8 @@
 namespace accel::tcp {
 
 constexpr uint32_t kHeader = 20;
+/// Segments of a frame that the device cuts: a burst that receive rings take (veth's holds 256).
+constexpr uint32_t kMaxCuts = 96;
 
 // ---------------------------------------------------------------- building
 
@@ -89,6 +91,9 @@ static bool put_payload(TcpContext& t, TcpConn& c, Packet* frame, uint32_t seq, 
   return true;
 }
 
+/// Segments that `n` bytes make.
+static uint32_t cuts(uint32_t n, uint32_t size) { return (n + size - 1) / size; }
+
 /// What every segment with an ACK says, so that it is owed no more.
 static void note_ack_sent(TcpConn& c) {
   c.rcv_wup = c.rcv_nxt;
@@ -103,8 +108,8 @@ static uint16_t urgent_pointer(const TcpConn& c, uint32_t seq, uint8_t& flags) {
   return static_cast<uint16_t>(std::min(ahead, 65535u));
 }
 
-/// A segment of a synchronised connection: headers, options, `n` bytes of the send queue from `seq` on.
-/// False: no frame.
+/// A segment of a synchronised connection: headers, options, `n` bytes of the send queue from `seq` on. More
+/// than segment_size(): the device cuts (Packet::tso_size). False: no frame.
 static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, uint8_t flags, Instant now) {
   Packet* frame = t.core.new_frame();
   if (!frame) return false;
@@ -112,14 +117,16 @@ static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, ui
   uint8_t* header = base + c.headers.length;
   uint32_t length = kHeader + (c.timestamps_ok ? option::kTimestampsLength : 0) + sack_length(c);
   put_headers(base, c.headers, length + n, 0);  // first: it writes beyond its end
+  uint32_t size = segment_size(c);              // before the options: they forget a D-SACK
   uint64_t words = put_options(c, header + kHeader, now);
   uint16_t urgent = urgent_pointer(c, seq, flags);
   flags |= kAck;
   words += put_tcp_header(header, c.local.port, c.remote.port, seq, c.rcv_nxt, length, flags,
                           select_window(t, c), urgent);
   frame->length = c.headers.length + length;
-  bool offload = t.core.of(*c.hop).tx_checksum;
-  uint64_t start = pseudo_sum(c.headers, length + n);
+  bool cut = n > size;
+  bool offload = cut || t.core.of(*c.hop).tx_checksum;
+  uint64_t start = pseudo_sum(c.headers, cut ? 0 : length + n);
   PartSum sum(offload ? start : start + swap_sum(words));
   if (n > 0 && !put_payload(t, c, frame, seq, n, offload, sum)) {
     FramePool::release(frame);
@@ -127,8 +134,12 @@ static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, ui
   }
   frame->checksum_offload = offload;
   store_checksum(header + 16, offload ? fold_sum(sum.sum()) : finish_sum(sum.sum()));
+  if (cut) {
+    frame->tso_size = static_cast<uint16_t>(size);
+    frame->header_length = static_cast<uint16_t>(c.headers.length + length);
+  }
   note_ack_sent(c);
-  ++c.segments_out;
+  c.segments_out += cut ? cuts(n, size) : 1;
   t.core.transmit(frame, *c.hop);
   return true;
 }
@@ -232,8 +243,8 @@ uint32_t segment_size(const TcpConn& c) {
   return c.snd_mss - blocks;  // snd_mss is at least 76, blocks at most 36
 }
 
-static void note_data_sent(TcpConn& c, uint32_t n, Instant now) {
-  ++c.data_segments_out;
+static void note_data_sent(TcpConn& c, uint32_t segments, uint32_t n, Instant now) {
+  c.data_segments_out += segments;
   c.bytes_sent += n;
   c.last_sent = now;
   // An answer soon after a question: from now on ACKs ride on answers.
@@ -242,7 +253,8 @@ static void note_data_sent(TcpConn& c, uint32_t n, Instant now) {
 }
 
 bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
-  if (!c.sent.reserve_one()) return false;
+  uint32_t size = segment_size(c), segments = n > size ? cuts(n, size) : 1;
+  if (!c.sent.reserve(segments)) return false;
   uint32_t seq = c.snd_nxt, end = c.send_queue.end();
   bool last = seq + n == end;
   bool window_for_fin = c.snd_wnd > seq - c.snd_una + n;
@@ -260,13 +272,15 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   }
   if (!send_segment(t, c, seq, n, flags, now)) return false;
   bool first = c.sent.empty();
-  SentSegment& s = c.sent.add(seq, seq + n + (fin ? 1 : 0), microseconds(now));
+  uint32_t last_length = n - (segments - 1) * size;
+  for (; seq != c.snd_nxt + n - last_length; seq += size) c.sent.add(seq, seq + size, microseconds(now));
+  SentSegment& s = c.sent.add(seq, seq + last_length + (fin ? 1 : 0), microseconds(now));
   s.fin = fin;
   c.snd_nxt = s.end;
   if (fin) c.fin_sent = true;
-  if (n < c.snd_mss) c.snd_small = s.end;
+  if (last_length < c.snd_mss) c.snd_small = s.end;
   c.tx_bytes += n;
-  note_data_sent(c, n, now);
+  note_data_sent(c, segments, n, now);
   if (first || c.deadlines[kTimerRetransmit] == kNever || c.retransmit_mode == RetransmitMode::kTailProbe ||
       c.retransmit_mode == RetransmitMode::kProbe)
     restart_retransmit(t, c, now);
@@ -276,7 +290,7 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
 bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   uint32_t room = segment_size(c);
   if (c.sent[i].length() - c.sent[i].fin > room) {  // the MSS went down, or SACK blocks need room
-    if (!c.sent.reserve_one()) return false;
+    if (!c.sent.reserve(1)) return false;
     if (c.sent[i].sacked) ++c.sacked_segments;
     c.sent.split(i, c.sent[i].begin + room);
   }
@@ -298,7 +312,7 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
     ++c.undo_retransmits;
     if (c.undo_timestamp == 0) c.undo_timestamp = (timestamp_clock(now) + c.ts_offset) | 1;
   }
-  note_data_sent(c, n, now);
+  note_data_sent(c, 1, n, now);
   return true;
 }
 
@@ -316,13 +330,26 @@ static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
   return Blocked::kNothing;
 }
 
-/// Whether a last partial segment waits: Nagle as Minshall amended it, TCP_CORK, MSG_MORE.
-static bool held_back(const TcpConn& c) {
+/// Whether a last partial segment waits: Nagle as Minshall amended it, TCP_CORK, MSG_MORE. `in_flight`: there
+/// is unacknowledged data before it.
+static bool held_back(const TcpConn& c, bool in_flight) {
   if (c.fin_queued || c.push) return false;
   if (c.urgent_out && seq_gt(c.snd_up, c.snd_una)) return false;  // as Linux' tcp_nagle_test()
   if (c.settings.cork || c.more) return true;
   if (c.settings.nodelay) return false;
-  return seq_gt(c.snd_small, c.snd_una) && c.snd_nxt != c.snd_una;
+  return seq_gt(c.snd_small, c.snd_una) && in_flight;
+}
+
+/// How much of `most` sendable bytes one frame may take that the device cuts, a full segment at least: whole
+/// segments, and the last partial one where that would leave as well. Nothing is held back to gather more.
+static uint32_t gathered(const TcpContext& t, const TcpConn& c, uint32_t size, uint32_t data, uint32_t most) {
+  const FramePool& pool = t.core.pool;
+  if (!c.hop->resolved || pool.available() <= pool.size() / 2) return size;  // memory may not sit in queues
+  if (c.urgent_out) return size;  // the pointer counts from each segment's own number
+  uint64_t spare = uint64_t{pool.available() - pool.size() / 2 - 1} * pool.buffer_size();
+  most = static_cast<uint32_t>(std::min<uint64_t>({most, t.core.of(*c.hop).tso_max, kMaxCuts * size, spare}));
+  if (most >= data && (data % size == 0 || !held_back(c, true))) return data;
+  return std::max(std::min(most, data) / size, 1u) * size;
 }
 
 static Blocked send_unsent(TcpContext& t, TcpConn& c, Instant now) {
@@ -339,12 +366,14 @@ static Blocked send_unsent(TcpContext& t, TcpConn& c, Instant now) {
     if (pipe > 0 && pipe + n > c.cwnd) return Blocked::kCongestion;
     if (n < size && n > 0) {
       if (n == data) {
-        if (held_back(c)) return Blocked::kHeld;
+        if (held_back(c, c.snd_nxt != c.snd_una)) return Blocked::kHeld;
       } else if (n < c.max_window / 2) {
         return Blocked::kWindow;  // sender's silly window avoidance (RFC 9293 section 3.8.6.2.1)
       }
     }
     if (t.core.tx_full(*c.hop)) return Blocked::kFrames;
+    if (n == size && data > size && t.core.of(*c.hop).tso)
+      n = gathered(t, c, size, data, std::min(window, c.cwnd - std::min(c.cwnd, pipe)));
     if (!send_new(t, c, n, now)) return Blocked::kFrames;
   }
 }

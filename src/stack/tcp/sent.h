@@ -2,6 +2,8 @@
 // for.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -41,10 +43,10 @@ class SentRing {
   SentSegment& front() { return slots_[head_]; }
   SentSegment& back() { return (*this)[size_ - 1]; }
 
-  /// Room for one more; false: no memory, nothing changed.
-  bool reserve_one() {
-    if (size_ < capacity_) return true;
-    uint32_t capacity = capacity_ ? capacity_ * 2 : 4;
+  /// Room for `n` more; false: no memory, nothing changed.
+  bool reserve(uint32_t n) {
+    if (capacity_ - size_ >= n) return true;
+    uint32_t capacity = std::bit_ceil(std::max(size_ + n, 4u));
     auto* slots = static_cast<SentSegment*>(::operator new(capacity * sizeof(SentSegment), std::nothrow));
     if (!slots) return false;
     for (uint32_t i = 0; i < size_; ++i) slots[i] = (*this)[i];
@@ -54,9 +56,9 @@ class SentRing {
     head_ = 0;
     return true;
   }
-  /// After reserve_one().
+  /// After reserve().
   SentSegment& push_back(const SentSegment& s) { return slots_[(head_ + size_++) & (capacity_ - 1)] = s; }
-  /// After reserve_one(): a new last one, to be filled in.
+  /// After reserve(): a new last one, to be filled in.
   SentSegment& add(uint32_t begin, uint32_t end, uint32_t sent_us) {
     SentSegment& s = slots_[(head_ + size_++) & (capacity_ - 1)];
     s.begin = begin;
@@ -70,7 +72,7 @@ class SentRing {
     head_ = (head_ + 1) & (capacity_ - 1);
     --size_;
   }
-  /// After reserve_one(): cuts segment i at `seq`, both halves keep its marks.
+  /// After reserve(): cuts segment i at `seq`, both halves keep its marks.
   void split(uint32_t i, uint32_t seq) {
     ++size_;
     for (uint32_t k = size_ - 1; k > i + 1; --k) (*this)[k] = (*this)[k - 1];

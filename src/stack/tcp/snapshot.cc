@@ -72,7 +72,7 @@ static bool restore_scoreboard(TcpConn& c, const TcpSnapshot& s, Instant now) {
   bool fin_in_flight = c.fin_sent && !s.fin_acked;
   uint32_t data_end = s.snd_nxt - (fin_in_flight ? 1 : 0);
   for (uint32_t at = s.snd_una; seq_lt(at, s.snd_nxt);) {
-    if (!c.sent.reserve_one()) return false;
+    if (!c.sent.reserve(1)) return false;
     SentSegment g;
     g.begin = at;
     uint32_t left = seq_lt(at, data_end) ? data_end - at : 0;
