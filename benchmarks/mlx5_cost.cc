@@ -1,0 +1,365 @@
+// What a packet costs the CPU in the mlx5 queues: post and poll, the device's part excluded. Ours on plain
+// memory; beside it libmlx5's ibv_post_send, ibv_post_recv and ibv_poll_cq, when there is a device to make
+// its objects (the model: tests/model/verbs/run.py mlx5_cost). Its doorbell page is then replaced by plain
+// memory and its queue pair is in RESET, so nobody answers: completions are written by hand for both.
+//
+// User-space instructions and cycles by perf; of many rounds the least. Says nothing of a NIC's speed.
+#include <infiniband/mlx5dv.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "mlx5/receive_queue.h"
+#include "mlx5/send_queue.h"
+
+namespace {
+
+using namespace accel;        // NOLINT
+using namespace accel::mlx5;  // NOLINT
+
+constexpr uint32_t kEntries = 256, kBatch = 64, kRounds = 2000;
+
+/// Instructions and cycles of this thread, and the time.
+class Meter {
+ public:
+  Meter() {
+    for (size_t i = 0; i < 2; ++i) {
+      perf_event_attr attr{};
+      attr.size = sizeof(attr);
+      attr.type = PERF_TYPE_HARDWARE;
+      attr.config = i == 0 ? PERF_COUNT_HW_INSTRUCTIONS : PERF_COUNT_HW_CPU_CYCLES;
+      attr.exclude_kernel = attr.exclude_hv = 1;
+      fds_[i] = static_cast<int>(syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0));
+    }
+  }
+  bool works() const { return fds_[0] >= 0 && fds_[1] >= 0; }
+  using Reading = std::array<double, 3>;
+  Reading read_all() const {
+    Reading r{};
+    for (size_t i = 0; i < 2; ++i) {
+      uint64_t value = 0;
+      if (fds_[i] >= 0 && ::read(fds_[i], &value, sizeof(value)) == sizeof(value))
+        r[i] = static_cast<double>(value);
+    }
+    timespec t{};
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    r[2] = static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
+    return r;
+  }
+
+ private:
+  std::array<int, 2> fds_{};
+};
+
+const Meter meter;
+Meter::Reading overhead{1e9, 1e9, 1e9};
+
+Meter::Reading cost_of(const std::function<void()>& work) {
+  const auto before = meter.read_all();
+  work();
+  const auto after = meter.read_all();
+  Meter::Reading cost{};
+  for (size_t i = 0; i < cost.size(); ++i) cost[i] = after[i] - before[i];
+  return cost;
+}
+
+/// `work` handles kBatch packets; `between` is the device's part.
+void report(const char* name, const std::function<void()>& work, const std::function<void()>& between) {
+  Meter::Reading least{1e18, 1e18, 1e18};
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    const auto cost = cost_of(work);
+    between();
+    for (size_t i = 0; i < cost.size(); ++i) least[i] = std::min(least[i], cost[i] - overhead[i]);
+  }
+  std::printf("%-44s %7.1f ns", name, least[2] / kBatch);
+  if (meter.works()) std::printf(" %7.0f instructions %7.0f cycles", least[0] / kBatch, least[1] / kBatch);
+  std::printf("\n");
+}
+
+struct Completions {
+  Completions(void* start, uint32_t entries, uint32_t at, mlx5_cqe64 like)
+      : ring(static_cast<mlx5_cqe64*>(start)), count(entries), next(at), pattern(like) {}
+  void write(uint8_t opcode, uint16_t counter, uint32_t length) {
+    mlx5_cqe64 cqe = pattern;
+    cqe.wqe_counter = htobe16(counter);
+    cqe.byte_cnt = htobe32(length);
+    cqe.hds_ip_ext = 7;
+    cqe.l4_hdr_type_etc = 2 << 2;
+    cqe.op_own = static_cast<uint8_t>(opcode << 4 | ((next & count) != 0));
+    ring[next++ & (count - 1)] = cqe;
+  }
+  mlx5_cqe64* ring;
+  uint32_t count, next;
+  mlx5_cqe64 pattern;
+};
+
+uint8_t* pages(size_t size) {
+  return static_cast<uint8_t*>(
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+}
+
+// ---- ours ----
+
+struct Ours {
+  static constexpr uint32_t kBlocks = 1024, kFrames = 1024;
+  Ours() : pool({pages(size_t{kFrames} * 2048), size_t{kFrames} * 2048}, 2048) {
+    for (auto* cqes : {&send_cqes, &receive_cqes}) {
+      cqes->resize(kEntries);
+      for (auto& cqe : *cqes) cqe.op_own = kUnwritten;
+    }
+  }
+  SendQueue make_send(bool multi_packet) {
+    for (auto& cqe : send_cqes) cqe.op_own = kUnwritten;
+    ring = {pages(size_t{kBlocks} * kBlock), kBlocks, 0x1000, 7};
+    SendOptions how;
+    how.inline_max = 204;
+    how.multi_packet = multi_packet;
+    how.header = 0;  // ConnectX-5 and later, as libmlx5 there
+    how.most = kEntries;
+    return {ring,
+            {DoorbellRecord(record), BlueField(page, 256)},
+            CompletionReader(send_cqes.data(), kEntries, kCqeSize),
+            DoorbellRecord(consumed),
+            how};
+  }
+  /// The last WQE announced that asked for a completion has it.
+  void answer(Completions& completions) {
+    for (const auto upto = static_cast<uint16_t>(be32toh(record[1])); seen != upto;) {
+      const auto& control = control_of(ring, seen);
+      if (control.fm_ce_se & MLX5_WQE_CTRL_CQ_UPDATE) completions.write(MLX5_CQE_REQ, seen, 0);
+      seen = static_cast<uint16_t>(seen + blocks_of(be32toh(control.qpn_ds) & 63));
+    }
+  }
+  void send(const char* name, uint32_t length, uint32_t burst, bool multi_packet) {
+    SendQueue queue = make_send(multi_packet);
+    Completions completions(send_cqes.data(), kEntries, 0, {});
+    seen = 0;
+    record[1] = 0;
+    report(
+        name,
+        [&] {
+          Packet* frames[kBatch];
+          for (uint32_t done = 0; done < kBatch; done += burst) {
+            for (uint32_t i = 0; i < burst; ++i) {
+              frames[i] = pool.take();
+              frames[i]->length = length;
+              frames[i]->checksum_offload = true;
+            }
+            if (queue.post({frames, burst}) != burst) std::abort();
+          }
+        },
+        [&] { answer(completions); });
+    queue.reset();
+  }
+  void receive() {
+    std::vector<uint8_t> memory(size_t{kEntries} * 16);
+    ReceiveQueue queue({memory.data(), kEntries, 16, 7}, DoorbellRecord(record),
+                       CompletionReader(receive_cqes.data(), kEntries, kCqeSize), DoorbellRecord(consumed),
+                       pool, 1, kEntries, 0);
+    queue.refill(1);
+    Completions completions(receive_cqes.data(), kEntries, 0, {});
+    uint16_t counter = 0;
+    auto arrive = [&] {
+      for (uint32_t i = 0; i < kBatch; ++i) completions.write(MLX5_CQE_RESP_SEND, counter++, 64);
+    };
+    arrive();
+    report(
+        "ours: receive 64 B, poll of 32, refill",
+        [&] {
+          Received got[32];
+          for (uint32_t done = 0; done < kBatch; done += 32) {
+            if (queue.receive(got) != 32) std::abort();
+            for (auto& each : got) FramePool::release(each.frame);
+            queue.refill(16);
+          }
+        },
+        arrive);
+    queue.reset();
+  }
+  FramePool pool;
+  SendRing ring;
+  std::vector<mlx5_cqe64> send_cqes, receive_cqes;
+  alignas(64) uint8_t page[512] = {};
+  uint32_t record[2] = {}, consumed[2] = {};
+  uint16_t seen = 0;
+};
+
+// ---- libmlx5 ----
+
+struct Theirs {
+  bool open() {
+    int count = 0;
+    ibv_device** list = ibv_get_device_list(&count);
+    if (count == 0) return false;
+    context = ibv_open_device(list[0]);
+    if (!context) return false;
+    ibv_pd* pd = ibv_alloc_pd(context);
+    memory = pages(1 << 20);
+    mr = ibv_reg_mr(pd, memory, 1 << 20, IBV_ACCESS_LOCAL_WRITE);
+    for (auto* cq : {&send_cq, &receive_cq}) *cq = ibv_create_cq(context, kEntries - 1, nullptr, nullptr, 0);
+    ibv_qp_init_attr wanted{};
+    wanted.qp_type = IBV_QPT_RAW_PACKET;
+    wanted.send_cq = send_cq;
+    wanted.recv_cq = receive_cq;
+    wanted.cap = {kEntries, kEntries, 4, 1, 204};
+    qp = ibv_create_qp(pd, &wanted);
+    if (!mr || !qp) return false;
+    ibv_qp_attr attr{};
+    attr.port_num = 1;
+    attr.qp_state = IBV_QPS_INIT;
+    ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT);
+    for (auto state : {IBV_QPS_RTR, IBV_QPS_RTS}) {
+      attr.qp_state = state;
+      ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+    }
+    mlx5dv_obj first{}, second{};
+    first.qp = {qp, &layout};
+    first.cq = {send_cq, &sends};
+    second.cq = {receive_cq, &receives};
+    mlx5dv_init_obj(&first, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ);
+    mlx5dv_init_obj(&second, MLX5DV_OBJ_CQ);
+    return learn();
+  }
+  /// One real completion shows what the device writes for this queue.
+  bool learn() {
+    memset(memory, 2, 64);
+    memcpy(memory + 12, "\x08\x06", 2);
+    post(64, 1, false, true);
+    ibv_wc done{};
+    while (ibv_poll_cq(send_cq, 1, &done) == 0) {
+    }
+    pattern = *static_cast<mlx5_cqe64*>(sends.buf);
+    index = 1;
+    return done.status == IBV_WC_SUCCESS;
+  }
+  /// In the child.
+  bool cut_off() const {
+    auto* page =
+        reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(layout.bf.reg) & ~uintptr_t{4095});  // NOLINT
+    return mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
+  }
+  void post(uint32_t length, uint32_t n, bool inlined, bool signal) const {
+    ibv_sge parts[kBatch];
+    ibv_send_wr requests[kBatch], *bad = nullptr;
+    for (uint32_t i = 0; i < n; ++i) {
+      parts[i] = {reinterpret_cast<uintptr_t>(memory) + i * 2048, length, mr->lkey};
+      requests[i] = {};
+      requests[i].next = i + 1 < n ? &requests[i + 1] : nullptr;
+      requests[i].sg_list = &parts[i];
+      requests[i].num_sge = 1;
+      requests[i].opcode = IBV_WR_SEND;
+      requests[i].send_flags = IBV_SEND_IP_CSUM | (inlined ? unsigned{IBV_SEND_INLINE} : 0u) |
+                               (signal && i + 1 == n ? unsigned{IBV_SEND_SIGNALED} : 0u);
+    }
+    if (const int error = ibv_post_send(qp, requests, &bad)) {
+      std::printf("ibv_post_send: %s\n", std::strerror(error));
+      std::exit(1);
+    }
+  }
+  void send(const char* name, uint32_t length, uint32_t burst) {
+    if (sent.empty()) sent.emplace_back(sends.buf, sends.cqe_cnt, 1, pattern);
+    const uint32_t blocks = length <= 204 ? blocks_of(inline_octowords(length, 0)) : 1;
+    report(
+        name,
+        [&] {
+          for (uint32_t done = 0; done < kBatch; done += burst)
+            post(length, burst, length <= 204, done + burst == kBatch);
+          ibv_wc done{};
+          ibv_poll_cq(send_cq, 1, &done);  // the last round's
+        },
+        [&] {
+          index = static_cast<uint16_t>(index + kBatch * blocks);
+          sent.front().write(MLX5_CQE_REQ, static_cast<uint16_t>(index - blocks), 0);
+        });
+    ibv_wc done{};
+    ibv_poll_cq(send_cq, 1, &done);
+  }
+  void receive() {
+    Completions completions(receives.buf, receives.cqe_cnt, 0, pattern);
+    uint16_t counter = 0;
+    auto arrive = [&] {
+      for (uint32_t i = 0; i < kBatch; ++i) completions.write(MLX5_CQE_RESP_SEND, counter++, 64);
+    };
+    auto refill = [&](uint32_t n) {
+      ibv_sge parts[32];
+      ibv_recv_wr requests[32], *bad = nullptr;
+      for (uint32_t i = 0; i < n; ++i) {
+        parts[i] = {reinterpret_cast<uintptr_t>(memory) + i * 2048, 2048, mr->lkey};
+        requests[i] = {i, i + 1 < n ? &requests[i + 1] : nullptr, &parts[i], 1};
+      }
+      if (ibv_post_recv(qp, requests, &bad) != 0) std::abort();
+    };
+    for (int i = 0; i < 4; ++i) refill(32);
+    arrive();
+    report(
+        "libmlx5: receive 64 B, poll of 32, refill",
+        [&] {
+          ibv_wc done[32];
+          for (uint32_t at = 0; at < kBatch; at += 32) {
+            if (ibv_poll_cq(receive_cq, 32, done) != 32) std::abort();
+            refill(32);
+          }
+        },
+        arrive);
+  }
+  void measure() {
+    send("libmlx5: send 64 B, one a doorbell", 64, 1);
+    send("libmlx5: send 64 B, bursts of 32", 64, 32);
+    send("libmlx5: send 1500 B, one a doorbell", 1500, 1);
+    send("libmlx5: send 1500 B, bursts of 32", 1500, 32);
+    receive();
+  }
+  ibv_context* context = nullptr;
+  ibv_cq *send_cq = nullptr, *receive_cq = nullptr;
+  ibv_qp* qp = nullptr;
+  ibv_mr* mr = nullptr;
+  uint8_t* memory = nullptr;
+  mlx5dv_qp layout{};
+  mlx5dv_cq sends{}, receives{};
+  mlx5_cqe64 pattern{};
+  std::vector<Completions> sent;
+  uint16_t index = 0;
+};
+
+}  // namespace
+
+int main() {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (!meter.works()) std::printf("perf counters are not to be had: times only\n");
+  for (int i = 0; i < 1000; ++i) {
+    const auto nothing = cost_of([] {});
+    for (size_t k = 0; k < nothing.size(); ++k) overhead[k] = std::min(overhead[k], nothing[k]);
+  }
+  std::printf("a packet, with frame from and to the pool (ours), every 64th descriptor completed\n");
+  Ours ours;
+  ours.send("ours: send 64 B, one a doorbell", 64, 1, false);
+  ours.send("ours: send 64 B, bursts of 32", 64, 32, false);
+  ours.send("ours: send 64 B, bursts of 32, multi-packet", 64, 32, true);
+  ours.send("ours: send 1500 B, one a doorbell", 1500, 1, false);
+  ours.send("ours: send 1500 B, bursts of 32", 1500, 32, false);
+  ours.receive();
+  Theirs theirs;
+  if (!theirs.open()) {
+    std::printf("no device: libmlx5 is not measured\n");
+    return 0;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    if (theirs.cut_off()) theirs.measure();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}

@@ -1,0 +1,172 @@
+#include "mlx5/direct_port.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace accel::mlx5 {
+namespace {
+
+constexpr size_t kBurst = 64;
+/// A spinning program never sleeps on the device's events, so they are looked for now and then.
+constexpr uint32_t kPollsPerLook = 4096;
+/// Queues that fail again and again without a frame between are broken.
+constexpr uint32_t kMaxRecoveriesInRow = 8;
+
+}  // namespace
+
+// --- receiving ---
+
+size_t DirectPort::rx_burst(std::span<Packet*> out) {
+  if (!alive()) return 0;
+  std::array<Received, kBurst> got;
+  size_t n = 0;
+  const size_t taken = receive_.receive(std::span(got).first(std::min(kBurst, out.size())));
+  if (taken != 0) {
+    recoveries_in_row_ = 0;
+    n = keep_ours({got.data(), taken}, out);
+    receive_.refill(refill_batch_);
+  } else {
+    if (send_.busy()) send_.reclaim();
+    if (receive_.posted() == 0) receive_.refill(1);
+    if (++idle_polls_ % kPollsPerLook == 0) read_device_events();
+  }
+  if (receive_.error() || send_.error()) recover();
+  return n;
+}
+
+size_t DirectPort::keep_ours(std::span<const Received> got, std::span<Packet*> out) {
+  size_t n = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (i + 1 < got.size()) __builtin_prefetch(got[i + 1].frame->data());
+    if (flows_->is_ours(*got[i].frame, got[i].flow_tag)) {
+      out[n++] = got[i].frame;
+      continue;
+    }
+    ++(inlet_.give(*got[i].frame) ? stats_.to_kernel : stats_.to_kernel_failed);
+    FramePool::release(got[i].frame);
+  }
+  return n;
+}
+
+bool DirectPort::arm() {
+  if (!alive()) return true;
+  receive_.refill(1);
+  if (send_.busy()) send_.reclaim();
+  if (receive_.error() || send_.error()) recover();
+  if (receive_.ready()) return false;
+  woken();  // an event of an earlier sleep would end this one at once
+  if (!alive()) return true;
+  // A completion that comes in between raises the event at once: the device compares with our index.
+  arm_completions(receive_cq_record_, cq_uar_, cqn_, arm_sequence_, receive_.consumer());
+  return !receive_.ready();
+}
+
+void DirectPort::woken() {
+  if (!alive()) return;
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  unsigned events = 0;
+  while (ibv_get_cq_event(verbs_.channel.get(), &cq, &context) == 0) ++events;
+  if (events != 0) {
+    // The device ignores an arming with a sequence number that it has answered.
+    arm_sequence_ += events;
+    ibv_ack_cq_events(verbs_.receive_cq.get(), events);
+  }
+  read_device_events();
+}
+
+// --- sending ---
+
+size_t DirectPort::tx_burst(std::span<Packet* const> frames) {
+  if (!alive()) {
+    // A dead device drops, as a pulled cable does; the engine moves the sockets to the kernel.
+    for (Packet* p : frames) FramePool::release(p);
+    return frames.size();
+  }
+  const size_t taken = send_.post(frames);
+  if (send_.error()) recover();
+  return taken;
+}
+
+// --- steering ---
+
+Result<void> DirectPort::steer(const FlowKey& key) {
+  if (!alive() || !flows_) return err(EIO);
+  return flows_->add(key);
+}
+
+void DirectPort::unsteer(const FlowKey& key) {
+  if (flows_) flows_->remove(key);
+}
+
+// --- errors ---
+
+void DirectPort::report(const std::string& text) const {
+  if (options_.report) options_.report(text.c_str());
+}
+
+void DirectPort::fail(const std::string& why) {
+  if (failure_.empty()) failure_ = why;
+}
+
+/// An error completion has stopped the queue pair. Both its queues begin anew; rules stay, since they lead to
+/// the pair and not to its state.
+void DirectPort::recover() {
+  const bool sending = send_.error().has_value();
+  const Completion cause = sending ? *send_.error() : *receive_.error();
+  char text[200];
+  std::snprintf(text, sizeof(text), "%s: %s error, syndrome 0x%02x (%s), vendor 0x%02x",
+                options_.netdev.c_str(), sending ? "send" : "receive", cause.syndrome,
+                syndrome_text(cause.syndrome), cause.vendor_syndrome);
+  ++stats_.recoveries;
+  if (++recoveries_in_row_ > kMaxRecoveriesInRow) return fail(std::string(text) + ", again and again");
+  if (sending) send_.demand_headers();
+
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RESET;
+  int error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
+  if (error == 0) {
+    send_.reset();
+    receive_.reset();
+    error = to_ready();
+  }
+  if (error != 0) return fail(std::string(text) + "; the queues cannot be reset: " + std::strerror(error));
+  receive_.refill(1);
+  report(std::string(text) + ": queues reset, connections go on by retransmission");
+}
+
+void DirectPort::read_device_events() {
+  ibv_async_event event{};
+  while (ibv_get_async_event(verbs_.context.get(), &event) == 0) {
+    switch (event.event_type) {
+      case IBV_EVENT_DEVICE_FATAL:
+        fail("the device " + std::string(ibv_get_device_name(verbs_.context->device)) +
+             " was removed or failed");
+        break;
+      case IBV_EVENT_CQ_ERR:
+        fail("a completion queue has overrun");
+        break;
+      case IBV_EVENT_QP_FATAL:
+      case IBV_EVENT_QP_ACCESS_ERR:
+      case IBV_EVENT_WQ_FATAL:
+        fail("the queue pair has failed");
+        break;
+      default:
+        break;  // the link's state comes by netlink
+    }
+    ibv_ack_async_event(&event);
+  }
+}
+
+Mlx5Stats DirectPort::stats() const {
+  Mlx5Stats now = stats_;
+  now.rx_refused = receive_.refused();
+  now.rx_no_buffer = receive_.empty();
+  now.tx_refused = send_.refused();
+  now.rules = flows_ ? flows_->rules() : 0;
+  return now;
+}
+
+}  // namespace accel::mlx5

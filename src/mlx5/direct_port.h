@@ -1,0 +1,90 @@
+// The port itself, on queues that libibverbs made and that we drive ourselves.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mlx5/flow_table.h"
+#include "mlx5/handles.h"
+#include "mlx5/kernel_inlet.h"
+#include "mlx5/mlx5_port.h"
+#include "mlx5/provider.h"
+#include "mlx5/receive_queue.h"
+#include "mlx5/send_queue.h"
+
+namespace accel::mlx5 {
+
+/// Steering by ibv_create_flow.
+class VerbsRules final : public RuleMaker {
+ public:
+  VerbsRules(ibv_qp* qp, MacAddress mac) : qp_(qp), mac_(mac) {}
+  Result<void*> create(const Match& match) override;
+  void destroy(void* rule) override;
+  bool tags = true;  ///< the device can tag; found out at the first rule
+
+ private:
+  ibv_qp* qp_;
+  MacAddress mac_;
+};
+
+class DirectPort final : public Mlx5Port {
+ public:
+  static Result<std::unique_ptr<Mlx5Port>> open(const Mlx5Options& options, FramePool& pool, Evidence& seen);
+  ~DirectPort() override;
+
+  size_t rx_burst(std::span<Packet*> out) override;
+  size_t tx_burst(std::span<Packet* const> frames) override;
+  std::span<const int> poll_fds() const override { return fds_; }
+  bool arm() override;
+  void woken() override;
+  bool alive() const override { return failure_.empty(); }
+  std::string failure() const override { return failure_; }
+  const PortInfo& info() const override { return info_; }
+  Result<void> steer(const FlowKey& key) override;
+  void unsteer(const FlowKey& key) override;
+  void abandon_in_child() override;
+  Mlx5Stats stats() const override;
+
+ private:
+  DirectPort(const Mlx5Options& options, FramePool& pool) : options_(options), pool_(pool) {}
+  // open.cc; each sets seen.stage and seen.error when it fails
+  bool open_device(Evidence& seen);
+  bool make_queues(Evidence& seen);
+  bool make_completions(Evidence& seen, const mlx5dv_context& abilities);
+  bool make_queue_pair();
+  bool take_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities);
+  bool try_steering();
+  int to_ready();
+  void describe(const ibv_device_attr_ex& limits);
+
+  size_t keep_ours(std::span<const Received> got, std::span<Packet*> out);
+  void recover();
+  void read_device_events();
+  void report(const std::string& text) const;
+  void fail(const std::string& why);
+
+  Mlx5Options options_;
+  FramePool& pool_;
+  PortInfo info_;
+  Provider provider_;
+  Objects verbs_;
+  std::optional<VerbsRules> rules_;
+  std::optional<FlowTable> flows_;
+  SendQueue send_;
+  ReceiveQueue receive_;
+  KernelInlet inlet_;
+  DoorbellRecord receive_cq_record_;
+  void* cq_uar_ = nullptr;
+  uint32_t cqn_ = 0;
+  uint32_t arm_sequence_ = 0;
+  uint32_t refill_batch_ = 16;
+  uint32_t idle_polls_ = 0;
+  uint32_t recoveries_in_row_ = 0;
+  std::vector<int> fds_;
+  Mlx5Stats stats_;
+  std::string failure_;
+};
+
+}  // namespace accel::mlx5

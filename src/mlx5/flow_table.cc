@@ -1,0 +1,185 @@
+#include "mlx5/flow_table.h"
+
+#include <optional>
+
+namespace accel::mlx5 {
+namespace {
+
+/// Exact rules before wide ones; the kernel's own come last.
+constexpr uint16_t kExact = 0, kLocalEnd = 1, kRemoteEnd = 2;
+
+constexpr uint32_t kEthernetHeader = 14;
+constexpr uint16_t kVlan = 0x8100, kIpv4 = 0x0800, kIpv6 = 0x86dd;
+constexpr uint8_t kSyn = 0x02, kAck = 0x10;
+
+struct Summary {
+  FlowKey key;  ///< ports 0: a fragment, or neither TCP nor UDP
+  bool opening = false;
+};
+
+uint16_t be16(const uint8_t* p) { return static_cast<uint16_t>(p[0] << 8 | p[1]); }
+
+/// As much as is needed to tell whose the frame is. Headers lie in the first buffer.
+std::optional<Summary> summarize(const Packet& frame) {
+  const uint8_t* p = frame.data();
+  uint32_t at = kEthernetHeader;
+  if (frame.length < at) return {};
+  uint16_t type = be16(p + 12);
+  if (type == kVlan && frame.length >= at + 4) {
+    type = be16(p + 16);
+    at += 4;
+  }
+  Summary s;
+  uint8_t protocol = 0;
+  if (type == kIpv4 && frame.length >= at + 20) {
+    s.key.remote.address = IpAddress::from_v4_bytes(p + at + 12);
+    s.key.local.address = IpAddress::from_v4_bytes(p + at + 16);
+    protocol = p[at + 9];
+    if ((be16(p + at + 6) & 0x3fff) != 0) return s;
+    at += (p[at] & 15u) * 4;
+  } else if (type == kIpv6 && frame.length >= at + 40) {
+    s.key.remote.address = IpAddress::from_v6_bytes(p + at + 8);
+    s.key.local.address = IpAddress::from_v6_bytes(p + at + 24);
+    protocol = p[at + 6];
+    at += 40;
+  } else {
+    return {};
+  }
+  const bool tcp = protocol == static_cast<uint8_t>(Protocol::kTcp);
+  if (!tcp && protocol != static_cast<uint8_t>(Protocol::kUdp)) return s;
+  if (frame.length < at + (tcp ? 20u : 8u)) return {};
+  s.key.protocol = static_cast<Protocol>(protocol);
+  s.key.remote.port = be16(p + at);
+  s.key.local.port = be16(p + at + 2);
+  s.opening = tcp && (p[at + 13] & (kSyn | kAck)) == kSyn;
+  return s;
+}
+
+bool is_v4_fragment(const Packet& frame) {
+  const uint8_t* p = frame.data();
+  return frame.length >= kEthernetHeader + 20 && be16(p + 12) == kIpv4 && (be16(p + 20) & 0x3fff) != 0;
+}
+
+bool no_room(const Result<void*>& rule) { return rule.is(ENOSPC) || rule.is(ENOMEM); }
+
+}  // namespace
+
+Result<void*> FlowTable::make(const RuleMaker::Match& match) {
+  auto rule = device_.create(match);
+  if (rule) ++rules_;
+  return rule;
+}
+
+Result<void> FlowTable::add(const FlowKey& key) {
+  return key.is_connected() ? add_connected(key) : add_bound(key);
+}
+
+Result<void> FlowTable::add_bound(const FlowKey& key) {
+  const auto known = bound_.find(key);
+  if (known != bound_.end()) {  // kept for connections of an earlier listener
+    known->second.open = true;
+    return {};
+  }
+  const bool tcp = key.protocol == Protocol::kTcp;
+  auto rule = make({key, false, kLocalEnd, tcp ? tags_.wide() : tags_.exact()});
+  if (!rule) return no_room(rule) ? err(ENOSPC) : rule.error();
+  bound_[key] = {*rule, true, 0};
+  return {};
+}
+
+Result<void> FlowTable::add_connected(const FlowKey& key) {
+  if (connected_.contains(key)) return {};
+  if (key.protocol == Protocol::kTcp) {
+    if (const auto bound = bound_.find(local_of(key)); bound != bound_.end()) {
+      ++bound->second.covered;
+      connected_[key] = {nullptr, Cover::kLocal};
+      return {};
+    }
+  }
+  auto rule = make({key, false, kExact, tags_.exact()});
+  if (!rule) return no_room(rule) ? add_under_remote(key, err(ENOSPC)) : Result<void>(rule.error());
+  connected_[key] = {*rule, Cover::kOwnRule};
+  return {};
+}
+
+/// The device is full: one rule for all connections to that remote end, told apart here.
+Result<void> FlowTable::add_under_remote(const FlowKey& key, Errno why) {
+  auto [entry, is_new] = remotes_.try_emplace(remote_of(key));
+  if (is_new) {
+    auto rule = make({key, true, kRemoteEnd, tags_.wide()});
+    if (!rule) {
+      remotes_.erase(entry);
+      return no_room(rule) ? why : rule.error();
+    }
+    entry->second.rule = *rule;
+  }
+  ++entry->second.covered;
+  connected_[key] = {nullptr, Cover::kRemote};
+  return {};
+}
+
+void FlowTable::drop_if_unused(WideRules& wide, WideRules::iterator at) {
+  if (at->second.open || at->second.covered != 0) return;
+  device_.destroy(at->second.rule);
+  --rules_;
+  wide.erase(at);
+}
+
+void FlowTable::uncover(WideRules& wide, const FlowKey& key) {
+  const auto at = wide.find(key);
+  if (at == wide.end()) return;
+  --at->second.covered;
+  drop_if_unused(wide, at);
+}
+
+void FlowTable::remove(const FlowKey& key) {
+  if (!key.is_connected()) {
+    const auto at = bound_.find(key);
+    if (at == bound_.end()) return;
+    at->second.open = false;
+    return drop_if_unused(bound_, at);
+  }
+  const auto at = connected_.find(key);
+  if (at == connected_.end()) return;
+  const Connected flow = at->second;
+  connected_.erase(at);
+  switch (flow.cover) {
+    case Cover::kOwnRule:
+      device_.destroy(flow.rule);
+      --rules_;
+      return;
+    case Cover::kLocal:
+      return uncover(bound_, local_of(key));
+    case Cover::kRemote:
+      return uncover(remotes_, remote_of(key));
+  }
+}
+
+void FlowTable::clear() {
+  for (const auto& [key, flow] : connected_)
+    if (flow.rule) device_.destroy(flow.rule);
+  for (const WideRules* wide : {&bound_, &remotes_})
+    for (const auto& [key, entry] : *wide) device_.destroy(entry.rule);
+  abandon();
+}
+
+void FlowTable::abandon() {
+  connected_.clear();
+  bound_.clear();
+  remotes_.clear();
+  rules_ = 0;
+}
+
+bool FlowTable::is_ours(const Packet& frame, uint32_t tag) const {
+  if (tag == tags_.exact()) return !is_v4_fragment(frame);
+  const auto summary = summarize(frame);
+  if (!summary) return true;  // malformed: the stack counts it
+  const FlowKey& key = summary->key;
+  if (key.local.port == 0) return false;
+  const auto bound = bound_.find(local_of(key));
+  const bool open = bound != bound_.end() && bound->second.open;
+  if (key.protocol == Protocol::kUdp) return open || connected_.contains(key);
+  return (summary->opening && open) || connected_.contains(key);
+}
+
+}  // namespace accel::mlx5

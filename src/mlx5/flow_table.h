@@ -1,0 +1,99 @@
+// Which flows are ours, and which rules of the device bring them.
+//
+// A device's rule matches addresses and ports, not TCP's flags: a listener's rule brings every segment to its
+// port, also those of connections that the kernel has (it accepted them before, or they were handed back).
+// What is ours of that is decided here; the rest goes back to the kernel. It also spares rules: a connection
+// to a local end whose listener has a rule needs none of its own, so accepting costs no system call.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "base/ip.h"
+#include "base/result.h"
+#include "stack/packet.h"
+
+namespace accel::mlx5 {
+
+/// The device's side: tests have their own.
+class RuleMaker {
+ public:
+  virtual ~RuleMaker() = default;
+  /// Lower `priority` wins. `remote_only`: any local port, to share one rule between many connections.
+  struct Match {
+    FlowKey key;
+    bool any_local_port = false;
+    uint16_t priority = 0;
+    uint32_t tag = 0;
+  };
+  /// EEXIST: another process has the rule (its tag differs). ENOSPC, ENOMEM: the device has no room.
+  virtual Result<void*> create(const Match& match) = 0;
+  virtual void destroy(void* rule) = 0;
+};
+
+class FlowTable {
+ public:
+  /// `owner`: a random number of this port, so that two processes' rules differ: the device would send copies
+  /// to both where two rules are alike.
+  FlowTable(RuleMaker& device, uint32_t owner) : device_(device), tags_{owner} {}
+  ~FlowTable() { clear(); }
+  FlowTable(const FlowTable&) = delete;
+  FlowTable& operator=(const FlowTable&) = delete;
+
+  Result<void> add(const FlowKey& key);
+  void remove(const FlowKey& key);
+  void clear();
+  /// Forgets without touching the device: a forked child's.
+  void abandon();
+
+  /// A frame that came in by a rule with `tag` (0: the device has no tags). False: it is the kernel's.
+  bool is_ours(const Packet& frame, uint32_t tag) const;
+
+  size_t rules() const { return rules_; }
+  size_t flows() const { return connected_.size() + bound_.size(); }
+
+ private:
+  struct Hash {
+    size_t operator()(const FlowKey& k) const {
+      return static_cast<size_t>(hash_tuple(k.local, k.remote, static_cast<uint64_t>(k.protocol)));
+    }
+  };
+  /// A rule that many flows may lie under: a local end's, or a remote end's.
+  struct Wide {
+    void* rule = nullptr;
+    bool open = false;     ///< steered itself: SYNs are ours
+    uint32_t covered = 0;  ///< connected flows that have no rule of their own
+  };
+  using WideRules = std::unordered_map<FlowKey, Wide, Hash>;
+  enum class Cover : uint8_t { kOwnRule, kLocal, kRemote };
+  struct Connected {
+    void* rule = nullptr;
+    Cover cover = Cover::kOwnRule;
+  };
+  struct Tags {
+    uint32_t owner;
+    uint32_t exact() const { return (owner << 1 & 0xfffffe) | 1; }  ///< all that comes is ours
+    uint32_t wide() const {                                         ///< to be looked at; never 0
+      const uint32_t tag = owner << 1 & 0xfffffe;
+      return tag != 0 ? tag : 2;
+    }
+  };
+
+  static FlowKey local_of(const FlowKey& key) { return {key.protocol, key.local, {}}; }
+  static FlowKey remote_of(const FlowKey& key) { return {key.protocol, {key.local.address, 0}, key.remote}; }
+  Result<void> add_bound(const FlowKey& key);
+  Result<void> add_connected(const FlowKey& key);
+  Result<void> add_under_remote(const FlowKey& key, Errno why);
+  void uncover(WideRules& wide, const FlowKey& key);
+  void drop_if_unused(WideRules& wide, WideRules::iterator at);
+  Result<void*> make(const RuleMaker::Match& match);
+
+  RuleMaker& device_;
+  Tags tags_;
+  std::unordered_map<FlowKey, Connected, Hash> connected_;
+  WideRules bound_;    ///< listeners and bound UDP sockets
+  WideRules remotes_;  ///< remote ends, when the device has no room for a rule a connection
+  size_t rules_ = 0;
+};
+
+}  // namespace accel::mlx5

@@ -1,0 +1,62 @@
+// The port on ConnectX raw-packet queues as the engine sees it. Opening it loads libaccel-mlx5.so, and with
+// it libibverbs and libmlx5; nothing of them is in the process before (DESIGN 11).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "mlx5/lack.h"
+#include "stack/frame_pool.h"
+#include "stack/port.h"
+
+namespace accel {
+
+struct Mlx5Options {
+  std::string netdev;
+  int ifindex = 0;
+  uint32_t mtu = 1500;
+  MacAddress mac{};
+  uint32_t rx_ring = 2048;  ///< descriptors, powers of two
+  uint32_t tx_ring = 2048;
+  uint32_t inline_bytes = 204;                 ///< frames up to this travel in their descriptor
+  uint32_t tx_batch = 64;                      ///< descriptors to one completion
+  bool multi_packet = true;                    ///< several small frames in a descriptor, where the device can
+  bool cqe_compression = false;                ///< receive completions compressed, where the device can
+  uint32_t moderation_count = 0;               ///< frames before a sleeper is woken ...
+  uint32_t moderation_usec = 0;                ///< ... or microseconds; 0: at once
+  void (*report)(const char* text) = nullptr;  ///< events that an operator should know
+};
+
+struct Mlx5Stats {
+  uint64_t recoveries = 0;    ///< times that error completions had the queues reset
+  uint64_t rx_refused = 0;    ///< frames of impossible length
+  uint64_t rx_no_buffer = 0;  ///< refills that found the pool empty
+  uint64_t tx_refused = 0;    ///< frames that no descriptor can hold
+  uint64_t to_kernel = 0;     ///< frames that came by our rules and were the kernel's: given to it
+  uint64_t to_kernel_failed = 0;
+  uint64_t rules = 0;  ///< steering rules in the device now
+};
+
+/// One raw-packet queue pair on the netdev's RDMA device; its memory region is the pool's.
+///
+/// Every frame of a flow that is steered comes here, whatever receive queue of the netdev it would have gone
+/// to: queues_held and queues_total are both 1. What a listener's rule brings and is the kernel's (segments
+/// of its own connections, fragments) goes back to it by a raw socket.
+///
+/// An error completion resets the queues: frames under way are lost, connections go on by retransmission.
+class Mlx5Port : public Port {
+ public:
+  /// Errors, each with cause and cure in *why: the errno of what lacked. ENODEV: the netdev is not an mlx5
+  /// one.
+  static Result<std::unique_ptr<Mlx5Port>> open(const Mlx5Options& options, FramePool& pool,
+                                                std::string* why);
+
+  /// In a child after fork(): lets go of descriptors without touching queues or rules, which are still the
+  /// parent's. Then destroy the port.
+  virtual void abandon_in_child() = 0;
+
+  virtual Mlx5Stats stats() const = 0;
+};
+
+}  // namespace accel

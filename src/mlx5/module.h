@@ -1,0 +1,17 @@
+// The one symbol of libaccel-mlx5.so. Both sides come from one build: kModuleAbi guards against a stale file.
+#pragma once
+
+#include "mlx5/mlx5_port.h"
+
+namespace accel::mlx5 {
+
+constexpr uint32_t kModuleAbi = 1;
+
+struct Module {
+  uint32_t abi;
+  Result<std::unique_ptr<Mlx5Port>> (*open)(const Mlx5Options&, FramePool&, Evidence& seen);
+};
+
+}  // namespace accel::mlx5
+
+extern "C" __attribute__((visibility("default"))) const accel::mlx5::Module accel_mlx5_module;

@@ -1,0 +1,292 @@
+// Opening and closing a port; frames are in direct_port.cc.
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+#include "mlx5/direct_port.h"
+#include "mlx5/module.h"
+
+namespace accel::mlx5 {
+namespace {
+
+constexpr uint8_t kPort = 1;  // an mlx5 device has one
+/// Ethernet and one VLAN tag.
+constexpr uint32_t kLinkHeader = 18;
+constexpr uint32_t kSendPieces = 4;
+/// ConnectX-4 and 4 Lx, with their VFs, want headers inline, which multi-packet descriptors have not.
+constexpr uint32_t kFirstWithoutInlineHeader = 0x1017;  // ConnectX-5
+
+uint32_t random_owner() {
+  uint32_t owner = 0;
+  while (owner == 0)
+    if (getrandom(&owner, sizeof(owner), 0) != sizeof(owner)) owner = 0;
+  return owner;
+}
+
+bool stop(Evidence& seen, Stage stage, int error) {
+  seen.stage = stage;
+  seen.error = error != 0 ? error : EIO;
+  return false;
+}
+
+void make_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+/// errno of opening the node itself; the rest is the library's or the kernel's later refusal.
+Stage stage_of_open(int error) {
+  switch (error) {
+    case EACCES:
+    case EPERM:
+    case ENODEV:
+    case ENXIO:
+    case EIO:
+      return Stage::kOpenNode;
+    default:
+      return Stage::kOpenDevice;
+  }
+}
+
+}  // namespace
+
+void Objects::abandon() {
+  // The kernel's objects live as long as any descriptor of the parent's context: ours must not keep them.
+  if (channel) ::close(channel->fd);
+  if (context) {
+    ::close(context->async_fd);
+    ::close(context->cmd_fd);
+  }
+  (void)qp.release();
+  (void)receive_cq.release();
+  (void)send_cq.release();
+  (void)channel.release();
+  (void)mr.release();
+  (void)pd.release();
+  (void)context.release();
+}
+
+Result<std::unique_ptr<Mlx5Port>> DirectPort::open(const Mlx5Options& options, FramePool& pool,
+                                                   Evidence& seen) {
+  try {
+    std::unique_ptr<DirectPort> port(new DirectPort(options, pool));
+    if (!port->open_device(seen) || !port->make_queues(seen)) return err(seen.error ? seen.error : ENODEV);
+    seen.stage = Stage::kDone;
+    return std::unique_ptr<Mlx5Port>(std::move(port));
+  } catch (const std::bad_alloc&) {
+    stop(seen, Stage::kMakeQueue, ENOMEM);
+    return err(ENOMEM);
+  }
+}
+
+bool DirectPort::open_device(Evidence& seen) {
+  // A child must not get copies of pages that the device writes to. Fails when the program used libibverbs
+  // before; kernels from 5.12 on copy such pages for the child instead, so that is no error.
+  (void)ibv_fork_init();
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  ibv_device* device = nullptr;
+  for (int i = 0; list && i < count; ++i)
+    if (seen.device == ibv_get_device_name(list[i])) device = list[i];
+  seen.listed = device && provider_.find() && provider_.is_supported(device);
+  if (seen.listed) verbs_.context.reset(ibv_open_device(device));
+  const int error = errno;
+  if (list) ibv_free_device_list(list);
+  if (!seen.listed) return stop(seen, Stage::kLook, ENODEV);
+  if (!verbs_.context) return stop(seen, stage_of_open(error), error);
+  return true;
+}
+
+bool DirectPort::make_queues(Evidence& seen) {
+  ibv_context* context = verbs_.context.get();
+  ibv_device_attr_ex limits{};
+  if (const int error = ibv_query_device_ex(context, nullptr, &limits))
+    return stop(seen, Stage::kOpenDevice, error);
+  mlx5dv_context abilities{};
+  if (const int error = provider_.query_device(context, &abilities))
+    return stop(seen, Stage::kOpenDevice, error);
+  make_nonblocking(context->async_fd);
+
+  verbs_.pd.reset(ibv_alloc_pd(context));
+  if (!verbs_.pd) return stop(seen, Stage::kOpenDevice, errno);
+  seen.memory = pool_.region().size();
+  const int access = IBV_ACCESS_LOCAL_WRITE;  // an int: the macro mixes two enumerations else
+  verbs_.mr.reset(ibv_reg_mr(verbs_.pd.get(), pool_.region().data(), pool_.region().size(), access));
+  if (!verbs_.mr) return stop(seen, Stage::kRegisterMemory, errno);
+
+  if (!make_completions(seen, abilities)) return false;
+  if (!make_queue_pair()) return stop(seen, Stage::kMakeQueue, errno);
+  if (!take_queues(limits, abilities)) return stop(seen, Stage::kMakeQueue, errno);
+  if (const int error = to_ready()) return stop(seen, Stage::kMakeQueue, error);
+  rules_.emplace(verbs_.qp.get(), options_.mac);
+  if (!try_steering()) return stop(seen, Stage::kSteer, errno);
+  flows_.emplace(*rules_, random_owner());
+  describe(limits);
+  receive_.refill(1);
+  return true;
+}
+
+bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilities) {
+  ibv_context* context = verbs_.context.get();
+  verbs_.channel.reset(ibv_create_comp_channel(context));
+  if (!verbs_.channel) return stop(seen, Stage::kMakeQueue, errno);
+  make_nonblocking(verbs_.channel->fd);
+  verbs_.send_cq.reset(ibv_create_cq(context, static_cast<int>(options_.tx_ring), nullptr, nullptr, 0));
+  if (!verbs_.send_cq) return stop(seen, Stage::kMakeQueue, errno);
+
+  const uint32_t formats = abilities.cqe_comp_caps.supported_format;
+  if (options_.cqe_compression && abilities.cqe_comp_caps.max_num != 0 && formats != 0) {
+    ibv_cq_init_attr_ex wanted{};
+    wanted.cqe = options_.rx_ring;
+    wanted.channel = verbs_.channel.get();
+    wanted.wc_flags = IBV_WC_STANDARD_FLAGS;
+    mlx5dv_cq_init_attr compressed{};
+    compressed.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE;
+    compressed.cqe_comp_res_format = static_cast<uint8_t>(
+        formats & MLX5DV_CQE_RES_FORMAT_HASH ? MLX5DV_CQE_RES_FORMAT_HASH : MLX5DV_CQE_RES_FORMAT_CSUM);
+    if (ibv_cq_ex* cq = provider_.create_cq(context, &wanted, &compressed))
+      verbs_.receive_cq.reset(ibv_cq_ex_to_cq(cq));
+  }
+  if (!verbs_.receive_cq)
+    verbs_.receive_cq.reset(
+        ibv_create_cq(context, static_cast<int>(options_.rx_ring), nullptr, verbs_.channel.get(), 0));
+  if (!verbs_.receive_cq) return stop(seen, Stage::kMakeQueue, errno);
+  if (options_.moderation_count != 0 || options_.moderation_usec != 0) {
+    ibv_modify_cq_attr moderation{};
+    moderation.attr_mask = IBV_CQ_ATTR_MODERATE;
+    moderation.moderate.cq_count = static_cast<uint16_t>(std::max(options_.moderation_count, 1u));
+    moderation.moderate.cq_period = static_cast<uint16_t>(options_.moderation_usec);
+    if (const int error = ibv_modify_cq(verbs_.receive_cq.get(), &moderation))
+      return stop(seen, Stage::kMakeQueue, error);
+  }
+  return true;
+}
+
+bool DirectPort::make_queue_pair() {
+  const uint32_t frame = std::max(options_.mtu, 1500u) + kLinkHeader;
+  ibv_qp_init_attr wanted{};
+  wanted.send_cq = verbs_.send_cq.get();
+  wanted.recv_cq = verbs_.receive_cq.get();
+  wanted.qp_type = IBV_QPT_RAW_PACKET;
+  wanted.cap.max_recv_wr = options_.rx_ring;
+  wanted.cap.max_recv_sge = (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
+  wanted.cap.max_send_sge = kSendPieces;
+  wanted.cap.max_inline_data = options_.inline_bytes;
+  // Devices bound the ring's bytes, so how many long descriptors it holds is found by asking.
+  for (uint32_t n = options_.tx_ring; n >= 64; n /= 2) {
+    wanted.cap.max_send_wr = n;
+    ibv_qp_init_attr attempt = wanted;
+    verbs_.qp.reset(ibv_create_qp(verbs_.pd.get(), &attempt));
+    if (verbs_.qp || (errno != ENOMEM && errno != EINVAL)) break;
+  }
+  return verbs_.qp != nullptr;
+}
+
+bool DirectPort::take_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities) {
+  mlx5dv_qp qp{};
+  mlx5dv_cq send_cq{}, receive_cq{};
+  mlx5dv_obj first{}, second{};
+  first.qp = {verbs_.qp.get(), &qp};
+  first.cq = {verbs_.send_cq.get(), &send_cq};
+  second.cq = {verbs_.receive_cq.get(), &receive_cq};
+  int error = provider_.init_obj(&first, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ);
+  if (error == 0) error = provider_.init_obj(&second, MLX5DV_OBJ_CQ);
+  const bool usable = std::has_single_bit(qp.sq.wqe_cnt) && std::has_single_bit(qp.rq.wqe_cnt) &&
+                      qp.sq.stride == kBlock && qp.rq.stride % kOctoword == 0;
+  if (error != 0 || !usable) {
+    errno = error != 0 ? error : EPROTO;
+    return false;
+  }
+
+  const SendRing send{static_cast<uint8_t*>(qp.sq.buf), qp.sq.wqe_cnt, verbs_.qp->qp_num, verbs_.mr->lkey};
+  const DoorbellRecord record(qp.dbrec);
+  SendOptions how;
+  how.inline_max = options_.inline_bytes;
+  how.batch = std::clamp(options_.tx_batch, 1u, send_cq.cqe_cnt / 4);
+  how.most = std::min(options_.tx_ring, send_cq.cqe_cnt);
+  const bool bare = limits.orig_attr.vendor_part_id >= kFirstWithoutInlineHeader;
+  how.header = bare ? 0 : kHeaderInline;
+  how.multi_packet = bare && options_.multi_packet && (abilities.flags & MLX5DV_CONTEXT_FLAGS_ENHANCED_MPW);
+  send_ = SendQueue(send, {record, BlueField(qp.bf.reg, qp.bf.size)},
+                    CompletionReader(send_cq.buf, send_cq.cqe_cnt, send_cq.cqe_size),
+                    DoorbellRecord(send_cq.dbrec), how);
+
+  const uint32_t frame = std::max(options_.mtu, 1500u) + kLinkHeader;
+  const uint32_t segments = (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
+  const ReceiveRing receive{static_cast<uint8_t*>(qp.rq.buf), qp.rq.wqe_cnt, qp.rq.stride, verbs_.mr->lkey};
+  const uint32_t target = std::min({options_.rx_ring, receive.entries, pool_.size() / 2 / segments});
+  refill_batch_ = std::clamp(target / 4, 1u, 64u);
+  receive_cq_record_ = DoorbellRecord(receive_cq.dbrec);
+  receive_ =
+      ReceiveQueue(receive, record, CompletionReader(receive_cq.buf, receive_cq.cqe_cnt, receive_cq.cqe_size),
+                   receive_cq_record_, pool_, segments, target, pool_.size() / 8);
+  cq_uar_ = receive_cq.cq_uar;
+  cqn_ = receive_cq.cqn;
+  fds_ = {verbs_.channel->fd, verbs_.context->async_fd};
+  return true;
+}
+
+/// From RESET to where both directions run. libmlx5 writes the receive record on the way (its own counters
+/// say that nothing is posted), so buffers are announced afterwards.
+int DirectPort::to_ready() {
+  ibv_qp_attr attr{};
+  attr.port_num = kPort;
+  attr.qp_state = IBV_QPS_INIT;
+  int error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE | IBV_QP_PORT);
+  for (const ibv_qp_state state : {IBV_QPS_RTR, IBV_QPS_RTS}) {
+    attr.qp_state = state;
+    if (error == 0) error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
+  }
+  return error;
+}
+
+/// A rule for addresses that no packet has (RFC 5737): what refuses this one refuses all.
+bool DirectPort::try_steering() {
+  const FlowKey nobody{Protocol::kUdp, {IpAddress::v4(0xc0000201), 9}, {IpAddress::v4(0xc0000202), 9}};
+  auto rule = rules_->create({nobody, false, 0, 1});
+  if (rule) {
+    rules_->destroy(*rule);
+    return true;
+  }
+  errno = static_cast<int>(rule.error());
+  return rule.is(EEXIST) || rule.is(ENOSPC);
+}
+
+void DirectPort::describe(const ibv_device_attr_ex& limits) {
+  info_.name = options_.netdev;
+  info_.ifindex = options_.ifindex;
+  info_.mac = options_.mac;
+  info_.mtu = options_.mtu;
+  info_.zero_copy = true;
+  info_.tx_checksum = limits.orig_attr.device_cap_flags & IBV_DEVICE_RAW_IP_CSUM;
+  info_.tso = info_.tx_checksum && limits.tso_caps.max_tso != 0 &&
+              (limits.tso_caps.supported_qpts & 1u << IBV_QPT_RAW_PACKET);
+}
+
+DirectPort::~DirectPort() {
+  if (!verbs_.context) return;
+  if (flows_) flows_->clear();
+  if (verbs_.qp) {
+    // Once in RESET the device touches no buffer.
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RESET;
+    (void)ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
+    verbs_.qp.reset();
+  }
+  if (!cq_uar_) return;  // opening stopped before there were queues
+  send_.reset();
+  receive_.reset();
+}
+
+void DirectPort::abandon_in_child() {
+  if (flows_) flows_->abandon();
+  inlet_.close();
+  verbs_.abandon();
+  fds_.clear();
+  failure_ = "the port belongs to the parent process";
+}
+
+}  // namespace accel::mlx5
+
+const accel::mlx5::Module accel_mlx5_module = {accel::mlx5::kModuleAbi, &accel::mlx5::DirectPort::open};

@@ -1,0 +1,110 @@
+#include "mlx5/receive_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace accel::mlx5 {
+namespace {
+
+constexpr uint32_t kEthernetHeader = 14;
+
+}  // namespace
+
+ReceiveQueue::ReceiveQueue(const ReceiveRing& ring, DoorbellRecord posted,
+                           const CompletionReader& completions, DoorbellRecord consumed, FramePool& pool,
+                           uint32_t segments, uint32_t target, uint32_t reserve)
+    : ring_(ring),
+      posted_(posted),
+      completions_(completions),
+      consumed_(consumed),
+      pool_(&pool),
+      segments_(segments),
+      target_(std::min(target, ring.entries)),
+      reserve_(reserve) {
+  slots_.resize(ring.entries);
+}
+
+Packet* ReceiveQueue::take_chain() {
+  Packet* first = nullptr;
+  for (uint32_t i = 0; i < segments_; ++i) {
+    Packet* p = pool_->take();
+    p->more = first;
+    first = p;
+  }
+  return first;
+}
+
+void ReceiveQueue::refill(uint32_t at_least) {
+  const uint32_t missing = target_ - posted();
+  if (missing < at_least) return;
+  const uint32_t spare = pool_->available() > reserve_ ? pool_->available() - reserve_ : 0;
+  const uint32_t n = std::min(missing, spare / segments_);
+  if (n == 0) {
+    ++empty_;
+    return;
+  }
+  for (uint32_t i = 0; i < n; ++i, ++head_) {
+    Packet* chain = take_chain();
+    slots_[head_ & (ring_.entries - 1)] = chain;
+    uint32_t number = 0;
+    for (Packet* p = chain; p; p = p->more) write_receive(ring_, head_, number++, p->buffer, p->capacity);
+    end_receive(ring_, head_, segments_);
+  }
+  order_descriptors_before_doorbell();
+  posted_.set(kReceiveCounter, head_ & 0xffff);
+}
+
+/// Fits the chain to the frame. False: the length cannot be.
+bool ReceiveQueue::accept(Packet* frame, const Completion& c) {
+  if (c.length < kEthernetHeader || c.length > segments_ * frame->capacity) return false;
+  uint32_t left = c.length;
+  for (Packet* p = frame;; p = p->more) {
+    p->offset = 0;
+    p->length = std::min(left, p->capacity);
+    left -= p->length;
+    if (left == 0) {
+      FramePool::release(std::exchange(p->more, nullptr));
+      break;
+    }
+  }
+  frame->checksum_good = c.checksum_good;
+  return true;
+}
+
+size_t ReceiveQueue::receive(std::span<Received> out) {
+  size_t n = 0;
+  bool any = false;
+  Completion c;
+  while (n < out.size() && !error_ && completions_.next(&c)) {
+    any = true;
+    if (c.kind == Completion::Kind::kOther) continue;
+    Packet* frame = nullptr;
+    if (c.kind == Completion::Kind::kReceive)
+      frame = std::exchange(slots_[c.wqe_counter & (ring_.entries - 1)], nullptr);
+    if (!frame) {  // an error, or a completion of what was never posted
+      error_ = c;
+      break;
+    }
+    ++tail_;
+    if (accept(frame, c)) {
+      out[n++] = {frame, c.flow_tag};
+    } else {
+      ++refused_;
+      FramePool::release(frame);
+    }
+  }
+  if (any) completions_.publish(consumed_);
+  return n;
+}
+
+void ReceiveQueue::reset() {
+  Completion skipped;
+  while (completions_.next(&skipped)) {
+  }
+  completions_.publish(consumed_);
+  for (Packet*& p : slots_) FramePool::release(std::exchange(p, nullptr));
+  head_ = tail_ = 0;
+  error_.reset();
+}
+
+}  // namespace accel::mlx5

@@ -1,0 +1,167 @@
+#include "mlx5/send_queue.h"
+
+#include <array>
+#include <utility>
+
+namespace accel::mlx5 {
+
+SendQueue::SendQueue(const SendRing& ring, const SendDoorbell& doorbell, const CompletionReader& completions,
+                     DoorbellRecord consumed, const SendOptions& options)
+    : ring_(ring), doorbell_(doorbell), completions_(completions), consumed_(consumed), options_(options) {
+  slots_.resize(ring.blocks);
+}
+
+size_t SendQueue::post(std::span<Packet* const> frames) {
+  if (error_) return 0;
+  if (under_way_ >= options_.batch) reclaim();
+  Last last;
+  size_t taken = 0;
+  bool reclaimed = false;
+  while (taken < frames.size()) {
+    size_t n = 0;
+    if (options_.multi_packet && taken + 1 < frames.size() && shares(frames[taken], frames[taken + 1]) &&
+        has_room(kMaxBlocks))
+      n = put_many(frames.subspan(taken), last);
+    else
+      n = put_one(frames[taken], last) ? 1 : 0;
+    if (n == 0) {
+      if (std::exchange(reclaimed, true)) break;
+      reclaim();
+      if (error_) break;
+    }
+    taken += n;
+  }
+  if (last.count != 0)
+    doorbell_.announce(next_, ring_.block(last.index), last.blocks, last.count == 1, ring_.start,
+                       ring_.end());
+  return taken;
+}
+
+/// A completion for every `batch` WQEs, and often enough that a ring of long ones cannot fill without any.
+bool SendQueue::next_signalled(uint32_t blocks) {
+  ++unsignalled_;
+  unsignalled_blocks_ += blocks;
+  if (unsignalled_ < options_.batch && unsignalled_blocks_ < ring_.blocks / 4) return false;
+  unsignalled_ = unsignalled_blocks_ = 0;
+  return true;
+}
+
+void SendQueue::close(uint32_t octoword_count, Packet* held, Last& last) {
+  const auto blocks = static_cast<uint16_t>(blocks_of(octoword_count));
+  if (next_signalled(blocks)) mark_signalled(ring_, next_);
+  slots_[next_ & mask()] = {held, blocks};
+  last = {next_, blocks, last.count + 1};
+  next_ = static_cast<uint16_t>(next_ + blocks);
+  ++under_way_;
+}
+
+void SendQueue::refuse(Packet* frame) {
+  ++refused_;
+  FramePool::release(frame);
+}
+
+bool SendQueue::put_one(Packet* frame, Last& last) {
+  if (!frame->more && frame->tso_size == 0 && frame->length > options_.header) [[likely]] {
+    const Piece whole{frame->data(), frame->length, frame->tailroom()};
+    return put_pieces(frame, {&whole, 1}, frame->length, last);
+  }
+  std::array<Piece, kMaxPieces> storage;  // NOLINT: filled as far as it is used
+  uint32_t pieces = 0, length = 0;
+  for (const Packet* p = frame; p && pieces < kMaxPieces; p = p->more) {
+    storage[pieces++] = {p->data(), p->length};
+    length += p->length;
+    if (pieces == kMaxPieces && p->more) length = 0;  // longer than a WQE can say
+  }
+  const bool tso = frame->tso_size != 0;
+  const uint32_t header = tso ? frame->header_length : options_.header;
+  if (length <= header || frame->length < header || header > kMaxHeaders) {
+    refuse(frame);
+    return true;
+  }
+  return put_pieces(frame, {storage.data(), pieces}, length, last);
+}
+
+bool SendQueue::put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t length, Last& last) {
+  const bool tso = frame->tso_size != 0;
+  const uint32_t header = tso ? frame->header_length : options_.header;
+  const uint8_t checksum = frame->checksum_offload ? kChecksum : kNoChecksum;
+  if (!tso && length <= options_.inline_max) {
+    if (!has_room(blocks_of(inline_octowords(length, header)))) return false;
+    close(write_inline(ring_, next_, parts, checksum, header, false), nullptr, last);
+    FramePool::release(frame);
+    return true;
+  }
+  if (!has_room(blocks_of(send_octowords(static_cast<uint32_t>(parts.size()), header)))) return false;
+  frame->next = nullptr;
+  close(tso ? write_tso(ring_, next_, parts, header, frame->tso_size, false)
+            : write_send(ring_, next_, parts, checksum, header, false),
+        frame, last);
+  return true;
+}
+
+bool SendQueue::shares(const Packet* frame, const Packet* with) const {
+  auto plain = [](const Packet* p) { return !p->more && p->tso_size == 0 && p->length != 0; };
+  return plain(frame) && plain(with) && frame->checksum_offload == with->checksum_offload;
+}
+
+size_t SendQueue::put_many(std::span<Packet* const> frames, Last& last) {
+  MultiPacketWqe wqe(ring_, next_, frames[0]->checksum_offload ? kChecksum : kNoChecksum);
+  Packet* held = nullptr;
+  size_t n = 0;
+  for (; n < frames.size() && shares(frames[0], frames[n]) && wqe.fits(1); ++n) {
+    Packet* frame = frames[n];
+    if (frame->length <= options_.inline_max && wqe.fits(MultiPacketWqe::inline_cost(frame->length))) {
+      wqe.add_inline(frame->data(), frame->length, frame->tailroom());
+      FramePool::release(
+          frame);  // leaves the first one's flags as they are, for the next to be compared with
+    } else {
+      wqe.add_pointer(frame->data(), frame->length);
+      frame->next = held;
+      held = frame;
+    }
+  }
+  close(wqe.close(false), held, last);
+  return n;
+}
+
+void SendQueue::finish_through(uint16_t index) {
+  for (;;) {
+    Slot& slot = slots_[done_ & mask()];
+    const bool is_last = done_ == index;
+    for (Packet* p = std::exchange(slot.frames, nullptr); p;) {
+      Packet* next = std::exchange(p->next, nullptr);
+      FramePool::release(p);
+      p = next;
+    }
+    done_ = static_cast<uint16_t>(done_ + slot.blocks);
+    --under_way_;
+    if (is_last || done_ == next_) return;
+  }
+}
+
+void SendQueue::reclaim() {
+  Completion c;
+  bool any = false;
+  while (!error_ && completions_.next(&c)) {
+    any = true;
+    const auto ahead = static_cast<uint16_t>(c.wqe_counter - done_);
+    if (c.kind == Completion::Kind::kSend && ahead < in_flight())
+      finish_through(c.wqe_counter);
+    else if (c.kind != Completion::Kind::kOther)
+      error_ = c;  // also a completion of what was never posted
+  }
+  if (any) completions_.publish(consumed_);
+}
+
+void SendQueue::reset() {
+  Completion skipped;
+  while (completions_.next(&skipped)) {
+  }
+  completions_.publish(consumed_);
+  while (busy()) finish_through(static_cast<uint16_t>(next_ - 1));
+  next_ = done_ = 0;
+  under_way_ = unsignalled_ = unsignalled_blocks_ = 0;
+  error_.reset();
+}
+
+}  // namespace accel::mlx5

@@ -1,0 +1,95 @@
+// A send queue over plain memory: frames into WQEs, one doorbell a burst, completions back into free frames.
+// Knows nothing of libibverbs; whoever made the queue hands in where it lies.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "mlx5/cqe.h"
+#include "mlx5/doorbell.h"
+#include "mlx5/wqe.h"
+#include "stack/frame_pool.h"
+
+namespace accel::mlx5 {
+
+struct SendOptions {
+  uint32_t inline_max = 0;          ///< frames up to this go within the WQE
+  uint32_t header = kHeaderInline;  ///< bytes of each other frame that do; 0 or kHeaderInline
+  uint32_t batch = 64;              ///< WQEs to one completion
+  uint32_t most = 2048;             ///< WQEs under way; at most the completion queue's entries
+  bool multi_packet = false;        ///< small frames of a burst share a WQE
+};
+
+class SendQueue {
+ public:
+  SendQueue() = default;
+  /// `completions` and `consumed` are the completion queue's and its record.
+  SendQueue(const SendRing& ring, const SendDoorbell& doorbell, const CompletionReader& completions,
+            DoorbellRecord consumed, const SendOptions& options);
+
+  /// Takes frames in order as far as the ring has room, and tells the device. A frame that cannot be
+  /// described (more pieces than a WQE holds) is taken, dropped and counted.
+  size_t post(std::span<Packet* const> frames);
+
+  /// Frees what is done. After an error the queue stands still: error() says which.
+  void reclaim();
+  bool busy() const { return done_ != next_; }
+  const std::optional<Completion>& error() const { return error_; }
+
+  /// The device has forgotten the queue (its state is RESET): all frames are free, the ring begins anew.
+  /// What the device wrote before is skipped.
+  void reset();
+
+  uint64_t refused() const { return refused_; }
+  /// The device may after all want headers within the descriptors (a virtual function's administrator can
+  /// demand them): from now on they are, and multi-packet descriptors, which have none, are not used.
+  void demand_headers() {
+    options_.multi_packet = false;
+    options_.header = kHeaderInline;
+  }
+
+ private:
+  static constexpr uint32_t kMaxPieces = 32;
+  static constexpr uint32_t kMaxBlocks = blocks_of(kMaxOctowords);
+
+  struct Slot {
+    Packet* frames = nullptr;  ///< linked by next
+    uint16_t blocks = 0;
+  };
+  struct Last {
+    uint16_t index = 0;
+    uint16_t blocks = 0;
+    uint32_t count = 0;  ///< WQEs of this burst
+  };
+
+  uint32_t mask() const { return ring_.blocks - 1; }
+  uint16_t in_flight() const { return static_cast<uint16_t>(next_ - done_); }
+  bool has_room(uint32_t blocks) const {
+    return in_flight() + blocks <= ring_.blocks && under_way_ < options_.most;
+  }
+  bool put_one(Packet* frame, Last& last);
+  bool put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t length, Last& last);
+  size_t put_many(std::span<Packet* const> frames, Last& last);
+  bool shares(const Packet* frame, const Packet* with) const;
+  bool next_signalled(uint32_t blocks);
+  void close(uint32_t octoword_count, Packet* held, Last& last);
+  void finish_through(uint16_t index);
+  void refuse(Packet* frame);
+
+  SendRing ring_;
+  SendDoorbell doorbell_;
+  CompletionReader completions_;
+  DoorbellRecord consumed_;
+  SendOptions options_;
+  std::vector<Slot> slots_;  ///< by a WQE's first block
+  uint16_t next_ = 0;        ///< block of the next WQE
+  uint16_t done_ = 0;        ///< first block not yet complete
+  uint32_t under_way_ = 0;   ///< WQEs between
+  uint32_t unsignalled_ = 0, unsignalled_blocks_ = 0;
+  std::optional<Completion> error_;
+  uint64_t refused_ = 0;
+};
+
+}  // namespace accel::mlx5

@@ -1,0 +1,108 @@
+// Steering rules by ibv_create_flow: Ethernet, IP, ports, and the tag that their frames bear.
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "mlx5/direct_port.h"
+
+namespace accel::mlx5 {
+namespace {
+
+/// The request as the library wants it: a header, and specifications right behind.
+class Request {
+ public:
+  template <class Spec>
+  void add(Spec spec, ibv_flow_spec_type type) {
+    spec.type = type;
+    spec.size = sizeof(spec);
+    std::memcpy(body_.specs + used_, &spec, sizeof(spec));
+    used_ += sizeof(spec);
+    last_ = sizeof(spec);
+    ++body_.attr.num_of_specs;
+  }
+  void drop_last() {
+    used_ -= last_;
+    --body_.attr.num_of_specs;
+  }
+  ibv_flow* create(ibv_qp* qp, uint16_t priority) {
+    body_.attr.type = IBV_FLOW_ATTR_NORMAL;
+    body_.attr.priority = priority;
+    body_.attr.port = 1;
+    body_.attr.size = static_cast<uint16_t>(sizeof(body_.attr) + used_);
+    return ibv_create_flow(qp, &body_.attr);
+  }
+
+ private:
+  struct Body {
+    ibv_flow_attr attr{};
+    uint8_t specs[sizeof(ibv_flow_spec_eth) + sizeof(ibv_flow_spec_ipv6) + sizeof(ibv_flow_spec_tcp_udp) +
+                  sizeof(ibv_flow_spec_action_tag)] = {};
+  };
+  static_assert(offsetof(Body, specs) == sizeof(ibv_flow_attr));
+  Body body_;
+  size_t used_ = 0, last_ = 0;
+};
+
+void add_ipv4(Request& request, const FlowKey& key) {
+  ibv_flow_spec_ipv4 ip{};
+  std::memcpy(&ip.val.dst_ip, key.local.address.v4_bytes(), 4);
+  ip.mask.dst_ip = ~0u;
+  if (key.is_connected()) {
+    std::memcpy(&ip.val.src_ip, key.remote.address.v4_bytes(), 4);
+    ip.mask.src_ip = ~0u;
+  }
+  request.add(ip, IBV_FLOW_SPEC_IPV4);
+}
+
+void add_ipv6(Request& request, const FlowKey& key) {
+  ibv_flow_spec_ipv6 ip{};
+  std::memcpy(ip.val.dst_ip, key.local.address.bytes.data(), 16);
+  std::memset(ip.mask.dst_ip, 0xff, 16);
+  if (key.is_connected()) {
+    std::memcpy(ip.val.src_ip, key.remote.address.bytes.data(), 16);
+    std::memset(ip.mask.src_ip, 0xff, 16);
+  }
+  request.add(ip, IBV_FLOW_SPEC_IPV6);
+}
+
+}  // namespace
+
+Result<void*> VerbsRules::create(const Match& match) {
+  const FlowKey& key = match.key;
+  Request request;
+  ibv_flow_spec_eth eth{};
+  if (mac_ != MacAddress{}) {
+    std::memcpy(eth.val.dst_mac, mac_.data(), mac_.size());
+    std::memset(eth.mask.dst_mac, 0xff, mac_.size());
+  }
+  request.add(eth, IBV_FLOW_SPEC_ETH);
+  key.local.address.is_v4() ? add_ipv4(request, key) : add_ipv6(request, key);
+  ibv_flow_spec_tcp_udp ports{};
+  if (!match.any_local_port) {
+    ports.val.dst_port = htobe16(key.local.port);
+    ports.mask.dst_port = 0xffff;
+  }
+  if (key.is_connected()) {
+    ports.val.src_port = htobe16(key.remote.port);
+    ports.mask.src_port = 0xffff;
+  }
+  request.add(ports, key.protocol == Protocol::kTcp ? IBV_FLOW_SPEC_TCP : IBV_FLOW_SPEC_UDP);
+  if (tags) {
+    ibv_flow_spec_action_tag tag{};
+    tag.tag_id = match.tag;
+    request.add(tag, IBV_FLOW_SPEC_ACTION_TAG);
+  }
+
+  ibv_flow* made = request.create(qp_, match.priority);
+  if (!made && tags && (errno == EOPNOTSUPP || errno == EINVAL)) {
+    request.drop_last();
+    made = request.create(qp_, match.priority);
+    if (made) tags = false;
+  }
+  if (!made) return err(errno != 0 ? errno : EIO);
+  return static_cast<void*>(made);
+}
+
+void VerbsRules::destroy(void* rule) { (void)ibv_destroy_flow(static_cast<ibv_flow*>(rule)); }
+
+}  // namespace accel::mlx5

@@ -1,0 +1,282 @@
+// Work queue entries as ConnectX reads them: pure functions on plain memory, so they are tested without a
+// NIC. The layouts are mlx5dv.h's, the meaning is the PRM's ("Ethernet Adapters Programming Manual", 7.4.4).
+//
+// A send WQE is a row of 16-byte units (octowords): control, Ethernet segment, then data. It begins on a
+// 64-byte basic block and wraps at the ring's end. A queue counts basic blocks, modulo 2^16.
+#pragma once
+
+#include <endian.h>
+#include <infiniband/mlx5dv.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace accel::mlx5 {
+
+constexpr uint32_t kBlock = 64;
+constexpr uint32_t kOctoword = 16;
+/// The control segment's ds field has six bits.
+constexpr uint32_t kMaxOctowords = 63;
+
+constexpr uint8_t kOpSend = MLX5_OPCODE_SEND;
+constexpr uint8_t kOpTso = MLX5_OPCODE_TSO;
+/// Enhanced multi-packet send; not in mlx5dv.h (the kernel's include/linux/mlx5/qp.h:
+/// MLX5_OPCODE_ENHANCED_MPSW).
+constexpr uint8_t kOpMultiPacket = 0x29;
+
+constexpr uint8_t kNoChecksum = 0;
+/// IP header and TCP or UDP, as IBV_SEND_IP_CSUM asks.
+constexpr uint8_t kChecksum = MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM;
+
+/// What a ConnectX-4 demands of each send and later ones do not mind: Ethernet and a VLAN tag in the WQE.
+constexpr uint32_t kHeaderInline = 18;
+/// Of an inlined header, two bytes are within the Ethernet segment's first octoword.
+constexpr uint32_t kInlineStart = offsetof(mlx5_wqe_eth_seg, inline_hdr_start);
+
+static_assert(sizeof(mlx5_wqe_ctrl_seg) == kOctoword && sizeof(mlx5_wqe_data_seg) == kOctoword);
+static_assert(sizeof(mlx5_wqe_eth_seg) == 2 * kOctoword && kInlineStart == 14);
+
+constexpr uint32_t octowords(uint32_t bytes) { return (bytes + kOctoword - 1) / kOctoword; }
+constexpr uint32_t blocks_of(uint32_t octoword_count) { return (octoword_count + 3) / 4; }
+
+/// Bytes of a frame that lie together in registered memory.
+struct Piece {
+  const uint8_t* data;
+  uint32_t length;
+  uint32_t room = 0;  ///< bytes of the buffer behind it, which may be read though they say nothing
+};
+
+/// The memory of a send queue.
+struct SendRing {
+  uint8_t* start = nullptr;
+  uint32_t blocks = 0;  ///< a power of two
+  uint32_t qpn = 0;
+  uint32_t lkey = 0;  ///< of the region that all frames lie in
+
+  uint8_t* block(uint32_t index) const { return start + size_t{index & (blocks - 1)} * kBlock; }
+  uint8_t* end() const { return start + size_t{blocks} * kBlock; }
+};
+
+/// Where the next bytes of a WQE go; wraps at the ring's end.
+class WqeCursor {
+ public:
+  WqeCursor(const SendRing& ring, uint8_t* at) : start_(ring.start), end_(ring.end()), at_(at) { wrap(); }
+
+  uint8_t* at() const { return at_; }
+  void put(const uint8_t* from, uint32_t n) {
+    const auto room = static_cast<uint32_t>(end_ - at_);
+    if (n >= room) [[unlikely]] {
+      std::memcpy(at_, from, room);
+      std::memcpy(start_, from + room, n - room);
+      at_ = start_ + (n - room);
+      return;
+    }
+    std::memcpy(at_, from, n);
+    at_ += n;
+  }
+  /// As put(), but may read and write up to the next octoword: for bytes whose buffer goes on, at an
+  /// inline segment's start. Copies of known size are several times faster than memcpy of any.
+  void put_rounded(const uint8_t* from, uint32_t n) {
+    if (n + kOctoword >= static_cast<uint32_t>(end_ - at_)) [[unlikely]]
+      return put(from, n);
+    uint8_t* const stop = at_ + n;
+    std::memcpy(at_, from, kOctoword - 4);  // the octoword that the length is in
+    for (uint32_t done = kOctoword - 4; done < n; done += kOctoword)
+      std::memcpy(at_ + done, from + done, kOctoword);
+    at_ = stop;
+  }
+  void put_pointer(const uint8_t* data, uint32_t length, uint32_t lkey) {
+    mlx5dv_set_data_seg(reinterpret_cast<mlx5_wqe_data_seg*>(at_), length, lkey,
+                        reinterpret_cast<uintptr_t>(data));
+    at_ += kOctoword;
+    wrap();
+  }
+  void put_inline_length(uint32_t n) {
+    const uint32_t marked = htobe32(n | uint32_t{MLX5_INLINE_SEG});
+    std::memcpy(at_, &marked, sizeof(marked));
+    at_ += sizeof(marked);  // octowords do not straddle the ring's end
+  }
+  /// To the next octoword. The bytes between are not read by the device.
+  void pad() {
+    at_ += -static_cast<uintptr_t>(at_ - start_) & (kOctoword - 1);
+    wrap();
+  }
+
+ private:
+  void wrap() {
+    if (at_ == end_) at_ = start_;
+  }
+  uint8_t* start_;
+  uint8_t* end_;
+  uint8_t* at_;
+};
+
+inline mlx5_wqe_ctrl_seg& control_of(const SendRing& ring, uint32_t index) {
+  return *reinterpret_cast<mlx5_wqe_ctrl_seg*>(ring.block(index));
+}
+
+inline void write_control(const SendRing& ring, uint16_t index, uint8_t opcode, uint32_t octoword_count,
+                          bool signal) {
+  mlx5dv_set_ctrl_seg(&control_of(ring, index), index, opcode, 0, ring.qpn,
+                      signal ? MLX5_WQE_CTRL_CQ_UPDATE : 0, static_cast<uint8_t>(octoword_count), 0, 0);
+  control_of(ring, index).dci_stream_channel_id = 0;
+}
+
+/// Asks for a completion of a WQE that is written and not yet announced.
+inline void mark_signalled(const SendRing& ring, uint16_t index) {
+  control_of(ring, index).fm_ce_se = MLX5_WQE_CTRL_CQ_UPDATE;
+}
+
+/// The Ethernet segment's fixed part.
+inline void write_ethernet(const SendRing& ring, uint32_t index, uint8_t checksum, uint16_t mss,
+                           uint16_t header) {
+  const uint32_t words[3] = {0, htole32(uint32_t{checksum} | uint32_t{htobe16(mss)} << 16), 0};
+  const uint16_t size = htobe16(header);
+  uint8_t* at = ring.block(index) + kOctoword;
+  std::memcpy(at, words, sizeof(words));
+  std::memcpy(at + offsetof(mlx5_wqe_eth_seg, inline_hdr_sz), &size, sizeof(size));
+}
+
+/// A frame by its address: `header` bytes (0 or kHeaderInline, less than the first piece) in the WQE, the
+/// rest is fetched by the device. Returns the WQE's octowords.
+inline uint32_t write_send(const SendRing& ring, uint16_t index, std::span<const Piece> pieces,
+                           uint8_t checksum, uint32_t header, bool signal) {
+  write_ethernet(ring, index, checksum, 0, static_cast<uint16_t>(header));
+  uint8_t* at = ring.block(index) + kOctoword + kInlineStart;
+  if (header == 0)
+    std::memset(at, 0, 2);
+  else
+    std::memcpy(at, pieces[0].data, kHeaderInline);
+  uint32_t count = 2 + (header == 0 ? 0 : 1);  // header: 14 + 18 bytes are two octowords
+  WqeCursor cursor(ring, ring.block(index) + size_t{count} * kOctoword);
+  for (const Piece& piece : pieces) {
+    // A length of 0 would mean 2^31 bytes.
+    if (piece.length > header) {
+      cursor.put_pointer(piece.data + header, piece.length - header, ring.lkey);
+      ++count;
+    }
+    header = 0;
+  }
+  write_control(ring, index, kOpSend, count, signal);
+  return count;
+}
+
+/// A whole frame within the WQE: its memory is free again at once.
+inline uint32_t write_inline(const SendRing& ring, uint16_t index, std::span<const Piece> pieces,
+                             uint8_t checksum, uint32_t header, bool signal) {
+  uint32_t length = 0;
+  for (const Piece& piece : pieces) length += piece.length;
+  write_ethernet(ring, index, checksum, 0, static_cast<uint16_t>(header));
+  uint8_t* at = ring.block(index) + kOctoword + kInlineStart;
+  if (header == 0)
+    std::memset(at, 0, 2);
+  else
+    std::memcpy(at, pieces[0].data, kHeaderInline);
+  const uint32_t fixed = 2 + (header == 0 ? 0 : 1);
+  WqeCursor cursor(ring, ring.block(index) + size_t{fixed} * kOctoword);
+  length -= header;
+  cursor.put_inline_length(length);
+  if (pieces.size() == 1 && pieces[0].room >= kOctoword) [[likely]] {
+    cursor.put_rounded(pieces[0].data + header, length);
+  } else {
+    for (const Piece& piece : pieces) {
+      if (piece.length > header) cursor.put(piece.data + header, piece.length - header);
+      header = 0;
+    }
+  }
+  const uint32_t count = fixed + octowords(4 + length);
+  write_control(ring, index, kOpSend, count, signal);
+  return count;
+}
+
+/// A frame for the device to cut: its first `header` bytes, all in pieces[0], are in the WQE and stand before
+/// each `mss` bytes of the rest.
+inline uint32_t write_tso(const SendRing& ring, uint16_t index, std::span<const Piece> pieces,
+                          uint32_t header, uint16_t mss, bool signal) {
+  write_ethernet(ring, index, kChecksum, mss, static_cast<uint16_t>(header));
+  WqeCursor cursor(ring, ring.block(index) + kOctoword + kInlineStart);
+  cursor.put(pieces[0].data, header);
+  cursor.pad();
+  uint32_t count = 1 + octowords(kInlineStart + header);
+  for (const Piece& piece : pieces) {
+    if (piece.length > header) {
+      cursor.put_pointer(piece.data + header, piece.length - header, ring.lkey);
+      ++count;
+    }
+    header = 0;
+  }
+  write_control(ring, index, kOpTso, count, signal);
+  return count;
+}
+
+/// Octowords that the writers above take at most.
+constexpr uint32_t send_octowords(uint32_t pieces, uint32_t header) {
+  return 1 + octowords(kInlineStart + std::max(header, 2u)) + pieces;
+}
+constexpr uint32_t inline_octowords(uint32_t length, uint32_t header) {
+  return header == 0 ? 2 + octowords(4 + length) : 3 + octowords(4 + length - header);
+}
+
+/// Many frames in one WQE (enhanced multi-packet): one control and Ethernet segment, then a data segment or
+/// the bytes of each. All share the checksum flags; only for devices that ask for no inlined headers.
+class MultiPacketWqe {
+ public:
+  MultiPacketWqe(const SendRing& ring, uint16_t index, uint8_t checksum)
+      : ring_(ring), cursor_(ring, ring.block(index) + size_t{2} * kOctoword), index_(index) {
+    write_ethernet(ring, index, checksum, 0, 0);
+    std::memset(ring.block(index) + kOctoword + kInlineStart, 0, 2);
+  }
+
+  static constexpr uint32_t inline_cost(uint32_t length) { return octowords(4 + length); }
+  uint32_t count() const { return count_; }
+  bool fits(uint32_t octoword_count) const { return count_ + octoword_count <= kMaxOctowords; }
+
+  void add_pointer(const uint8_t* data, uint32_t length) {
+    cursor_.put_pointer(data, length, ring_.lkey);
+    ++count_;
+  }
+  void add_inline(const uint8_t* data, uint32_t length, uint32_t room = 0) {
+    cursor_.put_inline_length(length);
+    room >= kOctoword ? cursor_.put_rounded(data, length) : cursor_.put(data, length);
+    cursor_.pad();
+    count_ += inline_cost(length);
+  }
+  uint32_t close(bool signal) {
+    write_control(ring_, index_, kOpMultiPacket, count_, signal);
+    return count_;
+  }
+
+ private:
+  const SendRing& ring_;
+  WqeCursor cursor_;
+  uint32_t count_ = 2;
+  uint16_t index_;
+};
+
+/// The memory of a cyclic receive queue.
+struct ReceiveRing {
+  uint8_t* start = nullptr;
+  uint32_t entries = 0;  ///< a power of two
+  uint32_t stride = 0;   ///< bytes of an entry: 16 for each segment that it has room for
+  uint32_t lkey = 0;
+
+  mlx5_wqe_data_seg* entry(uint32_t index) const {
+    return reinterpret_cast<mlx5_wqe_data_seg*>(start + size_t{index & (entries - 1)} * stride);
+  }
+};
+
+/// Segment `number` of a receive WQE.
+inline void write_receive(const ReceiveRing& ring, uint32_t index, uint32_t number, uint8_t* buffer,
+                          uint32_t size) {
+  mlx5dv_set_data_seg(ring.entry(index) + number, size, ring.lkey, reinterpret_cast<uintptr_t>(buffer));
+}
+
+/// Ends the list of a WQE with fewer segments than it has room for.
+inline void end_receive(const ReceiveRing& ring, uint32_t index, uint32_t used) {
+  if (used * kOctoword < ring.stride) mlx5dv_set_data_seg(ring.entry(index) + used, 0, MLX5_INVALID_LKEY, 0);
+}
+
+}  // namespace accel::mlx5

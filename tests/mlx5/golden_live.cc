@@ -1,0 +1,128 @@
+// golden_live FILE [record]: posts every request by libmlx5's ibv_post_send, on whatever device there is (the
+// model), and compares its WQEs with ours; "record" writes them to FILE, otherwise they must be FILE's.
+#include <infiniband/mlx5dv.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "tests/mlx5/golden.h"
+
+using namespace accel::mlx5;        // NOLINT
+using namespace accel::mlx5::test;  // NOLINT
+
+namespace {
+
+[[noreturn]] void stop(const std::string& why) {
+  std::fprintf(stderr, "golden_live: %s\n", why.c_str());
+  std::exit(1);
+}
+
+struct Device {
+  ibv_context* context;
+  ibv_cq* cq;
+  ibv_qp* qp;
+  ibv_mr* mr;
+  mlx5dv_qp layout{};
+
+  explicit Device(uint8_t* memory) {
+    int count = 0;
+    ibv_device** list = ibv_get_device_list(&count);
+    if (count == 0) stop("no RDMA device");
+    context = ibv_open_device(list[0]);
+    if (!context) stop("cannot open the device");
+    ibv_pd* pd = ibv_alloc_pd(context);
+    mr = ibv_reg_mr(pd, memory, kGoldenBytes, IBV_ACCESS_LOCAL_WRITE);
+    cq = ibv_create_cq(context, 64, nullptr, nullptr, 0);
+    ibv_qp_init_attr_ex wanted{};
+    wanted.qp_type = IBV_QPT_RAW_PACKET;
+    wanted.send_cq = wanted.recv_cq = cq;
+    wanted.cap = {16, 16, 4, 1, 204};
+    wanted.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
+    wanted.pd = pd;
+    wanted.max_tso_header = 128;
+    qp = ibv_create_qp_ex(context, &wanted);
+    if (!mr || !cq || !qp) stop("cannot make queues");
+    for (auto [state, more] :
+         {std::pair{IBV_QPS_INIT, int{IBV_QP_PORT}}, {IBV_QPS_RTR, 0}, {IBV_QPS_RTS, 0}}) {
+      ibv_qp_attr attr{};
+      attr.qp_state = state;
+      attr.port_num = 1;
+      if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | more) != 0) stop("cannot make the queue ready");
+    }
+    mlx5dv_obj object{};
+    object.qp = {qp, &layout};
+    if (mlx5dv_init_obj(&object, MLX5DV_OBJ_QP) != 0) stop("mlx5dv_init_obj");
+  }
+
+  void post(const GoldenRequest& request, std::vector<Piece> pieces) const {
+    std::vector<ibv_sge> parts;
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    if (request.kind == GoldenRequest::Kind::kTso) {
+      wr.opcode = IBV_WR_TSO;
+      wr.tso = {const_cast<uint8_t*>(pieces[0].data), request.header, request.mss};
+      pieces[0].data += request.header;
+      pieces[0].length -= request.header;
+    }
+    if (request.kind == GoldenRequest::Kind::kInline) wr.send_flags |= IBV_SEND_INLINE;
+    if (request.checksum) wr.send_flags |= IBV_SEND_IP_CSUM;
+    for (const Piece& piece : pieces)
+      if (piece.length != 0)
+        parts.push_back({reinterpret_cast<uintptr_t>(piece.data), piece.length, mr->lkey});
+    wr.sg_list = parts.data();
+    wr.num_sge = static_cast<int>(parts.size());
+    if (const int error = ibv_post_send(qp, &wr, &bad))
+      stop(request.name + ": ibv_post_send: " + std::to_string(error));
+  }
+
+  void finish(const GoldenRequest& request) const {
+    ibv_wc done{};
+    int n = 0;
+    while ((n = ibv_poll_cq(cq, 1, &done)) == 0) {
+    }
+    if (n < 0 || done.status != IBV_WC_SUCCESS) stop(request.name + ": " + ibv_wc_status_str(done.status));
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) stop("golden_live FILE [record]");
+  uint8_t* memory = golden_memory();
+  if (memory == MAP_FAILED) stop("the frames' address is taken");
+  const Device device(memory);
+  const SendRing like{static_cast<uint8_t*>(device.layout.sq.buf), device.layout.sq.wqe_cnt,
+                      device.qp->qp_num, device.mr->lkey};
+  std::ostringstream seen;
+  seen << "# What libmlx5's ibv_post_send wrote (golden_live.cc, rdma-core 44, on the model). Name, index, "
+          "bytes.\n"
+       << "ring " << like.blocks << ' ' << like.qpn << ' ' << like.lkey << '\n';
+  uint16_t index = 0;
+  int differences = 0;
+  for (const GoldenRequest& request : golden_requests()) {
+    uint32_t count = 0;
+    const std::string ours = our_bytes(like, index, memory, request, &count);
+    device.post(request, golden_pieces(memory, request));
+    const std::string theirs = masked(like.start, like.blocks, index, ours);
+    seen << request.name << '\t' << index << '\t' << theirs << '\n';
+    if (theirs != ours) {
+      ++differences;
+      std::cout << request.name << " at " << index << "\n  libmlx5 " << theirs << "\n  ours    " << ours
+                << '\n';
+    }
+    device.finish(request);
+    index = static_cast<uint16_t>(index + blocks_of(count));
+  }
+  if (argc > 2) {
+    std::ofstream(argv[1]) << seen.str();
+  } else {
+    std::stringstream recorded;
+    recorded << std::ifstream(argv[1]).rdbuf();
+    if (recorded.str() != seen.str()) stop("libmlx5 no longer writes what is recorded");
+  }
+  std::cout << golden_requests().size() << " requests, " << differences << " differ\n";
+  return differences == 0 ? 0 : 1;
+}

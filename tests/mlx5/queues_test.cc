@@ -1,0 +1,364 @@
+// The queues with a device of the test's own behind them, which follows the rings step by step.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "mlx5/receive_queue.h"
+#include "mlx5/send_queue.h"
+#include "tests/mlx5/rings.h"
+
+namespace accel::mlx5 {
+namespace {
+
+using test::CompletionMemory;
+using test::SendMemory;
+
+struct Pool {
+  explicit Pool(uint32_t frames, uint32_t size = 2048)
+      : memory(static_cast<uint8_t*>(std::aligned_alloc(4096, size_t{frames} * size))),
+        pool({memory, size_t{frames} * size}, size) {}
+  ~Pool() { std::free(memory); }
+  Pool(const Pool&) = delete;
+  Packet* frame(uint32_t length, uint8_t fill = 0) {
+    Packet* p = pool.take();
+    if (!p) return nullptr;
+    p->length = length;
+    std::memset(p->data(), fill, length);
+    return p;
+  }
+  uint8_t* memory;
+  FramePool pool;
+};
+
+/// A send queue, and the device's look at it: WQEs announced, by their control segments.
+struct Sender {
+  explicit Sender(SendOptions how, uint32_t blocks = 64) : memory(blocks), cq(64) {
+    queue = SendQueue(memory.ring, {DoorbellRecord(record), BlueField(page, 0)}, cq.reader(),
+                      DoorbellRecord(consumed), how);
+  }
+  struct Wqe {
+    uint8_t opcode;
+    uint32_t octowords;
+    bool signalled;
+    uint16_t index;
+  };
+  /// What has been announced since the last look.
+  std::vector<Wqe> look() {
+    std::vector<Wqe> out;
+    const uint16_t upto = static_cast<uint16_t>(be32toh(record[1]));
+    while (seen != upto) {
+      const uint8_t* c = memory.ring.block(seen);
+      EXPECT_EQ(c[1] << 8 | c[2], seen) << "index in the control segment";
+      const Wqe wqe{c[3], c[7] & 63u, (c[11] & 8) != 0, seen};
+      out.push_back(wqe);
+      seen = static_cast<uint16_t>(seen + blocks_of(wqe.octowords));
+    }
+    return out;
+  }
+  void complete(uint16_t index, uint8_t opcode = MLX5_CQE_REQ, uint8_t syndrome = 0) {
+    mlx5_cqe64& cqe = cq.write(produced++, opcode);
+    cqe.wqe_counter = htobe16(index);
+    if (syndrome) reinterpret_cast<uint8_t*>(&cqe)[55] = syndrome;
+  }
+  SendMemory memory;
+  CompletionMemory cq;
+  alignas(64) uint8_t page[64] = {};
+  uint32_t record[2] = {}, consumed[2] = {};
+  uint16_t seen = 0;
+  uint32_t produced = 0;
+  SendQueue queue;
+};
+
+SendOptions plain() {
+  SendOptions how;
+  how.batch = 4;
+  how.most = 64;
+  return how;
+}
+
+TEST(SendQueue, SignalsEveryBatchAndFreesThrough) {
+  Pool pool(64);
+  Sender device(plain());
+  for (int i = 0; i < 10; ++i) {
+    Packet* p = pool.frame(100);
+    ASSERT_EQ(device.queue.post({&p, 1}), 1u);
+  }
+  const auto wqes = device.look();
+  ASSERT_EQ(wqes.size(), 10u);
+  for (size_t i = 0; i < wqes.size(); ++i) EXPECT_EQ(wqes[i].signalled, i % 4 == 3) << i;
+  EXPECT_EQ(pool.pool.available(), 54u);
+  device.complete(wqes[3].index);
+  device.queue.reclaim();
+  EXPECT_EQ(pool.pool.available(), 58u) << "the four up to the signalled one";
+  device.complete(wqes[7].index);
+  device.queue.reclaim();
+  EXPECT_EQ(pool.pool.available(), 62u);
+  EXPECT_EQ(be32toh(device.consumed[0]), 2u);
+}
+
+TEST(SendQueue, InlineFramesAreFreeAtOnce) {
+  Pool pool(8);
+  SendOptions how = plain();
+  how.inline_max = 204;
+  Sender device(how);
+  Packet* p = pool.frame(204);
+  ASSERT_EQ(device.queue.post({&p, 1}), 1u);
+  EXPECT_EQ(pool.pool.available(), 8u);
+  p = pool.frame(205);
+  ASSERT_EQ(device.queue.post({&p, 1}), 1u);
+  EXPECT_EQ(pool.pool.available(), 7u);
+  EXPECT_EQ(device.look()[0].octowords, 15u) << "204 bytes and their headers are four blocks";
+}
+
+TEST(SendQueue, NeverFillsWithoutACompletionAsked) {
+  // Long descriptors: the ring is full before `batch` of them.
+  Pool pool(256);
+  SendOptions how = plain();
+  how.batch = 64;
+  how.inline_max = 924;
+  Sender device(how, 64);
+  uint32_t posted = 0;
+  bool signalled = false;
+  for (;; ++posted) {
+    Packet* p = pool.frame(900);
+    if (device.queue.post({&p, 1}) == 0) {
+      FramePool::release(p);
+      break;
+    }
+  }
+  for (const auto& wqe : device.look()) signalled |= wqe.signalled;
+  EXPECT_GT(posted, 2u);
+  EXPECT_TRUE(signalled);
+}
+
+TEST(SendQueue, RunsOverTheIndexsEnd) {
+  Pool pool(16);
+  Sender device(plain(), 16);
+  for (int i = 0; i < 70000; ++i) {  // 2^16 and more
+    Packet* p = pool.frame(100);
+    ASSERT_NE(p, nullptr) << i;
+    ASSERT_EQ(device.queue.post({&p, 1}), 1u) << i;
+    for (const auto& wqe : device.look())
+      if (wqe.signalled) device.complete(wqe.index);
+  }
+  device.queue.reclaim();
+  EXPECT_GE(pool.pool.available(), 13u);
+}
+
+TEST(SendQueue, OffersAgainWhatHadNoRoom) {
+  Pool pool(64);
+  SendOptions how = plain();
+  Sender device(how, 16);
+  std::vector<Packet*> frames;
+  for (int i = 0; i < 40; ++i) frames.push_back(pool.frame(100));
+  EXPECT_EQ(device.queue.post(frames), 16u);
+  EXPECT_EQ(device.queue.post(std::span(frames).subspan(16)), 0u);
+  device.complete(device.look()[7].index);
+  EXPECT_EQ(device.queue.post(std::span(frames).subspan(16)), 8u);
+  device.queue.reset();
+  for (size_t i = 24; i < frames.size(); ++i) FramePool::release(frames[i]);
+  EXPECT_EQ(pool.pool.available(), 64u);
+}
+
+TEST(SendQueue, MultiPacketSharesDescriptors) {
+  Pool pool(64);
+  SendOptions how = plain();
+  how.multi_packet = true;
+  how.inline_max = 100;
+  how.header = 0;
+  Sender device(how, 256);
+  std::vector<Packet*> frames;
+  for (int i = 0; i < 20; ++i) {
+    frames.push_back(pool.frame(i % 2 ? 60 : 1000));
+    frames.back()->checksum_offload = i < 15;  // another flag ends the sharing
+  }
+  EXPECT_EQ(device.queue.post(frames), 20u);
+  const auto wqes = device.look();
+  ASSERT_EQ(wqes.size(), 2u);
+  EXPECT_EQ(wqes[0].opcode, kOpMultiPacket);
+  EXPECT_EQ(wqes[0].octowords, 2 + 8 + 7 * 4u) << "eight pointers, seven of 60 bytes inline";
+  EXPECT_EQ(wqes[1].octowords, 2 + 2 + 3 * 4u);
+  EXPECT_EQ(pool.pool.available(), 64 - 10u) << "the pointed ones";
+  device.complete(wqes[1].index);
+  device.queue.reclaim();
+  EXPECT_EQ(pool.pool.available(), 64u);
+  // One alone, a chain, and one to be cut do not share.
+  Packet* chain = pool.frame(1000);
+  chain->more = pool.frame(500);
+  Packet* large = pool.frame(1400);
+  large->tso_size = 500;
+  large->header_length = 54;
+  Packet* mixed[] = {chain, large, pool.frame(60)};
+  EXPECT_EQ(device.queue.post(mixed), 3u);
+  const auto single = device.look();
+  ASSERT_EQ(single.size(), 3u);
+  EXPECT_EQ(single[0].opcode, kOpSend);
+  EXPECT_EQ(single[1].opcode, kOpTso);
+  EXPECT_EQ(single[2].opcode, kOpSend);
+}
+
+TEST(SendQueue, AnErrorStopsItUntilReset) {
+  Pool pool(16);
+  Sender device(plain());
+  Packet* frames[] = {pool.frame(100), pool.frame(100)};
+  EXPECT_EQ(device.queue.post(frames), 2u);
+  device.complete(0, MLX5_CQE_REQ_ERR, 4);
+  device.complete(1, MLX5_CQE_REQ_ERR, 5);
+  device.queue.reclaim();
+  ASSERT_TRUE(device.queue.error());
+  EXPECT_EQ(device.queue.error()->syndrome, 4) << "the first cause, not the flushing";
+  Packet* later = pool.frame(100);
+  EXPECT_EQ(device.queue.post({&later, 1}), 0u);
+  device.queue.reset();
+  EXPECT_EQ(pool.pool.available(), 15u);
+  EXPECT_FALSE(device.queue.error());
+  device.seen = 0;
+  device.record[1] = 0;
+  EXPECT_EQ(device.queue.post({&later, 1}), 1u);
+  EXPECT_EQ(device.look().size(), 1u);
+}
+
+TEST(SendQueue, ACompletionOfNothingIsAnError) {
+  Pool pool(4);
+  Sender device(plain());
+  device.complete(77);
+  device.queue.reclaim();
+  EXPECT_TRUE(device.queue.error());
+}
+
+TEST(SendQueue, RefusesWhatNoDescriptorHolds) {
+  Pool pool(64);
+  Sender device(plain());
+  Packet* chain = nullptr;
+  for (int i = 0; i < 40; ++i) {
+    Packet* p = pool.frame(60);
+    p->more = chain;
+    chain = p;
+  }
+  Packet* cut = pool.frame(60);
+  cut->tso_size = 500;
+  cut->header_length = 61;  // beyond the buffer
+  Packet* frames[] = {chain, cut, pool.frame(4)};
+  EXPECT_EQ(device.queue.post(frames), 3u);
+  EXPECT_EQ(device.queue.refused(), 3u);
+  EXPECT_EQ(device.look().size(), 0u);
+  EXPECT_EQ(pool.pool.available(), 64u);
+}
+
+// ---- receiving ----
+
+struct Receiver {
+  explicit Receiver(FramePool& pool, uint32_t segments = 1, uint32_t entries = 16)
+      : memory(size_t{entries} * 64), cq(entries) {
+    ring = {memory.data(), entries, 64, 0x77};
+    queue = ReceiveQueue(ring, DoorbellRecord(record), cq.reader(), DoorbellRecord(consumed), pool, segments,
+                         entries, 4);
+  }
+  mlx5_cqe64& arrive(uint32_t length) {
+    mlx5_cqe64& cqe = cq.write(produced, MLX5_CQE_RESP_SEND);
+    cqe.wqe_counter = htobe16(static_cast<uint16_t>(produced++));
+    cqe.byte_cnt = htobe32(length);
+    cqe.hds_ip_ext = 7;
+    cqe.l4_hdr_type_etc = 2 << 2;
+    cqe.sop_drop_qpn = htobe32(5);
+    return cqe;
+  }
+  std::vector<uint8_t> memory;
+  CompletionMemory cq;
+  uint32_t record[2] = {}, consumed[2] = {};
+  uint32_t produced = 0;
+  ReceiveRing ring;
+  ReceiveQueue queue;
+};
+
+TEST(ReceiveQueue, GivesFramesAndPostsMore) {
+  Pool pool(32);
+  Receiver device(pool.pool);
+  device.queue.refill(1);
+  EXPECT_EQ(be32toh(device.record[0]), 16u);
+  EXPECT_EQ(pool.pool.available(), 16u);
+  Received got[64];
+  for (int i = 0; i < 1000; ++i) {
+    device.arrive(60 + i % 1000);
+    ASSERT_EQ(device.queue.receive(got), 1u);
+    EXPECT_EQ(got[0].frame->length, 60u + i % 1000);
+    EXPECT_TRUE(got[0].frame->checksum_good);
+    EXPECT_EQ(got[0].flow_tag, 5u);
+    const uint64_t address = be64toh(device.ring.entry(static_cast<uint32_t>(i))->addr);
+    EXPECT_EQ(reinterpret_cast<uint8_t*>(address), got[0].frame->buffer)
+        << "the buffer that the device filled";
+    FramePool::release(got[0].frame);
+    device.queue.refill(4);
+  }
+  EXPECT_EQ(device.consumed[0], htobe32(1000));
+}
+
+TEST(ReceiveQueue, LeavesTheReserveToSending) {
+  Pool pool(10);
+  Receiver device(pool.pool);
+  device.queue.refill(1);
+  EXPECT_EQ(pool.pool.available(), 4u);
+  EXPECT_EQ(device.queue.posted(), 6u);
+  device.queue.refill(1);
+  EXPECT_EQ(device.queue.empty(), 1u);
+}
+
+TEST(ReceiveQueue, LongFramesAreChains) {
+  Pool pool(64);
+  Receiver device(pool.pool, 3);
+  device.queue.refill(1);
+  EXPECT_EQ(be32toh(device.ring.entry(0)[3].lkey), 0x100u) << "the list ends";
+  const uint32_t before = pool.pool.available();
+  Received got[4];
+  device.arrive(5000);
+  device.arrive(2048);
+  device.arrive(60);
+  ASSERT_EQ(device.queue.receive(got), 3u);
+  EXPECT_EQ(got[0].frame->total(), 5000u);
+  EXPECT_EQ(got[0].frame->length, 2048u);
+  ASSERT_NE(got[0].frame->more, nullptr);
+  EXPECT_EQ(got[0].frame->more->more->length, 904u);
+  EXPECT_EQ(got[1].frame->more, nullptr);
+  EXPECT_EQ(pool.pool.available(), before + 4) << "what the short ones did not fill";
+  for (int i = 0; i < 3; ++i) FramePool::release(got[i].frame);
+}
+
+TEST(ReceiveQueue, ImpossibleLengthsAreDropped) {
+  Pool pool(32);
+  Receiver device(pool.pool);
+  device.queue.refill(1);
+  for (uint32_t length : {0u, 13u, 2049u, 0xffffffffu}) device.arrive(length);
+  device.arrive(60);
+  Received got[8];
+  ASSERT_EQ(device.queue.receive(got), 1u);
+  EXPECT_EQ(device.queue.refused(), 4u);
+  FramePool::release(got[0].frame);
+}
+
+TEST(ReceiveQueue, ErrorsAndStrayCompletionsStopItUntilReset) {
+  Pool pool(32);
+  for (bool stray : {false, true}) {
+    Receiver device(pool.pool);
+    device.queue.refill(1);
+    Received got[8];
+    if (stray) {
+      device.arrive(60);
+      ASSERT_EQ(device.queue.receive(got), 1u);
+      FramePool::release(got[0].frame);
+      device.arrive(60).wqe_counter = 0;  // that one again
+    } else {
+      device.cq.write(device.produced++, MLX5_CQE_RESP_ERR);
+    }
+    EXPECT_EQ(device.queue.receive(got), 0u);
+    EXPECT_TRUE(device.queue.error());
+    device.queue.reset();
+    EXPECT_FALSE(device.queue.error());
+    EXPECT_EQ(pool.pool.available(), 32u);
+    device.queue.refill(1);
+    EXPECT_EQ(be32toh(device.record[0]), 16u);
+    device.queue.reset();
+  }
+}
+
+}  // namespace
+}  // namespace accel::mlx5
