@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""libaccel at both ends on model NICs, and what the model alone can do to them: accel.py TEST
+
+Each moves megabytes by TCP and compares digests; the counters must show that the NICs' queues carried them."""
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from gate import check  # noqa: E402
+from model_lab import ModelLab  # noqa: E402
+
+RECEIVER = """
+import hashlib, socket, sys
+s = socket.create_server((sys.argv[1], 7000)); c, _ = s.accept(); d = hashlib.sha256()
+while True:
+    b = c.recv(1 << 16)
+    if not b: break
+    d.update(b)
+print(d.hexdigest())
+"""
+SENDER = """
+import random, socket, sys
+c = socket.create_connection((sys.argv[1], 7000)); r = random.Random(7)
+for i in range(int(sys.argv[2])):
+    c.sendall(r.randbytes(1 << 20))
+"""
+
+
+def digest(megabytes):
+    import random
+
+    r, d = random.Random(7), hashlib.sha256()
+    for _ in range(megabytes):
+        d.update(r.randbytes(1 << 20))
+    return d.hexdigest()
+
+
+def transfer(megabytes=16, faults="", meanwhile=None, env=None):
+    """Returns both hosts' counters."""
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        near.faults = far.faults = faults
+        receiver = near.popen([sys.executable, "-c", RECEIVER, near.address], accel=True, env=env, stdout=subprocess.PIPE, text=True)
+        near.wait_for_listener(7000, receiver)
+        sender = far.popen([sys.executable, "-c", SENDER, near.address, megabytes], accel=True, env=env)
+        if meanwhile:
+            meanwhile(lab, receiver)
+        try:
+            said, _ = receiver.communicate(timeout=150)
+            check(sender.wait(timeout=60) == 0 and receiver.returncode == 0, (sender.returncode, receiver.returncode))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not done: near {near.counters()} far {far.counters()}") from None
+        check(said.strip() == digest(megabytes), f"another digest: {said}")
+        return near.counters(), far.counters()
+
+
+def until(host, counter, value):
+    end = time.monotonic() + 60
+    while host.counters().get(counter, 0) < value:
+        check(time.monotonic() < end, host.counters())
+        time.sleep(0.005)
+
+
+def plain():
+    near, far = transfer()
+    check(near["rx_bytes"] > 16 << 20 and far["tx_bytes"] > 16 << 20, (near, far))
+
+
+def lossy():
+    near, _ = transfer(faults="loss=0.005,reorder=0.01,duplicate=0.002,corrupt=0.002,delay=0.005:300us,seed=5")
+    check(near["faults_loss"] > 0 and near["faults_reorder"] > 0 and near["rx_bytes"] > 16 << 20, near)
+
+
+def overrun():
+    near, _ = transfer(faults="overrun=0.005,stall=50ms:5ms")
+    check(near["faults_overrun"] > 0 and near["faults_stall"] > 0, near)
+
+
+def errors():
+    """Error completions on both queues of both ends; the connection goes on."""
+
+    def meanwhile(lab, _):
+        for _ in range(3):
+            start = lab.near.counters().get("rx_bytes", 0)
+            until(lab.near, "rx_bytes", start + (2 << 20))
+            lab.near.fail_receive()
+            lab.far.fail_send()
+
+    near, far = transfer(32, meanwhile=meanwhile)
+    check(near["error_cqes"] > 0 and far["error_cqes"] > 0, (near, far))
+
+
+def link():
+    """The cable is pulled and put back."""
+
+    def meanwhile(lab, _):
+        until(lab.near, "rx_bytes", 2 << 20)
+        lab.near.ip("link", "set", lab.near.device, "down")
+        until(lab.near, "async_events", 1)
+        lab.near.ip("link", "set", lab.near.device, "up")
+
+    near, _ = transfer(32, meanwhile=meanwhile)
+    check(near["async_events"] >= 2, near)
+
+
+def removal():
+    """The NIC goes; the connection goes on in the kernel."""
+
+    def meanwhile(lab, _):
+        until(lab.near, "rx_bytes", 2 << 20)
+        lab.near.remove_device()
+
+    near, _ = transfer(32, meanwhile=meanwhile, env={"ACCEL_REQUIRE": "0"})
+    check(near["rx_bytes"] < 32 << 20, near)
+
+
+def compressed():
+    near, _ = transfer(env={"ACCEL_MLX5_CQE_COMPRESSION": "1"})
+    check(near["cqes_compressed"] > 0, near)
+
+
+def wakes():
+    """A thread that sleeps takes the events it was woken by: else every later sleep ends at once."""
+    near, far = transfer(4)
+    for end in (near, far):
+        check(end["arms"] == 0 or end["arms_ignored"] <= end["events"] + 2, end)
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("needs root")
+        sys.exit(77)
+    globals()[sys.argv[1]]()

@@ -1,0 +1,138 @@
+// One open device file: the device behind it, its port, its doorbell pages and the thread that is the
+// hardware. Every context is a device of its own (own objects, own steering, own tap on the netdev), as
+// several processes on one NIC are.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "tests/model/core/device.h"
+#include "tests/model/front/clock.h"
+#include "tests/model/front/control.h"
+#include "tests/model/front/netdev.h"
+#include "tests/model/front/nftables.h"
+#include "tests/model/front/packet_port.h"
+#include "tests/model/front/raw.h"
+#include "tests/model/front/report.h"
+#include "tests/model/front/steal.h"
+
+namespace model {
+
+struct Request;
+
+/// A doorbell page: mapped here and, from the same memory, by the driver.
+struct UarPage {
+  uint8_t* mine = nullptr;
+  bool used = false;
+  std::array<std::array<uint8_t, 64>, 4> before{};  // by register: the block that its last doorbell announced
+};
+
+/// A completion channel: the driver reads `read`, we write `write`.
+struct Channel {
+  int read = -1, write = -1;
+  std::map<uint32_t, uint32_t> written;  // events by CQ number
+};
+
+class Context final : private Surroundings {
+ public:
+  static constexpr size_t kUars = 64;
+  static constexpr size_t kPage = 4096;
+
+  Context();
+  ~Context() override;
+
+  /// One command of the write() interface; 0 or an errno.
+  int command(std::span<const uint8_t> bytes);
+  /// One ioctl; 0 or an errno.
+  int ioctl(unsigned long request, void* argument);
+  /// Maps the driver's side of what an offset names; as mmap.
+  void* map(size_t size, int protection, off_t offset);
+  /// A descriptor that may be one of our channels is closed by the driver.
+  void closed(int fd);
+  /// In a forked child nothing of the parent's device may be touched; descriptors are given up.
+  void abandon();
+  bool abandoned() const { return abandoned_; }
+  /// False in a forked child, also one of _Fork(), which runs no handlers.
+  bool owned() const { return !abandoned_ && raw::call(SYS_getpid) == process_; }
+
+ private:
+  friend struct Commands;
+  struct Cq {
+    uint64_t user_handle = 0;
+    int channel = -1;
+  };
+
+  // Surroundings
+  void transmit(std::span<const uint8_t> frame) override;
+  void completion_event(const CompletionQueue& cq) override;
+
+  int start();  // the device, at the first GET_CONTEXT
+  void run();
+  bool scan(uint32_t uar);
+  bool turn();
+  void look_around();
+  void follow_control();
+  void async_event(uint32_t type, uint64_t element);
+  void take_doorbell(uint32_t uar, size_t at);
+  int allocate_uar(uint32_t& index);
+  /// Keeps the kernel from seeing what a rule takes; 0 where there is no privilege to (nothing comes in then
+  /// either).
+  accel::Result<uint64_t> steal(const Stolen& what);
+  void give_back(uint64_t drop_rule);
+  static uint32_t take_back(Channel& channel, const Cq& cq);
+
+  /// Control calls stop the hardware thread between two turns.
+  class Quiet {
+   public:
+    explicit Quiet(Context& c) : context_(c) {
+      context_.waiting_.fetch_add(1);
+      context_.mutex_.lock();
+    }
+    ~Quiet() {
+      context_.mutex_.unlock();
+      context_.waiting_.fetch_sub(1);
+    }
+    Quiet(const Quiet&) = delete;
+    Quiet& operator=(const Quiet&) = delete;
+
+   private:
+    Context& context_;
+  };
+
+  std::mutex commands_;  // one command at a time; taken before mutex_
+  std::mutex mutex_;     // the device and what the hardware thread uses
+  std::atomic<int> waiting_{0};
+  Checker checker_;
+  Device device_;
+  Report report_;
+  PacketPort port_;
+  std::mutex drops_mutex_;  // drops_; taken last
+  DropTable drops_;
+  bool drops_open_ = false;
+  std::map<uint32_t, uint64_t> stolen_;  // flow handle: drop rule
+  std::map<uint32_t, Cq> cqs_;
+  std::map<int, Channel> channels_;
+  int uar_memory_ = -1;
+  std::array<UarPage, kUars> uars_;
+  // Behind the doorbell pages in the same memory.
+  static constexpr size_t kClockInfoPage = kUars, kCounterPage = kUars + 1, kPages = kUars + 2;
+  ClockPages clock_;
+  uint8_t* clock_memory_ = nullptr;
+  int async_write_ = -1;
+  int asking_ = -1;  // a socket to ask the kernel for the netdev by
+  Control control_;
+  ControlPage asked_{};  // what of control_ was followed
+  bool carrier_ = false;
+  uint64_t next_look_ = 0;
+  std::thread engine_;
+  std::atomic<bool> stop_{false};
+  bool started_ = false, abandoned_ = false;
+  const long process_ = raw::call(SYS_getpid);
+};
+
+}  // namespace model

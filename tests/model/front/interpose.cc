@@ -1,0 +1,199 @@
+// The hooks. The device file is a real descriptor of /dev/null, and the fake sysfs says so (1:3), so that
+// libibverbs' own checks hold; calls on it, and on paths below the RDMA classes of sysfs, come to the model.
+// Everything else goes to the function behind us.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+#include "tests/model/front/context.h"
+#include "tests/model/front/environment.h"
+#include "tests/model/front/raw.h"
+#include "tests/model/front/refuse.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace model {
+namespace {
+
+constexpr int kDescriptors = 65536;
+std::array<std::atomic<Context*>, kDescriptors> files{};
+std::atomic<int> open_files{0};
+
+Context* context(int fd) {
+  if (fd < 0 || fd >= kDescriptors || open_files.load(std::memory_order_relaxed) == 0) return nullptr;
+  return files[static_cast<size_t>(fd)].load(std::memory_order_acquire);
+}
+
+template <class F>
+F* behind(const char* name) {
+  return reinterpret_cast<F*>(dlsym(RTLD_NEXT, name));
+}
+
+bool is_device(const char* path) {
+  return path != nullptr && !environment().netdev.empty() && strcmp(path, kDeviceNode) == 0;
+}
+
+/// Where a path of the RDMA classes really is; every other path as it came.
+const char* redirect(const char* path, char (&space)[4096]) {
+  constexpr char kClasses[] = "/sys/class/infiniband";
+  if (path == nullptr || strncmp(path, kClasses, sizeof kClasses - 1) != 0) return path;
+  if (environment().netdev.empty() || environment().sysfs.empty()) return path;
+  snprintf(space, sizeof space, "%s%s", environment().sysfs.c_str(), path + sizeof("/sys") - 1);
+  return space;
+}
+
+void after_fork_in_child() {
+  for (auto& file : files) {
+    if (Context* c = file.load()) c->abandon();
+  }
+}
+
+int open_device(int flags) {
+  static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  (void)registered;
+  if (const int no = refusal("open"); no != 0) return -no;
+  const int fd = raw::openat("/dev/null", (flags & O_CLOEXEC) | O_RDWR, 0);
+  if (fd < 0 || fd >= kDescriptors) return fd < 0 ? fd : -EMFILE;
+  files[static_cast<size_t>(fd)].store(new Context, std::memory_order_release);
+  open_files.fetch_add(1);
+  return fd;
+}
+
+int do_open(const char* path, int flags, mode_t mode) {
+  char space[4096];
+  if (is_device(path)) return static_cast<int>(raw::to_libc(open_device(flags)));
+  using Open = int(const char*, int, ...);
+  static Open* const next = behind<Open>("open");
+  return next(redirect(path, space), flags, mode);
+}
+
+mode_t mode_of(int flags, va_list list) {
+  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(list, mode_t) : 0;
+}
+
+void forget(int fd) {
+  if (fd < 0 || fd >= kDescriptors || open_files.load(std::memory_order_relaxed) == 0) return;
+  Context* mine = files[static_cast<size_t>(fd)].exchange(nullptr);
+  if (mine != nullptr) {
+    open_files.fetch_sub(1);
+    if (mine->owned())
+      delete mine;
+    else if (!mine->abandoned())  // in a forked child its thread and locks are not ours to end
+      mine->abandon();
+    return;
+  }
+  for (auto& file : files) {
+    if (Context* c = file.load(std::memory_order_acquire)) c->closed(fd);
+  }
+}
+
+}  // namespace
+}  // namespace model
+
+using model::behind;
+
+EXPORT int open(const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = model::mode_of(flags, list);
+  va_end(list);
+  return model::do_open(path, flags, mode);
+}
+
+EXPORT int open64(const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = model::mode_of(flags, list);
+  va_end(list);
+  return model::do_open(path, flags, mode);
+}
+
+EXPORT int close(int fd) {
+  model::forget(fd);
+  static auto* const next = behind<int(int)>("close");
+  return next(fd);
+}
+
+EXPORT ssize_t write(int fd, const void* data, size_t size) {
+  if (model::Context* c = model::context(fd)) {
+    const int bad = c->command({static_cast<const uint8_t*>(data), size});
+    return bad == 0 ? static_cast<ssize_t>(size) : model::raw::to_libc(-bad);
+  }
+  static auto* const next = behind<ssize_t(int, const void*, size_t)>("write");
+  return next(fd, data, size);
+}
+
+EXPORT int ioctl(int fd, unsigned long request, ...) {
+  va_list list;
+  va_start(list, request);
+  void* argument = va_arg(list, void*);
+  va_end(list);
+  if (model::Context* c = model::context(fd)) {
+    return static_cast<int>(model::raw::to_libc(-c->ioctl(request, argument)));
+  }
+  static auto* const next = behind<int(int, unsigned long, ...)>("ioctl");
+  return next(fd, request, argument);
+}
+
+EXPORT void* mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset) {
+  if (model::Context* c = (flags & MAP_ANONYMOUS) == 0 ? model::context(fd) : nullptr) {
+    void* p = c->map(size, protection, offset);
+    return model::raw::failed(p) ? reinterpret_cast<void*>(model::raw::to_libc(reinterpret_cast<long>(p)))
+                                 : p;
+  }
+  // By itself, not by the function behind: mmap is called before dlsym can be.
+  return reinterpret_cast<void*>(
+      model::raw::to_libc(model::raw::call(SYS_mmap, model::raw::word(address), model::raw::word(size),
+                                           protection, flags, fd, model::raw::word(offset))));
+}
+
+EXPORT void* mmap64(void* address, size_t size, int protection, int flags, int fd, off_t offset) {
+  return mmap(address, size, protection, flags, fd, offset);
+}
+
+EXPORT int stat(const char* path, struct stat* out) {
+  char space[4096];
+  static auto* const next = behind<int(const char*, struct stat*)>("stat");
+  return next(model::is_device(path) ? "/dev/null" : model::redirect(path, space), out);
+}
+
+EXPORT int lstat(const char* path, struct stat* out) {
+  char space[4096];
+  static auto* const next = behind<int(const char*, struct stat*)>("lstat");
+  return next(model::is_device(path) ? "/dev/null" : model::redirect(path, space), out);
+}
+
+EXPORT int access(const char* path, int mode) {
+  char space[4096];
+  static auto* const next = behind<int(const char*, int)>("access");
+  return next(model::is_device(path) ? "/dev/null" : model::redirect(path, space), mode);
+}
+
+EXPORT ssize_t readlink(const char* path, char* out, size_t size) {
+  char space[4096];
+  static auto* const next = behind<ssize_t(const char*, char*, size_t)>("readlink");
+  return next(model::redirect(path, space), out, size);
+}
+
+EXPORT DIR* opendir(const char* path) {
+  char space[4096];
+  static auto* const next = behind<DIR*(const char*)>("opendir");
+  return next(model::redirect(path, space));
+}
+
+EXPORT FILE* fopen(const char* path, const char* mode) {
+  char space[4096];
+  static auto* const next = behind<FILE*(const char*, const char*)>("fopen");
+  return next(model::redirect(path, space), mode);
+}
+
+EXPORT FILE* fopen64(const char* path, const char* mode) { return fopen(path, mode); }

@@ -1,0 +1,85 @@
+// System calls past every interposer: libaccel in front of us, and our own hooks.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+namespace model::raw {
+
+inline long call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+#if defined(__x86_64__)
+  register long r10 asm("r10") = d;
+  register long r8 asm("r8") = e;
+  register long r9 asm("r9") = f;
+  long result;
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+  return result;
+#elif defined(__aarch64__)
+  register long x8 asm("x8") = number;
+  register long x0 asm("x0") = a;
+  register long x1 asm("x1") = b;
+  register long x2 asm("x2") = c;
+  register long x3 asm("x3") = d;
+  register long x4 asm("x4") = e;
+  register long x5 asm("x5") = f;
+  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+  return x0;
+#else
+#error "system calls of this machine"
+#endif
+}
+
+template <class T>
+long word(T v) {
+  if constexpr (requires { reinterpret_cast<long>(v); }) {
+    return reinterpret_cast<long>(v);
+  } else {
+    return static_cast<long>(v);
+  }
+}
+
+/// As libc's: -1 and errno.
+inline long to_libc(long result) {
+  if (result >= 0 || result < -4095) return result;
+  errno = static_cast<int>(-result);
+  return -1;
+}
+
+inline int openat(const char* path, int flags, mode_t mode) {
+  return static_cast<int>(call(SYS_openat, AT_FDCWD, word(path), flags, mode));
+}
+inline void close(int fd) { call(SYS_close, fd); }
+inline long write(int fd, const void* data, size_t size) {
+  return call(SYS_write, fd, word(data), word(size));
+}
+inline long read(int fd, void* data, size_t size) { return call(SYS_read, fd, word(data), word(size)); }
+inline int pipe(int (&fds)[2], int flags) { return static_cast<int>(call(SYS_pipe2, word(&fds[0]), flags)); }
+inline void* mmap(size_t size, int protection, int flags, int fd, off_t offset) {
+  return reinterpret_cast<void*>(call(SYS_mmap, 0, word(size), protection, flags, fd, word(offset)));
+}
+inline bool failed(const void* p) { return reinterpret_cast<uintptr_t>(p) > static_cast<uintptr_t>(-4096); }
+inline void munmap(void* p, size_t size) { call(SYS_munmap, word(p), word(size)); }
+inline int socket(int family, int type, int protocol) {
+  return static_cast<int>(call(SYS_socket, family, type, protocol));
+}
+inline long setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
+  return call(SYS_setsockopt, fd, level, name, word(value), size);
+}
+inline int poll(pollfd* fds, size_t count, uint64_t ns) {
+  timespec wait{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  return static_cast<int>(call(SYS_ppoll, word(fds), word(count), word(&wait), 0, 0));
+}
+inline void sleep(uint64_t ns) { poll(nullptr, 0, ns); }
+
+}  // namespace model::raw

@@ -1,0 +1,143 @@
+"""A lab (tests/lab/lab.py) whose two netdevs are the ports of a model mlx5 NIC.
+
+    with ModelLab() as lab:
+        lab.near.popen(["sockperf", "server", ...], accel=True)   # libaccel and the model
+        lab.far.run(["ibv_devinfo"], model=True)                  # the model alone
+
+On leaving, any violation that the model reported fails the test. `lab.near.counters()` sums what the models of that host counted.
+"""
+import json
+import pathlib
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
+import lab as base  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import sysfs  # noqa: E402
+
+
+class ViolationFound(AssertionError):
+    """The device model saw a descriptor or ordering rule broken."""
+
+
+def model_library():
+    return str(base.build_dir() / "lib" / "libmlx5_model.so")
+
+
+class ModelHost(base.Host):
+    """A host whose programs may be started on the model: model=True, or accel=True for libaccel and the model together."""
+
+    faults = ""
+    _model = False
+
+    @property
+    def folder(self):
+        return self.lab.directory / f"model{self.number}"
+
+    def prepare(self):
+        link = json.loads(self.ip("-j", "link", "show", "dev", self.device))[0]
+        self.mac = link["address"]
+        sysfs.write(self.folder / "sys", self.device, link["ifindex"], self.mac)
+        (self.folder / "report").mkdir(parents=True)
+        (self.folder / "report" / "control").write_bytes(bytes(4096))
+
+    def model_environment(self, extra=None, accel=False):
+        """What a program needs to find the model: also for a program started by hand in the namespace."""
+        preload = [base.library()] if accel else []
+        found = {
+            "SYSFS_PATH": str(self.folder / "sys"),
+            "MLX5_MODEL_NETDEV": self.device,
+            "MLX5_MODEL_REPORT": str(self.folder / "report"),
+            "LD_PRELOAD": ":".join(preload + [model_library()]),
+        }
+        if self.faults:
+            found["MLX5_MODEL_FAULTS"] = self.faults
+        found.update(extra or {})
+        return found
+
+    def popen(self, command, accel=False, env=None, require="mlx5", model=False, **options):
+        model = model or self._model
+        if not (accel or model):
+            return super().popen(command, env=env, **options)
+        variables = self.model_environment(env, accel)
+        if accel:
+            variables.setdefault("ACCEL_CONFIG", "/dev/null")
+            if require:
+                variables.setdefault("ACCEL_REQUIRE", str(require) if isinstance(require, str) else "1")
+        return super().popen(command, env=variables, **options)
+
+    def run(self, command, accel=False, env=None, require="mlx5", model=False, timeout=120, check=True):
+        """As lab.Host.run; its call of popen() comes back here, so what it does not know goes by the object."""
+        self._model = model
+        try:
+            return super().run(command, accel, env, require, timeout, check)
+        finally:
+            self._model = False
+
+    def _control(self, word, value=None):
+        """Sets a word of the control page (front/control.h), or adds one."""
+        with open(self.folder / "report" / "control", "r+b") as page:
+            page.seek(word * 4)
+            now = struct.unpack("=I", page.read(4))[0]
+            page.seek(word * 4)
+            page.write(struct.pack("=I", now + 1 if value is None else value))
+
+    def remove_device(self):
+        """The NIC is gone, for every program of this host, and for good."""
+        self._control(0, 1)
+
+    def stall(self, on):
+        """Completions are held back while on."""
+        self._control(1, int(on))
+
+    def fail_send(self):
+        """The next send descriptor of every queue pair ends in an error completion."""
+        self._control(2)
+
+    def fail_receive(self):
+        self._control(3)
+
+    def counters(self):
+        """Name: sum over all contexts of all processes so far."""
+        sums = {}
+        for path in (self.folder / "report").glob("counters.*"):
+            data = path.read_bytes()
+            for at in range(0, len(data) - 31, 32):
+                name = data[at : at + 24].rstrip(b"\0").decode()
+                sums[name] = sums.get(name, 0) + struct.unpack_from("=Q", data, at + 24)[0]
+        return sums
+
+    def violations(self):
+        found = []
+        for path in sorted((self.folder / "report").glob("violations.*")):
+            found += [f"{self.name} {path.name}: {line}" for line in path.read_text().splitlines()]
+        return found
+
+
+class ModelLab(base.Lab):
+    """near and far with a model NIC each."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        near, far = self.hosts
+        self.near, self.far = ModelHost(self, near.name, 1), ModelHost(self, far.name, 2)
+        self.hosts = (self.near, self.far)
+
+    def __enter__(self):
+        super().__enter__()
+        try:
+            for host in self.hosts:
+                host.prepare()
+        except BaseException:
+            super().__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *failure):
+        for host in self.hosts:
+            host.stop_all()
+        found = [v for host in self.hosts for v in host.violations()] if self._directory else []
+        super().__exit__(*failure)
+        if found:
+            raise ViolationFound("\n".join(found[:20]))
