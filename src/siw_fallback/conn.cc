@@ -8,6 +8,10 @@ namespace accel::siw {
 namespace {
 
 constexpr size_t kMinWrite = 64;  // room below which nothing more is cut off for the output
+// An acceptor of the kernel's siw may sleep over what reached it just after its MPA reply
+// (siw_qp_llp_data_ready), until more comes. A full window would let no kick reach it: so little is sent
+// before it has said something, which rsockets do at once (their first grant of credits).
+constexpr size_t kUnheard = 16 << 10;
 
 EndpointOptions endpoint_options(const ConnOptions& o) {
   return {.role = o.role, .offer = o.offer, .max_fpdu = o.max_fpdu, .max_message = kRsMessageSize};
@@ -51,6 +55,8 @@ Violation Conn::on_event(const Event& event) {
       return stream_.on_write(event.stag, event.offset, event.payload);
     case Event::Kind::kSend:
       return stream_.on_message(event.payload);
+    case Event::Kind::kRead:  // not without EndpointOptions::reads
+    case Event::Kind::kReadData:
     case Event::Kind::kNone:
       break;
   }
@@ -111,14 +117,14 @@ Result<size_t> Conn::send(Bytes data) {
   if (data.empty()) return size_t{0};
   size_t done = 0;
   while (done < data.size() && writable()) {
-    const size_t room = options_.max_pending - endpoint_.pending().size();
-    const auto t = stream_.send_data(std::min(data.size() - done, room));
+    const auto t = stream_.send_data(std::min(data.size() - done, room()));
     if (!t) break;
     endpoint_.write(t->stag, t->offset, data.subspan(done, t->length));
     std::array<uint8_t, kRsMessageSize> word;
     store_le(MutableBytes(word), 0, *t->message);
     endpoint_.send(Opcode::kSend, word);
     done += t->length;
+    if (!endpoint_.heard()) unheard_ += t->length;
   }
   if (done == 0) return err(EAGAIN);
   return done;
@@ -160,8 +166,15 @@ bool Conn::readable() const {
 }
 
 bool Conn::writable() const {
-  return !failed() && !ended_ && endpoint_.may_send() && stream_.can_send() &&
-         endpoint_.pending().size() + kMinWrite <= options_.max_pending;
+  return !failed() && !ended_ && endpoint_.may_send() && stream_.can_send() && room() >= kMinWrite;
+}
+
+/// How many bytes the program may send now; a little more goes out with their headers.
+size_t Conn::room() const {
+  const size_t pending = endpoint_.pending().size();
+  if (pending >= options_.max_pending || (!endpoint_.heard() && unheard_ >= kUnheard)) return 0;
+  const size_t room = options_.max_pending - pending;
+  return endpoint_.heard() ? room : std::min(room, kUnheard - unheard_);
 }
 
 void Conn::keepalive() {

@@ -40,6 +40,14 @@ class Conn {
   Result<void> shutdown(int how);
   bool readable() const;
   bool writable() const;
+  /// Bytes that recv() has at once.
+  size_t available() const { return stream_.readable(); }
+  /// recv() gives no more than those: the peer has finished, or this side does not read.
+  bool read_over() const { return failed() || ended_ || stream_.peer_finished() || !stream_.read_open(); }
+  /// send() takes nothing more.
+  bool write_over() const {
+    return failed() || ended_ || stream_.peer_disconnected() || !stream_.write_open();
+  }
 
   bool established() const { return established_; }
   bool failed() const { return violation_ != Violation::none || reset_; }
@@ -59,12 +67,14 @@ class Conn {
   Violation on_request(Bytes private_data);
   void emit_control();
   void fail(Violation why);
+  size_t room() const;
 
   ConnOptions options_;
   Endpoint endpoint_;
   RsStream stream_;
   bool established_ = false;
   bool ended_ = false, reset_ = false;
+  size_t unheard_ = 0;  // bytes that the program sent before the peer said anything
   Violation violation_ = Violation::none;
 };
 

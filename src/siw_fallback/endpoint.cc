@@ -51,6 +51,7 @@ void Endpoint::reject(Violation why) {
 
 void Endpoint::enter_open() {
   parser_ = FpduParser(agreed_.crc);
+  if (agreed_.long_frames) options_.max_fpdu = kMaxFpdu;
   state_ = State::kOpen;
 }
 
@@ -109,10 +110,7 @@ void Endpoint::put_rtr() {
     default:
       break;
   }
-  const ReadRequest r{.sink_stag = kRtrStag, .source_stag = kRtrStag};
-  read_outstanding_ = true;
-  put_segments({.opcode = Opcode::kReadRequest, .queue = kReadQueue, .msn = next_msn_[kReadQueue]++},
-               build_read_request(r));
+  read({.sink_stag = kRtrStag, .source_stag = kRtrStag});
 }
 
 Violation Endpoint::check_rtr(const Segment& s) const {
@@ -186,12 +184,9 @@ Violation Endpoint::on_segment(const Segment& s, Event& event) {
                .payload = s.payload};
       return Violation::none;
     case Opcode::kReadRequest:
-      return on_read_request(s);
+      return on_read_request(s, event);
     case Opcode::kReadResponse:
-      if (!read_outstanding_) return Violation::rdmap_opcode;
-      if (!s.payload.empty() || !s.last) return Violation::rdmap_read_size;
-      read_outstanding_ = false;
-      return Violation::none;
+      return on_read_response(s, event);
     case Opcode::kTerminate:
       parse_terminate(s.payload, terminate_);
       return Violation::rdmap_terminated;
@@ -219,15 +214,31 @@ Violation Endpoint::on_send(const Segment& s, Event& event) {
 }
 
 /// Nothing of ours is readable, so only an empty Read has an answer.
-Violation Endpoint::on_read_request(const Segment& s) {
+Violation Endpoint::on_read_request(const Segment& s, Event& event) {
   ReadRequest r;
   if (!s.last) return Violation::rdmap_read_size;
   if (auto v = parse_read_request(s.payload, r); v != Violation::none) return v;
-  if (r.size != 0) return Violation::rdmap_read_stag;
+  if (r.size != 0 && !options_.reads) return Violation::rdmap_read_stag;
   // One at a time was agreed: before our answer has gone there is no cause for another.
   if (response_end_ > total_sent_) return Violation::mpa_insufficient_ird;
-  put_segments({.opcode = Opcode::kReadResponse, .stag = r.sink_stag, .offset = r.sink_offset}, {});
-  response_end_ = total_out_;
+  if (r.size == 0) {
+    respond(r, {});
+  } else {
+    event = {.kind = Event::Kind::kRead, .opcode = s.opcode, .payload = s.payload};
+  }
+  return Violation::none;
+}
+
+Violation Endpoint::on_read_response(const Segment& s, Event& event) {
+  if (!read_outstanding_) return Violation::rdmap_opcode;
+  if (!options_.reads && (!s.payload.empty() || !s.last)) return Violation::rdmap_read_size;
+  if (s.last) read_outstanding_ = false;
+  if (s.payload.empty()) return Violation::none;
+  event = {.kind = Event::Kind::kReadData,
+           .opcode = s.opcode,
+           .stag = s.stag,
+           .offset = s.offset,
+           .payload = s.payload};
   return Violation::none;
 }
 
@@ -261,6 +272,19 @@ void Endpoint::write(uint32_t stag, uint64_t offset, Bytes payload) {
 
 void Endpoint::send(Opcode opcode, Bytes payload) {
   if (state_ == State::kOpen) put_segments({.opcode = opcode, .msn = next_msn_[kSendQueue]++}, payload);
+}
+
+void Endpoint::read(const ReadRequest& request) {
+  if (state_ != State::kOpen) return;
+  read_outstanding_ = true;
+  put_segments({.opcode = Opcode::kReadRequest, .queue = kReadQueue, .msn = next_msn_[kReadQueue]++},
+               build_read_request(request));
+}
+
+void Endpoint::respond(const ReadRequest& r, Bytes data) {
+  if (state_ != State::kOpen) return;
+  put_segments({.opcode = Opcode::kReadResponse, .stag = r.sink_stag, .offset = r.sink_offset}, data);
+  response_end_ = total_out_;
 }
 
 void Endpoint::fail(Violation why, Bytes culprit) {

@@ -16,8 +16,11 @@ enum class Role : uint8_t { kInitiator, kResponder };
 struct EndpointOptions {
   Role role = Role::kInitiator;
   MpaOffer offer{};
-  size_t max_fpdu = 1448;     // one segment of TCP; more only to peers known to be software
+  size_t max_fpdu = 1448;     // one segment of TCP; more is sent only where both said long_frames
   size_t max_message = 4096;  // the longest Send that is taken
+  // RDMA Reads are given out as events and answered by respond(). Without it, as the library has it, nothing
+  // is readable: only an empty Read has an answer.
+  bool reads = false;
 };
 
 struct Event {
@@ -28,6 +31,8 @@ struct Event {
                    // came
     kWrite,        // one segment: `stag`, `offset`, `payload`
     kSend,         // a whole message
+    kRead,         // with `reads`: the peer's, `payload` is the request
+    kReadData,     // with `reads`: one segment of what our Read brings: `stag`, `offset`, `payload`
   };
   Kind kind = Kind::kNone;
   Opcode opcode = Opcode::kSend;
@@ -55,6 +60,8 @@ class Endpoint {
   bool may_send() const { return state_ == State::kOpen && (options_.role == Role::kInitiator || heard_); }
   void write(uint32_t stag, uint64_t offset, Bytes payload);
   void send(Opcode opcode, Bytes payload);
+  void read(const ReadRequest& request);
+  void respond(const ReadRequest& request, Bytes data);
   /// Says why (once the connection stands) and takes nothing more.
   void fail(Violation why, Bytes culprit = {});
 
@@ -62,6 +69,7 @@ class Endpoint {
   void sent(size_t n);
 
   Violation violation() const { return violation_; }
+  bool heard() const { return heard_; }
   bool open() const { return state_ == State::kOpen; }
   const MpaAgreement& agreement() const { return agreed_; }
   const Terminate& peers_terminate() const { return terminate_; }
@@ -77,7 +85,8 @@ class Endpoint {
   Violation take_frame(Bytes& in, Event& event);
   Violation on_segment(const Segment& s, Event& event);
   Violation on_send(const Segment& s, Event& event);
-  Violation on_read_request(const Segment& s);
+  Violation on_read_request(const Segment& s, Event& event);
+  Violation on_read_response(const Segment& s, Event& event);
   Violation check_rtr(const Segment& s) const;
   void put_frame(const MpaFrame& frame);
   void put_segments(Segment s, Bytes payload);
@@ -96,7 +105,7 @@ class Endpoint {
   std::vector<uint8_t> message_;  // a Send in several segments
   bool delivered_ = false;        // message_ has been given out
   std::array<uint32_t, kQueues> next_msn_{1, 1, 1};
-  bool read_outstanding_ = false;  // our empty Read (the RTR)
+  bool read_outstanding_ = false;  // our Read; the library's is the empty one that says RTR
   std::vector<uint8_t> out_;
   size_t out_at_ = 0;
   uint64_t total_out_ = 0, total_sent_ = 0;  // bytes since the beginning

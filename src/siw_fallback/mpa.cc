@@ -25,6 +25,7 @@ MpaAgreement refuse(Violation v) { return {.violation = v}; }
 MpaFrame make_request(const MpaOffer& offer, Bytes private_data) {
   MpaFrame f;
   f.crc = offer.crc;
+  f.long_frames = offer.long_frames;
   f.enhanced = offer.enhanced;
   f.peer_to_peer = offer.enhanced && offer.peer_to_peer;
   f.rtr = f.peer_to_peer ? offer.rtr : uint8_t{kRtrNone};
@@ -55,12 +56,14 @@ MpaAgreement answer_request(const MpaFrame& request, const MpaOffer& offer, Byte
   if (peer_to_peer && agreed.rtr == kRtrNone) return refuse(Violation::mpa_no_rtr);
   // RFC 5044 §7.1: one side's wish for CRCs is enough.
   agreed.crc = request.crc || offer.crc;
+  agreed.long_frames = request.long_frames && offer.long_frames;
   agreed.ird = limit_depth(request.ord);
   if (agreed.rtr == kRtrRead) agreed.ird = std::max<uint16_t>(agreed.ird, 1);
   agreed.ord = limit_depth(request.ird);
 
   reply.rejected = false;
   reply.crc = agreed.crc;
+  reply.long_frames = agreed.long_frames;
   reply.enhanced = request.enhanced;
   reply.peer_to_peer = peer_to_peer;
   reply.rtr = agreed.rtr;
@@ -75,6 +78,7 @@ MpaAgreement conclude(const MpaFrame& request, const MpaFrame& reply) {
   if (reply.markers) return refuse(Violation::mpa_markers);
   MpaAgreement agreed;
   agreed.crc = request.crc || reply.crc;
+  agreed.long_frames = request.long_frames && reply.long_frames;
   agreed.ird = request.ird, agreed.ord = request.ord;
   if (!reply.enhanced) return agreed;  // the peer does not know RFC 6581: it is not peer-to-peer
   agreed.ord = std::min(request.ord, reply.ird);

@@ -26,6 +26,8 @@ enum Rtr : uint8_t { kRtrNone = 0, kRtrWrite = 1, kRtrRead = 2, kRtrSend = 4, kR
 struct MpaFrame {
   MpaKind kind = MpaKind::kRequest;
   bool markers = false, crc = false, rejected = false, enhanced = false;
+  bool long_frames =
+      false;  // siw's own bit (iwarp.h MPA_RR_FLAG_GSO_EXP): software that takes FPDUs of any size
   uint8_t revision = kMpaRevision;
   // With `enhanced` only. In a request `rtr` is what may be chosen from, in a reply the choice.
   bool peer_to_peer = false;
@@ -65,9 +67,10 @@ constexpr MpaParsed parse_mpa(MpaKind kind, Bytes in) {
   }
   if (in.size() < kMpaHeaderSize) return out;
   MpaFrame& f = out.frame;
-  const uint8_t flags = in[16];  // the rest is reserved and not looked at; 0x08 is siw's own
+  const uint8_t flags = in[16];  // the rest is reserved and not looked at
   f.kind = kind;
   f.markers = flags & 0x80, f.crc = flags & 0x40, f.rejected = flags & 0x20;
+  f.long_frames = flags & 0x08;
   f.revision = in[17];
   f.enhanced = f.revision >= 2 && (flags & 0x10);
   if (f.revision == 0 || f.revision > kMpaRevision) return out.violation = Violation::mpa_revision, out;
@@ -94,7 +97,7 @@ constexpr size_t build_mpa(const MpaFrame& f, MutableBytes out) {
   const std::string_view key = mpa_key(f.kind);
   for (size_t i = 0; i < key.size(); i++) out[i] = static_cast<uint8_t>(key[i]);
   out[16] = static_cast<uint8_t>((f.markers ? 0x80 : 0) | (f.crc ? 0x40 : 0) | (f.rejected ? 0x20 : 0) |
-                                 (f.enhanced ? 0x10 : 0));
+                                 (f.enhanced ? 0x10 : 0) | (f.long_frames ? 0x08 : 0));
   out[17] = f.revision;
   store_be(out, 18, static_cast<uint16_t>(length));
   size_t at = kMpaHeaderSize;
@@ -117,12 +120,14 @@ struct MpaOffer {
   bool peer_to_peer = true;
   uint8_t rtr =
       kRtrWrite | kRtrRead;  // a Send takes a message number from the program, so it is not offered unasked
+  bool long_frames = false;
 };
 
 /// What both sides will do.
 struct MpaAgreement {
   Violation violation = Violation::none;
   bool crc = false;
+  bool long_frames = false;
   Rtr rtr = kRtrNone;  // what the initiator sends first; none: not peer-to-peer
   uint16_t ird = 0, ord = 0;
 };

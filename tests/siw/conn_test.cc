@@ -170,6 +170,35 @@ TEST(Conn, ResponderIsSilentUntilTheFirstFpdu) {
   EXPECT_EQ(b.pending().size(), kMpaHeaderSize + kMpaEnhancedSize + kRsConnectionData);
 }
 
+// A kernel's siw that sleeps over its first bytes is woken by more bytes: they must find room in its window.
+TEST(Conn, LittleIsSentBeforeThePeerSpoke) {
+  ConnOptions o = options(Role::kResponder, {.peer_to_peer = false});
+  o.ring = 256 << 10;
+  Conn a(options(Role::kInitiator, {.peer_to_peer = false})), b(o);
+  b.receive(copy(a.pending()));
+  a.sent(a.pending().size());
+  a.receive(copy(b.pending()));
+  b.sent(b.pending().size());
+  ASSERT_TRUE(a.established() && a.writable());
+  const auto data = pattern(100000, 5);
+  const auto first = a.send(data);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(*first, size_t{16 << 10});
+  EXPECT_FALSE(a.writable());
+  EXPECT_TRUE(a.send(data).is(EAGAIN));
+  a.sent(a.pending().size());
+  EXPECT_FALSE(a.writable());
+
+  Wire w;
+  b.keepalive();  // not heard by b yet: nothing goes
+  EXPECT_TRUE(b.pending().empty());
+  a.kick();
+  w.settle(a, b);  // the kick lacks what went before it: b answers a stream that starts with an empty Write
+  ASSERT_FALSE(b.failed());
+  EXPECT_TRUE(a.writable());
+  EXPECT_GT(*a.send(data), size_t{60000});
+}
+
 TEST(Conn, RequestIsGolden) {
   const Conn a(options(Role::kInitiator, {.crc = false, .peer_to_peer = false}));
   EXPECT_EQ(

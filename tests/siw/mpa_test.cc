@@ -191,6 +191,21 @@ TEST(Mpa, DepthsAreLimitedAndUnnegotiatedStays) {
   EXPECT_EQ(reply.ird, kMpaDepthUnnegotiated);
 }
 
+TEST(Mpa, LongFramesOnlyWhereBothSaySo) {
+  for (const bool asks : {false, true})
+    for (const bool answers : {false, true}) {
+      const MpaFrame request = make_request({.long_frames = asks}, {});
+      const auto wire = build(request);
+      EXPECT_EQ(wire[16] & 0x08, asks ? 0x08 : 0);
+      MpaFrame reply;
+      const MpaAgreement b = answer_request(parse_mpa(kReq, wire).frame, {.long_frames = answers}, {}, reply);
+      const auto back = build(reply);
+      const MpaAgreement a = conclude(request, parse_mpa(kRep, back).frame);
+      EXPECT_EQ(a.long_frames, asks && answers);
+      EXPECT_EQ(b.long_frames, asks && answers);
+    }
+}
+
 TEST(Mpa, TooLongIsNotBuilt) {
   const std::vector<uint8_t> data(kMpaMaxPrivate - kMpaEnhancedSize);
   std::array<uint8_t, kMpaMaxFrame> out;

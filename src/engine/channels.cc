@@ -1,0 +1,49 @@
+// The engine's side of soft-iWARP: the channels are polled where ports are, and their edges go the same way.
+#include "base/config.h"
+#include "base/libraries.h"
+#include "base/log.h"
+#include "engine/housekeeping.h"
+#include "engine/worker.h"
+
+namespace accel {
+
+static_assert(uint32_t{siw::kIn} == kReadable && uint32_t{siw::kOut} == kWritable &&
+              uint32_t{siw::kEnd} == kReadClosed && uint32_t{siw::kHup} == kHangUp &&
+              uint32_t{siw::kErr} == kError);
+
+siw::Reactor* Engine::channels() {
+  Impl& w = *impl_;
+  if (w.channels) return w.channels.get();
+  if (const char* missing; !load_iwarp_libraries(&missing)) {
+    log(LogLevel::kWarning, "%s cannot be loaded, so there is no iWARP: is its package installed?", missing);
+    return nullptr;
+  }
+  const Settings& s = config().settings;
+  auto reactor =
+      siw::Reactor::open(w.counters, {.crc = s.iwarp_crc, .ring = s.iwarp_ring, .memory = s.iwarp_memory});
+  if (!reactor) return nullptr;
+  w.channels = std::move(*reactor);
+  w.watch_channels();
+  return w.channels.get();
+}
+
+void Engine::poll_channels(Pass& pass) {
+  if (impl_->channels) impl_->channels->poll(pass.now());
+}
+
+Reason Engine::ports_barred() const { return impl_->ports_barred; }
+
+bool Engine::Impl::notify_channels() {
+  bool changed = false;
+  while (siw::Channel* channel = channels->take_ready()) {
+    changed = true;
+    const uint32_t edges = std::exchange(channel->edges, 0);
+    if (notifier && channel->owner) notifier(channel->owner, edges);
+  }
+  const auto now = static_cast<uint32_t>(channels->channels());
+  const uint32_t before = channel_count.exchange(now, std::memory_order_relaxed);
+  if (before == 0 && now > 0) housekeeping->application_began();
+  return changed;
+}
+
+}  // namespace accel

@@ -1,0 +1,86 @@
+// Options of an iWARP socket: the shadow carries the connection, so nearly all of them are the kernel's.
+#include <asm/ioctls.h>
+#include <errno.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+
+#include <cstring>
+
+#include "base/real.h"
+#include "posix/options.h"
+#include "posix/siw_socket.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr int kTcpInq = 36;  // TCP_INQ of linux/tcp.h, which does not go with netinet/tcp.h
+
+/// What concerns bytes as the program sees them, which the kernel does not.
+bool refused(int level, int name, const void* value, socklen_t length) {
+  const int set = value != nullptr && length >= sizeof(int) ? *static_cast<const int*>(value) : 0;
+  if (level == SOL_SOCKET && name == SO_PEEK_OFF) return set >= 0;
+  if (level == IPPROTO_TCP && name == kTcpInq) return set != 0;
+  const Option* option = find_option(tcp_options(), level, name);
+  const bool kernel_only = option != nullptr && option->effect == OptionEffect::kKernel;
+  return kernel_only && vetoes(tcp_options(), level, name, value, length);
+}
+
+}  // namespace
+
+Result<int> SiwSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {
+  if (!live()) return kOnKernel;
+  int answer = 0;
+  if (level == SOL_SOCKET && name == SO_ERROR) {
+    if (holder_ != nullptr && !claim()) return kOnKernel;
+    if (channel_->stage() == Stage::kPlain) return settle(pass) ? Result<int>(kOnKernel) : kOnKernel;
+    answer = static_cast<int>(take_error());
+    if (channel_->stage() == Stage::kFailed && state_ == State::kConnecting) disconnect();
+  } else if (level == IPPROTO_TCP && name == TCP_NODELAY) {
+    answer = nodelay_;
+  } else {
+    return kOnKernel;
+  }
+  return put_option(&answer, sizeof answer, value, length);
+}
+
+Result<int> SiwSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
+  if (!live()) return kOnKernel;
+  if (refused(level, name, value, length)) {
+    // While the peer has not said what it speaks, plain TCP is a way out.
+    if (to_kernel(pass, Reason::option)) return kOnKernel;
+    return err(ENOPROTOOPT);
+  }
+  if (level == IPPROTO_TCP && name == TCP_NODELAY && value != nullptr && length >= sizeof(int)) {
+    nodelay_ = *static_cast<const int*>(value) != 0;
+    return 0;
+  }
+  Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length));
+  if (!r || level != SOL_SOCKET) return r;
+  receive_timeout = shadow_timeout(SO_RCVTIMEO);
+  send_timeout = shadow_timeout(SO_SNDTIMEO);
+  const bool nodelay = nodelay_;
+  read_options();
+  nodelay_ = nodelay;
+  return r;
+}
+
+Result<int> SiwSocket::ioctl(Pass& pass, unsigned long request, void* argument) {
+  if (!live() ||
+      (request != SIOCINQ && request != SIOCOUTQ && request != SIOCOUTQNSD && request != SIOCATMARK))
+    return kOnKernel;
+  Result<bool> open = settle(pass);
+  if (!open && open.error() == kOnKernel) return kOnKernel;
+  int answer = 0;
+  if (open && *open && request == SIOCINQ) {
+    channel_->progress(pass.now());
+    answer = static_cast<int>(channel_->conn()->available());
+  } else if (open && *open && request != SIOCATMARK) {
+    if (real.ioctl(shadow(), request, &answer) != 0) answer = 0;
+    answer += static_cast<int>(channel_->conn()->pending().size());
+  }
+  if (argument == nullptr) return err(EFAULT);
+  std::memcpy(argument, &answer, sizeof answer);
+  return 0;
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,388 @@
+#include "siw_fallback/channel.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "base/real.h"
+#include "siw_fallback/reactor.h"
+
+namespace accel::siw {
+namespace {
+
+// How long things may take: the kernel's siw has the same 10 s and 5 s (siw_cm.h MPAREQ_TIMEOUT,
+// MPAREP_TIMEOUT).
+constexpr Duration kRequiredPatience = 10s;
+constexpr Duration kRequestPatience = 5s;
+constexpr Duration kLeastPatience = 250ms;
+constexpr Duration kKickAfter = 100ms, kKickUntil = 5s;
+constexpr Duration kLeastHold = 5ms, kLongestHold = 50ms;
+constexpr size_t kMaxPending = 128 << 10;
+
+Counter counter_of(Violation v) {
+  switch (v) {
+    case Violation::none:
+      break;
+#define VIOLATION(name, layer, type, code, help) \
+  case Violation::name:                          \
+    return Counter::iwarp_##name;
+#include "siw_fallback/violations.def"
+#undef VIOLATION
+  }
+  return Counter::kCount;
+}
+
+Duration round_trip(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (real.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return Duration{0};
+  return std::chrono::microseconds(info.tcpi_rtt);
+}
+
+int socket_int(int fd, int level, int name) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return real.getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
+}
+
+}  // namespace
+
+Channel::Channel(Reactor& reactor, int fd, bool required, void* owner_file)
+    : owner(owner_file), reactor_(&reactor), fd_(fd), required_(required) {
+  if (!reactor_->watch(*this)) fail(err(ENOBUFS));
+}
+
+Channel::~Channel() {
+  if (reactor_ == nullptr) return;
+  end_pending();
+  schedule(kNever);
+  reactor_->unwatch(*this);
+  reactor_->release(reserved_);
+}
+
+void Channel::count(Counter c) { reactor_->counters_.add(c); }
+
+void Channel::schedule(Instant when) {
+  if (when == deadline_) return;
+  reactor_->schedule(*this, deadline_, when);
+  deadline_ = when;
+}
+
+void Channel::end_pending() {
+  if (pending_mpa_) reactor_->end_pending();
+  pending_mpa_ = false;
+}
+
+// ---- what it becomes ----
+
+void Channel::begin_client(Instant now) {
+  if (stage_ == Stage::kFailed) return;
+  reactor_->set_output_watch(*this, output_watched_ = true);
+  progress(now);
+}
+
+void Channel::begin_server(Instant now) {
+  if (stage_ == Stage::kFailed) return;
+  server_ = true;
+  stage_ = Stage::kUndecided;
+  schedule(now + std::clamp<Duration>(2 * round_trip(fd_), kLeastHold, kLongestHold));
+  progress(now);
+}
+
+void Channel::decide(Stage stage) {
+  end_pending();
+  stage_ = stage;
+  if (stage != Stage::kOpen) schedule(kNever);
+  raise(kDecided | kIn | kOut);
+}
+
+void Channel::fail(Errno error) {
+  error_ = error;
+  real.shutdown(fd_, SHUT_RDWR);  // the peer shall not wait for a program that was told
+  decide(Stage::kFailed);
+  raise(kErr | kHup | kEnd);
+}
+
+/// The peer of a client does not speak iWARP, or not with us.
+void Channel::unsuitable(Errno error) {
+  if (required_) return fail(error);
+  count(Counter::iwarp_fallbacks);
+  decide(Stage::kPlain);
+}
+
+void Channel::finish_tcp(Instant now) {
+  pollfd p{fd_, POLLOUT, 0};
+  if (real.poll(&p, 1, 0) <= 0) return;
+  if (const int error = socket_int(fd_, SOL_SOCKET, SO_ERROR); error != 0) return fail(err(error));
+  reactor_->set_output_watch(*this, output_watched_ = false);
+  request(now);
+}
+
+bool Channel::open_conn(Role role) {
+  ConnOptions o;
+  o.role = role;
+  o.ring = reactor_->options_.ring;
+  o.max_pending = kMaxPending;
+  o.offer.crc = reactor_->options_.crc;
+  o.offer.long_frames = true;
+  o.max_fpdu = static_cast<size_t>(std::max(socket_int(fd_, IPPROTO_TCP, TCP_MAXSEG), 0));
+  const size_t bytes = o.ring + kMaxPending;
+  uint8_t random[24];
+  if (!reactor_->reserve(bytes) || getrandom(random, sizeof random, 0) != sizeof random) return false;
+  reserved_ = bytes;
+  o.identity = make_identity(random);
+  conn_.emplace(o);
+  // Credits and answers must not wait for an ACK (Nagle's algorithm) when the program is silent.
+  const int on = 1;
+  real.setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  stage_ = Stage::kNegotiating;
+  return true;
+}
+
+void Channel::request(Instant now) {
+  if (!open_conn(Role::kInitiator)) return unsuitable(err(ENOBUFS));
+  const Duration patience = required_ ? kRequiredPatience : std::max(3 * round_trip(fd_), kLeastPatience);
+  schedule(now + patience);
+  flush(now);
+}
+
+void Channel::answer(Instant now) {
+  if (!pending_mpa_ && !(pending_mpa_ = reactor_->begin_pending())) return fail(err(ECONNRESET));
+  if (!open_conn(Role::kResponder)) return fail(err(ECONNRESET));
+  schedule(now + kRequestPatience);
+  read_socket(now, true);
+  flush(now);
+}
+
+/// Plain TCP at the first byte that is not of MPA's key (reference: siw waits for no byte after its request).
+void Channel::classify(Instant now) {
+  uint8_t first[kMpaKeySize];
+  const ssize_t n = real.recv(fd_, first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  switch (n <= 0 ? FirstBytes::kPlain : accel::siw::classify({first, static_cast<size_t>(n)})) {
+    case FirstBytes::kMpa:
+      return answer(now);
+    case FirstBytes::kUndecided:
+      if (pending_mpa_) return;
+      if (!(pending_mpa_ = reactor_->begin_pending())) return fail(err(ECONNRESET));
+      return schedule(now + kRequestPatience);
+    case FirstBytes::kPlain:
+      break;
+  }
+  commit_plain();
+}
+
+void Channel::commit_plain() {
+  if (stage_ != Stage::kUndecided) return;
+  count(required_ ? Counter::iwarp_plain_refused : Counter::iwarp_plain_accepted);
+  if (required_) return fail(err(ECONNRESET));
+  decide(Stage::kPlain);
+}
+
+// ---- progress ----
+
+void Channel::progress(Instant now, bool to_the_end) {
+  if (reactor_ == nullptr) return;
+  switch (stage_) {
+    case Stage::kConnecting:
+      return finish_tcp(now);
+    case Stage::kUndecided:
+      return classify(now);
+    case Stage::kNegotiating:
+    case Stage::kOpen:
+      read_socket(now, to_the_end);
+      if (stage_ == Stage::kOpen || stage_ == Stage::kNegotiating) flush(now);
+      return;
+    case Stage::kPlain:
+    case Stage::kFailed:
+      return;
+  }
+}
+
+void Channel::on_deadline(Instant now) {
+  deadline_ = kNever;
+  switch (stage_) {
+    case Stage::kUndecided:
+      if (pending_mpa_) return commit_plain();  // the beginning of MPA's key, and then nothing: chance
+      hold_over_ = true;
+      return raise(kOut);
+    case Stage::kNegotiating:
+      count(Counter::iwarp_deadlines);
+      return server_ ? fail(err(ECONNRESET)) : unsuitable(err(ETIMEDOUT));
+    case Stage::kOpen:
+      return kick(now);
+    default:
+      return;
+  }
+}
+
+/// The kernel's siw may have slept through what came right behind its reply (siw_qp.c:93): more bytes wake
+/// it.
+void Channel::kick(Instant now) {
+  if (now >= kick_until_) return;
+  conn_->kick();
+  count(Counter::iwarp_kicks);
+  schedule(now + kKickAfter);
+  flush(now);
+}
+
+/// A short read means that the socket is empty, and what comes later is a new event, its end included.
+void Channel::read_socket(Instant now, bool to_the_end) {
+  auto& buffer = reactor_->buffer_;
+  const size_t before = conn_->available();
+  const bool was_failed = conn_->failed();
+  while (!conn_->failed() && !lost_) {
+    const ssize_t n = real.recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      bytes_in_ += static_cast<uint64_t>(n);
+      if (stage_ == Stage::kOpen) kick_until_ = Instant{};
+      conn_->receive({buffer.data(), static_cast<size_t>(n)});
+      if (static_cast<size_t>(n) < buffer.size() && !to_the_end) break;
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) break;
+    lost_ = true;
+    if (n < 0 && errno != ECONNRESET) error_ = err(errno);
+    n == 0 ? conn_->receive_end() : conn_->receive_reset();
+  }
+  if (conn_->failed() && !was_failed && conn_->violation() != Violation::none)
+    count(counter_of(conn_->violation()));
+  if (conn_->available() > before) raise(kIn);
+  converse(now);
+}
+
+/// What follows from what was read.
+void Channel::converse(Instant now) {
+  if (stage_ == Stage::kOpen && kick_until_ == Instant{} && owner != nullptr) schedule(kNever);
+  if (stage_ == Stage::kNegotiating) {
+    if (conn_->established() && !conn_->failed()) {
+      count(server_ ? Counter::iwarp_accepted : Counter::iwarp_connected);
+      schedule(server_ ? kNever : now + kKickAfter);
+      if (!server_) kick_until_ = now + kKickUntil;
+      decide(Stage::kOpen);
+    } else if (conn_->failed() || lost_) {
+      flush(now);  // the refusal
+      if (stage_ != Stage::kNegotiating) return;
+      return server_ ? fail(err(ECONNRESET)) : unsuitable(err(ECONNREFUSED));
+    }
+  }
+  raise_changes();
+}
+
+void Channel::flush(Instant now) {
+  if (reactor_ == nullptr || !conn_) return;
+  bool blocked = false;
+  while (!conn_->pending().empty() && !blocked) {
+    const Bytes out = conn_->pending();
+    const ssize_t n = lost_ && conn_->failed()
+                          ? static_cast<ssize_t>(out.size())
+                          : real.send(fd_, out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) {
+      bytes_out_ += static_cast<uint64_t>(n);
+      conn_->sent(static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {
+      blocked = true;
+    } else if (errno != EINTR) {
+      conn_->sent(out.size());
+      if (lost_) break;
+      lost_ = true;
+      conn_->receive_reset();
+      converse(now);
+    }
+  }
+  if (blocked != output_watched_) {
+    reactor_->set_output_watch(*this, output_watched_ = blocked);
+    blocked ? void(reactor_->blocked_.insert(this)) : void(reactor_->blocked_.erase(this));
+  }
+  // Not at the peer's farewell: who says it first has the TIME-WAIT, as with TCP.
+  if (!blocked && !shut_ && conn_->wants_close() && (owner == nullptr || conn_->failed())) {
+    shut_ = true;
+    real.shutdown(fd_, SHUT_WR);
+  }
+  raise_changes();
+}
+
+// ---- edges ----
+
+void Channel::raise(uint32_t bits) {
+  if (edges == 0) reactor_->ready(*this);
+  edges |= bits;
+}
+
+void Channel::raise_changes() {
+  if (stage_ != Stage::kOpen) return;
+  const bool writable = conn_->writable() || conn_->write_over();
+  const bool over = conn_->read_over();
+  if (writable && !was_writable_) raise(kOut);
+  if (over && !was_over_) raise(kIn | kEnd | (conn_->write_over() ? uint32_t{kHup} : 0));
+  if (conn_->failed() && stage_ == Stage::kOpen && !was_failed_) raise(kErr | kHup | kIn | kOut);
+  was_writable_ = writable;
+  was_over_ = over;
+  was_failed_ = conn_->failed();
+}
+
+Errno Channel::error() const {
+  if (error_ != Errno{}) return error_;
+  return conn_ && conn_->failed() ? conn_->error() : Errno{};
+}
+
+// ---- the end, and other hands ----
+
+bool Channel::delivered() const {
+  int unacknowledged = 0;
+  return !unsent() && (real.ioctl(fd_, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0);
+}
+
+void Channel::close(Instant now) {
+  owner = nullptr;
+  if (stage_ != Stage::kOpen || reactor_ == nullptr) return;
+  schedule(kNever);
+  (void)conn_->shutdown(SHUT_RDWR);
+  flush(now);
+}
+
+void Channel::move_to(int other) {
+  if (reactor_ != nullptr) reactor_->unwatch(*this);
+  fd_ = other;
+  if (reactor_ != nullptr) reactor_->watch(*this);
+}
+
+void Channel::rest() {
+  if (reactor_ == nullptr) return;
+  end_pending();
+  schedule(kNever);
+  reactor_->unwatch(*this);
+  reactor_->release(reserved_);
+  reactor_ = nullptr;
+}
+
+/// The parent's descriptors are not to be touched.
+void Channel::leave_parents_reactor() {
+  reactor_ = nullptr;
+  deadline_ = kNever;
+  watched_ = false;
+}
+
+void Channel::wake(Reactor& reactor, Instant now) {
+  reactor_ = &reactor;
+  edges = 0;
+  if (!reactor_->reserve(reserved_)) reserved_ = 0;
+  if (!reactor_->watch(*this)) return fail(err(ENOBUFS));
+  if (stage_ == Stage::kUndecided) {
+    hold_over_ = true;
+  } else if (stage_ == Stage::kNegotiating) {
+    schedule(now + kRequestPatience);
+  }
+  if (output_watched_) reactor_->set_output_watch(*this, true);
+  progress(now);
+}
+
+}  // namespace accel::siw

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Who speaks soft-iWARP with whom, between two namespaces without AF_XDP: rules, plain peers at either end, server-first protocols, peers
+that break the rules, fork. Each end is a program that knows nothing of it; the proof is what the library counts."""
+import json
+import pathlib
+import socket
+import struct
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
+from lab import CommandFailed, Lab, build_dir  # noqa: E402
+
+PORT = 7000
+# The ends of a conversation: each reports on stdout, a line a fact.
+SERVERS = {
+    "echo": "c, _ = s.accept()\nd = c.recv(100)\nc.sendall(d)\nprint('got', d.decode(), flush=True)\nc.recv(1)",
+    "banner": "c, _ = s.accept()\nc.sendall(b'220 hello')\nprint('got', c.recv(100).decode(), flush=True)",
+    "greets": "c, _ = s.accept()\nc.sendall(b'220 hello')\nc.recv(100)",
+    "error": "c, _ = s.accept()\ntry:\n  d = c.recv(100)\n  print('got', d.decode(), flush=True)\n  d = c.recv(100)\n"
+             "  print('then', d, flush=True)\nexcept OSError as e: print('error', errno.errorcode[e.errno], flush=True)",
+    "forks": "c, _ = s.accept()\nd = c.recv(100)\n"
+             "if os.fork() == 0:\n  c.sendall(b'child ' + d)\n  c.recv(1)\n  os._exit(0)\nc.close()\nos.wait()\nprint('done', flush=True)",
+    "silent": "c, _ = s.accept()\nr = select.select([c], [], [], 3)[0]\nprint('got', c.recv(100).decode() if r else 'nothing', flush=True)\n"
+              "c.sendall(b'late')\nc.recv(1)",
+}
+LISTEN = ("import errno, os, select, socket, sys\ns = socket.socket()\ns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+          "s.bind((sys.argv[1], int(sys.argv[2])))\ns.listen(5)\n")
+CLIENTS = {
+    "echo": "c.sendall(b'hello')\nprint('got', c.recv(100).decode())",
+    "banner": "print('got', c.recv(100).decode())\nc.sendall(b'thanks')",
+    "system": "c.sendall(b'hel')\nos.system('true')\nos.system('true')\nc.sendall(b'lo')\nprint('got', c.recv(100).decode())",
+    "waits": "print('got', c.recv(100).decode())",
+}
+CONNECT = ("import errno, os, socket, sys, time\nt = time.monotonic()\ntry:\n  c = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+           "except OSError as e:\n  print('connect', errno.errorcode.get(e.errno, e))\n  sys.exit()\n")
+
+
+def expect(truth, *what):
+    if not truth:
+        raise CommandFailed(f"line {sys._getframe(1).f_lineno}: " + " ".join(map(str, what)))
+
+
+def settings(iwarp):
+    return {"ACCEL_IWARP": iwarp, "ACCEL_PATH": "kernel"}
+
+
+class Server:
+    """A server in the near namespace; `iwarp`: its setting, None: not preloaded."""
+
+    def __init__(self, lab, kind, iwarp, **env):
+        self.lab = lab
+        command = [sys.executable, "-c", LISTEN + SERVERS[kind] + "\nsys.stdin.readline()", lab.near.address, str(PORT)]
+        self.child = lab.near.popen(command, accel=iwarp is not None, env={**settings(iwarp), **env} if iwarp else None, require=False,
+                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        lab.near.wait_for_listener(PORT, self.child)
+
+    def line(self):
+        return self.child.stdout.readline().strip()
+
+    def counters(self):
+        output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(self.child.pid), "--json"], capture_output=True, text=True)
+        return json.loads(output.stdout)["processes"][0]["counters"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.child.poll() is None:
+            self.child.kill()
+        self.child.wait()
+        self.child.stdin.close()
+        self.child.stdout.close()
+
+
+def client(lab, kind, iwarp, **env):
+    return lab.far.run([sys.executable, "-c", CONNECT + CLIENTS[kind], lab.near.address, str(PORT)], accel=iwarp is not None,
+                       env={**settings(iwarp), **env} if iwarp else None, require=False, timeout=30).strip()
+
+
+def both_speak_it(lab):
+    for server, caller in (("require", "require"), ("prefer", "require"), ("require", "prefer"), ("prefer", "prefer")):
+        with Server(lab, "echo", server) as s:
+            expect(client(lab, "echo", caller) == "got hello", server, caller)
+            expect(s.line() == "got hello" and s.counters().get("iwarp_accepted") == 1, server, caller, s.counters())
+    with Server(lab, "banner", "prefer") as s:  # the server speaks first: its words wait for what the client is
+        expect(client(lab, "banner", "require") == "got 220 hello")
+        expect(s.line() == "got thanks" and s.counters().get("iwarp_accepted") == 1, s.counters())
+
+
+def plain_peers(lab):
+    with Server(lab, "echo", "prefer") as s:
+        expect(client(lab, "echo", None) == "got hello")
+        expect(s.line() == "got hello" and s.counters().get("iwarp_plain_accepted") == 1, s.counters())
+    with Server(lab, "banner", "prefer") as s:
+        expect(client(lab, "banner", None) == "got 220 hello")
+        expect(s.line() == "got thanks")
+    with Server(lab, "error", "require") as s:
+        client(lab, "echo", None, )
+        expect(s.line() == "error ECONNRESET" and s.counters().get("iwarp_plain_refused") == 1, s.counters())
+    with Server(lab, "silent", "prefer") as s:  # neither bytes nor time make a silent client plain; our first word does
+        expect(client(lab, "waits", None) == "got late")
+        expect(s.line() == "got nothing")
+    # A client that prefers it: a server that takes the request for garbage, and one that speaks first.
+    for kind in ("greets",):
+        with Server(lab, kind, None):
+            expect(client(lab, "banner", "require") == "connect ECONNREFUSED", kind)
+    text = ("import socket, sys, threading\ns = socket.socket()\ns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+            "s.bind((sys.argv[1], int(sys.argv[2])))\ns.listen(5)\nn = 0\n"
+            "while True:\n  c, _ = s.accept()\n  n += 1\n  c.sendall(b'%d' % n)\n  kept = c\n")
+    child = lab.near.popen([sys.executable, "-c", text, lab.near.address, str(PORT)])
+    lab.near.wait_for_listener(PORT, child)
+    twice = (CONNECT + "print('got', c.recv(9).decode())\nc = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+             "print('got', c.recv(9).decode())\n")
+    out = lab.far.run([sys.executable, "-c", twice, lab.near.address, str(PORT)], accel=True, env=settings("prefer"), require=False)
+    expect(out.split() == ["got", "2", "got", "3"], out)  # one in vain, then plain; then known to be plain
+    lab.near.stop(child)
+
+
+def rules(lab):
+    """By application, role, address and port; the file's words with line numbers are tests/unit's."""
+    path = lab.directory / "rules.toml"
+    path.write_text(f"[[application]]\nname = 'python*'\n[[application.rule]]\nrole = 'tcp_server'\nports = {PORT}\npath = 'kernel'\n"
+                    f"iwarp = 'require'\n[[application.rule]]\nrole = 'tcp_client'\naddress = '{lab.near.address}'\npath = 'kernel'\n"
+                    "iwarp = 'require'\n")
+    env = {"ACCEL_CONFIG": str(path), "ACCEL_IWARP": "", "ACCEL_PATH": ""}
+    with Server(lab, "echo", "off", **env) as s:
+        expect(client(lab, "echo", "off", **env) == "got hello")
+        expect(s.line() == "got hello" and s.counters().get("iwarp_accepted") == 1, s.counters())
+    path.write_text(path.read_text().replace(f"ports = {PORT}", f"ports = {PORT + 1}"))
+    with Server(lab, "echo", "off", **env):
+        expect(client(lab, "echo", None) == "got hello")
+
+
+def over_fork(lab):
+    with Server(lab, "forks", "require") as s:
+        expect(client(lab, "echo", "require") == "got child hello")
+        expect(s.line() == "done", s.counters())
+    with Server(lab, "echo", "require") as s:
+        out = client(lab, "system", "require")
+        expect(out in ("got hel", "got hello"), out)
+
+
+def raw(lab, send, read=True):
+    """What a peer that breaks the rules sends, in the far namespace; what it gets back, in hex."""
+    text = ("import socket, sys, time\nc = socket.create_connection((sys.argv[1], int(sys.argv[2])))\nback = b''\n"
+            "for part in sys.argv[3].split(','):\n  c.sendall(bytes.fromhex(part))\n  c.settimeout(0.4)\n  try:\n"
+            "    while True:\n      d = c.recv(4096)\n      if not d: break\n      back += d\n"
+            "  except OSError: pass\nprint(back.hex())")
+    return lab.far.run([sys.executable, "-c", text, lab.near.address, str(PORT), ",".join(p.hex() for p in send)]).strip()
+
+
+def request(flags=0x10, revision=2, private=None):
+    data = struct.pack(">BBHHBBQIIQII", 1, 0, 384, 0, 0, 0, 0x10000, 7, 2, 0x20000, 9, 65536) if private is None else private
+    enhanced = struct.pack(">HH", 1, 1) if flags & 0x10 else b""
+    return b"MPA ID Req Frame" + struct.pack(">BBH", flags, revision, len(data) + len(enhanced)) + enhanced + data
+
+
+def fpdu(ulpdu):
+    return struct.pack(">H", len(ulpdu)) + ulpdu + bytes(-(len(ulpdu) + 2) % 4) + bytes(4)
+
+
+def hostile_peers(lab):
+    tagged = struct.pack(">BBIQ", 0xc1, 0x40, 0x1234, 0x1000) + b"evil"
+    for reason, parts in {
+        "mpa_revision": [request(revision=1)],
+        "mpa_markers": [request(flags=0x90)],
+        "mpa_early_data": [request() + b"\0\1"],
+        "rs_connection_data": [request(private=b"short")],
+        "fpdu_short": [request(), b"\0\1\0\0"],
+        "ddp_stag": [request(), fpdu(tagged)],
+        "rdmap_opcode": [request(), fpdu(b"\x41\x4f" + bytes(16))],
+        "stream_cut": [request(), b"\0\x50\xc1"],
+    }.items():
+        with Server(lab, "error", "prefer", ACCEL_IWARP_CRC="false") as s:
+            raw(lab, parts)
+            line = s.line()
+            expect(line == "error ECONNRESET", reason, line)
+            expect(s.counters().get(f"iwarp_{reason}") == 1, reason, s.counters())
+    with Server(lab, "error", "prefer") as s:  # we asked for CRCs: zero is a wrong one
+        back = raw(lab, [request(), fpdu(tagged)])
+        expect(s.line() == "error ECONNRESET" and s.counters().get("iwarp_fpdu_crc") == 1, s.counters())
+        # The reply, then a Terminate in the RFC's form: untagged, opcode 7, layer MPA, type 0, code CRC.
+        expect(bytes.fromhex(back).startswith(b"MPA ID Rep Frame") and "4147" in back and "2002" in back, back)
+    with Server(lab, "silent", "prefer") as s:  # the beginning of the key, and then nothing, is plain
+        raw(lab, [b"M", b"AIL"])
+        expect(s.line() == "got MAIL", "MAIL")
+
+
+def main():
+    with Lab() as lab:
+        for test in (both_speak_it, plain_peers, rules, over_fork, hostile_peers):
+            test(lab)
+            print(test.__name__, "ok", flush=True)
+
+
+if __name__ == "__main__":
+    socket.setdefaulttimeout(20)
+    try:
+        sys.exit(main())
+    except CommandFailed as failure:
+        sys.exit(str(failure))
