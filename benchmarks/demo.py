@@ -2,6 +2,7 @@
 """The main job on real programs, kernel against libaccel, in two namespaces joined by veth. `./demo` runs it."""
 import nginx
 import redis
+import siw
 import sockperf
 from measure import report
 
@@ -13,6 +14,8 @@ def main():
     report("redis-benchmark, 50 clients, 3 B values", redis.measure(rounds=3, requests=60000))
     report("nginx + wrk, one worker, 64 keep-alive connections", nginx.measure(rounds=3, seconds=2))
     report("sockperf ping-pong, 64 B, blocking", sockperf.measure(rounds=3, seconds=1))
+    print("\nSoft-iWARP is for talking to RDMA hosts, and costs. Here without AF_XDP, libaccel at both ends, beside plain TCP:")
+    report("soft-iWARP over the kernel's TCP", siw.measure(rounds=3, seconds=1))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,6 @@ namespace accel {
 namespace {
 
 constexpr const char* kDefaultFile = "/etc/libaccel.toml";
-/// soft-iWARP (DESIGN 7) is a later part; until it is there, whoever asks for it is told.
-constexpr bool kHaveIwarp = false;
 constexpr std::string_view kEnvPrefix = "ACCEL_";
 
 /// As they were when the program began: setproctitle() and friends overwrite argv and the environment behind
@@ -123,10 +121,10 @@ Path Config::path_for(Role role, const Endpoint& endpoint) const {
 }
 
 Iwarp Config::iwarp_for(Role role, const Endpoint& endpoint) const {
-  if (disabled) return Iwarp::kOff;
+  if (!wants_iwarp) return Iwarp::kOff;
   for (const Rule& rule : rules)
     if (rule.iwarp && rule.matches(role, endpoint)) return *rule.iwarp;
-  return iwarp;
+  return settings.iwarp;
 }
 
 bool Config::device_allowed(std::string_view netdev) const {
@@ -195,16 +193,15 @@ Config load_config(const ConfigSource& source, std::vector<std::string>& problem
   if (!source.file.empty()) read_config_file(source, config, problems);
   read_environment(source, config, problems);
   report_unknown_variables(source, problems);
-  bool wants_iwarp = config.iwarp != Iwarp::kOff;
-  for (const Rule& rule : config.rules) wants_iwarp |= rule.iwarp.value_or(Iwarp::kOff) != Iwarp::kOff;
-  if (wants_iwarp && !kHaveIwarp)
-    problems.push_back("iwarp: not in this version, connections are plain TCP; allowed: off");
   if (config.misread) {
     // What the operator wanted is not known for certain: the kernel's way is the one that cannot be wrong.
     config.settings.path = Path::kKernel;
     config.rules.clear();
-    config.iwarp = Iwarp::kOff;
+    config.settings.iwarp = Iwarp::kOff;
   }
+  config.wants_iwarp = config.settings.iwarp != Iwarp::kOff && !config.disabled;
+  for (const Rule& rule : config.rules)
+    config.wants_iwarp |= rule.iwarp.value_or(Iwarp::kOff) != Iwarp::kOff && !config.disabled;
   return config;
 }
 

@@ -33,9 +33,9 @@ struct Rule {
 
 struct Config {
   Settings settings;
-  std::vector<Rule> rules;  ///< of the application that matched; the first match wins
-  Iwarp iwarp = Iwarp::kOff;
-  bool disabled = false;    ///< ACCEL_DISABLE=1: nothing is accelerated in this process
+  std::vector<Rule> rules;   ///< of the application that matched; the first match wins
+  bool wants_iwarp = false;  ///< some connection or listener may be iWARP
+  bool disabled = false;     ///< ACCEL_DISABLE=1: nothing is accelerated in this process
   bool misread = false;     ///< something was not understood: settings.path is kKernel and there are no rules
   std::string file;         ///< the file that was read, or ""
   std::string application;  ///< name of the application that matched, or ""

@@ -235,10 +235,6 @@ class FileReader {
         read_rules(node, into, misread);
         continue;
       }
-      if (key == "iwarp") {
-        misread |= !read_word(node, "iwarp", &into.iwarp);
-        continue;
-      }
       size_t row = row_of(key.str());
       if (row == rows.size()) {
         problem(key.source().begin.line, unknown(key.str(), keys(application)));
@@ -361,8 +357,8 @@ class FileReader {
   }
 
   static std::string keys(bool application) {
-    std::string all = application ? "name, user_id, rule, iwarp" : "iwarp";
-    for (const SettingText& row : setting_texts()) all.append(", ").append(row.name);
+    std::string all = application ? "name, user_id, rule" : "";
+    for (const SettingText& row : setting_texts()) all.append(all.empty() ? "" : ", ").append(row.name);
     return all;
   }
 

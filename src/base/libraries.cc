@@ -7,5 +7,6 @@ bool load_libraries(const char** missing) {
   if (missing != nullptr) *missing = nullptr;
   return true;
 }
+bool load_iwarp_libraries(const char** missing) { return load_libraries(missing); }
 
 }  // namespace accel

@@ -9,5 +9,7 @@ namespace accel {
 /// Loads them all. False: `missing` (may be nullptr) names the one that is not installed; nothing of it may
 /// be called then. To be asked once before the first of their functions is called. Allocates.
 bool load_libraries(const char** missing);
+/// The same for those that only soft-iWARP needs (ISA-L).
+bool load_iwarp_libraries(const char** missing);
 
 }  // namespace accel

@@ -67,6 +67,7 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
 }
 
 bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
+  if (flow.leaving) return false;
   auto wanted = coverage(flow.protocol, flow.local, flow.remote, flow.v6_only, flow.bound_ifindex, why);
   std::vector<BoundFlow::Key> now;
   for (const auto& key : wanted) {
@@ -170,6 +171,13 @@ void Engine::Impl::drop_flow(BoundFlow* flow) {
   if (flow->listener) stack->tcp_close_listener(flow->listener);
   if (flow->udp) stack->udp_close(flow->udp);
   std::erase_if(flows, [flow](const auto& f) { return f.get() == flow; });
+}
+
+void Engine::stop_taking(BoundFlow& flow) {
+  flow.leaving = true;
+  for (const auto& key : flow.keys) impl_->unsteer(key.interface, key.key);
+  flow.keys.clear();
+  impl_->poll(clock_now());
 }
 
 void Engine::close(Pass&, BoundFlow* flow) { impl_->drop_flow(flow); }

@@ -19,6 +19,8 @@
 namespace accel {
 namespace {
 
+constexpr uint32_t kFramesWithoutPorts = 64;
+
 WorkerLock open_lock;
 /// Why this process has no engine, once that is settled; nothing that is found out here changes while it
 /// runs.
@@ -40,8 +42,10 @@ bool privileged() {
 std::optional<Reason> obstacle() {
   if (getauxval(AT_SECURE)) return Reason::secure;
   if (config().disabled) return Reason::disabled;
-  if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
-  if (!privileged()) return Reason::no_privilege;
+  if (!config().wants_iwarp) {
+    if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
+    if (!privileged()) return Reason::no_privilege;
+  }
   if (const char* missing; !load_libraries(&missing)) {
     log(LogLevel::kWarning, "%s cannot be loaded: is its package installed?", missing);
     return Reason::libraries;
@@ -88,7 +92,10 @@ Engine::Impl::~Impl() { housekeeping.reset(); }
 
 Result<void> Engine::Impl::start() {
   const Settings& settings = config().settings;
-  if (auto r = region.map(settings.frames, settings.huge_pages); !r) return r;
+  if (!privileged()) ports_barred = Reason::no_privilege;  // which soft-iWARP does not need
+  const bool ports = ports_barred == Reason::accelerated;
+  if (auto r = region.map(ports ? settings.frames : kFramesWithoutPorts, ports && settings.huge_pages); !r)
+    return r;
   pool = std::make_unique<FramePool>(region.bytes(), FrameRegion::kFrameSize);
   StackConfig c = stack_config(settings);
   c.timestamp_secret = host_key();
@@ -147,6 +154,8 @@ PathKind Engine::port_kind(InterfaceId id) const {
 
 void Engine::inherit_listener() { listener_inherited = true; }
 
+bool Engine::others_wait() const { return !impl_->asleep.empty(); }
+
 void Engine::before_fork() { impl_->lock_in(); }
 void Engine::after_fork_in_parent() { impl_->unlock_out(); }
 
@@ -160,6 +169,7 @@ void Engine::after_fork_in_child() {
   Impl& w = *engine->impl_;
   w.abandon_sleepers_in_child();
   for (InterfaceId id = 0; id < w.slot_count; ++id) abandon_port(w.slots[id].opened);
+  if (w.channels) w.channels->abandon_in_child();
   w.netlink->abandon_in_child();
   w.housekeeping->abandon_in_child();
   // The rest is a copy that nobody uses: freeing it would only copy its pages.

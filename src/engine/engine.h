@@ -50,6 +50,9 @@ struct FlowRequest {
 };
 
 class Engine;
+namespace siw {
+class Reactor;
+}
 
 /// The worker's lock, held; entering polls the ports once (not if they were polled within the last
 /// microsecond by the same thread's last pass). Leaving flushes, transmits, steers what changed, gives
@@ -57,7 +60,8 @@ class Engine;
 /// call that finds its own thread inside waits for nothing: see Engine::inside().
 class Pass {
  public:
-  enum class Polling { kYes, kNo };
+  /// kSeldom: for calls that want nothing of what may have come; those that do follow.
+  enum class Polling { kYes, kSeldom, kNo };
   explicit Pass(Engine& engine, Polling polling = Polling::kYes);
   ~Pass();
   Pass(const Pass&) = delete;
@@ -133,6 +137,10 @@ class Engine {
   UdpPcb* udp(BoundFlow& flow);
   void reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote);
   void close(Pass& pass, BoundFlow* flow);
+  /// Another thread is asleep in wait().
+  bool others_wait() const;
+  /// The devices bring no more SYNs to it; what they have brought is in the stack. Until close().
+  void stop_taking(BoundFlow& flow);
   /// For fork(), between before_fork() and the fork itself. True when `flows` is all that this engine serves.
   bool serves_only(size_t flows) const;
   /// Closes those flows and the ports that nobody uses then: their queues are free for the children.
@@ -142,6 +150,15 @@ class Engine {
   /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide
   /// early.
   PathChoice covers(const FlowRequest& request);
+
+  // ---- soft-iWARP (DESIGN 7) ----
+  /// The process's channels, made at the first need. nullptr: no descriptor for them.
+  siw::Reactor* channels();
+  /// Their progress: entering a pass polls the ports only, since this takes a system call while there are any
+  /// channels. Calls that ask for readiness make it; waiting does.
+  void poll_channels(Pass& pass);
+  /// There is no engine for ports, only for channels (no privilege); else `accelerated`.
+  Reason ports_barred() const;
 
   // ---- waiting ----
   /// Spins for a while (adaptive), then sleeps in the kernel on the ports, request.kernel_fds and a wake

@@ -77,6 +77,7 @@ void Engine::Impl::follow_neighbours(const NetworkChanges& changes) {
 }
 
 void Engine::Impl::resolve_neighbours() {
+  if (!stack->has_unresolved()) return;
   for (const auto& wanted : stack->take_unresolved())
     if (slots[wanted.interface].port()) netlink->resolve(slots[wanted.interface].ifindex, wanted.address);
 }
@@ -92,10 +93,17 @@ void Engine::Impl::keep_neighbours(Instant now) {
   }
 }
 
-void Engine::Impl::tick(Instant now) {
+void Engine::Impl::look_at_port(InterfaceId id) {
+  Port& port = *slots[id].port();
+  counters.add(Counter::tx_dropped, port.take_tx_dropped());
+  if (!port.alive()) return lose_port(id);
+  if (stack->interface(id).tso && !port.info().tso) tell_stack_of(id);
+}
+
+bool Engine::Impl::tick(Instant now) {
   pass_now = now;
   for (InterfaceId id = 0; id < slot_count; ++id)
-    if (slots[id].port() && !slots[id].port()->alive()) lose_port(id);
+    if (slots[id].port()) look_at_port(id);
   // A thread that is asleep may not be the one that watches the stack's deadlines.
   if (stack->next_deadline() <= now) {
     counters.add(Counter::housekeeping_polls);
@@ -104,8 +112,10 @@ void Engine::Impl::tick(Instant now) {
   // A handler has left its thread's polling by siglongjmp(): others sleep, and nobody looks at the ports.
   if (in_charge && !in_charge->request && now > in_charge_until) give_charge(*in_charge);
   keep_neighbours(now);
-  if (stats::requested()) stats::publish(engine, now);
+  const bool asked = stats::requested();
+  if (asked) stats::publish(engine, now);
   work(now);
+  return asked;
 }
 
 }  // namespace accel

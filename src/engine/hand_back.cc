@@ -29,6 +29,9 @@ namespace {
 
 constexpr int kNoQueue = 0, kReceiveQueue = 1, kSendQueue = 2;
 constexpr size_t kChunk = 64 << 10;
+constexpr Duration kAskAgain =
+    std::chrono::milliseconds(10);  // whether the kernel's sockets have been acknowledged
+constexpr Duration kFarewell = std::chrono::milliseconds(200);
 
 union AnyAddress {
   sockaddr any;
@@ -300,12 +303,22 @@ void Engine::finish(Duration limit) {
     real.close(shadow);
   }
   WaitRequest request;
-  request.condition = [](void* s) { return static_cast<Stack*>(s)->tcp_lingering() == 0; };
-  request.context = &stack;
-  request.deadline = pass.now() + limit;
+  request.condition = [](void* w) {
+    const Impl& worker = *static_cast<Impl*>(w);
+    return worker.stack->tcp_lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
+  };
+  request.context = impl_.get();
   request.may_spin = false;
-  while (wait(pass, request) == Woke::kSignal) {
-  }
+  const Instant end = pass.now() + limit;
+  do {
+    // The kernel makes no event of an acknowledgement: of channels it must be asked.
+    request.deadline = impl_->channels ? std::min(end, pass.now() + kAskAgain) : end;
+  } while (wait(pass, request) != Woke::kReady && pass.now() < end);
+  if (!impl_->channels) return;
+  // A peer's last credits, coming to a process that is gone, would reset what the peer still reads.
+  request.condition = [](void* w) { return static_cast<Impl*>(w)->channels->all_over(); };
+  request.deadline = std::min(end, pass.now() + kFarewell);
+  (void)wait(pass, request);
 }
 
 }  // namespace accel

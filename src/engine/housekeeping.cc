@@ -16,8 +16,10 @@ namespace {
 
 constexpr double kTick = 0.1;  ///< seconds; a thread of the application was asleep in wait() or ours served
 constexpr double kBusyTick = 0.02;  ///< the application makes passes and may stop any time
-constexpr double kIdleTick = 0.2;   ///< no accelerated sockets: statistics only
-constexpr double kSettle = 0.01;    ///< changes of routes and links come in flocks: read once
+constexpr double kRestTick = std::chrono::duration<double>(Housekeeping::kRest).count();
+constexpr double kWatch = 0.001;   ///< threads are out that others rely on
+constexpr int kWatchesInVain = 4;  ///< then it ends
+constexpr double kSettle = 0.01;   ///< changes of routes and links come in flocks: read once
 constexpr size_t kStackSize = 512 << 10;
 
 double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
@@ -25,10 +27,11 @@ double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 }  // namespace
 
 struct Housekeeping::Loop {
-  explicit Loop(Engine& e) : engine(e), worker(Engine::Impl::of(e)) {}
+  Loop(Engine& e, Housekeeping& h) : engine(e), worker(Engine::Impl::of(e)), owner(h) {}
 
   Engine& engine;
   Engine::Impl& worker;
+  Housekeeping& owner;
   // poll(2) rather than epoll: a loop of descriptors that is the same in nobody else's hands, and few of
   // them.
   struct ev_loop* ev =
@@ -38,17 +41,22 @@ struct Housekeeping::Loop {
   ev_timer settle{};
   ev_timer tick{};
   ev_timer deadline{};
+  ev_timer watch{};
+  int watched_in_vain = 0;
   std::vector<std::unique_ptr<ev_io>> port_ios;
   std::atomic<bool> quit{false};
   NetworkChanges pending;
   uint64_t passes_seen = 0;
+  uint64_t wakes_seen = 0;
   bool serving = false;
 
   void prepare();
   void on_tick();
   void begin_serving();
   void serve();
+  void watch_descriptor(int fd);
   void stop_serving();
+  void on_watch();
   void take_changes();
   void apply_changes();
   uint64_t passes() const { return worker.passes.load(std::memory_order_relaxed); }
@@ -72,7 +80,7 @@ Housekeeping::~Housekeeping() {
 }
 
 Result<void> Housekeeping::start() {
-  loop_ = std::make_unique<Loop>(engine_);
+  loop_ = std::make_unique<Loop>(engine_, *this);
   if (!loop_->ev) return err(ENOMEM);
   loop_->prepare();
   pthread_attr_t attributes;
@@ -89,7 +97,18 @@ Result<void> Housekeeping::start() {
   return {};
 }
 
-void Housekeeping::application_began() { ev_async_send(loop_->ev, &loop_->nudge); }
+void Housekeeping::application_began() {
+  resting_.store(false, std::memory_order_relaxed);
+  ticks_wanted_.store(true, std::memory_order_relaxed);
+  ev_async_send(loop_->ev, &loop_->nudge);
+}
+
+void Housekeeping::watch() {
+  watch_wanted_.store(true, std::memory_order_relaxed);
+  ev_async_send(loop_->ev, &loop_->nudge);
+}
+
+void Housekeeping::end_rest() { application_began(); }
 
 void Housekeeping::abandon_in_child() {
   // libev closes its descriptors; the loop's memory is a copy of our own.
@@ -109,7 +128,11 @@ void Housekeeping::Loop::prepare() {
   ev_async_init(&nudge, [](struct ev_loop* l, ev_async* w, int) {
     auto& self = *static_cast<Loop*>(w->data);
     if (self.quit.load(std::memory_order_acquire)) return ev_break(l, EVBREAK_ALL);
-    if (self.serving) return;
+    if (self.owner.watch_wanted_.exchange(false, std::memory_order_relaxed)) {
+      self.watched_in_vain = 0;
+      ev_timer_again(l, &self.watch);
+    }
+    if (self.serving || !self.owner.ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
     self.tick.repeat = kBusyTick;
     ev_timer_again(l, &self.tick);
   });
@@ -117,23 +140,29 @@ void Housekeeping::Loop::prepare() {
   ev_init(&settle, (call<&Loop::apply_changes, ev_timer>));
   ev_init(&tick, (call<&Loop::on_tick, ev_timer>));
   ev_init(&deadline, (call<&Loop::serve, ev_timer>));
-  nudge.data = netlink_io.data = settle.data = tick.data = deadline.data = this;
+  ev_init(&watch, (call<&Loop::on_watch, ev_timer>));
+  watch.repeat = kWatch;
+  nudge.data = netlink_io.data = settle.data = tick.data = deadline.data = watch.data = this;
   ev_async_start(ev, &nudge);
   ev_io_start(ev, &netlink_io);
-  tick.repeat = kIdleTick;
+  tick.repeat = kRestTick;
   ev_timer_again(ev, &tick);
 }
 
 void Housekeeping::Loop::on_tick() {
-  const bool asleep = worker.asleep_count.load(std::memory_order_relaxed) > 0;
   const bool came_by = passes() != passes_seen;
-  const bool sockets = worker.steered_count.load(std::memory_order_relaxed) > 0;
+  const bool sockets = worker.in_use();
   passes_seen = passes();
   worker.lock_in();
-  worker.tick(clock_now());
+  const Instant now = clock_now();
+  const bool asleep = !worker.asleep.empty();
+  const bool asked = worker.tick(now);
+  const bool woken = std::exchange(wakes_seen, worker.wakes) != worker.wakes;
+  const bool quiet = asleep && !woken && !asked && !worker.due_within(Housekeeping::kRest, now);
+  owner.resting_.store(sockets && quiet, std::memory_order_relaxed);
   worker.unlock_out();
   if (sockets && !asleep && !came_by) return begin_serving();
-  tick.repeat = !sockets ? kIdleTick : asleep ? kTick : kBusyTick;
+  tick.repeat = quiet || (!sockets && !asked) ? kRestTick : asleep || !sockets ? kTick : kBusyTick;
   ev_timer_again(ev, &tick);
 }
 
@@ -141,6 +170,14 @@ void Housekeeping::Loop::begin_serving() {
   ev_timer_stop(ev, &tick);
   serving = true;
   serve();
+}
+
+void Housekeeping::Loop::watch_descriptor(int fd) {
+  auto io = std::make_unique<ev_io>();
+  ev_io_init(io.get(), (call<&Loop::serve, ev_io>), fd, EV_READ);
+  io->data = this;
+  ev_io_start(ev, io.get());
+  port_ios.push_back(std::move(io));
 }
 
 /// One pass in the application's stead, then asleep until a frame comes or the stack has something due.
@@ -152,32 +189,20 @@ void Housekeeping::Loop::serve() {
   worker.serving = true;
   for (int i = 0; i < 16 && !quiet; ++i) {
     now = clock_now();
-    worker.poll(now);
+    worker.poll_all(now);
     worker.counters.add(Counter::housekeeping_polls);
     worker.work(now);
     quiet = worker.arm_ports();
   }
   next = quiet ? worker.next_poll(now) : now;
-  if (port_ios.empty()) {
-    for (InterfaceId id = 0; id < worker.slot_count; ++id) {
-      Port* port = worker.slots[id].port();
-      if (!port) continue;
-      for (int fd : port->poll_fds()) {
-        auto io = std::make_unique<ev_io>();
-        ev_io_init(io.get(), (call<&Loop::serve, ev_io>), fd, EV_READ);
-        io->data = this;
-        ev_io_start(ev, io.get());
-        port_ios.push_back(std::move(io));
-      }
-    }
-  }
+  if (port_ios.empty()) worker.for_each_descriptor([this](int fd) { watch_descriptor(fd); });
   if (stats::requested()) stats::publish(engine, clock_now());
   worker.serving = false;
   worker.unlock_out();
-  if (worker.steered_count.load(std::memory_order_relaxed) == 0) return stop_serving();
-  // At least a tick: new ports, and threads that went to sleep.
+  if (!worker.in_use()) return stop_serving();
+  // At least a tick: new ports, and who asks for statistics.
   ev_now_update(ev);
-  deadline.repeat = next == kNever ? kTick : std::clamp(seconds(next - now), 0.0001, kTick);
+  deadline.repeat = next == kNever ? kRestTick : std::clamp(seconds(next - now), 0.0001, kRestTick);
   ev_timer_again(ev, &deadline);
 }
 
@@ -189,6 +214,15 @@ void Housekeeping::Loop::stop_serving() {
   passes_seen = passes();
   tick.repeat = kBusyTick;
   ev_timer_again(ev, &tick);
+}
+
+void Housekeeping::Loop::on_watch() {
+  worker.lock_in();
+  const bool out = worker.distrust_the_late(clock_now());
+  watched_in_vain = out ? 0 : watched_in_vain + 1;
+  worker.watched = watched_in_vain < kWatchesInVain;
+  worker.unlock_out();
+  if (watched_in_vain >= kWatchesInVain) ev_timer_stop(ev, &watch);
 }
 
 void Housekeeping::Loop::take_changes() {

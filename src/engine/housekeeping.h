@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,9 @@ namespace accel {
 /// whether it comes by: when no thread of it is asleep in wait() and none has made a pass since the last
 /// tick, this thread serves: it sleeps on the ports and on the stack's deadlines and makes the passes, so
 /// that ACKs, retransmits and keepalives leave in time. It stops when the application is back.
+///
+/// Where all is quiet (threads asleep that nothing has woken for a tick, nothing due) it rests: a tick now
+/// and then, for who asks for statistics. What ends the quiet says so: needed().
 class Housekeeping {
  public:
   explicit Housekeeping(Engine& engine);
@@ -28,16 +32,28 @@ class Housekeeping {
   Result<void> start();
   /// The first accelerated socket is there: ticks begin. From any thread, under the worker's lock.
   void application_began();
+  /// A thread was woken by an event, or something is due soon: ticks as usual again. Under the worker's lock.
+  void needed() {
+    if (resting_.load(std::memory_order_relaxed)) end_rest();
+  }
+  /// A thread is trusted to come back soon: looks whether it does, until nobody is. Under the worker's lock.
+  void watch();
+  bool resting() const { return resting_.load(std::memory_order_relaxed); }
+  /// How long a rest's tick may be late for what comes due meanwhile.
+  static constexpr Duration kRest = 500ms;
   /// In a forked child, where the thread is not: descriptors closed, nothing else.
   void abandon_in_child();
 
  private:
   struct Loop;
   static void* run(void* self);
+  void end_rest();
   Engine& engine_;
   std::unique_ptr<Loop> loop_;
   pthread_t thread_{};
   bool running_ = false;
+  std::atomic<bool> resting_{false};
+  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false};  ///< what the loop is nudged for
 };
 
 }  // namespace accel

@@ -40,7 +40,7 @@ class WorkerLock {
 
  private:
   static constexpr uint32_t kFree = 0, kHeld = 1, kContended = 2;
-  static constexpr int kSpins = 100;
+  static constexpr int kSpins = 200;
 
   [[gnu::noinline]] void lock_slowly() {
     for (int i = 0; i < kSpins; ++i) {

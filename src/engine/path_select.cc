@@ -41,6 +41,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
     *why = reason;
     return err(number);
   };
+  if (ports_barred != Reason::accelerated) return refuse(ports_barred, EPERM);
   const Link* link = network.link(ifindex);
   if (link && link->loopback) return refuse(Reason::loopback, EOPNOTSUPP);
   if (!link || !link->up || !carries_frames(*link)) return refuse(Reason::no_port, EOPNOTSUPP);
@@ -76,7 +77,8 @@ void Engine::Impl::tell_stack_of(InterfaceId id) {
   info.mac = link ? link->mac : port.mac;
   info.mtu = link ? std::min(link->mtu, port.mtu) : port.mtu;
   info.tx_checksum = port.tx_checksum;
-  info.tso = port.tso;
+  info.tso = port.tso && config().settings.tso;
+  info.tso_max = port.tso_max;
   info.up = link && link->up;
   stack->set_interface(id, info);
   for (const auto& [key, neighbour] : network.neighbours)

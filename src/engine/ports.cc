@@ -1,6 +1,8 @@
 #include "engine/ports.h"
 
 #include "base/config.h"
+#include "base/log.h"
+#include "mlx5/mlx5_port.h"
 #include "xdp/xdp_port.h"
 
 namespace accel {
@@ -29,6 +31,7 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool) {
   options.queues = queues;
   options.rx_ring = settings.rx_ring;
   options.tx_ring = settings.tx_ring;
+  options.segmentation = settings.tso;
   if (settings.xdp_mode == XdpMode::kZerocopy) options.copy = XdpCopy::kForceZeroCopy;
   if (settings.xdp_mode == XdpMode::kCopy) options.copy = XdpCopy::kForceCopy;
   options.force_generic = settings.xdp_mode == XdpMode::kGeneric;
@@ -42,8 +45,47 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool) {
   return opened;
 }
 
-/// The mlx5 port goes before AF_XDP here, for devices of that driver.
+/// Called with the engine's lock held, by the port.
+void report_mlx5(const char* text) {
+  log(LogLevel::kWarning, "%s", text);
+  if (Engine* engine = Engine::get()) engine->counters().add(Counter::port_errors);
+}
+
+OpenedPort open_mlx5(const Link& link, FramePool& pool) {
+  const Settings& settings = config().settings;
+  Mlx5Options options;
+  options.netdev = link.name;
+  options.ifindex = link.ifindex;
+  options.mtu = link.mtu;
+  options.mac = link.mac;
+  options.rx_ring = settings.rx_ring;
+  options.tx_ring = settings.tx_ring;
+  options.inline_bytes = settings.mlx5_inline;
+  options.tx_batch = settings.mlx5_tx_batch;
+  options.multi_packet = settings.mlx5_multi_packet;
+  options.cqe_compression = settings.mlx5_cqe_compression;
+  options.moderation_count = settings.mlx5_moderation_count;
+  options.moderation_usec = settings.mlx5_moderation_usec;
+  options.report = &report_mlx5;
+  OpenedPort opened;
+  opened.kind = PathKind::kMlx5;
+  auto port = Mlx5Port::open(options, pool, &opened.detail);
+  if (port)
+    opened.port = std::move(*port);
+  else
+    opened.reason = port.is(ENODEV) ? Reason::no_port : reason_of(port.error());
+  return opened;
+}
+
+/// mlx5 where the device has it, then AF_XDP. A test that requires one kind does not get the other.
 OpenedPort open_fastest(const Link& link, uint32_t queues, FramePool& pool) {
+  const Require require = config().settings.require;
+  if (require != Require::kXdp) {
+    OpenedPort opened = open_mlx5(link, pool);
+    if (opened.port || require == Require::kMlx5) return opened;
+    if (opened.reason != Reason::no_port)
+      log(LogLevel::kInfo, "%s: no mlx5 port, AF_XDP is tried: %s", link.name.c_str(), opened.detail.c_str());
+  }
   return open_xdp(link, queues, pool);
 }
 
@@ -54,6 +96,9 @@ PortOpener open_port = open_fastest;
 void abandon_port(OpenedPort& opened) {
   if (auto* xdp = dynamic_cast<XdpPort*>(opened.port.get())) {
     xdp->abandon_in_child();
+    opened.port.reset();
+  } else if (auto* mlx5 = dynamic_cast<Mlx5Port*>(opened.port.get())) {
+    mlx5->abandon_in_child();
     opened.port.reset();
   } else {
     (void)opened.port.release();  // of another kind: its destructor might touch the device

@@ -8,28 +8,40 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key) {
   PortSlot& slot = slots[id];
   Port* port = slot.port();
   if (!port) return err(ENODEV);
-  auto [entry, is_new] = slot.steered.try_emplace(key, 0);
-  if (is_new) {
+  auto [entry, is_new] = slot.steered.try_emplace(key);
+  PortSlot::Steered& steered = entry->second;
+  if (is_new || std::exchange(steered.resting, false)) {
     if (auto r = port->steer(key); !r) {
-      slot.steered.erase(entry);
+      if (is_new) slot.steered.erase(entry);
       if (r.is(ENOSPC)) slot.table_full = true;
       counters.add(Counter::port_errors);
       return r;
     }
-    if (steered_count.fetch_add(1, std::memory_order_relaxed) == 0) housekeeping->application_began();
+    if (is_new && steered_count.fetch_add(1, std::memory_order_relaxed) == 0)
+      housekeeping->application_began();
   }
-  ++entry->second;
+  ++steered.users;
   return {};
 }
 
 void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key) {
   PortSlot& slot = slots[id];
   auto entry = slot.steered.find(key);
-  if (entry == slot.steered.end() || --entry->second > 0) return;
+  if (entry == slot.steered.end() || --entry->second.users > 0) return;
   slot.steered.erase(entry);
   steered_count.fetch_sub(1, std::memory_order_relaxed);
   slot.table_full = false;
   if (Port* port = slot.port()) port->unsteer(key);
+}
+
+void Engine::Impl::rest(InterfaceId id, const FlowKey& key) {
+  Port* port = slots[id].port();
+  // It costs a system call, for what only concerns other processes.
+  if (!port || port->info().queues_held == port->info().queues_total) return;
+  auto entry = slots[id].steered.find(key);
+  if (entry == slots[id].steered.end() || entry->second.resting) return;
+  entry->second.resting = true;
+  port->rest(key);
 }
 
 void Engine::Impl::steer_opened() {
@@ -37,8 +49,10 @@ void Engine::Impl::steer_opened() {
   if (changes.empty()) return;
   // An error leaves the handshake to the kernel, which resets it: the table is full, and that is counted.
   for (const auto& change : changes) {
-    if (!change.opened)
+    if (change.to == Stack::Flow::kClosed)
       closed_flows.push_back(change);
+    else if (change.to == Stack::Flow::kResting)
+      rest(change.interface, change.key);
     else
       (void)steer(change.interface, change.key);
   }

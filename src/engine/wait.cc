@@ -6,6 +6,7 @@
 // cancellation point: the lock is not held then, and destructors put everything right on the way out.
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/real.h"
+#include "engine/housekeeping.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -24,6 +26,11 @@ constexpr int kSleepEvents = 16;
 /// Where a thread could get no descriptors to be woken by, it looks again this often.
 constexpr Duration kBlindSleep = 1ms;
 constexpr Duration kKernelLook = 5us;
+/// A thread that has been back in its wait this soon, and whose waits are this short, so many times in a row,
+/// is trusted to be so again. It is late when it has been out this long with so few passes made meanwhile.
+constexpr Duration kBrief = 100us, kOften = 1ms, kLate = 500us;
+constexpr int kTrusted = 8;
+constexpr uint64_t kFewPasses = 16;
 
 void close_fds(Sleeper& s) {
   if (s.epoll_fd >= 0) real.close(s.epoll_fd);
@@ -96,7 +103,7 @@ class Asleep {
     own_sleep = {};
     w_.leave_sleep(me_);
     w_.passes.store(w_.passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    w_.poll(clock_now());
+    w_.poll_all(clock_now());
   }
   Asleep(const Asleep&) = delete;
   Asleep& operator=(const Asleep&) = delete;
@@ -112,12 +119,18 @@ class Waiting {
   explicit Waiting(Engine::Impl& w) : w_(w), outer_(thread_state) {
     me_ = &own_sleepers.enter(this);
     if (me_->engine != &w.engine) enlist();
+    was_brief_ = w.pass_now - me_->left < kBrief;
+    w.come_in(*me_);
     thread_state.waiting = true;
     thread_state.signal_ran = false;
     thread_state.all_restart = true;
     thread_state.wake_fd = me_->wake_fd;
   }
   ~Waiting() {
+    const bool often = w_.pass_now - me_->left < kOften;
+    me_->brief = static_cast<uint8_t>(was_brief_ && often ? std::min(me_->brief + 1, kTrusted) : 0);
+    me_->left = w_.pass_now;
+    w_.go_out(*me_, w_.pass_now);
     w_.give_charge(*me_);
     own_sleepers.leave(*me_);
     thread_state.waiting = outer_.waiting;
@@ -149,6 +162,7 @@ class Waiting {
   Sleeper* me_ = nullptr;
   ThreadState outer_;
   bool kernel_ready_ = false;
+  bool was_brief_ = false;               ///< the time since this thread's last wait
   bool decided_ = false, spun_ = false;  ///< whether to poll; the first look has to come first
   Instant spin_until_{};
   Instant next_look_{};
@@ -185,14 +199,18 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       pause_cpu();
       look_at_kernel(request, now);
       w_.lock_in();
-      w_.poll(clock_now());
+      w_.poll_all(clock_now());
       continue;
     } else if (!w_.arm_ports()) {
-      w_.poll(clock_now());
+      w_.poll_all(clock_now());
       continue;
     } else {
       slept = true;
-      (void)w_.take_charge(*me_, now, now);
+      w_.come_in(*me_);
+      if (w_.out_count == 0)
+        (void)w_.take_charge(*me_, now, now);
+      else if (w_.in_charge == me_)
+        w_.in_charge = nullptr;
       if (sleep(request, now)) continue;
       woke = Woke::kSignal;
     }
@@ -205,6 +223,9 @@ void Waiting::count(Woke woke, Instant began, bool slept) {
   const bool hit = woke == Woke::kReady && !slept;
   if (hit && w_.pass_now > began) w_.counters.add(Counter::spin_hits);
   if (spun_) me_->spin.record(hit);
+  if (!slept || woke == Woke::kDeadline) return;
+  ++w_.wakes;
+  w_.housekeeping->needed();
 }
 
 /// The stack's deadlines need one sleeper only.
@@ -280,9 +301,7 @@ int Waiting::sleep_on_epoll(WaitRequest& request, const timespec* timeout) {
 void Waiting::gather(const WaitRequest& request) {
   fds_.clear();
   fds_.push_back({me_->wake_fd, POLLIN, 0});
-  for (InterfaceId id = 0; id < w_.slot_count && w_.in_charge == me_; ++id)
-    if (Port* port = w_.slots[id].port())
-      for (int fd : port->poll_fds()) fds_.push_back({fd, POLLIN, 0});
+  if (w_.in_charge == me_) w_.for_each_descriptor([this](int fd) { fds_.push_back({fd, POLLIN, 0}); });
   fds_.insert(fds_.end(), request.kernel_fds.begin(), request.kernel_fds.end());
 }
 
@@ -307,7 +326,9 @@ void Waiting::look_at_kernel(WaitRequest& request, Instant now) {
 }
 
 void Engine::Impl::forget(Sleeper& s) {
+  come_in(s);
   give_charge(s);
+  appoint();
   std::erase(sleepers, &s);
 }
 
@@ -317,8 +338,12 @@ OwnSleepers::~OwnSleepers() {
   Engine* engine = Engine::get();
   for (Sleeper& sleeper : levels) {
     if (engine && sleeper.engine == engine) {
-      Pass pass{*engine, Pass::Polling::kNo};
-      Engine::Impl::of(*engine).forget(sleeper);
+      Engine::Impl& worker = Engine::Impl::of(*engine);
+      {
+        Pass pass{*engine, Pass::Polling::kNo};
+        worker.forget(sleeper);
+      }
+      while (worker.waking.load(std::memory_order_acquire) != 0) sched_yield();
     }
     if (sleeper.engine) close_fds(sleeper);
   }
@@ -342,8 +367,10 @@ void Engine::Impl::wake_ready_sleepers() {
 
 void Engine::Impl::wake(Sleeper& s) {
   s.woken = true;
-  const uint64_t one = 1;
-  if (s.wake_fd >= 0) (void)!real.write(s.wake_fd, &one, sizeof(one));
+  go_out(s, pass_now);
+  if (s.wake_fd < 0) return;
+  if (to_wake_count == to_wake.size()) return write_wake(s.wake_fd);
+  to_wake[to_wake_count++] = s.wake_fd;
 }
 
 void Engine::Impl::watch_port(Sleeper& s, InterfaceId id) {
@@ -358,9 +385,26 @@ void Engine::Impl::watch_port(Sleeper& s, InterfaceId id) {
   }
 }
 
+/// The channels have just been made: threads that are asleep have to know of their descriptor.
+void Engine::Impl::watch_channels() {
+  for (Sleeper* s : sleepers)
+    if (s->has_ports) watch_channels(*s, true);
+  for (Sleeper* s : asleep)
+    if (s->by_poll) wake(*s);
+}
+
+void Engine::Impl::watch_channels(Sleeper& s, bool watch) {
+  if (!channels) return;
+  epoll_event event{};
+  event.events = EPOLLIN;  // the kernel has no EPOLLEXCLUSIVE for sets in sets
+  event.data.u64 = kMaxInterfaces;
+  real.epoll_ctl(s.epoll_fd, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, channels->fd(), &event);
+}
+
 void Engine::Impl::watch_ports(Sleeper& s, bool watch) {
   if (s.epoll_fd < 0 || s.has_ports == watch) return;
   s.has_ports = watch;
+  watch_channels(s, watch);
   epoll_event event{};
   for (InterfaceId id = 0; id < slot_count; ++id) {
     if (watch) {
@@ -390,8 +434,12 @@ bool Engine::Impl::take_charge(Sleeper& s, Instant now, Instant until) {
 }
 
 void Engine::Impl::give_charge(Sleeper& s) {
-  if (in_charge != &s) return;
-  in_charge = nullptr;
+  if (in_charge == &s) in_charge = nullptr;
+  appoint();
+}
+
+void Engine::Impl::appoint() {
+  if (in_charge || out_count > 0) return;
   Sleeper* unchangeable = nullptr;
   for (Sleeper* next : asleep) {
     if (next->woken) continue;  // it is about to look for itself
@@ -401,6 +449,30 @@ void Engine::Impl::give_charge(Sleeper& s) {
     watch_ports(*in_charge, true);
   else if (unchangeable)
     wake(*unchangeable);  // it finds that nobody is in charge
+}
+
+void Engine::Impl::go_out(Sleeper& s, Instant now) {
+  if (s.out || s.brief < kTrusted || sleepers.size() == 1) return;
+  s.out = was_out = true;
+  s.out_since = now;
+  ++out_count;
+  if (!std::exchange(watched, true)) housekeeping->watch();
+}
+
+void Engine::Impl::come_in(Sleeper& s) {
+  if (std::exchange(s.out, false)) --out_count;
+}
+
+bool Engine::Impl::distrust_the_late(Instant now) {
+  const uint64_t made = passes.load(std::memory_order_relaxed);
+  const bool few = made - std::exchange(passes_watched, made) < kFewPasses;
+  for (Sleeper* s : sleepers) {
+    if (!few || !s->out || now - s->out_since < kLate) continue;
+    s->brief = 0;
+    come_in(*s);
+  }
+  appoint();
+  return std::exchange(was_out, out_count > 0);
 }
 
 void Engine::Impl::unwatch_port(InterfaceId id) {

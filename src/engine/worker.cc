@@ -1,9 +1,12 @@
 // The way through the worker: enter, poll, the caller's work, flush, transmit, notify, leave (DESIGN 3).
 #include "engine/worker.h"
 
+#include <sys/syscall.h>
 #include <time.h>
 
 #include <algorithm>
+
+#include "engine/housekeeping.h"
 
 namespace accel {
 namespace {
@@ -12,9 +15,14 @@ constexpr size_t kBurst = 64;
 /// Bursts of one port in one poll: then the caller's turn, whatever is still in the ring.
 constexpr int kBurstsPerPoll = 4;
 /// Polling again this soon finds nothing worth the look.
-constexpr Duration kPollInterval = 1us;
+constexpr Duration kPollInterval = 1us, kSeldomInterval = 10us;
 /// Frames that a port has not taken are offered again after this, when nothing else happens.
 constexpr Duration kRetryTransmit = 100us;
+
+/// Those that the device makes of it; 0: it goes as it is.
+uint32_t segments(const Packet& frame, uint32_t size) {
+  return frame.tso_size == 0 ? 0 : (size - frame.header_length + frame.tso_size - 1) / frame.tso_size;
+}
 
 }  // namespace
 
@@ -26,13 +34,29 @@ Instant clock_now() {
   return Instant{Duration{int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec}};
 }
 
+void write_wake(int fd) {
+  const uint64_t one = 1;
+  // Not write(): that is a cancellation point.
+  (void)!real.syscall(SYS_write, fd, &one, sizeof(one));
+}
+
 void Engine::Impl::lock_in() {
   thread_state.inside = true;  // before: a handler that comes in between must not try to take the lock
   lock.lock();
 }
 
 void Engine::Impl::unlock_out() {
+  std::array<int, std::tuple_size_v<decltype(to_wake)>> fds;
+  const size_t n = std::exchange(to_wake_count, 0);
+  if (n != 0) {
+    std::copy_n(to_wake.begin(), n, fds.begin());
+    waking.fetch_add(1, std::memory_order_relaxed);
+  }
   lock.unlock();
+  if (n != 0) {
+    for (size_t i = 0; i < n; ++i) write_wake(fds[i]);
+    waking.fetch_sub(1, std::memory_order_release);
+  }
   thread_state.inside = false;
   if (after_unlock) after_unlock();
 }
@@ -41,11 +65,13 @@ void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
   lock_in();
   *now = pass_now = clock_now();
   if (!serving) passes.store(passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (polling == Pass::Polling::kYes && *now - last_poll >= kPollInterval) poll(*now);
+  if (polling == Pass::Polling::kNo) return;
+  if (*now - last_poll >= (polling == Pass::Polling::kYes ? kPollInterval : kSeldomInterval)) poll(*now);
 }
 
 void Engine::Impl::leave() {
   work(pass_now);
+  if (housekeeping->resting() && due_within(Housekeeping::kRest, pass_now)) housekeeping->needed();
   unlock_out();
 }
 
@@ -65,6 +91,16 @@ void Engine::Impl::poll(Instant now) {
   if (stack->next_deadline() <= now) stack->on_deadlines(now);
 }
 
+void Engine::Impl::poll_all(Instant now) {
+  poll(now);
+  if (channels) channels->poll(now);
+}
+
+bool Engine::Impl::in_use() const {
+  return steered_count.load(std::memory_order_relaxed) > 0 ||
+         channel_count.load(std::memory_order_relaxed) > 0;
+}
+
 void Engine::Impl::work(Instant now) {
   steer_opened();
   stack->flush(now);
@@ -78,6 +114,7 @@ void Engine::Impl::work(Instant now) {
     const uint32_t edges = std::exchange(socket->edges, 0);
     if (notifier && socket->owner) notifier(socket->owner, edges);
   }
+  if (channels) changed |= notify_channels();
   if (changed && !asleep.empty()) wake_ready_sleepers();
 }
 
@@ -93,10 +130,18 @@ void Engine::Impl::transmit(PortSlot& slot, InterfaceId id) {
       for (size_t i = 0; i < n; ++i) FramePool::release(burst[i]);
       continue;
     }
-    uint32_t sizes[kBurst];
-    for (size_t i = 0; i < n; ++i) sizes[i] = burst[i]->total();  // the port may release a frame at once
+    uint32_t sizes[kBurst], cuts[kBurst];  // the port may release a frame at once
+    for (size_t i = 0; i < n; ++i) {
+      sizes[i] = burst[i]->total();
+      cuts[i] = segments(*burst[i], sizes[i]);
+    }
     const size_t taken = port->tx_burst({burst, n});
-    for (size_t i = 0; i < taken; ++i) bytes += sizes[i];  // NOLINT: filled by the loop above
+    for (size_t i = 0; i < taken; ++i) {
+      bytes += sizes[i];  // NOLINT: filled by the loop above
+      if (cuts[i] == 0) continue;
+      counters.add(Counter::tx_tso_frames);
+      counters.add(Counter::tx_tso_segments, cuts[i]);
+    }
     counters.add(Counter::tx_frames, taken);
     counters.add(Counter::tx_bytes, bytes);
     for (size_t i = n; i > taken; --i) queue.push_front(burst[i - 1]);
@@ -118,7 +163,8 @@ bool Engine::Impl::tx_waiting() const {
 }
 
 Instant Engine::Impl::next_poll(Instant now) const {
-  const Instant due = stack->next_deadline();
+  const Instant due =
+      channels ? std::min(stack->next_deadline(), channels->next_deadline()) : stack->next_deadline();
   return tx_waiting() ? std::min(due, now + kRetryTransmit) : due;
 }
 

@@ -19,10 +19,12 @@
 #include "engine/netlink.h"
 #include "engine/ports.h"
 #include "engine/spin.h"
+#include "siw_fallback/reactor.h"
 
 namespace accel {
 
 Instant clock_now();
+void write_wake(int fd);  ///< adds 1 to an eventfd
 
 struct FlowKeyHash {
   size_t operator()(const FlowKey& k) const {
@@ -36,8 +38,11 @@ struct PortSlot {
   int ifindex = 0;
   bool lost = false;  ///< its device is gone: the slot stays, since connections name it
   bool table_full = false;
-  /// Keys steered, and by how many sockets (several listeners of the process may share one).
-  std::unordered_map<FlowKey, uint32_t, FlowKeyHash> steered;
+  struct Steered {
+    uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
+    bool resting = false;
+  };
+  std::unordered_map<FlowKey, Steered, FlowKeyHash> steered;
   Port* port() const { return lost ? nullptr : opened.port.get(); }
 };
 
@@ -53,6 +58,9 @@ struct Sleeper {
   WaitRequest* request = nullptr;  ///< while asleep
   const void* frame = nullptr;     ///< of the wait that has it
   bool woken = false;              ///< wake_fd has been written for this sleep
+  bool out = false;                ///< not waiting, and trusted to be back soon: its calls poll for all
+  uint8_t brief = 0;               ///< times in a row that it was
+  Instant left{}, out_since{};     ///< when its last wait ended, and when it was woken for that
   SpinPolicy spin;
 };
 
@@ -64,6 +72,7 @@ struct BoundFlow {
   Endpoint local, remote;
   bool v6_only = false;
   int bound_ifindex = 0;
+  bool leaving = false;  ///< stop_taking()
   struct Key {
     InterfaceId interface;
     FlowKey key;
@@ -91,23 +100,45 @@ struct Engine::Impl {
   /// goes.
   void work(Instant now);
   void transmit(PortSlot& slot, InterfaceId id);
+  bool notify_channels();
   bool arm_ports();
   bool tx_waiting() const;
+  /// Ports and channels: while a thread waits, and for an absent application.
+  void poll_all(Instant now);
+  /// Somebody has to poll for the application when it does not.
+  bool in_use() const;
   /// The next moment at which a poll has something to do without a frame coming.
   Instant next_poll(Instant now) const;
 
   // ---- sleepers (wait.cc) ----
   void wake_ready_sleepers();
-  void wake(Sleeper& s);
+  void wake(Sleeper& s);  ///< once the lock is let go: it would only find it held, and preempt who holds it
+  /// Of all ports, and of the channels: what ends a sleep.
+  template <class F>
+  void for_each_descriptor(F visit) const {
+    for (InterfaceId id = 0; id < slot_count; ++id)
+      if (Port* port = slots[id].port())
+        for (int fd : port->poll_fds()) visit(fd);
+    if (channels) visit(channels->fd());
+  }
+  void watch_channels();
+  void watch_channels(Sleeper& s, bool watch);
   void watch_port(Sleeper& s, InterfaceId id);
   void watch_ports(Sleeper& s, bool watch);
   void add_port(InterfaceId id);
   void unwatch_port(InterfaceId id);
   /// Of the threads that wait, one is in charge of the ports: it polls them or sleeps on them, and wakes the
   /// others as their conditions come true. Whoever begins to wait takes charge, since the next frames are
-  /// likely its own; whoever ends its wait gives charge to one that is asleep.
+  /// likely its own; whoever ends its wait gives charge to one that is asleep: not while a thread is out that
+  /// is always back soon, since every frame would wake a thread that finds the lock held and nothing to do.
+  /// Housekeeping watches that it is (distrust_the_late).
   bool take_charge(Sleeper& s, Instant now, Instant until);
   void give_charge(Sleeper& s);
+  void appoint();  ///< when nobody is in charge, and nobody out
+  void go_out(Sleeper& s, Instant now);
+  void come_in(Sleeper& s);
+  /// False: nobody has been out since the last time.
+  bool distrust_the_late(Instant now);
   void forget(Sleeper& s);
   /// Its sleep is over: nobody looks at its request any more.
   void leave_sleep(Sleeper& s);
@@ -116,6 +147,7 @@ struct Engine::Impl {
   // ---- steering (steering.cc) ----
   Result<void> steer(InterfaceId id, const FlowKey& key);
   void unsteer(InterfaceId id, const FlowKey& key);
+  void rest(InterfaceId id, const FlowKey& key);
   void steer_opened();  ///< before flush(): the SYN-ACK must not overtake
   void unsteer_closed();
 
@@ -141,11 +173,18 @@ struct Engine::Impl {
   // ---- changes of the network (follow.cc), called by housekeeping ----
   void follow(NetworkChanges& changes);
   void follow_links();
+  void look_at_port(InterfaceId id);
   void follow_neighbours(const NetworkChanges& changes);
   void resolve_neighbours();
   void keep_neighbours(Instant now);
-  /// Housekeeping's regular look: overdue deadlines, dead ports, neighbours, statistics.
-  void tick(Instant now);
+  /// Housekeeping's regular look: overdue deadlines, dead ports, neighbours, statistics. True: somebody asked
+  /// for the latter.
+  bool tick(Instant now);
+  /// Something comes due soon that no sleeper's timeout covers.
+  bool due_within(Duration d, Instant now) const {
+    const Instant due = next_poll(now);
+    return due < now + d && !(timekeeper && timekeeper_until <= due);
+  }
 
   Engine& engine;
   WorkerLock lock;
@@ -168,6 +207,10 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<BoundFlow>> flows;
   std::vector<Stack::FlowChange> closed_flows;
 
+  std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
+  std::atomic<uint32_t> channel_count{0};
+  Reason ports_barred = Reason::accelerated;
+
   Notifier notifier = nullptr;
   void (*after_unlock)() = nullptr;
 
@@ -175,10 +218,18 @@ struct Engine::Impl {
   Instant pass_now{};
   std::atomic<uint64_t> passes{0};  ///< by the application's threads
   std::atomic<uint32_t> asleep_count{0};
+  std::array<int, 16> to_wake{};  ///< wake_fds to be written after the lock
+  size_t to_wake_count = 0;
+  std::atomic<uint32_t> waking{0};  ///< threads that write them: until then none is closed
+  uint64_t wakes = 0;               ///< sleeps that ended by something else than time
   std::atomic<uint32_t> steered_count{
       0};                          ///< keys on all ports: above 0 the application has accelerated sockets
   std::vector<Sleeper*> sleepers;  ///< every thread's
   std::vector<Sleeper*> asleep;
+  uint32_t out_count = 0;       ///< of `sleepers`
+  bool was_out = false;         ///< since housekeeping looked
+  bool watched = false;         ///< housekeeping looks
+  uint64_t passes_watched = 0;  ///< passes when it looked
   Sleeper* in_charge = nullptr;
   Instant in_charge_until{};      ///< when it polls: until then. When it is asleep: it is in `asleep`
   Sleeper* timekeeper = nullptr;  ///< the one whose timeout covers the stack's deadlines

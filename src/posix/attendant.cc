@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <vector>
 
 #include "base/config.h"
 #include "base/real.h"
@@ -25,6 +27,7 @@ constexpr size_t kStackSize = 512 * 1024;
 
 std::atomic<int> wake_fd{-1};
 std::atomic<bool> running{false};
+pthread_mutex_t visits = PTHREAD_MUTEX_INITIALIZER;
 std::atomic<bool> finish_wanted{false};
 std::atomic<uint32_t> finished{0};
 std::atomic<uint32_t> longest_finish{0};  ///< ms; the configuration is not for handlers to read
@@ -35,10 +38,20 @@ void wake() {
 }
 
 void* attend(void*) {
+  std::vector<pollfd> watched;
   for (;;) {
+    watched = {{wake_fd.load(), POLLIN, 0}};
+    add_doors(watched);
+    if (real.poll(watched.data(), watched.size(), -1) < 0) continue;
+    for (size_t i = 1; i < watched.size(); ++i)
+      if ((watched[i].revents & POLLIN) != 0) {
+        pthread_mutex_lock(&visits);
+        serve_door(watched[i].fd);
+        pthread_mutex_unlock(&visits);
+      }
+    if (watched[0].revents == 0) continue;
     uint64_t count = 0;
     if (real.read(wake_fd.load(), &count, sizeof(count)) < 0) {
-      if (errno == EINTR) continue;
       running = false;  // the program has closed every descriptor that it does not know
       return nullptr;
     }
@@ -97,10 +110,20 @@ void start_attendant() {
   set_fatal_hook(&finish_by_attendant);
 }
 
+void attendant_look_again() {
+  if (running.load()) wake();
+}
+
+void attendant_let_finish() {
+  pthread_mutex_lock(&visits);
+  pthread_mutex_unlock(&visits);
+}
+
 int attendant_wake_fd() { return running.load() ? wake_fd.load() : -1; }
 
 void attendant_after_fork_in_child(bool keep) {
   running = false;
+  visits = PTHREAD_MUTEX_INITIALIZER;
   const int fd = wake_fd.exchange(-1);
   if (fd >= 0 && !keep) real.close(fd);
 }

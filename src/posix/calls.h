@@ -72,6 +72,8 @@ Result<int> epoll_create1(int flags);
 Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event);
 /// `timeout`: nullptr waits for ever.
 Result<int> epoll_wait(int set, epoll_event* events, int size, const timespec* timeout, const sigset_t* mask);
+/// After a look at a plain set by the real call, which gave `got`: it has become ours meanwhile.
+Result<int> epoll_look_again(int set, epoll_event* events, int size, int got);
 /// Called when one of the descriptors is ours (any_owned()); `timeout` nullptr: for ever.
 Result<int> ppoll(pollfd* descriptors, nfds_t count, const timespec* timeout, const sigset_t* mask);
 Result<int> pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,

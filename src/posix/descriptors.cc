@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/real.h"
 #include "posix/call.h"
@@ -49,10 +50,13 @@ Result<int> hand_over(int fd) {
 }  // namespace
 
 Result<int> close(int fd) {
-  Guard guard;
-  if (guard.ok()) {
+  std::optional<Guard> guard(std::in_place);
+  if (guard->ok()) {
+    const Socket* s = find_socket(fd);
+    const bool may_wait = s != nullptr && s->lingers_in_kernel();
     prepare_close(fd);
-    fds.erase(fd, guard.pass());
+    fds.erase(fd, guard->pass());
+    if (may_wait) guard.reset();  // the number is taken until the kernel's close() is done
   }
   return from_libc(real.close(fd));
 }

@@ -17,6 +17,7 @@
 #include "posix/epoll_set.h"
 #include "posix/guard.h"
 #include "posix/process.h"
+#include "posix/siw_socket.h"
 
 namespace accel::posix {
 namespace {
@@ -86,7 +87,7 @@ int real_wait(int set, epoll_event* events, int size, const std::optional<timesp
 /// One call of epoll_wait, from the first look to the answer.
 class Wait {
  public:
-  Wait(int fd, std::span<epoll_event> events, const timespec* timeout, const sigset_t* mask)
+  Wait(int fd, std::span<epoll_event> events, const Timeout& timeout, const sigset_t* mask)
       : fd_(fd), events_(events), timeout_(timeout), mask_(mask) {}
 
   ~Wait() {  // also when the thread is cancelled
@@ -102,6 +103,19 @@ class Wait {
     return result_;
   }
 
+  /// While the real call gave `got`, the set became ours.
+  Result<int> run_after(int got) {
+    {
+      Guard guard;
+      EpollSet* set = guard.ok() ? find_set(fd_) : nullptr;
+      if (set == nullptr) return got;
+      const int kept = set->absorb(events_.first(static_cast<size_t>(got)));
+      auto ours = set->collect(fd_, events_.subspan(static_cast<size_t>(kept)), false);
+      if (const int all = kept + (ours ? *ours : 0); all != 0) return all;
+    }
+    return run();
+  }
+
  private:
   bool finish(Result<int> result) {
     result_ = result;
@@ -115,6 +129,7 @@ class Wait {
   bool look() {
     Guard guard;
     if (!guard.ok()) return finish_in_kernel(timeout_.left());
+    if (Pass* pass = guard.pass()) pass->engine().poll_channels(*pass);
     if (set_ == nullptr ? !enter(guard) : !take_kernels()) return true;
     for (;;) {
       Pass* pass = guard.pass();
@@ -146,6 +161,7 @@ class Wait {
     set_ = set;
     set_->retain();
     if (set->inherited_set) settle_members(guard, *set);
+    if (resting_connections != 0) set->for_each_item([](EpollItem& item) { (void)item.file->readiness(); });
     ask_kernel_ = timeout_.zero();
     return true;
   }
@@ -221,6 +237,15 @@ class Wait {
   Result<int> result_ = 0;
 };
 
+/// On a plain set: the real call, without the lock. nullopt: it is none.
+std::optional<int> wait_plain(int fd, std::span<epoll_event> events, const timespec* timeout,
+                              const sigset_t* mask) {
+  const FdTable::PlainWait wait(fds, fd);
+  if (!wait.plain()) return std::nullopt;
+  const std::optional<timespec> limit = timeout != nullptr ? std::optional(*timeout) : std::nullopt;
+  return real_wait(fd, events.data(), static_cast<int>(events.size()), limit, mask);
+}
+
 }  // namespace
 
 Result<int> epoll_create1(int flags) {
@@ -231,7 +256,8 @@ Result<int> epoll_create1(int flags) {
   if (!guard.ok()) return fd;
   fds.open();
   if (fd >= fds.size()) return fd;
-  if (auto* set = new (std::nothrow) EpollSet) fds.insert(fd, set);
+  auto* set = new (std::nothrow) EpollSet;
+  if (set != nullptr && fds.insert(fd, set)) set->begin_plain(fd);
   return fd;
 }
 
@@ -252,7 +278,20 @@ Result<int> epoll_wait(int set, epoll_event* events, int size, const timespec* t
     if (!Timeout::valid(timeout)) return err(EINVAL);
     return from_kernel(real.epoll_wait(set, events, size, 0));  // EBADF goes before EINVAL
   }
-  return Wait(set, {events, static_cast<size_t>(size)}, timeout, mask).run();
+  const std::span room(events, static_cast<size_t>(size));
+  const Timeout limit(timeout);
+  if (fds.plain(set)) {
+    if (const std::optional<int> got = wait_plain(set, room, timeout, mask)) {
+      if (*got <= 0 || fds.plain(set)) return from_kernel(*got);
+      return Wait(set, room, limit, mask).run_after(*got);
+    }
+  }
+  return Wait(set, room, limit, mask).run();
+}
+
+Result<int> epoll_look_again(int set, epoll_event* events, int size, int got) {
+  const timespec none{};
+  return Wait(set, {events, static_cast<size_t>(size)}, Timeout(&none), nullptr).run_after(got);
 }
 
 }  // namespace accel::posix

@@ -91,6 +91,11 @@ void File::move_watches_to_kernel() {
   while (watches != nullptr) watches->set->end(*watches, true);
 }
 
+void File::take_watches(File& other) {
+  watches = std::exchange(other.watches, nullptr);
+  for (EpollItem* item = watches; item != nullptr; item = item->next_of_file) item->file = this;
+}
+
 // ---- the set as a file ----
 
 EpollSet::~EpollSet() {
@@ -119,6 +124,7 @@ void EpollSet::on_last_close(Pass*) {
 File::Inherited EpollSet::after_fork_in_child() {
   inherited_set = true;
   waiters = kernel_waiters = 0;
+  fds.forget_plain_waits(first_fd_);
   return Inherited::kNo;
 }
 
@@ -139,6 +145,7 @@ Result<void> EpollSet::add(int real_set, int fd, File* file, const epoll_event& 
   auto item = std::make_unique<EpollItem>(this, file, fd);
   item->events = event.events | kAlways;
   item->data = event.data;
+  if (find_set(first_fd_) == this) fds.end_plain(first_fd_);
   if (auto done = sync_kernel(real_set, *item); !done)
     return done;  // ELOOP, ENOSPC, ENOMEM are the kernel's to find
   item->next_of_file = file->watches;
@@ -243,7 +250,7 @@ bool EpollSet::on_event(EpollItem& item, uint32_t bits) {
 void EpollSet::push(EpollItem& item) {
   ++readiness_epoch;  // somebody may poll() the set
   if (!item.of_ready.is_linked()) ready_.push_back(item);
-  if (kernel_waiters > 0) wake_kernel_waiters();
+  if (waited_on_in_kernel()) wake_kernel_waiters();
   if (Engine* engine = Engine::get())
     engine->touch();
   else
@@ -340,7 +347,7 @@ int EpollSet::report(std::span<epoll_event> out) {
       ready_.push_back(item);
     }
   }
-  if (kernel_waiters > 0 && has_ready()) wake_kernel_waiters();  // the next of them takes what is left
+  if (has_ready() && waited_on_in_kernel()) wake_kernel_waiters();  // the next of them takes what is left
   return static_cast<int>(filled);
 }
 

@@ -27,7 +27,7 @@ class EpollItem {
   EpollItem(EpollSet* in_set, File* of_file, int by_fd) : set(in_set), file(of_file), fd(by_fd) {}
 
   EpollSet* const set;
-  File* const file;
+  File* file;
   const int fd;
   uint32_t events = 0;  ///< as the program asked, with EPOLLERR and EPOLLHUP
   epoll_data_t data{};
@@ -81,6 +81,12 @@ class EpollSet final : public File {
   /// `events` can be written to (EFAULT else). Asked of the kernel once for each buffer.
   bool writable(epoll_event* events);
 
+  /// Made just now, by this name.
+  void begin_plain(int fd) {
+    first_fd_ = fd;
+    fds.begin_plain(fd);
+  }
+
   int waiters = 0;         ///< threads blocked in epoll_wait
   int kernel_waiters = 0;  ///< of these, in the real call: woken through an eventfd in the real set
 
@@ -97,6 +103,7 @@ class EpollSet final : public File {
   void drop_ready(EpollItem& item);
   void unlink(EpollItem& item);
   void wake_kernel_waiters();
+  bool waited_on_in_kernel() const { return kernel_waiters > 0 || fds.plain_waits(first_fd_) > 0; }
   int report(std::span<epoll_event> out);
 
   using Items = boost::intrusive::list<
@@ -109,7 +116,8 @@ class EpollSet final : public File {
   ReadyItems ready_;
   std::unordered_map<uint32_t, EpollItem*> tagged_;
   uint32_t last_tag_ = 0;
-  int wake_fd_ = -1;  ///< eventfd in the real set, made when a kernel waiter must first be woken
+  int first_fd_ = -1;  ///< by which it was plain once, and some may wait still
+  int wake_fd_ = -1;   ///< eventfd in the real set, made when a kernel waiter must first be woken
   bool odd_turn_ = false;
   uint32_t idle_checks_ = 0;  ///< times in a row that the kernel had nothing
   Instant last_check_{};

@@ -17,16 +17,18 @@ void FdTable::open() {
   constexpr rlim_t kMost = 1u << 20;
   rlimit limit{};
   rlim_t entries = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::min(limit.rlim_max, kMost) : 1024;
-  void* memory = mmap(nullptr, entries * sizeof(*slots_), PROT_READ | PROT_WRITE,
+  void* memory = mmap(nullptr, entries * (sizeof(*slots_) + sizeof(*waits_)), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return;  // size 0: every descriptor stays the kernel's
   slots_ = static_cast<std::atomic<File*>*>(memory);
+  waits_ = reinterpret_cast<std::atomic<uint32_t>*>(slots_ + entries);
   std::atomic_ref(size_).store(static_cast<unsigned>(entries), std::memory_order_release);
 }
 
 bool FdTable::insert(int fd, File* file) {
   if (static_cast<unsigned>(fd) >= size_) return false;
   file->retain();
+  if (file->descriptors > 0) end_plain(file->recent_fd);  // who waits by one name must be found by the others
   ++file->descriptors;
   file->recent_fd = fd;
   if (fd >= limit()) limit_.store(fd + 1, std::memory_order_relaxed);
@@ -44,6 +46,7 @@ int FdTable::first_of(const File* file) const {
 void FdTable::erase(int fd, Pass* pass) {
   File* file = find(fd);
   if (file == nullptr) return;
+  end_plain(fd);
   slots_[fd].store(nullptr, std::memory_order_release);
   --file->descriptors;
   leaving_ = fd;
@@ -58,6 +61,21 @@ void File::finish(Pass* pass) {
   settle_heirs(this, false);
 }
 
+void FdTable::replace(File* file, File* fresh) {
+  fresh->take_watches(*file);
+  file->retain();
+  auto take_over = [&](int fd) {
+    if (find(fd) != file) return;
+    insert(fd, fresh);
+    --file->descriptors;
+    file->release(nullptr);
+  };
+  take_over(file->recent_fd);
+  for (int fd = 0; file->descriptors > 0 && fd < limit(); ++fd) take_over(fd);  // NOLINT: retained above
+  file->closed = true;
+  file->release(nullptr);
+}
+
 void FdTable::forget(File* file) {
   settle_heirs(file, true);
   if (file->descriptors == 0) return;
@@ -66,6 +84,7 @@ void FdTable::forget(File* file) {
   file->move_watches_to_kernel();
   auto take_out = [&](int fd) {
     if (find(fd) != file) return;
+    end_plain(fd);
     slots_[fd].store(nullptr, std::memory_order_release);
     --file->descriptors;
     file->release(nullptr);

@@ -14,7 +14,7 @@ namespace accel::posix {
 
 class EpollItem;  // posix/epoll_set.h: one membership of a file in one set
 
-enum class FileKind : uint8_t { kTcp, kUdp, kEpoll };
+enum class FileKind : uint8_t { kTcp, kUdp, kIwarp, kEpoll };
 
 class File {
  public:
@@ -45,6 +45,12 @@ class File {
   Inherited inherited = Inherited::kNo;
   /// It carries a live connection of our stack: a forked child must know of it (TCP only).
   virtual bool carries_connection() const { return false; }
+  /// Listeners that other processes have too (posix/succession.h): where their unaccepted connections come
+  /// in, or -1; one that came; before fork(); this process ends or stops listening, so its own go to others.
+  virtual int served_door() const { return -1; }
+  virtual void take_over(Pass&, int) {}
+  virtual void share_queue() {}
+  virtual void give_up_queue(Pass&) {}
   /// In the child, right after fork(): there is no engine, the stack's objects are gone. Forgets them
   /// (without touching the descriptors, which parent and child share) and says what the first use must do.
   virtual Inherited after_fork_in_child() { return Inherited::kNo; }
@@ -56,6 +62,10 @@ class File {
   /// kDormant.
   virtual BoundFlow* resting_flow() { return nullptr; }
   virtual void rested() {}
+
+  /// The channel of an iWARP socket has come to a decision about it (posix/siw_socket.h). The file may be
+  /// gone afterwards.
+  virtual void decided(uint32_t /*edges*/) {}
 
   /// References: one for each descriptor in the table and one for each call in progress that may block. As in
   /// the kernel, a file whose last descriptor is closed lives on until the calls that block on it return; the
@@ -84,6 +94,8 @@ class File {
   /// The kernel serves the descriptors from now on: sets that watch this file watch the kernel's descriptor
   /// instead (posix/epoll_set.cc; called by FdTable::forget).
   void move_watches_to_kernel();
+  /// Memberships of `other` are this file's from now on (posix/epoll_set.cc; called by FdTable::replace).
+  void take_watches(File& other);
 
  private:
   void finish(Pass* pass);  // posix/fd_table.cc
@@ -111,6 +123,8 @@ class FdTable {
   void erase(int fd, Pass* pass);
   /// Takes every entry of `file` out without on_last_close: from now on the kernel serves these descriptors.
   void forget(File* file);
+  /// `fresh` takes the place of `file` wherever that is known: in the table and in the sets.
+  void replace(File* file, File* fresh);
   /// The lowest descriptor of a file: to visit each file once. As cheap as the file has few.
   int first_of(const File* file) const;
   /// No descriptor of ours is as high as this.
@@ -124,8 +138,41 @@ class FdTable {
   /// The descriptor that erase() is taking out, which the kernel still has open; else -1.
   int leaving() const { return leaving_; }
 
+  // ---- plain sets: epoll sets of which only the kernel's members are known; lock-free ----
+  /// Those who wait on a plain set do so in the kernel, without the lock. They are counted, so that whoever
+  /// makes it ours (end_plain, under the lock) knows that there are some (plain_waits).
+  void begin_plain(int fd) { waits_[fd].fetch_or(kPlain); }
+  void end_plain(int fd) {
+    if (plain(fd)) waits_[fd].fetch_and(~kPlain);
+  }
+  bool plain(int fd) const {
+    return static_cast<unsigned>(fd) < size_ && (waits_[fd].load(std::memory_order_relaxed) & kPlain) != 0;
+  }
+  uint32_t plain_waits(int fd) const {
+    return static_cast<unsigned>(fd) < size_ ? waits_[fd].load() & ~kPlain : 0;
+  }
+  /// In a forked child, where those who waited are not.
+  void forget_plain_waits(int fd) {
+    if (static_cast<unsigned>(fd) < size_) waits_[fd].fetch_and(kPlain);
+  }
+  /// The wait itself. plain(): as of now, it is one.
+  class PlainWait {
+   public:
+    PlainWait(FdTable& table, int fd) : waits_(table.waits_[fd]), plain_(waits_.fetch_add(1) & kPlain) {}
+    ~PlainWait() { waits_.fetch_sub(1); }
+    PlainWait(const PlainWait&) = delete;
+    PlainWait& operator=(const PlainWait&) = delete;
+    bool plain() const { return plain_; }
+
+   private:
+    std::atomic<uint32_t>& waits_;
+    const bool plain_;
+  };
+
  private:
+  static constexpr uint32_t kPlain = 1u << 31;
   std::atomic<File*>* slots_ = nullptr;
+  std::atomic<uint32_t>* waits_ = nullptr;  ///< kPlain, and how many wait
   unsigned size_ = 0;
   std::atomic<int> limit_{0};
   int leaving_ = -1;

@@ -37,7 +37,7 @@ Result<int> getsockopt(int fd, int level, int name, void* value, socklen_t* leng
 }
 
 Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
-  SocketCall call(fd);
+  SocketCall call(fd, Pass::Polling::kSeldom);
   if (call.error() != Errno{}) return call.error();
   Socket* s = call.socket();
   if (s != nullptr && call.pass() != nullptr) {
@@ -45,7 +45,7 @@ Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t
     if (r.ok() || r.error() != kOnKernel) return r;
   }
   Result<int> r = from_libc(real.setsockopt(fd, level, name, value, length));
-  const auto table = s != nullptr && s->kind() == FileKind::kTcp ? tcp_options() : udp_options();
+  const auto table = s != nullptr && s->kind() != FileKind::kUdp ? tcp_options() : udp_options();
   if (s != nullptr && r && vetoes(table, level, name, value, length)) s->veto = Reason::option;
   return r;
 }

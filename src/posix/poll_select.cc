@@ -39,6 +39,7 @@ class Poll {
         Guard guard;
         if (!guard.ok()) return alone();
         if (first_) settle(guard);
+        if (Pass* pass = guard.pass()) pass->engine().poll_channels(*pass);
         first_ = false;
         step = look_and_sleep(guard);
       }
@@ -81,11 +82,13 @@ class Poll {
   Result<int> look() {
     kernel_.clear();
     origin_.clear();
+    ours_ = 0;
     for (size_t i = 0; i < entries_.size(); ++i) {
       pollfd& entry = entries_[i];
       entry.revents = 0;
       if (entry.fd < 0) continue;
       File* file = fds.find(entry.fd);
+      ours_ += file != nullptr;
       if (file != nullptr) entry.revents = ready_bits(*file, entry);
       if (file != nullptr && file->kernel_fd() < 0) continue;
       if (!muted_.empty() && muted_[i]) continue;
@@ -122,11 +125,13 @@ class Poll {
     auto& poll = *static_cast<Poll*>(self);
     if (poll.seen_ == readiness_epoch) return false;
     poll.seen_ = readiness_epoch;
+    size_t ours = 0;
     for (const pollfd& entry : poll.entries_) {
       File* file = fds.find(entry.fd);
+      ours += file != nullptr;
       if (file != nullptr && poll.ready_bits(*file, entry) != 0) return true;
     }
-    return false;
+    return ours != poll.ours_;  // one has become the kernel's meanwhile
   }
 
   static bool nothing_new(void* self) {
@@ -162,6 +167,7 @@ class Poll {
   Scratch<uint32_t, 64> origin_;  ///< of kernel_[k]: the index in entries_
   Scratch<bool, 64> muted_;
   uint64_t seen_ = 0;
+  size_t ours_ = 0;  ///< entries that are ours
   Woke woke_ = Woke::kReady;
   bool first_ = true;
   Result<int> result_ = 0;

@@ -20,7 +20,9 @@
 #include "posix/heritage.h"
 #include "posix/published.h"
 #include "posix/signals.h"
+#include "posix/siw_socket.h"
 #include "posix/socket.h"
+#include "posix/succession.h"
 
 namespace accel::posix {
 namespace {
@@ -85,7 +87,16 @@ void child_begins(Forking& f) {
   });
 }
 
+/// A thread that waits has to hear of them: it uses them. After a fork that failed nobody else can.
+void claim_resting(Forking& f, bool forked) {
+  if (resting_connections == 0 || (forked && !f.engine->others_wait())) return;
+  fds.for_each(0, fds.limit(), [](int, File* file) {
+    if (file->kind() == FileKind::kIwarp) (void)file->readiness();
+  });
+}
+
 void parent_goes_on(Forking& f, bool forked) {
+  claim_resting(f, forked);
   if (!forked) {
     for (auto& h : family().inheritances) h->change_heirs(-1);
     f.heritage.reset();
@@ -101,7 +112,11 @@ void bequeath(Forking& f) {
   std::vector<File*> connections;
   if (f.engine != nullptr)
     fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-      if (file->carries_connection() && fds.first_of(file) == fd) connections.push_back(file);
+      if (!file->carries_connection() || fds.first_of(file) != fd) return;
+      if (file->kind() == FileKind::kIwarp)
+        static_cast<SiwSocket*>(file)->before_fork();
+      else
+        connections.push_back(file);
     });
   if (!connections.empty()) f.heritage = Heritage::prepare(connections, attendant_wake_fd());
   all.inheritances.reserve(all.inheritances.size() + 1);
@@ -145,6 +160,9 @@ void prepare_fork() {
   f.under_way = true;
   bequeath(f);
   if (f.engine != nullptr) rest_listeners(*f.engine);
+  fds.for_each(0, fds.limit(), [](int fd, File* file) {
+    if (file->inherited == File::Inherited::kDormant && fds.first_of(file) == fd) file->share_queue();
+  });
 }
 
 void after_fork(pid_t child) {
@@ -238,10 +256,46 @@ void serve_claims() {
   if (guard.ok()) serve(guard.pass(), false);
 }
 
+void add_doors(std::vector<pollfd>& watched) {
+  Guard guard(Pass::Polling::kNo);
+  if (!guard.ok()) return;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (file->served_door() >= 0 && fds.first_of(file) == fd)
+      watched.push_back({file->served_door(), POLLIN, 0});
+  });
+}
+
+void serve_door(int door) {
+  auto listener_of = [door]() -> File* {
+    for (int fd = 0; fd < fds.limit(); ++fd)
+      if (File* file = fds.find(fd); file != nullptr && file->served_door() == door) return file;
+    return nullptr;
+  };
+  int visitor = -1;
+  {
+    Guard guard(Pass::Polling::kNo);
+    if (guard.ok() && listener_of() != nullptr) visitor = admit_visitor(door);
+  }
+  if (visitor < 0) return;  // another process was faster
+  const std::string name = door_name(visitor);
+  const std::vector<int> connections = hear_visitor(visitor);
+  Guard guard;
+  File* listener = guard.pass() != nullptr ? listener_of() : nullptr;
+  Successors others(listener == nullptr ? name : std::string(), false);  // it has stopped listening meanwhile
+  for (int fd : connections)
+    if (listener != nullptr)
+      listener->take_over(*guard.pass(), fd);
+    else if (!others.give(fd))
+      real.close(fd);
+}
+
 // ---- the engine's beginning, the process's end ----
 
 void attach_engine(Engine& engine) {
-  engine.set_notifier([](void* owner, uint32_t edges) { static_cast<File*>(owner)->notify(edges); });
+  engine.set_notifier([](void* owner, uint32_t edges) {
+    auto* file = static_cast<File*>(owner);
+    (edges & siw::kDecided) != 0 ? file->decided(edges) : file->notify(edges);
+  });
   engine.set_after_unlock(&admit_put_off_signals);
   stats::set_source(publish_sockets);
   start_attendant();
@@ -260,7 +314,11 @@ void deliver_all() {
     // What the kernel does to the descriptors of a process that ends: it closes them.
     for (int fd = 0; fd < fds.limit(); ++fd) {
       File* file = fds.find(fd);
-      if (file == nullptr || !file->carries_connection()) continue;
+      if (file == nullptr) continue;
+      if (!file->carries_connection()) {
+        if (file->inherited == File::Inherited::kNo) file->give_up_queue(*pass);
+        continue;
+      }
       file->retain();
       fds.erase(fd, pass);
       // A call that another thread is blocked in still uses it: the peer gets its FIN all the same.
@@ -269,6 +327,7 @@ void deliver_all() {
       file->release(pass);
     }
   }
+  attendant_let_finish();
   engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms));
 }
 

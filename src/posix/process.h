@@ -7,6 +7,10 @@
 // kernel serves both. Until then bytes are read and sent by the parent alone.
 #pragma once
 
+#include <poll.h>
+
+#include <vector>
+
 #include "posix/file.h"
 #include "posix/guard.h"
 
@@ -30,6 +34,11 @@ void settle_heirs(const File* file, bool in_kernel);
 
 /// Moves what other processes have claimed into the kernel. On the attendant thread, without a Guard.
 void serve_claims();
+
+/// On the attendant thread, without a Guard: adds the doors of this process's listeners (posix/succession.h);
+/// lets in who stands before one.
+void add_doors(std::vector<pollfd>& watched);
+void serve_door(int door);
 
 /// Nothing that send() accepted is lost, and heirs find their connections in the kernel. Without a Guard, at
 /// the end of the process.

@@ -1,16 +1,24 @@
 #include "posix/published.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <cstring>
 #include <unordered_set>
 
+#include "base/real.h"
+#include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
 #include "stack/udp.h"
 
 namespace accel::posix {
 namespace {
+
+void put(stats::Address& row, const Endpoint& end) {
+  std::memcpy(row.bytes, end.address.bytes.data(), 16);
+  row.port = end.port;
+}
 
 /// Neither connected nor listening, inherited and not used yet, or a listener that only the kernel serves.
 void publish_undecided(const Socket& s, uint8_t protocol, int fd, stats::Writer& writer) {
@@ -22,9 +30,9 @@ void publish_undecided(const Socket& s, uint8_t protocol, int fd, stats::Writer&
   row.reason = static_cast<uint8_t>(inherited                ? Reason::inherited
                                     : s.choice.accelerated() ? Reason::not_decided
                                                              : s.choice.reason);
-  Endpoint local = s.shadow_name();
-  std::memcpy(row.local.bytes, local.address.bytes.data(), 16);
-  row.local.port = local.port;
+  if (row.path == static_cast<uint8_t>(PathKind::kIwarp))  // a listener: the shadow listens
+    row.state = static_cast<uint8_t>(TcpState::kListen);
+  put(row.local, s.shadow_name());
   writer.add(row);
 }
 
@@ -37,6 +45,38 @@ void publish_tcp(Engine& engine, const TcpSocket& s, int fd, stats::Writer& writ
     writer.listener(stack, *listener, fd, s.choice, s.local_endpoint());
   else
     publish_undecided(s, IPPROTO_TCP, fd, writer);
+}
+
+/// What carries it is the kernel's connection: its figures, and the bytes of both protocols.
+void publish_iwarp(const SiwSocket& s, int fd, stats::Writer& writer) {
+  stats::SocketRow row{};
+  row.fd = fd;
+  row.protocol = IPPROTO_TCP;
+  const siw::Channel* channel = s.channel();
+  const bool open = channel != nullptr && channel->established();
+  row.path = static_cast<uint8_t>(open ? PathKind::kIwarp : PathKind::kUndecided);
+  row.reason = static_cast<uint8_t>(open ? Reason::iwarp : Reason::iwarp_undecided);
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0) {
+    row.state = info.tcpi_state;
+    row.rtt_us = info.tcpi_rtt;
+    row.rttvar_us = info.tcpi_rttvar;
+    row.cwnd = info.tcpi_snd_cwnd;
+    row.mss = info.tcpi_snd_mss;
+    row.retransmits = info.tcpi_total_retrans;
+  }
+  if (channel != nullptr) {
+    row.rx_bytes = channel->bytes_in();
+    row.tx_bytes = channel->bytes_out();
+  }
+  if (open) {
+    row.queue_in = static_cast<uint32_t>(channel->conn()->available());
+    row.queue_out = static_cast<uint32_t>(channel->conn()->pending().size());
+  }
+  put(row.local, s.local_endpoint());
+  put(row.remote, s.remote_endpoint());
+  writer.add(row);
 }
 
 void publish_udp(Engine& engine, const UdpSocket& s, int fd, stats::Writer& writer) {
@@ -56,6 +96,7 @@ void publish_sockets(Engine& engine, stats::Writer& writer, Instant now) {
     if (file == nullptr || (file->descriptors > 1 && !seen.insert(file).second)) continue;
     if (file->kind() == FileKind::kTcp)
       publish_tcp(engine, *static_cast<const TcpSocket*>(file), fd, writer, now);
+    if (file->kind() == FileKind::kIwarp) publish_iwarp(*static_cast<const SiwSocket*>(file), fd, writer);
     if (file->kind() == FileKind::kUdp) publish_udp(engine, *static_cast<const UdpSocket*>(file), fd, writer);
   }
 }

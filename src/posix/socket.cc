@@ -83,6 +83,7 @@ void Socket::keep_shadow(int fd) {
   }
   if (other < 0) return;
   fd_ = other;
+  shadow_moved();
   kernel_fd_changed();
 }
 

@@ -42,6 +42,9 @@ class Socket : public File {
   Duration receive_timeout{0};  ///< SO_RCVTIMEO; 0: none
   Duration send_timeout{0};     ///< SO_SNDTIMEO
 
+  /// The shadow's own close() may wait for the peer.
+  virtual bool lingers_in_kernel() const { return false; }
+
   /// Why the socket must be the kernel's once its path is decided (an option that only the kernel serves);
   /// `accelerated`: no reason.
   Reason veto = Reason::accelerated;
@@ -74,6 +77,8 @@ class Socket : public File {
   virtual Result<void> to_kernel(Pass& pass, Reason reason) = 0;
 
  private:
+  /// shadow() is another descriptor now; the former is open still.
+  virtual void shadow_moved() {}
   int fd_;
   int domain_;
   bool private_fd_ = false;  ///< fd_ is a duplicate of our own, which the program does not know

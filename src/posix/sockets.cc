@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 
+#include "base/config.h"
 #include "base/real.h"
 #include "posix/calls.h"
 #include "posix/tcp_socket.h"
@@ -25,6 +26,13 @@ bool leads_out(const sockaddr* address, socklen_t length, int domain) {
   if (address == nullptr || length < sizeof address->sa_family) return false;
   Result<Endpoint> end = from_sockaddr(address, length, domain);
   return end && !end->address.is_any() && !end->address.is_loopback();
+}
+
+/// What the configuration says of iWARP for a connection to that address.
+Iwarp iwarp_to(const sockaddr* address, socklen_t length, int domain) {
+  if (!config().wants_iwarp || address == nullptr || length < sizeof address->sa_family) return Iwarp::kOff;
+  Result<Endpoint> end = from_sockaddr(address, length, domain);
+  return end ? config().iwarp_for(Role::kTcpClient, *end) : Iwarp::kOff;
 }
 
 /// bind() of a UDP socket is what makes it a receiver; any(): every interface.
@@ -71,8 +79,11 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
     SocketCall call(fd);
     if (call.error() != Errno{}) return call.error();
     if (Socket* s = call.socket()) {
-      const bool out = leads_out(address, length, s->domain());
+      const bool stream = s->kind() != FileKind::kUdp;
+      const Iwarp iwarp = stream ? iwarp_to(address, length, s->domain()) : Iwarp::kOff;
+      const bool out = iwarp != Iwarp::kOff || leads_out(address, length, s->domain());
       Result<Pass*> pass = call.engine(out);
+      if (!pass && iwarp == Iwarp::kRequire) return err(EPROTONOSUPPORT);
       if (!pass && pass.error() != kOnKernel) return pass.error();
       if (pass && *pass != nullptr) {
         Result<int> r = s->connect(**pass, address, length);
@@ -90,7 +101,9 @@ Result<int> listen(int fd, int backlog) {
       fd,
       [](Socket& s) {
         if (s.kind() != FileKind::kTcp) return false;
-        if (!s.shadow_name().address.is_loopback()) return true;
+        const Endpoint local = s.shadow_name();
+        if (!local.address.is_loopback()) return true;
+        if (config().iwarp_for(Role::kTcpServer, local) != Iwarp::kOff) return true;
         (void)s.leave(nullptr, Reason::loopback);  // no engine is needed to know that
         return false;
       },

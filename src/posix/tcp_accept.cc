@@ -9,6 +9,7 @@
 
 #include "base/real.h"
 #include "engine/stats.h"
+#include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
 #include "stack/tcp/conn.h"
@@ -87,10 +88,14 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
     real.connect(shadow(), &none, sizeof none);
     return answer;
   };
-  if (veto != Reason::accelerated) return decline(veto);
-  if (local.address.is_loopback()) return decline(Reason::loopback);
   backlog_ = backlog;
+  iwarp_ = config().iwarp_for(Role::kTcpServer, local);
+  if (iwarp_ == Iwarp::kRequire) return listen_for_iwarp(pass);
+  if (veto != Reason::accelerated) return decline(veto);
+  if (local.address.is_loopback())
+    return iwarp_ == Iwarp::kPrefer ? listen_for_iwarp(pass) : decline(Reason::loopback);
   Result<BoundFlow*> flow = open_listener(pass);
+  if ((!flow || !choice.accelerated()) && iwarp_ == Iwarp::kPrefer) return listen_for_iwarp(pass);
   if (!flow || !choice.accelerated())
     return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
                                                                                 : choice.reason);
@@ -104,7 +109,19 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   return 0;
 }
 
+/// The shadow alone listens; what it accepts may turn out to be iWARP.
+Result<int> TcpSocket::listen_for_iwarp(Pass& pass) {
+  if (pass.engine().channels() == nullptr) return err(ENOBUFS);
+  choice = {PathKind::kIwarp, Reason::iwarp, {}};
+  if (Result<void> r = check_required(); !r) return r.error();
+  refresh_from_shadow();
+  set_state(State::kListening);
+  return 0;
+}
+
 void TcpSocket::stop_listening(Pass& pass) {
+  leave_marker();  // every process's listening ends
+  close_door();
   if (flow_ != nullptr) pass.engine().close(pass, flow_);
   flow_ = nullptr;
   restore_timeout();
@@ -127,14 +144,15 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
   waited_on_ = true;
   const Instant deadline = deadline_after(pass, receive_timeout);
   auto queued = [&] {
-    return state_ != State::kListening || flow_ == nullptr ||
-           pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0;
+    return state_ != State::kListening || !given_.empty() ||
+           (flow_ != nullptr && pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0);
   };
   for (;;) {
+    if (!given_.empty()) return accept_given(address, length, flags);
     if (flow_ != nullptr && queued()) return accept_ours(pass, address, length, flags);
     pollfd kernel{shadow(), POLLIN, 0};
     if (real.poll(&kernel, 1, 0) > 0) {
-      Result<int> fd = accept_kernels(address, length, flags);
+      Result<int> fd = accept_kernels(pass, address, length, flags);
       if (!fd.is(EAGAIN)) return fd;
     }
     if (nonblocking) return err(EAGAIN);
@@ -163,7 +181,7 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
   return fd;
 }
 
-Result<int> TcpSocket::accept_kernels(sockaddr* address, socklen_t* length, int flags) {
+Result<int> TcpSocket::accept_kernels(Pass& pass, sockaddr* address, socklen_t* length, int flags) {
   // Only for this call: the timeout is that of every process and program that has the listener.
   if (!nonblocking) hold_timeout();
   const int fd = real.accept4(shadow(), address, length, flags);
@@ -171,6 +189,16 @@ Result<int> TcpSocket::accept_kernels(sockaddr* address, socklen_t* length, int 
   if (!nonblocking) restore_timeout();
   if (fd < 0) return err(error);
   set_shadow_timeout(fd, receive_timeout);
+  if (iwarp_ != Iwarp::kOff && fd < fds.size() && pass.engine().channels() != nullptr) {
+    auto* s = new (std::nothrow)
+        SiwSocket(fd, *this, iwarp_ == Iwarp::kRequire, (flags & SOCK_NONBLOCK) != 0, pass);
+    if (s != nullptr) {
+      fds.erase(fd, &pass);  // a descriptor that was closed behind our back
+      fds.insert(fd, s);
+      s->begin(pass);
+      return fd;
+    }
+  }
   stats::note_kernel(fd, Reason::accepted_by_kernel);
   return fd;
 }

@@ -2,7 +2,9 @@
 #include <errno.h>
 #include <netinet/in.h>
 
+#include "base/config.h"
 #include "base/real.h"
+#include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
 
@@ -54,7 +56,27 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   if (state_ == State::kConnecting) return finish_connect(pass, err(EALREADY));
   Result<Endpoint> remote = from_sockaddr(address, length, domain());
   if (!remote || shadow_connected(shadow())) return kOnKernel;
+  if (wants_iwarp(pass, *remote)) return connect_as_iwarp(pass, address, length);
   return start_connect(pass, *remote);
+}
+
+/// Whether the connection is to be tried as iWARP: where it is preferred a port's path comes first.
+bool TcpSocket::wants_iwarp(Pass& pass, const Endpoint& remote) {
+  const Iwarp wanted = config().iwarp_for(Role::kTcpClient, remote);
+  if (wanted != Iwarp::kPrefer || remote.address.is_loopback()) return wanted != Iwarp::kOff;
+  if (veto != Reason::accelerated) return false;
+  return !pass.engine().choose(flow_request(Role::kTcpClient, shadow_name(), remote)).accelerated();
+}
+
+Result<int> TcpSocket::connect_as_iwarp(Pass& pass, const sockaddr* address, socklen_t length) {
+  auto* s = new (std::nothrow) SiwSocket(*this);
+  if (s == nullptr) return err(ENOMEM);
+  s->retain();
+  fds.replace(this, s);
+  state_ = State::kKernel;
+  Result<int> r = s->connect(pass, address, length);
+  s->release(&pass);
+  return r;
 }
 
 Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {

@@ -51,6 +51,7 @@ uint32_t TcpSocket::readiness() {
   if (engine == nullptr) return 0;
   if (live()) return epoll_bits(engine->stack().tcp_readiness(*conn_));
   if (state_ == State::kListening) waited_on_ = true;
+  if (!given_.empty()) return EPOLLIN | EPOLLRDNORM;
   if (state_ == State::kListening && flow_ != nullptr)
     return epoll_bits(engine->stack().tcp_readiness(*engine->listener(*flow_)));
   return pending_error_ != 0 ? static_cast<uint32_t>(EPOLLERR) : 0;
@@ -62,6 +63,8 @@ int TcpSocket::kernel_fd() { return live() ? -1 : shadow(); }
 /// tcp_close()).
 void TcpSocket::on_last_close(Pass* pass) {
   if (pass == nullptr) return;
+  if (state_ == State::kListening) give_up_queue(*pass);
+  close_door();
   if (flow_ != nullptr) pass->engine().close(*pass, flow_);
   flow_ = nullptr;
   if (conn_ == nullptr) return;
@@ -81,6 +84,7 @@ File::Inherited TcpSocket::after_fork_in_child() {
   const bool was_live = live();
   conn_ = nullptr;
   flow_ = nullptr;
+  leave_marker();
   if (was_live) {
     write_inherited_options();
     state_ = State::kKernel;
@@ -93,8 +97,14 @@ File::Inherited TcpSocket::after_fork_in_child() {
 /// serves.
 void TcpSocket::revive(Pass& pass) {
   if (state_ != State::kListening || flow_ != nullptr) return;
+  iwarp_ = config().iwarp_for(Role::kTcpServer, shadow_name());
+  if (iwarp_ == Iwarp::kRequire || choice.path == PathKind::kIwarp) {
+    choice = {PathKind::kIwarp, Reason::iwarp, {}};
+    return;
+  }
   Result<BoundFlow*> flow = open_listener(pass);
   if (flow && choice.accelerated()) flow_ = *flow;
+  serve_shared_queue();
 }
 
 Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
@@ -105,6 +115,7 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
   }
   write_inherited_options();
   if (state_ == State::kListening) {
+    give_up_queue(pass);
     if (flow_ != nullptr) pass.engine().close(pass, flow_);
     flow_ = nullptr;
     restore_timeout();

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/config.h"
 #include "posix/call.h"
 
 namespace accel::posix {
@@ -33,6 +34,10 @@ class TcpSocket final : public Socket {
   int kernel_fd() override;
   void on_last_close(Pass* pass) override;
   bool carries_connection() const override { return live(); }
+  int served_door() const override { return marker_ >= 0 ? door_ : -1; }
+  void take_over(Pass& pass, int connection) override;
+  void share_queue() override;
+  void give_up_queue(Pass& pass) override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
@@ -80,6 +85,8 @@ class TcpSocket final : public Socket {
   void restart_in_kernel(Pass& pass);
 
   // tcp_connect.cc
+  bool wants_iwarp(Pass& pass, const Endpoint& remote);
+  Result<int> connect_as_iwarp(Pass& pass, const sockaddr* address, socklen_t length);
   Result<int> start_connect(Pass& pass, const Endpoint& remote);
   Result<void> bind_implicitly(const PathChoice& path, Endpoint& local);
   Result<int> finish_connect(Pass& pass, Errno unfinished);
@@ -90,7 +97,15 @@ class TcpSocket final : public Socket {
   Result<int> start_listen(Pass& pass, uint32_t backlog);
   Result<BoundFlow*> open_listener(Pass& pass);
   Result<int> accept_ours(Pass& pass, sockaddr* address, socklen_t* length, int flags);
-  Result<int> accept_kernels(sockaddr* address, socklen_t* length, int flags);
+  Result<int> accept_kernels(Pass& pass, sockaddr* address, socklen_t* length, int flags);
+  Result<int> listen_for_iwarp(Pass& pass);
+
+  // tcp_succession.cc
+  void serve_shared_queue();
+  void leave_marker();
+  void close_door();
+  Result<int> accept_given(sockaddr* address, socklen_t* length, int flags);
+
   void stop_listening(Pass& pass);
   /// A listener's shadow has a receive timeout of its own: accept() must not block on it.
   void hold_timeout();
@@ -122,11 +137,16 @@ class TcpSocket final : public Socket {
   bool linger_ = false;       ///< SO_LINGER
   Duration linger_time_{0};
   uint32_t backlog_ = 0;       ///< listen()'s
+  Iwarp iwarp_ = Iwarp::kOff;  ///< of a listener: what its shadow's connections may be
   bool waited_on_ = false;     ///< a listener on which this process has accepted or looked for connections
   int peek_offset_ = -1;       ///< SO_PEEK_OFF
   int pending_error_ = 0;      ///< of a connection that is gone, for SO_ERROR
   TcpConn* conn_ = nullptr;    ///< when live(); the stack's, given back by tcp_close
   BoundFlow* flow_ = nullptr;  ///< when listening; the engine's
+  int door_ = -1;              ///< where connections come in that other processes leave (posix/succession.h)
+  int marker_ = -1;            ///< this process serves the door
+  bool door_is_own_ = false;   ///< nobody else has it
+  std::vector<int> given_;     ///< those, not accepted yet: kernel sockets
   std::shared_ptr<const SavedOptions> saved_;      ///< a listener's
   std::shared_ptr<const SavedOptions> inherited_;  ///< not yet on this connection's shadow
   std::optional<bool> late_cork_, late_nodelay_;   ///< likewise

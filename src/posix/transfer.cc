@@ -39,10 +39,10 @@ Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel
   bool stream = false;
   Result<ssize_t> r = kOnKernel;
   {
-    SocketCall call(fd);
+    SocketCall call(fd, Pass::Polling::kSeldom);
     if (call.error() != Errno{}) return call.error();
     if (Socket* s = call.socket()) {
-      stream = s->kind() == FileKind::kTcp;
+      stream = s->kind() != FileKind::kUdp;
       const bool wants = !stream && call.pass() == nullptr && leads_out(*message, s->domain());
       if (stream && (flags & MSG_FASTOPEN) != 0) s->veto = Reason::option;  // the shadow will connect
       Result<Pass*> pass = call.engine(wants);

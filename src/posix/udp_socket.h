@@ -83,9 +83,10 @@ class UdpSocket final : public Socket {
   uint8_t traffic_class_ = 0;
   uint8_t hop_limit_ = 64;
   bool v6_only_ = false;
-  bool corked_ = false;      ///< UDP_CORK or MSG_MORE: the kernel collects the datagram
-  bool strict_mtu_ = false;  ///< IP_MTU_DISCOVER other than the normal kinds: the kernel sends
-  bool waited_on_ = false;   ///< this process has sent by it or waited on it
+  bool corked_ = false;         ///< UDP_CORK or MSG_MORE: the kernel collects the datagram
+  bool strict_mtu_ = false;     ///< IP_MTU_DISCOVER other than the normal kinds: the kernel sends
+  bool waited_on_ = false;      ///< this process has sent by it or waited on it
+  bool look_at_shadow_ = true;  ///< before waiting: the last datagram came there, or none has come yet
   bool shut_read_ = false;
   bool shut_write_ = false;
   int64_t last_timestamp_ = 0;  ///< SIOCGSTAMP

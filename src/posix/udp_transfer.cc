@@ -44,11 +44,14 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       if (const int error = pass.stack().udp_take_error(*p)) return err(error);
       if (pass.stack().udp_front(*p) != nullptr) return deliver(pass, message, *room, flags);
     }
-    *message = asked;
-    Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
-    if (!r.is(EAGAIN) || !wait) return r;  // 0 as well: shutdown(SHUT_RD)
+    if (!wait || look_at_shadow_) {
+      *message = asked;
+      Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
+      if (!r.is(EAGAIN) || !wait) return r;  // 0 as well: shutdown(SHUT_RD)
+    }
     pollfd kernel{shadow(), POLLIN, 0};
     Result<Woke> woke = wait_for(pass, deadline, ready, std::span(&kernel, 1));
+    look_at_shadow_ = !woke || *woke == Woke::kKernel || state_ != State::kOpen || shut_read_;
     if (!woke) return woke.error();
     if (state_ == State::kKernel) return kOnKernel;
   }

@@ -1,5 +1,6 @@
 // Functions of shared libraries that are loaded at their first call. delay.def is made by delay_load.sh when
-// the library is linked: DELAY_LIBRARY(soname) for each library and DELAYED(name) for each function of theirs
+// the library is linked: DELAY_LIBRARY(soname) for each library, LATE_LIBRARY(soname) for those that only
+// soft-iWARP needs, and DELAYED(name) for each function of theirs
 // that the layers call.
 //
 // Why: as DT_NEEDED entries these libraries made every process that libaccel.so is preloaded into start a
@@ -90,42 +91,49 @@ accel_delay_resolve:
 #error "delay_load.cc: write the jump for this machine"
 #endif
 #define DELAY_LIBRARY(soname)
+#define LATE_LIBRARY(soname)
 #include "delay.def"
 #undef DELAYED
 #undef DELAY_LIBRARY
+#undef LATE_LIBRARY
 
 namespace accel {
 namespace {
 
 struct Library {
   const char* name;
+  bool late;
   std::atomic<void*> handle{nullptr};
 };
 
 #define DELAYED(name)
-#define DELAY_LIBRARY(soname) {soname, nullptr},
+#define DELAY_LIBRARY(soname) {soname, false, nullptr},
+#define LATE_LIBRARY(soname) {soname, true, nullptr},
 Library libraries[] = {
 #include "delay.def"
-    {nullptr, nullptr}};
+    {nullptr, false, nullptr}};
 #undef DELAYED
 #undef DELAY_LIBRARY
+#undef LATE_LIBRARY
 
 #define DELAYED(name) #name,
 #define DELAY_LIBRARY(soname)
+#define LATE_LIBRARY(soname)
 constexpr const char* kNames[] = {
 #include "delay.def"
     nullptr};
 #undef DELAYED
 #undef DELAY_LIBRARY
+#undef LATE_LIBRARY
 
 /// For a function of a library that is not installed, should it be called against load_libraries()'s word.
 long nothing() { return 0; }
 
-}  // namespace
-
-bool load_libraries(const char** missing) {
+bool load(bool late, const char** missing) {
   for (Library& library : libraries) {
-    if (library.name == nullptr || library.handle.load(std::memory_order_acquire) != nullptr) continue;
+    if (library.name == nullptr || library.late != late ||
+        library.handle.load(std::memory_order_acquire) != nullptr)
+      continue;
     // Not RTLD_DEEPBIND: in a program with an allocator of its own (redis with jemalloc) their free() would
     // be libc's for memory that libc's getline() took from the program's malloc.
     void* handle = dlopen(library.name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -139,6 +147,11 @@ bool load_libraries(const char** missing) {
   if (missing != nullptr) *missing = nullptr;
   return true;
 }
+
+}  // namespace
+
+bool load_libraries(const char** missing) { return load(false, missing); }
+bool load_iwarp_libraries(const char** missing) { return load(true, missing); }
 
 }  // namespace accel
 

@@ -1,14 +1,16 @@
 #!/bin/sh
-# delay_load.sh OUT LIBRARY... -- ARCHIVE...: writes delay.def (see delay_load.cc): the libraries' sonames, and the functions of theirs
+# delay_load.sh OUT LIBRARY... [--late LIBRARY...] -- ARCHIVE...: writes delay.def (see delay_load.cc): the libraries' sonames, and the functions of theirs
 # that the archives ask for; and the unwinder's, which the C++ runtime asks for: a thread that is cancelled in one of our calls is unwound
 # by the process's libgcc_s, whose state a second, static copy does not understand.
 set -eu
 out=$1; shift
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 : > "$work/offered"; : > "$out.new"
+kind=DELAY_LIBRARY
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  [ "$1" != --late ] || { kind=LATE_LIBRARY; shift; continue; }
   soname=$(objdump -p "$1" | awk '$1 == "SONAME" {print $2}')
-  echo "DELAY_LIBRARY(\"$soname\")" >> "$out.new"
+  echo "$kind(\"$soname\")" >> "$out.new"
   nm -D --defined-only "$1" | awk '$2 ~ /[TWi]/ {sub(/@.*/, "", $3); print $3, "function"} $2 ~ /[BDRV]/ {sub(/@.*/, "", $3); print $3, "data"}' |
     case $soname in  # the rest of libgcc is linked statically
       libgcc_s.*) grep '^_Unwind_' ;;

@@ -27,6 +27,19 @@ ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flag
   return real.sendmmsg(fd, messages, count, flags);
 }
 
+// ---- readiness ----
+
+ACCEL_EXPORT(int, epoll_wait, (int set, epoll_event* events, int size, int timeout)) {
+  if (timeout == 0 && posix::fds.plain(set)) {
+    const int got = real.epoll_wait(set, events, size, 0);
+    if (got <= 0 || posix::fds.plain(set)) [[likely]]
+      return got;
+    return to_libc(posix::epoll_look_again(set, events, size, got));
+  }
+  if (posix::fds.owns(set)) return to_libc(epoll_ms(set, events, size, timeout, nullptr));
+  return real.epoll_wait(set, events, size, timeout);
+}
+
 // ---- new descriptors ----
 
 namespace {

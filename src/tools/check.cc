@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/config.h"
+#include "mlx5/device.h"
 #include "tools/commands.h"
 #include "tools/machine.h"
 
@@ -112,9 +113,21 @@ Findings judge_kernel(const Machine& m) {
   if (!m.rdma_devices.empty()) {
     std::string names;
     for (auto& name : m.rdma_devices) names += (names.empty() ? "" : ", ") + name;
-    all.push_back({Level::kOk, "RDMA devices: " + names + " (this version drives NICs by AF_XDP only)", ""});
+    all.push_back({Level::kOk, "RDMA devices: " + names, ""});
   }
   return all;
+}
+
+/// By looking only: opening is left to programs. Without it AF_XDP serves, so no lack is one of the
+/// machine's.
+Finding judge_mlx5(mlx5::Evidence seen) {
+  seen.stage = mlx5::Stage::kLook;
+  const mlx5::Diagnosis found = diagnose(seen);
+  if (found.lack == mlx5::Lack::kNone)
+    return {Level::kOk, fmt::format("mlx5: {} by raw-packet queues", seen.device), ""};
+  const size_t colon = found.text.find(": ");
+  return {Level::kWarning, "no mlx5 port: " + found.text.substr(0, colon),
+          colon == std::string::npos ? "" : found.text.substr(colon + 2)};
 }
 
 Findings judge_nic(const Nic& nic, const Config& config) {
@@ -152,6 +165,8 @@ Findings judge_nic(const Nic& nic, const Config& config) {
                    fmt::format("{} of {} queues in use: each process of a prefork server wants one",
                                nic.queues, nic.max_queues),
                    fmt::format("ethtool -L {} combined {}", nic.name, nic.max_queues)});
+  if (const auto seen = mlx5::look(nic.name, nic.ifindex, mlx5::sysfs_root()); mlx5::is_candidate(seen))
+    all.push_back(judge_mlx5(seen));
   if (nic.driver == "veth" && (nic.tx_checksum || nic.tso || nic.gso || nic.gro))
     all.push_back({Level::kWarning,
                    "veth with offloads hands over packets without checksum and larger than the MTU",
@@ -225,6 +240,11 @@ int check(bool as_json) {
     parts[3].findings.push_back({Level::kLack, "ACCEL_DISABLE is set", "unset ACCEL_DISABLE"});
   else if (problems.empty())
     parts[3].findings.push_back({Level::kOk, config.file.empty() ? "no file: defaults" : config.file, ""});
+
+  if (config.wants_iwarp)  // which needs none of the above
+    parts[3].findings.push_back(
+        {Level::kOk,
+         "iwarp is on: soft-iWARP over the kernel's TCP, where no port serves or a rule requires it", ""});
 
   bool machine_usable =
       std::all_of(std::begin(parts), std::end(parts), [](const Part& p) { return usable(p.findings); });

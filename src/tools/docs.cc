@@ -69,7 +69,6 @@ Variables of their own: `ACCEL_CONFIG` names the configuration file, `ACCEL_APP_
 |---|---|
 | name | Glob on the program's name: that of its executable or of the command (`argv[0]`) |
 | user_id | Compared with `$ACCEL_APP_ID`; with `name`, both must match |
-| iwarp | off \| prefer \| require, for sockets that no rule speaks of; also in `[default]`. Not in this version: whoever asks for it is told so |
 
 The first application that matches counts. Its `[[application.rule]]` sections decide the path of each socket, the first match wins;
 what a rule leaves out matches everything:
@@ -80,7 +79,7 @@ what a rule leaves out matches everything:
 | address | "10.0.0.0/8", "2001:db8::/32", "192.0.2.1", "*" | The local address of servers and receivers, the remote one of the others. A socket on every address (0.0.0.0, ::) matches rules without address only |
 | ports | 6379, "6379-6380", "*" | Likewise |
 | path | auto \| stack \| kernel | As the setting |
-| iwarp | off \| prefer \| require | As above |
+| iwarp | off \| prefer \| require | As the setting. With prefer a port's path comes first, unless path is kernel |
 )");
 }
 

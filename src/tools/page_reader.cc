@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using stats::Page;
 
-constexpr auto kPatience = 2s;  ///< housekeeping looks every 200 ms
+constexpr auto kPatience = 2s;  ///< housekeeping looks every 500 ms
 
 std::optional<int> number(const std::string& text) {
   int n = 0;

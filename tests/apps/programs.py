@@ -1,6 +1,7 @@
 """Real programs in the lab: how each is started, loaded and read. Shared by tests/apps and benchmarks/."""
 import contextlib
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -10,6 +11,10 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
 from lab import CommandFailed, Lab, accel_environment, build_dir  # noqa: E402,F401
+
+if os.environ.get("LAB_DEVICE") == "model":  # the hosts have model mlx5 NICs (tests/model)
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
+    from model_lab import ModelLab as Lab  # noqa: E402,F811
 
 # Which ends are preloaded: (server, client).
 MODES = {"kernel": (False, False), "server": (True, False), "client": (False, True), "both": (True, True)}
@@ -39,7 +44,7 @@ def statistics(pid):
 
 def accelerated_sockets(pid, port):
     """Sockets bound to the port on an accelerated path, in the process and all below it."""
-    return sum(s["path"] in ("xdp", "mlx5") and s.get("state", "-") in ("listen", "-") and s["local"].endswith(f":{port}")
+    return sum(s["path"] in ("xdp", "mlx5", "iwarp") and s.get("state", "-") in ("listen", "-") and s["local"].endswith(f":{port}")
                for p in descendants(pid) for s in statistics(p).get("sockets", []))
 
 
@@ -64,12 +69,12 @@ def server(host, command, port, accel, env=None, kind="t", directory=None, liste
 
 
 @contextlib.contextmanager
-def redis(host, accel, port=6379, arguments=(), save=""):
+def redis(host, accel, port=6379, arguments=(), save="", env=None):
     directory = host.lab.directory / f"redis-{port}"
     directory.mkdir(exist_ok=True)
     command = ["redis-server", "--port", port, "--bind", host.address, "--protected-mode", "no", "--save", save,
                "--dir", directory, "--daemonize", "no", *arguments]
-    with server(host, list(map(str, command)), port, accel) as child:
+    with server(host, list(map(str, command)), port, accel, env) as child:
         yield child
 
 

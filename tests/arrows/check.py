@@ -19,7 +19,7 @@ MAY = {
     "engine": STACK | PORTS,
     "posix": STACK | PORTS | {"engine"},
     "preload": STACK | PORTS | {"engine", "posix"},
-    "tools": {"engine"},
+    "tools": {"engine", "mlx5"},
 }
 # Ports and channels see the stack only through these.
 STACK_FOR_PORTS = {"stack/port.h", "stack/packet.h", "stack/frame_pool.h"}

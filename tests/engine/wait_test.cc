@@ -315,6 +315,42 @@ int spins_in(SpinPolicy& policy, int waits, bool hit) {
   return spins;
 }
 
+// A thread that has always been back soon is relied on to poll for the one that sleeps. When it stays away,
+// the one asleep gets its data all the same.
+TEST(Wait, ThreadThatStaysAwayIsReplaced) {
+  World& w = world();
+  auto& worker = Engine::Impl::of(*w.engine);
+  Connected c = connect(91);
+  ASSERT_TRUE(c.near && c.far);
+  std::atomic<bool> got{false};
+  std::thread reader(
+      [&] { got = wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; }); });
+  EXPECT_TRUE(comes_true([&] { return worker.asleep_count.load() > 0; }));
+  const int fd = eventfd(1, EFD_CLOEXEC);
+  EXPECT_TRUE(comes_true([&] {
+    for (int i = 0; i < 20; ++i) {
+      pollfd p{fd, POLLIN, 0};
+      WaitRequest r;
+      r.kernel_fds = {&p, 1};
+      r.may_spin = false;
+      EXPECT_EQ(wait_once(r), Woke::kKernel);
+    }
+    Pass pass{*w.engine, Pass::Polling::kNo};
+    return worker.out_count > 0 && worker.in_charge == nullptr;
+  }));
+  close(fd);
+  w.far.call([&](Stack& s, Instant now) {
+    char text[] = "hello";
+    iovec v{text, 5};
+    EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
+  });
+  reader.join();
+  EXPECT_TRUE(got);
+  Pass pass{*w.engine};
+  EXPECT_EQ(worker.out_count, 0u);
+  pass.stack().tcp_close(c.near, true, pass.now());
+}
+
 TEST(Wait, SpinPolicyFollowsItsHits) {
   SpinPolicy policy;
   EXPECT_EQ(spins_in(policy, 100, true), 100);

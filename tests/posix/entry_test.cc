@@ -15,27 +15,11 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 
-#include "posix/far.h"
+#include "posix/echo.h"
 
 using namespace posix_test;  // NOLINT: a test program
 
 namespace {
-
-// Accepts, then echoes bytes until the end of the stream; says what it saw but for the dots.
-FAR(echo_bytes) {
-  Fd listener = listen_at(here());
-  near.say(port_of(listener));
-  Fd fd = accept_one(listener);
-  char buffer[4096];
-  std::string all;
-  ssize_t n;
-  while ((n = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
-    write_all(fd, buffer, static_cast<size_t>(n));
-    for (ssize_t i = 0; i < n; ++i)
-      if (buffer[i] != '.') all.push_back(buffer[i] == '\n' ? '|' : buffer[i]);
-  }
-  near.say(n < 0 ? strerror(errno) : all.empty() ? "-" : all);
-}
 
 // Accepts, and counts until the end of the stream.
 FAR(count_bytes) {
@@ -44,25 +28,6 @@ FAR(count_bytes) {
   Fd fd = accept_one(listener);
   near.say(static_cast<long>(read_to_end(fd).size()));
 }
-
-void exchange(int fd, const std::string& text) {
-  write_all(fd, text);
-  EXPECT_EQ(read_exactly(fd, text.size()), text);
-}
-
-/// A connection that has carried enough for run.py's proof: what follows may be the kernel's.
-struct Echo : Far {
-  Echo() : Far("echo_bytes"), fd(connect_to(there(static_cast<uint16_t>(number())))) {
-    for (int i = 0; i < 100; ++i) exchange(fd, ".");
-  }
-  std::string all() {
-    fd.reset();
-    const std::string text = word();
-    finish();
-    return text;
-  }
-  Fd fd;
-};
 
 int status_of(pid_t child) {
   int status = -1;
@@ -81,7 +46,7 @@ long raw(long number, long argument) {  // past every library
 }
 
 TEST(Entry, AStreamReadsAndWrites) {
-  Echo far;
+  Echo far(kProof);
   FILE* in = fdopen(dup(far.fd), "r");
   FILE* out = fdopen(dup(far.fd), "w");
   ASSERT_TRUE(in != nullptr && out != nullptr);
@@ -99,14 +64,14 @@ TEST(Entry, AStreamReadsAndWrites) {
 }
 
 TEST(Entry, PrintsToADescriptor) {
-  Echo far;
+  Echo far(kProof);
   EXPECT_EQ(dprintf(far.fd, "%s-%03d", "n", 7), 5);
   EXPECT_EQ(read_exactly(far.fd, 5), "n-007");
   EXPECT_EQ(far.all(), "n-007");
 }
 
 TEST(Entry, BecomesStandardInputAndOutput) {
-  Echo far;
+  Echo far(kProof);
   const pid_t child = in_child([&] {
     if (dup2(far.fd, STDIN_FILENO) != STDIN_FILENO || dup2(far.fd, STDOUT_FILENO) != STDOUT_FILENO) _exit(1);
     closefrom(3);
@@ -121,7 +86,7 @@ TEST(Entry, BecomesStandardInputAndOutput) {
 }
 
 TEST(Entry, SystemCallsByNumber) {
-  Echo far;
+  Echo far(kProof);
   const long fd = far.fd;
   char data[8] = {};
   EXPECT_EQ(syscall(SYS_write, fd, "abc", 3), 3);
@@ -137,12 +102,12 @@ TEST(Entry, SystemCallsByNumber) {
   EXPECT_EQ(std::string(data, 2), "de");
   EXPECT_EQ(syscall(SYS_fcntl, fd, F_GETFL), O_RDWR);
   EXPECT_EQ(syscall(SYS_close, static_cast<long>(far.fd.release())), 0);
-  EXPECT_EQ(far.word(), "abcde");
+  EXPECT_EQ(far.seen(), "abcde");
   far.finish();
 }
 
 TEST(Entry, OffsetsAndMarks) {
-  Echo far;
+  Echo far(kProof);
   char data[8] = {};
   iovec v{data, 3};
   EXPECT_EQ(preadv2(far.fd, &v, 1, -1, RWF_NOWAIT), -1);
@@ -168,7 +133,7 @@ TEST(Entry, OffsetsAndMarks) {
 }
 
 TEST(Entry, ADescriptorClosedPastTheLibrary) {
-  Echo far;
+  Echo far(kProof);
   const int number = far.fd.release();
   EXPECT_EQ(raw(SYS_close, number), 0);
   const int again = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
@@ -177,12 +142,12 @@ TEST(Entry, ADescriptorClosedPastTheLibrary) {
   EXPECT_GT(read(again, data, sizeof data), 0);
   EXPECT_EQ(strncmp(data, "posix_entry", 11), 0) << data;
   EXPECT_EQ(close(again), 0);
-  EXPECT_EQ(far.word(), "-");  // and its connection has ended
+  EXPECT_EQ(far.seen(), "-");  // and its connection has ended
   far.finish();
 }
 
 TEST(Entry, ClosefromEndsConnections) {
-  Echo far;
+  Echo far(kProof);
   const pid_t child = fork();
   if (child == 0) {
     closefrom(STDERR_FILENO + 1);
@@ -195,12 +160,12 @@ TEST(Entry, ClosefromEndsConnections) {
   far.fd.reset();
   closefrom(900);
   EXPECT_EQ(fcntl(high, F_GETFD), -1);
-  EXPECT_EQ(far.word(), "still");
+  EXPECT_EQ(far.seen(), "still");
   far.finish();
 }
 
 TEST(Entry, ProcessesOfEveryKindLeaveItAlone) {
-  Echo far;
+  Echo far(kProof);
   char shell[] = "sh", option[] = "-c", command[] = "exit 7";
   char* const arguments[] = {shell, option, command, nullptr};
   exchange(far.fd, "v");
@@ -242,13 +207,13 @@ TEST(Entry, ProcessesOfEveryKindLeaveItAlone) {
 }
 
 TEST(Entry, ADaemonGoesOn) {
-  Far far("echo_bytes");
+  Far far("echo_stream");
   const auto port = static_cast<uint16_t>(far.number());
   int report[2];
   ASSERT_EQ(pipe(report), 0);
   const pid_t child = in_child([&] {
     Fd fd = connect_to(there(port));
-    for (int i = 0; i < 100; ++i) exchange(fd, ".");
+    for (int i = 0; i < kProof; ++i) exchange(fd, ".");
     if (daemon(1, 1) != 0) _exit(1);
     exchange(fd, "daemon");
     fd.reset();
@@ -261,7 +226,7 @@ TEST(Entry, ADaemonGoesOn) {
   EXPECT_EQ(read(report[0], &answer, 1), 1);
   EXPECT_EQ(answer, 'y');
   close(report[0]);
-  EXPECT_EQ(far.word(), "daemon");
+  EXPECT_EQ(far.word(), std::string(kProof, '.') + "daemon");
   far.finish();
 }
 
@@ -281,7 +246,7 @@ TEST(Entry, QuickExitLosesNothing) {
 }
 
 TEST(Entry, IoUringSendsEverythingToTheKernel) {
-  Echo far;
+  Echo far(kProof);
   (void)!syscall(SYS_io_uring_setup, 1, nullptr);  // EFAULT, EPERM or ENOSYS: the intention counts
   exchange(far.fd, "after");
   char data[4] = {};

@@ -8,26 +8,11 @@
 
 #include <vector>
 
-#include "posix/far.h"
+#include "posix/echo.h"
 
 using namespace posix_test;  // NOLINT: a test program
 
 namespace {
-
-// Accepts, then echoes lines of text until the end of the stream; says what it saw in all.
-FAR(echo_once) {
-  Fd listener = listen_at(here());
-  near.say(port_of(listener));
-  Fd fd = accept_one(listener);
-  char buffer[4096];
-  std::string all;
-  ssize_t n;
-  while ((n = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
-    write_all(fd, buffer, static_cast<size_t>(n));
-    all.append(buffer, static_cast<size_t>(n));
-  }
-  near.say(n < 0 ? strerror(errno) : all.empty() ? "-" : all);
-}
 
 // Connects as often as told, sends a byte each time and reads the answer.
 FAR(callers) {
@@ -38,23 +23,6 @@ FAR(callers) {
     write_all(fd, "?");
     near.say(read_to_end(fd));
   }
-}
-
-struct Echo : Far {
-  Echo() : Far("echo_once"), fd(connect_to(there(static_cast<uint16_t>(number())))) {}
-  /// Ends the connection; what the other end got.
-  std::string all() {
-    fd.reset();
-    const std::string text = word();
-    finish();
-    return text;
-  }
-  Fd fd;
-};
-
-void exchange(int fd, const std::string& text) {
-  write_all(fd, text);
-  EXPECT_EQ(read_exactly(fd, text.size()), text);
 }
 
 int status_of(pid_t child) {
@@ -118,7 +86,7 @@ TEST(Fork, ChildUsesAConnectionThatTheParentHoldsSilently) {
 }
 
 TEST(Fork, GrandchildUsesItAfterTheParentsExit) {
-  Far far("echo_once");
+  Far far("echo_stream");
   const auto port = static_cast<uint16_t>(far.number());
   int done[2];
   ASSERT_EQ(pipe(done), 0);
@@ -145,7 +113,7 @@ TEST(Fork, GrandchildUsesItAfterTheParentsExit) {
 }
 
 TEST(Fork, HeirOfAKilledParentSeesTheEnd) {
-  Far far("echo_once");
+  Far far("echo_stream");
   const auto port = static_cast<uint16_t>(far.number());
   int done[2];
   ASSERT_EQ(pipe(done), 0);
@@ -221,7 +189,7 @@ TEST(Exec, ProgramFindsTheConnectionAsItsStandardInput) {
 }
 
 TEST(Exec, ConnectionOfTheProcessItself) {
-  Far far("echo_once");
+  Far far("echo_stream");
   const auto port = static_cast<uint16_t>(far.number());
   const pid_t child = in_child([&] {
     Fd fd = connect_to(there(port));

@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <sys/select.h>
 
+#include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "posix/far.h"
@@ -49,6 +51,15 @@ epoll_event wait_one(int set, int timeout = kGuard) {
   int n = epoll_wait(set, &e, 1, timeout);
   if (n <= 0) e.events = 0;
   return e;
+}
+
+/// Most likely in the call that it is about to make: the test holds as well when it is not there yet.
+void until_asleep(const std::atomic<pid_t>& thread) {
+  for (char state = 'R'; state != 'S'; usleep(1000)) {
+    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string id, name;
+    if (thread != 0) stat >> id >> name >> state;
+  }
 }
 
 void add(int set, int fd, uint32_t events) {
@@ -130,6 +141,34 @@ TEST(Epoll, AnotherThreadsEventWakesTheSleeper) {
   std::thread waker([&] { eventfd_write(event, 1); });
   EXPECT_EQ(wait_one(set).data.u64 & 0xffff, static_cast<uint64_t>(event));
   waker.join();
+}
+
+// A set of the kernel's members only: its sleepers are in the kernel when it gets its first of ours.
+TEST(Epoll, SleepersOfAPlainSetHearOfItsFirstSocket) {
+  Puppet p;
+  Fd event(eventfd(0, EFD_NONBLOCK));
+  Fd set(epoll_create1(0));
+  add(set, event, EPOLLIN);
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  for (int round = 0; round < 2; ++round) {
+    std::atomic<pid_t> ids[2] = {};
+    uint64_t heard[2] = {};
+    std::thread sleepers[2];
+    for (int i = 0; i < 2; ++i)
+      sleepers[i] = std::thread([&, i] {
+        ids[i] = gettid();
+        heard[i] = wait_one(set).data.u64 & 0xffff;
+      });
+    for (auto& id : ids) until_asleep(id);
+    if (round == 0) add(set, p.fd, EPOLLIN);
+    p.say("send a");
+    for (auto& s : sleepers) s.join();
+    EXPECT_EQ(heard[0], static_cast<uint64_t>(p.fd));
+    EXPECT_EQ(heard[1], static_cast<uint64_t>(p.fd));
+    EXPECT_EQ(read_exactly(p.fd, 1), "a");
+  }
+  eventfd_write(event, 1);
+  EXPECT_EQ(wait_one(set).data.u64 & 0xffff, static_cast<uint64_t>(event));
 }
 
 TEST(Epoll, ErrorsAreTheKernels) {

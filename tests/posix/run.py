@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Runs a socket test (tests/posix/*_test.cc) between two namespaces, and proves which path carried it.
 
-    run.py PROGRAM --mode kernel|near|far|both [--filter F] [--repeat N] [--queues Q] [--mtu M]
+    run.py PROGRAM --mode kernel|near|far|both|siw [--filter F] [--repeat N] [--queues Q] [--mtu M]
 
 near, far: that end is preloaded with libaccel and ACCEL_REQUIRE=1; both: both. The proof: where an end is accelerated, its kernel stack
 carried at most a tenth of the frames that crossed the wire. With --handed-back, for tests whose connections move to the kernel on purpose,
 the proof is that the end carried frames of its own at all: how many are left to the kernel depends on the moment.
+siw: both ends are preloaded and must speak iWARP over the kernel's TCP (setting iwarp = require); no connection of the far end may be plain.
 """
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -15,12 +17,16 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
-from lab import CommandFailed, Lab  # noqa: E402
+from lab import CommandFailed, Lab, build_dir  # noqa: E402
 
 
-def environment(lab, host):
+SIW = {"ACCEL_IWARP": "require", "ACCEL_PATH": "kernel"}
+
+
+def environment(lab, host, siw):
     other = lab.other(host)
     return {
+        **(SIW if siw else {}),
         "POSIX_TEST_CONTROL": str(lab.directory / "control"),
         "POSIX_TEST_HERE": host.address,
         "POSIX_TEST_HERE6": host.address6,
@@ -33,6 +39,17 @@ def prove(host, accelerated, wire, kernel, handed_back):
     carried = sum(kernel.values())
     if accelerated and (wire - carried < 20 if handed_back else wire < 20 or carried * 10 > wire):
         return f"{host.name}: the kernel carried {carried} of {wire} frames ({kernel})"
+    return None
+
+
+def prove_siw(pid):
+    """What the far end counts: it plays a part in every test."""
+    output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(pid), "--json"], capture_output=True, text=True).stdout
+    counters = json.loads(output)["processes"][0]["counters"]
+    made = counters.get("iwarp_accepted", 0) + counters.get("iwarp_connected", 0)
+    print(f"far: {made} iWARP connections")
+    if made == 0 or counters.get("iwarp_plain_accepted", 0):
+        return f"far: {counters}"
     return None
 
 
@@ -52,7 +69,7 @@ def tests_of(program, pattern):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
-    parser.add_argument("--mode", choices=["kernel", "near", "far", "both"], default="kernel")
+    parser.add_argument("--mode", choices=["kernel", "near", "far", "both", "siw"], default="kernel")
     parser.add_argument("--build")
     parser.add_argument("--filter", default="*")
     parser.add_argument("--repeat", type=int, default=1)
@@ -60,15 +77,20 @@ def main():
     parser.add_argument("--mtu", type=int, default=1500)
     parser.add_argument("--timeout", type=int, default=280)
     parser.add_argument("--handed-back", action="store_true", help="connections are handed back to the kernel on purpose")
+    parser.add_argument("--model", action="store_true", help="the accelerated ends have a model mlx5 NIC (tests/model) instead of AF_XDP")
     parser.add_argument("--each", action="store_true", help="a process for each test: its children find the device's queues free")
     options = parser.parse_args()
     if options.build:
         os.environ["LAB_BUILD"] = options.build
     near_accelerated = options.mode in ("near", "both")
     far_accelerated = options.mode in ("far", "both")
-    with Lab(queues=options.queues, mtu=options.mtu) as lab:
+    siw = options.mode == "siw"
+    if options.model:
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
+        from model_lab import ModelLab
+    with (ModelLab if options.model else Lab)(queues=options.queues, mtu=options.mtu) as lab:
         before = {h: (h.wire_packets(), h.kernel_packets()) for h in lab.hosts}
-        far = lab.far.popen([options.program, "--far"], accel=far_accelerated, env=environment(lab, lab.far),
+        far = lab.far.popen([options.program, "--far"], accel=far_accelerated or siw, env=environment(lab, lab.far, siw), require=not siw,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if far.stdout.readline() != "ready\n":
             print("far did not start")
@@ -77,7 +99,7 @@ def main():
         for name in tests_of(options.program, options.filter) if options.each else [options.filter]:
             near = lab.near.popen([options.program, f"--gtest_filter={name}", f"--gtest_repeat={options.repeat}",
                                    "--gtest_brief=1", "--gtest_throw_on_failure=0"],
-                                  accel=near_accelerated, env=environment(lab, lab.near))
+                                  accel=near_accelerated or siw, env=environment(lab, lab.near, siw), require=not siw)
             try:
                 ended = near.wait(options.timeout)
             except subprocess.TimeoutExpired:
@@ -88,6 +110,8 @@ def main():
                 print(f"{name}: ended by signal {-ended}")
             status = status or ended
         problems = []
+        if siw and status == 0 and (problem := prove_siw(far.pid)):
+            problems.append(problem)
         for host, accelerated in ((lab.near, near_accelerated), (lab.far, far_accelerated)):
             wire = host.wire_packets() - before[host][0]
             kernel = {k: v - before[host][1][k] for k, v in host.kernel_packets().items()}

@@ -34,7 +34,7 @@ def test_docs(o):
             open(file, "w").write(text)
             found = json.loads(call(o.tool, "check", "--json", env={"ACCEL_CONFIG": file}).stdout)["configuration"]
             expect(found == [{"level": "ok", "what": file, "cure": ""}], found)
-        expect(text != sample and "\nspin = 50\n" in text and "\n[[application.rule]]" in text, "nothing was commented in")
+        expect(text != sample and "\nspin = 100\n" in text and "\n[[application.rule]]" in text, "nothing was commented in")
 
 
 def test_run(o):

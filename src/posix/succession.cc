@@ -1,0 +1,181 @@
+#include "posix/succession.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string_view>
+
+#include "base/real.h"
+#include "posix/attendant.h"
+
+#ifndef SO_COOKIE
+#define SO_COOKIE 57
+#endif
+
+namespace accel::posix {
+namespace {
+
+constexpr int kMostVisitors = 4096;
+constexpr timeval kVisitorSpeaks{1, 0};
+/// An abstract name (unix(7)) goes with its socket, and belongs to the network namespace as the listener
+/// does.
+constexpr std::string_view kPrefix = "accel-listener-";
+
+/// What the names of the listener's doors begin with; empty: the kernel cannot tell listeners apart.
+std::string listener_name(int shadow) {
+  uint64_t cookie = 0;
+  socklen_t size = sizeof(cookie);
+  if (real.getsockopt(shadow, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return {};
+  char text[32];
+  snprintf(text, sizeof(text), "%016" PRIx64 ".", cookie);
+  return std::string(kPrefix) + text;
+}
+
+socklen_t to_address(std::string_view name, sockaddr_un& out) {
+  out = {};
+  out.sun_family = AF_UNIX;
+  const size_t n = std::min(name.size(), sizeof(out.sun_path) - 1);
+  std::memcpy(out.sun_path + 1, name.data(), n);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
+}
+
+/// A socket of that name, -1: none. Its descriptor is one that programs do not expect.
+int named(const std::string& name) {
+  const int fd = move_high(real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address;
+  const socklen_t length = to_address(name, address);
+  if (fd < 0 || real.bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
+  real.close(fd);
+  return -1;
+}
+
+bool peer_is_trusted(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return real.getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == geteuid() || peer.uid == 0);
+}
+
+std::string read_all(const char* path) {
+  std::string text;
+  const int fd = real.open(path, O_RDONLY | O_CLOEXEC, 0);
+  if (fd < 0) return text;
+  char buffer[8192];
+  for (ssize_t n; (n = real.read(fd, buffer, sizeof(buffer))) > 0;)
+    text.append(buffer, static_cast<size_t>(n));
+  real.close(fd);
+  return text;
+}
+
+bool send_descriptor(int to, int fd) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(c), &fd, sizeof(int));
+  return real.sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+/// One connection out of a visitor's message; -1: it has no more.
+int receive_descriptor(int visitor) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  if (real.recvmsg(visitor, &message, MSG_CMSG_CLOEXEC) <= 0) return -1;
+  const cmsghdr* c = CMSG_FIRSTHDR(&message);
+  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
+      c->cmsg_len != CMSG_LEN(sizeof(int)))
+    return -1;
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(c), sizeof(int));
+  return move_high(fd);
+}
+
+}  // namespace
+
+std::string door_name(int fd) {
+  sockaddr_un address{};
+  socklen_t length = sizeof(address);
+  constexpr socklen_t kPath = offsetof(sockaddr_un, sun_path) + 1;
+  if (fd < 0 || real.getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 || length <= kPath)
+    return {};
+  return {address.sun_path + 1, length - kPath};
+}
+
+int open_door(int shadow) {
+  static std::atomic<uint32_t> serial{0};
+  const std::string listener = listener_name(shadow);
+  if (listener.empty()) return -1;
+  const int fd = named(listener + std::to_string(getpid()) + "." + std::to_string(serial++));
+  if (fd < 0 || real.listen(fd, kMostVisitors) == 0) return fd;
+  real.close(fd);
+  return -1;
+}
+
+int open_marker(int door) { return named(door_name(door) + "-" + std::to_string(getpid())); }
+
+int admit_visitor(int door) { return real.accept4(door, nullptr, nullptr, SOCK_CLOEXEC); }
+
+std::vector<int> hear_visitor(int visitor) {
+  std::vector<int> got;
+  real.setsockopt(visitor, SOL_SOCKET, SO_RCVTIMEO, &kVisitorSpeaks, sizeof(kVisitorSpeaks));
+  if (peer_is_trusted(visitor))
+    for (int fd; (fd = receive_descriptor(visitor)) >= 0;) got.push_back(fd);
+  real.close(visitor);
+  return got;
+}
+
+Successors::Successors(const std::string& own, bool alone) {
+  if (own.empty()) return;
+  const std::string listener = own.substr(0, own.find('.') + 1);
+  const std::string table = read_all("/proc/net/unix");
+  const std::string wanted = "@" + listener;
+  for (size_t at = 0; (at = table.find(wanted, at)) != std::string::npos; ++at) {
+    const std::string name = table.substr(at + 1, table.find('\n', at) - at - 1);
+    const size_t marker = name.find('-', listener.size());
+    if (marker == std::string::npos) continue;
+    if (std::string served = name.substr(0, marker); served != own) doors_.push_back(served);
+  }
+  elsewhere_ = !doors_.empty();
+  if (doors_.empty() && !alone) doors_.push_back(own);
+}
+
+bool Successors::give(int connection) {
+  while (!doors_.empty()) {
+    next_ = (next_ + 1) % doors_.size();
+    const int fd = real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return false;
+    sockaddr_un name;
+    const socklen_t length = to_address(doors_[next_], name);
+    const bool taken = real.connect(fd, reinterpret_cast<sockaddr*>(&name), length) == 0 &&
+                       peer_is_trusted(fd) && send_descriptor(fd, connection);
+    real.close(fd);
+    if (taken) {
+      real.close(connection);
+      return true;
+    }
+    doors_.erase(doors_.begin() + static_cast<ptrdiff_t>(next_));
+  }
+  return false;
+}
+
+}  // namespace accel::posix

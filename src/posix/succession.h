@@ -1,0 +1,48 @@
+// The unaccepted connections of a listener that several processes have (a prefork server's workers, the old
+// and the new binary of an upgrade): the kernel keeps them in one queue for all, our stack in each process
+// for itself. So whoever stops listening gives them, handed back to the kernel, to the others, and an
+// accept() there has them as the kernel's own.
+//
+// A door is a listening Unix socket, inherited by fork(), that is named after the listener's cookie; what
+// stands before it is kept by the kernel as long as any process has the door. Processes that accept have a
+// marker (a bound name) beside their door's, and their attendants serve it. Both sides look whether the other
+// is of the same user, or the taker is root.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace accel::posix {
+
+/// A door for the listener whose shadow this is; -1: there can be none.
+int open_door(int shadow);
+/// Says, until it is closed, that this process serves the door.
+int open_marker(int door);
+
+/// Lets in who stands first before the door; -1: nobody.
+int admit_visitor(int door);
+/// What a visitor brings: kernel sockets, with descriptors that programs do not expect. Closes the visitor.
+/// May wait a moment until it speaks: not under the lock.
+std::vector<int> hear_visitor(int visitor);
+/// The name of a door, or of the door that a visitor came by; empty: no door.
+std::string door_name(int fd);
+
+/// Who takes what this process leaves: another door that somebody serves; else those who have its own. Its
+/// own marker must be closed before.
+class Successors {
+ public:
+  /// `door`: its name. `alone`: nobody else has it.
+  Successors(const std::string& door, bool alone);
+  bool none() const { return doors_.empty(); }
+  /// They have other doors: what stands before the own one is for them, too.
+  bool elsewhere() const { return elsewhere_; }
+  /// In turn; closes the descriptor. False: nobody took it, and it is still open.
+  bool give(int connection);
+
+ private:
+  std::vector<std::string> doors_;
+  bool elsewhere_ = false;
+  size_t next_ = 0;
+};
+
+}  // namespace accel::posix

@@ -1,0 +1,112 @@
+// A listener's connections that go to other processes when this one stops listening, and those that come from
+// them.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "base/real.h"
+#include "engine/stats.h"
+#include "posix/attendant.h"
+#include "posix/succession.h"
+#include "posix/tcp_socket.h"
+#include "posix/wait.h"
+#include "stack/tcp/conn.h"
+
+namespace accel::posix {
+namespace {
+
+/// Handshakes under way are given this long to end: what the kernel's SYN queue would have gone on with, its
+/// reset would end.
+constexpr Duration kHandshakesEnd = 200ms;
+
+}  // namespace
+
+/// Before fork(): the children are to have the door that this process has.
+void TcpSocket::share_queue() {
+  if (state_ != State::kListening || door_ >= 0) return;
+  door_ = open_door(shadow());
+}
+
+/// Other processes may listen on this shadow too: what they leave comes here from now on.
+void TcpSocket::serve_shared_queue() {
+  if (marker_ >= 0) return;
+  door_is_own_ = door_ < 0;
+  if (door_is_own_) door_ = open_door(shadow());
+  if (door_ >= 0) marker_ = open_marker(door_);
+  if (marker_ >= 0) attendant_look_again();
+}
+
+void TcpSocket::close_door() {
+  if (marker_ >= 0) real.close(std::exchange(marker_, -1));
+  if (door_ >= 0) real.close(std::exchange(door_, -1));
+}
+
+/// In the child of a fork(): the door is its as well; what came by it already is the parent's.
+void TcpSocket::leave_marker() {
+  if (marker_ >= 0) real.close(std::exchange(marker_, -1));
+  door_is_own_ = false;
+  for (int fd : given_) real.close(fd);
+  given_.clear();
+}
+
+void TcpSocket::take_over(Pass& pass, int connection) {
+  given_.push_back(connection);
+  notify(kReadable);
+  pass.engine().touch();
+}
+
+/// The oldest of those, as accept4() would give it.
+Result<int> TcpSocket::accept_given(sockaddr* address, socklen_t* length, int flags) {
+  const int from = given_.front();
+  const int fd = real.fcntl(from, (flags & SOCK_CLOEXEC) != 0 ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+  if (fd < 0) return err(errno);  // it stays in the queue
+  given_.erase(given_.begin());
+  real.close(from);
+  if ((flags & SOCK_NONBLOCK) != 0) real.fcntl(fd, F_SETFL, real.fcntl(fd, F_GETFL) | O_NONBLOCK);
+  if (address != nullptr && length != nullptr) real.getpeername(fd, address, length);
+  stats::note_kernel(fd, Reason::accepted_by_kernel);
+  return fd;
+}
+
+/// This process listens no more. Ends with nothing in the queue that could be given; the rest is reset when
+/// the listener closes, as the last listener's is in the kernel.
+void TcpSocket::give_up_queue(Pass& pass) {
+  if (marker_ >= 0) real.close(std::exchange(marker_, -1));
+  if (flow_ == nullptr && given_.empty() && door_ < 0) return;
+  const TcpListener* listener = flow_ != nullptr ? pass.engine().listener(*flow_) : nullptr;
+  if (listener != nullptr) pass.engine().stop_taking(*flow_);
+  auto pending = [&] { return listener != nullptr && listener->embryo_size + listener->accept_size > 0; };
+  pollfd visitors{door_, POLLIN, 0};
+  if (!pending() && given_.empty() && real.poll(&visitors, 1, 0) <= 0) return;
+  Successors successors(door_name(door_), door_is_own_);
+  if (!successors.none() && listener != nullptr) {
+    const Instant deadline = pass.now() + kHandshakesEnd;
+    auto settled = [&] { return listener->embryo_size == 0; };
+    while (!settled() && wait_for(pass, deadline, settled).is(EINTR)) {
+    }
+  }
+  while (successors.elsewhere() && real.poll(&visitors, 1, 0) > 0)
+    for (int fd : hear_visitor(admit_visitor(door_))) given_.push_back(fd);
+  for (int fd : given_)
+    if (!successors.give(fd)) real.close(fd);
+  given_.clear();
+  while (!successors.none() && listener != nullptr && listener->accept_size > 0) {
+    const int fd = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (fd < 0) return;
+    TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
+    if (saved_ != nullptr)
+      for (const SavedOption& o : *saved_)
+        real.setsockopt(fd, o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
+    if (!pass.engine().hand_back(pass, conn, fd)) {
+      pass.stack().tcp_close(conn, true, pass.now());
+      real.close(fd);
+    } else if (!successors.give(fd)) {
+      real.close(fd);
+    }
+  }
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""nginx as it lives: `daemon on`, 4 workers; configuration reloads and a binary upgrade under wrk with no failed request, a killed worker
+replaced. A connection a request, so that every moment finds some that are being opened and some that nobody has accepted yet."""
+import argparse
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from programs import MODES, CommandFailed, Lab, accelerated_sockets, descendants, nginx_configuration, statistics
+
+WORKERS = 4
+
+
+def until(condition, what, timeout=90):
+    end = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise CommandFailed(f"after {timeout} s still not: {what}")
+        time.sleep(0.05)
+    return value
+
+
+class Nginx:
+    def __init__(self, host, accel):
+        self.host, self.accel = host, accel
+        path = nginx_configuration(host, 8080, WORKERS, keepalive=False)
+        # nginx clears its environment; the upgraded binary is to be preloaded as the first one was.
+        path.write_text("env LD_PRELOAD; env ACCEL_REQUIRE; env ACCEL_CONFIG;\n" + path.read_text().replace("daemon off", "daemon on"))
+        self.directory = path.parent
+        host.run(["/usr/sbin/nginx", "-c", path, "-p", path.parent], accel, timeout=60)
+        self.master = until(self.named_master, "a pid file")
+        self.serving()
+
+    def named_master(self):
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.directory / "nginx.pid").read_text())
+        return None
+
+    def workers(self):
+        return set(descendants(self.master)[1:])
+
+    def serving(self, besides=frozenset()):
+        """All workers are new and listen, accelerated if they are to be."""
+        def ready():
+            workers = self.workers()
+            return len(workers) == WORKERS and not workers & besides and (
+                not self.accel or accelerated_sockets(self.master, 8080) == WORKERS)
+        until(ready, f"{WORKERS} new workers that listen")
+        return self.workers()
+
+    def reload(self):
+        old = self.workers()
+        os.kill(self.master, signal.SIGHUP)
+        self.serving(old)
+
+    def upgrade(self):
+        old, workers = self.master, self.workers()
+        os.kill(old, signal.SIGUSR2)
+        self.master = until(lambda: (pid := self.named_master()) not in (None, old) and pid, "a new master")
+        self.serving()
+        os.kill(old, signal.SIGWINCH)
+        until(lambda: not set(descendants(old)) & workers, "the old workers' end")
+        os.kill(old, signal.SIGQUIT)
+        until(lambda: not os.path.exists(f"/proc/{old}"), "the old master's end")
+
+    def lose_worker(self):
+        victim = min(self.workers())
+        os.kill(victim, signal.SIGKILL)
+        self.serving({victim})
+
+    def end(self):
+        master = self.named_master() or self.master
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(master, signal.SIGTERM)
+        until(lambda: not os.path.exists(f"/proc/{master}"), "nginx's end")
+
+    def opened(self):
+        """Connections that the present workers' stacks have opened."""
+        return sum(statistics(p).get("counters", {}).get("tcp_passive_opens", 0) for p in self.workers())
+
+
+@contextlib.contextmanager
+def load(host, url, accel):
+    """wrk all the while; it must count no failed request, and at least one a connection."""
+    before = host.wire_packets()
+    child = host.popen(["wrk", "-t", "1", "-c", "32", "-d", "300s", "--timeout", "60s", url], accel, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True)
+    until(lambda: host.wire_packets() > before + 1000, "traffic")
+    yield
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate(timeout=100)
+    requests = int(re.search(r"(\d+) requests in", output)[1])
+    assert requests > 32 and "Socket errors" not in output and "Non-2xx" not in output, output
+    print(f"  {requests} requests, none failed", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", choices=MODES, default="both")
+    parser.add_argument("--reloads", type=int, default=3)
+    options = parser.parse_args()
+    on_server, on_client = MODES[options.mode]
+    with Lab(queues=2 * WORKERS) as lab:  # an old and a new worker have a queue each
+        url = f"http://{lab.near.address}:8080/"
+        server = Nginx(lab.near, on_server)
+
+        def carries():
+            return not on_server or server.opened() > 0
+        try:
+            with load(lab.far, url, on_client):
+                for _ in range(options.reloads):
+                    until(carries, "connections of the workers' own")
+                    server.reload()
+                until(carries, "connections of the reloaded workers")
+            print(f"{options.reloads} reloads: ok", flush=True)
+            server.lose_worker()
+            with load(lab.far, url, on_client):
+                until(carries, "connections after a worker's replacement")
+            print("a killed worker replaced: ok", flush=True)
+            with load(lab.far, url, on_client):
+                server.upgrade()
+                until(carries, "connections of the new binary")
+            print("binary upgrade: ok", flush=True)
+        except CommandFailed as failure:
+            raise CommandFailed(f"{failure}\n{(server.directory / 'error.log').read_text()[-3000:]}") from None
+        finally:
+            server.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
