@@ -9,6 +9,7 @@ wire would have it. Names carry the process's pid: labs may run side by side.
 """
 import contextlib
 import ctypes
+import fcntl
 import itertools
 import json
 import os
@@ -57,6 +58,25 @@ def sh(*words, check=True):
 
 def _die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+@contextlib.contextmanager
+def _namespace_table():
+    """One lab at a time: `ip netns add` of two processes at once may both mount /run/netns, one upon the other."""
+    with open(__file__, "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_namespace(name):
+    path = pathlib.Path("/run/netns", name)
+    with _namespace_table():
+        said = sh("ip", "netns", "del", name, check=False)
+        while path.exists() and subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL).returncode == 0:
+            pass  # one mount for each that another covers
+        if path.exists():
+            path.unlink()
+            raise CommandFailed(f"ip netns del {name}: {said}")
 
 
 class Host:
@@ -198,7 +218,8 @@ class Lab:
     def _make(self):
         near, far = self.hosts
         for host in self.hosts:
-            sh("ip", "netns", "add", host.name)
+            with _namespace_table():
+                sh("ip", "netns", "add", host.name)
             host.enter("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0",
                        "net.ipv6.conf.default.router_solicitations=0")
             # A device with RSS keeps a connection's frames on one queue; veth's queue is the sender's choice, which it changes with
@@ -222,7 +243,8 @@ class Lab:
             with contextlib.suppress(Exception):
                 host.stop_all()
         for host in self.hosts:
-            sh("ip", "netns", "del", host.name, check=False)
+            if os.path.exists(f"/run/netns/{host.name}"):
+                _remove_namespace(host.name)
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
 
