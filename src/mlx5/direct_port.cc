@@ -56,15 +56,14 @@ bool DirectPort::arm() {
   if (send_.busy()) send_.reclaim();
   if (receive_.error() || send_.error()) recover();
   if (receive_.ready()) return false;
-  woken();  // an event of an earlier sleep would end this one at once
+  take_events();  // one of an earlier sleep would end this one at once
   if (!alive()) return true;
   // A completion that comes in between raises the event at once: the device compares with our index.
   arm_completions(receive_cq_record_, cq_uar_, cqn_, arm_sequence_, receive_.consumer());
   return !receive_.ready();
 }
 
-void DirectPort::woken() {
-  if (!alive()) return;
+void DirectPort::take_events() {
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   unsigned events = 0;

@@ -38,7 +38,6 @@ class DirectPort final : public Mlx5Port {
   size_t tx_burst(std::span<Packet* const> frames) override;
   std::span<const int> poll_fds() const override { return fds_; }
   bool arm() override;
-  void woken() override;
   bool alive() const override { return failure_.empty(); }
   std::string failure() const override { return failure_; }
   const PortInfo& info() const override { return info_; }
@@ -61,6 +60,7 @@ class DirectPort final : public Mlx5Port {
 
   size_t keep_ours(std::span<const Received> got, std::span<Packet*> out);
   void recover();
+  void take_events();
   void read_device_events();
   void report(const std::string& text) const;
   void fail(const std::string& why);

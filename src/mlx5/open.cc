@@ -104,6 +104,7 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (const int error = ibv_query_device_ex(context, nullptr, &limits))
     return stop(seen, Stage::kOpenDevice, error);
   mlx5dv_context abilities{};
+  abilities.comp_mask = MLX5DV_CONTEXT_MASK_CQE_COMPRESION;  // what is not asked for stays zero
   if (const int error = provider_.query_device(context, &abilities))
     return stop(seen, Stage::kOpenDevice, error);
   make_nonblocking(context->async_fd);

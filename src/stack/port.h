@@ -48,11 +48,9 @@ class Port {
   /// Descriptors that turn readable when rx_burst would find something after arm().
   virtual std::span<const int> poll_fds() const = 0;
 
-  /// Asks the device for a wake-up. False: frames are already waiting, do not sleep.
+  /// Asks the device for a wake-up, and takes the events of earlier ones: after a sleep it is called before
+  /// the next. False: frames are already waiting, do not sleep.
   virtual bool arm() = 0;
-
-  /// Called after a sleep in which one of poll_fds turned readable: acknowledges events. May do nothing.
-  virtual void woken() {}
 
   /// Frames that tx_burst took and that were then dropped before the wire, since the last call.
   virtual uint64_t take_tx_dropped() { return 0; }

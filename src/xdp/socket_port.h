@@ -24,7 +24,6 @@ class SocketPort final : public XdpPort {
   size_t tx_burst(std::span<Packet* const> frames) override;
   std::span<const int> poll_fds() const override { return fds_; }
   bool arm() override;
-  void woken() override { check_device(); }
   bool alive() const override { return failure_.empty(); }
   std::string failure() const override { return failure_; }
   const PortInfo& info() const override { return info_; }

@@ -44,12 +44,12 @@ def unprivileged():
         check(done.returncode == 0 and "hca_id:\tmlx5_0" in done.stdout, done.stdout)
 
 
-def wait_for_receiver(host, child, timeout=30):
-    """Until its model has a rule and descriptors for frames."""
+def wait_for_receiver(host, child, descriptors, timeout=30):
+    """Until its model has a rule and all descriptors for frames: it posts one at a time."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         now = host.counters()
-        if now.get("flows") and now.get("rx_posted"):
+        if now.get("flows") and now.get("rx_posted", 0) >= descriptors:
             return
         check(child.poll() is None, "the server ended early")
         time.sleep(0.02)
@@ -63,7 +63,7 @@ def perftest(name, *options):
         common = [name, "-d", "mlx5_0", *options]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         server = near.popen([*common, "--server", "-B", near.mac, "-E", far.mac], model=True, **pipes)
-        wait_for_receiver(near, server)
+        wait_for_receiver(near, server, descriptors=256)
         client = far.popen([*common, "--client", "-B", far.mac, "-E", near.mac], model=True, **pipes)
         try:
             said = client.communicate(timeout=120)[0] + server.communicate(timeout=60)[0]

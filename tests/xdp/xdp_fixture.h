@@ -81,7 +81,6 @@ struct PortAtEnd {
       std::vector<pollfd> fds;
       for (int fd : port->poll_fds()) fds.push_back({fd, POLLIN, 0});
       poll(fds.data(), fds.size(), 1000);
-      port->woken();
     }
   }
   std::vector<uint8_t> receive_now() {

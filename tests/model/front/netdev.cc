@@ -1,5 +1,7 @@
 #include "tests/model/front/netdev.h"
 
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 
@@ -16,9 +18,10 @@ Netdev ask_netdev(int fd) {
   strncpy(request.ifr_name, environment().netdev.c_str(), IFNAMSIZ - 1);
   if (raw::call(SYS_ioctl, fd, SIOCGIFMTU, raw::word(&request)) == 0)
     found.mtu = static_cast<uint32_t>(request.ifr_mtu);
-  if (raw::call(SYS_ioctl, fd, SIOCGIFFLAGS, raw::word(&request)) == 0) {
-    found.running = (request.ifr_flags & IFF_RUNNING) != 0 && (request.ifr_flags & IFF_UP) != 0;
-  }
+  // Not IFF_RUNNING: the kernel sets that when it comes to it, up to a second later (net/core/link_watch.c).
+  ethtool_value link{ETHTOOL_GLINK, 0};
+  request.ifr_data = reinterpret_cast<char*>(&link);
+  found.running = raw::call(SYS_ioctl, fd, SIOCETHTOOL, raw::word(&request)) == 0 && link.data != 0;
   return found;
 }
 
