@@ -1,35 +1,10 @@
-// Looks whether the netdev has a usable RDMA device, then finds and loads libaccel-mlx5.so: beside the object
-// that this code is linked into, else in ../lib of it, else as the dynamic linker finds it. Stays loaded.
-#include <dlfcn.h>
-
+// Looks whether the netdev has a usable RDMA device; the way to libaccel-mlx5.so.
+#include "base/own_module.h"
 #include "mlx5/device.h"
 #include "mlx5/module.h"
 
 namespace accel {
 namespace {
-
-const mlx5::Module* load(std::string* reason) {
-  std::string folder;
-  Dl_info self{};
-  if (dladdr(reinterpret_cast<void*>(&load), &self) != 0 && self.dli_fname) {
-    folder = self.dli_fname;
-    const size_t slash = folder.rfind('/');
-    folder = slash == std::string::npos ? "." : folder.substr(0, slash);
-  }
-  for (const std::string& path :
-       {folder + "/libaccel-mlx5.so", folder + "/../lib/libaccel-mlx5.so", std::string("libaccel-mlx5.so")}) {
-    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!handle) {
-      if (const char* text = dlerror()) *reason += (reason->empty() ? "" : "; ") + std::string(text);
-      continue;
-    }
-    auto* module = static_cast<const mlx5::Module*>(dlsym(handle, "accel_mlx5_module"));
-    if (module && module->abi == mlx5::kModuleAbi) return module;
-    *reason = path + " belongs to another version of libaccel: install both from the same build";
-    break;
-  }
-  return nullptr;
-}
 
 int errno_of(mlx5::Lack lack) {
   switch (lack) {
@@ -61,8 +36,9 @@ Result<std::unique_ptr<Mlx5Port>> Mlx5Port::open(const Mlx5Options& options, Fra
   seen.stage = mlx5::Stage::kLook;
   mlx5::Diagnosis found = diagnose(seen);
   if (found.lack == mlx5::Lack::kNone) {
-    const mlx5::Module* module = load(&seen.library_error);
-    if (module) {
+    const auto* module =
+        static_cast<const mlx5::Module*>(load_own_module("mlx5", mlx5::kModuleAbi, seen.library_error));
+    if (module != nullptr) {
       auto port = module->open(options, pool, seen);
       if (port) return port;
     }

@@ -1,4 +1,5 @@
-// The one symbol of libaccel-mlx5.so. Both sides come from one build: kModuleAbi guards against a stale file.
+// The one symbol of libaccel-mlx5.so (base/own_module.h). Both sides come from one build: kModuleAbi guards
+// against a stale file.
 #pragma once
 
 #include "mlx5/mlx5_port.h"

@@ -1,5 +1,5 @@
-// The one symbol of libaccel-xdp.so. Both sides come from one build: ACCEL_XDP_MODULE_ABI guards against a
-// stale file.
+// The one symbol of libaccel-xdp.so (base/own_module.h). Both sides come from one build: kModuleAbi guards
+// against a stale file.
 #pragma once
 
 #include "xdp/xdp_port.h"
