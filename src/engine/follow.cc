@@ -104,8 +104,8 @@ bool Engine::Impl::tick(Instant now) {
   pass_now = now;
   for (InterfaceId id = 0; id < slot_count; ++id)
     if (slots[id].port()) look_at_port(id);
-  // A thread that is asleep may not be the one that watches the stack's deadlines.
-  if (stack->next_deadline() <= now) {
+  // A thread that is asleep may not be the one that watches the deadlines.
+  if (next_deadline() <= now) {
     counters.add(Counter::housekeeping_polls);
     poll(now);
   }

@@ -153,7 +153,8 @@ class Waiting {
   bool may_spin(const WaitRequest& request, Instant began, Instant now) {
     if (request.may_spin && !std::exchange(decided_, true))
       spin_until_ = began + me_->spin.share() * w_.longest_spin;
-    spun_ |= now < spin_until_;
+    // What the first look finds was there before: it says nothing of how polling pays.
+    spun_ |= looks_++ > 0 && now < spin_until_;
     return now < spin_until_;
   }
   void count(Woke woke, Instant began, bool slept);
@@ -164,6 +165,7 @@ class Waiting {
   bool kernel_ready_ = false;
   bool was_brief_ = false;               ///< the time since this thread's last wait
   bool decided_ = false, spun_ = false;  ///< whether to poll; the first look has to come first
+  int looks_ = 0;
   Instant spin_until_{};
   Instant next_look_{};
   std::vector<pollfd> fds_;

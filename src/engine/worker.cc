@@ -89,6 +89,7 @@ void Engine::Impl::poll(Instant now) {
     }
   }
   if (stack->next_deadline() <= now) stack->on_deadlines(now);
+  if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
 }
 
 void Engine::Impl::poll_all(Instant now) {
@@ -162,9 +163,12 @@ bool Engine::Impl::tx_waiting() const {
   return false;
 }
 
+Instant Engine::Impl::next_deadline() const {
+  return channels ? std::min(stack->next_deadline(), channels->next_deadline()) : stack->next_deadline();
+}
+
 Instant Engine::Impl::next_poll(Instant now) const {
-  const Instant due =
-      channels ? std::min(stack->next_deadline(), channels->next_deadline()) : stack->next_deadline();
+  const Instant due = next_deadline();
   return tx_waiting() ? std::min(due, now + kRetryTransmit) : due;
 }
 

@@ -107,6 +107,8 @@ struct Engine::Impl {
   void poll_all(Instant now);
   /// Somebody has to poll for the application when it does not.
   bool in_use() const;
+  /// The stack's and the channels'.
+  Instant next_deadline() const;
   /// The next moment at which a poll has something to do without a frame coming.
   Instant next_poll(Instant now) const;
 

@@ -11,6 +11,17 @@
 
 namespace accel::posix {
 
+/// Whether recv() looks at the socket before it waits: while that finds what it wants, and else now and then.
+class LookPolicy {
+ public:
+  bool pays() { return skipped_ == kSkips || ++skipped_ == kSkips; }
+  void record(bool found) { skipped_ = found ? kSkips : 0; }
+
+ private:
+  static constexpr int kSkips = 16;
+  int skipped_ = kSkips;
+};
+
 class SiwSocket final : public Socket {
  public:
   /// About to connect, in the place of `before`.
@@ -94,7 +105,8 @@ class SiwSocket final : public Socket {
   bool error_taken_ = false;
   Duration linger_time_{0};
   size_t low_water_ = 1;  ///< SO_RCVLOWAT
-  Endpoint remote_;       ///< connect()'s, and as the program spelt it
+  LookPolicy look_;
+  Endpoint remote_;  ///< connect()'s, and as the program spelt it
   sockaddr_storage name_{};
   socklen_t name_length_ = 0;
   std::unique_ptr<siw::Channel> channel_;

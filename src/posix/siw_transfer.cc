@@ -79,8 +79,12 @@ Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
     if (*open) {
       siw::Conn& conn = *channel_->conn();
       if (*size == 0 && conn.available() > 0) return 0;
-      // What the socket holds is looked for when what is here already is not enough.
-      if (!looked && conn.available() < target && !conn.read_over()) channel_->progress(pass.now());
+      // What the socket holds is looked for when what is here already is not enough. A wait begins with a
+      // look of its own, so before one it is left out while it finds nothing.
+      if (!looked && conn.available() < target && !conn.read_over() && (!wait || look_.pays())) {
+        channel_->progress(pass.now());
+        look_.record(conn.available() >= target);
+      }
       seen = conn.available();
       Errno why = err(EAGAIN);
       if (*size > 0) {

@@ -1,6 +1,9 @@
 // Reading and writing numbers in wire bytes, usable at compile time. MPA, DDP and RDMAP are big-endian.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -11,30 +14,47 @@ namespace accel::siw {
 using Bytes = std::span<const uint8_t>;
 using MutableBytes = std::span<uint8_t>;
 
+template <std::unsigned_integral T>
+constexpr T in_order(T value, std::endian order) {
+  if (order == std::endian::native) return value;
+  if constexpr (sizeof(T) == 2) return __builtin_bswap16(value);
+  if constexpr (sizeof(T) == 4) return __builtin_bswap32(value);
+  if constexpr (sizeof(T) == 8) return __builtin_bswap64(value);
+}
+
 /// The caller has checked that `at + sizeof(T)` is inside.
 template <std::unsigned_integral T>
+constexpr T load(Bytes b, size_t at, std::endian order) {
+  std::array<uint8_t, sizeof(T)> raw;
+  std::copy_n(b.begin() + static_cast<ptrdiff_t>(at), sizeof(T), raw.begin());
+  return in_order(std::bit_cast<T>(raw), order);
+}
+
+template <std::unsigned_integral T>
+constexpr void store(MutableBytes b, size_t at, T value, std::endian order) {
+  const auto raw = std::bit_cast<std::array<uint8_t, sizeof(T)>>(in_order(value, order));
+  std::copy_n(raw.begin(), sizeof(T), b.begin() + static_cast<ptrdiff_t>(at));
+}
+
+template <std::unsigned_integral T>
 constexpr T load_be(Bytes b, size_t at) {
-  T value = 0;
-  for (size_t i = 0; i < sizeof(T); i++) value = static_cast<T>((uint64_t{value} << 8) | b[at + i]);
-  return value;
+  return load<T>(b, at, std::endian::big);
 }
 
 template <std::unsigned_integral T>
 constexpr void store_be(MutableBytes b, size_t at, T value) {
-  for (size_t i = 0; i < sizeof(T); i++) b[at + i] = static_cast<uint8_t>(value >> (8 * (sizeof(T) - 1 - i)));
+  store(b, at, value, std::endian::big);
 }
 
 /// Little-endian: MPA's CRC, and what rsockets send in the order of a little-endian host.
 template <std::unsigned_integral T>
 constexpr T load_le(Bytes b, size_t at) {
-  T value = 0;
-  for (size_t i = sizeof(T); i-- > 0;) value = static_cast<T>((uint64_t{value} << 8) | b[at + i]);
-  return value;
+  return load<T>(b, at, std::endian::little);
 }
 
 template <std::unsigned_integral T>
 constexpr void store_le(MutableBytes b, size_t at, T value) {
-  for (size_t i = 0; i < sizeof(T); i++) b[at + i] = static_cast<uint8_t>(value >> (8 * i));
+  store(b, at, value, std::endian::little);
 }
 
 }  // namespace accel::siw

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 
@@ -50,6 +51,17 @@ int socket_int(int fd, int level, int name) {
   int value = 0;
   socklen_t length = sizeof value;
   return real.getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
+}
+
+// The lock is held, so these must not be cancellation points as libc's are.
+ssize_t receive_now(int fd, MutableBytes into, int flags = 0) {
+  return real.syscall(SYS_recvfrom, static_cast<long>(fd), into.data(), into.size(),
+                      static_cast<long>(flags | MSG_DONTWAIT), nullptr, nullptr);
+}
+
+ssize_t send_now(int fd, Bytes out) {
+  return real.syscall(SYS_sendto, static_cast<long>(fd), out.data(), out.size(),
+                      static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), nullptr, 0L);
 }
 
 }  // namespace
@@ -164,7 +176,7 @@ void Channel::answer(Instant now) {
 /// Plain TCP at the first byte that is not of MPA's key (reference: siw waits for no byte after its request).
 void Channel::classify(Instant now) {
   uint8_t first[kMpaKeySize];
-  const ssize_t n = real.recv(fd_, first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t n = receive_now(fd_, first, MSG_PEEK);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   switch (n <= 0 ? FirstBytes::kPlain : accel::siw::classify({first, static_cast<size_t>(n)})) {
     case FirstBytes::kMpa:
@@ -239,7 +251,7 @@ void Channel::read_socket(Instant now, bool to_the_end) {
   const size_t before = conn_->available();
   const bool was_failed = conn_->failed();
   while (!conn_->failed() && !lost_) {
-    const ssize_t n = real.recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t n = receive_now(fd_, buffer);
     if (n > 0) {
       bytes_in_ += static_cast<uint64_t>(n);
       if (stage_ == Stage::kOpen) kick_until_ = Instant{};
@@ -282,9 +294,7 @@ void Channel::flush(Instant now) {
   bool blocked = false;
   while (!conn_->pending().empty() && !blocked) {
     const Bytes out = conn_->pending();
-    const ssize_t n = lost_ && conn_->failed()
-                          ? static_cast<ssize_t>(out.size())
-                          : real.send(fd_, out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = lost_ && conn_->failed() ? static_cast<ssize_t>(out.size()) : send_now(fd_, out);
     if (n > 0) {
       bytes_out_ += static_cast<uint64_t>(n);
       conn_->sent(static_cast<size_t>(n));

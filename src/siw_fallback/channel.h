@@ -65,6 +65,10 @@ class Channel {
   bool delivered() const;
   /// Nothing more comes: the peer has ended too, or it failed.
   bool over() const { return lost_ || !conn_ || conn_->failed(); }
+  /// Open, and only its socket's next bytes can change anything: to read is all that progress() would do.
+  bool awaits_bytes() const {
+    return stage_ == Stage::kOpen && !output_watched_ && !lost_ && !conn_->failed();
+  }
   uint64_t bytes_in() const { return bytes_in_; }
   uint64_t bytes_out() const { return bytes_out_; }
 

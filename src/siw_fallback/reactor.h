@@ -32,6 +32,8 @@ class Reactor {
   int fd() const { return fd_; }
   /// Progress of every channel whose socket has something or whose deadline is over.
   void poll(Instant now);
+  /// Not to be left to the next wait: a deadline is over, or bytes wait for a socket to take them.
+  bool due(Instant now) const;
   Instant next_deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
   /// The next channel with edges, or nullptr.
   Channel* take_ready();
@@ -72,6 +74,7 @@ class Reactor {
   Counters& counters_;
   ReactorOptions options_;
   size_t channels_ = 0, pending_ = 0, reserved_ = 0;
+  Channel* newest_ = nullptr;  ///< of the channels, while it is watched
   std::set<std::pair<Instant, Channel*>> deadlines_;
   std::vector<Channel*> ready_;
   std::set<Channel*> blocked_;                     ///< with bytes that their sockets have not taken

@@ -253,6 +253,7 @@ def main():
         os.environ["INTEROP_NAMESPACE"] = "yes"
         os.execvp("unshare", ["unshare", "--net", sys.executable, "-B", *sys.argv])
     Siw.folder = subprocess.run([HERE / "make_guest"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    os.makedirs(KEEP, exist_ok=True)
     program = unittest.main(verbosity=2, exit=False)
     if not os.listdir(KEEP):
         os.rmdir(KEEP)

@@ -188,9 +188,25 @@ def hostile_peers(lab):
         expect(s.line() == "got MAIL", "MAIL")
 
 
+def silent_peer(lab):
+    """A kernel's siw may sleep over our first words until more come: empty Writes, also from a program that polls and never waits."""
+    text = ("import socket, sys\ns = socket.socket()\ns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+            "s.bind((sys.argv[1], int(sys.argv[2])))\ns.listen(5)\nc, _ = s.accept()\nc.recv(1000)\nc.sendall(bytes.fromhex(sys.argv[3]))\n"
+            "got = b''\nwhile len(got) < 104: got += c.recv(104 - len(got))\nprint(got.hex(), flush=True)")
+    polls = CONNECT + "c.setblocking(False)\nwhile True:\n  try:\n    if not c.recv(1): break\n  except BlockingIOError: pass\n  except ConnectionResetError: break\n"
+    reply = request().replace(b"Req", b"Rep")
+    child = lab.near.popen([sys.executable, "-c", text, lab.near.address, str(PORT), reply.hex()], stdout=subprocess.PIPE, text=True)
+    lab.near.wait_for_listener(PORT, child)
+    lab.far.run([sys.executable, "-c", polls, lab.near.address, str(PORT)], accel=True, env={**settings("require"), "ACCEL_IWARP_CRC": "false"},
+                require=False, timeout=30)
+    got = child.stdout.readline().strip()
+    expect(got[128:] == fpdu(struct.pack(">BBIQ", 0xc1, 0x40, 1, 0)).hex() * 2, got)  # behind our first credits: 64 bytes
+    child.wait()
+
+
 def main():
     with Lab() as lab:
-        for test in (both_speak_it, plain_peers, rules, over_fork, hostile_peers):
+        for test in (both_speak_it, plain_peers, rules, over_fork, hostile_peers, silent_peer):
             test(lab)
             print(test.__name__, "ok", flush=True)
 
