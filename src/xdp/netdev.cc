@@ -33,15 +33,13 @@ uint32_t queues_from_sysfs(const std::string& name) {
 /// kernel would choose another one for them, so a flow's frames would overtake each other, and on a veth pair
 /// arrive on different queues. A veth device that "offloads" checksums leaves them out, which an XDP receiver
 /// at its other end sees.
-bool cuts_well(const ethtool_channels& channels, const ethtool_drvinfo& driver,
-               const ethtool_value& checksums) {
-  const bool veth = std::strcmp(driver.driver, "veth") == 0;
+bool cuts_well(const ethtool_channels& channels, bool veth, const ethtool_value& checksums) {
   return channels.tx_count + channels.combined_count == 1 && !(veth && checksums.data != 0);
 }
 
 }  // namespace
 
-Result<PortInfo> describe_netdev(const std::string& name, std::string* why) {
+Result<Netdev> describe_netdev(const std::string& name, std::string* why) {
   auto fail = [&](int error, const std::string& text) {
     if (why) *why = text;
     return err(error);
@@ -55,7 +53,8 @@ Result<PortInfo> describe_netdev(const std::string& name, std::string* why) {
     std::memcpy(request.ifr_name, name.c_str(), name.size() + 1);
     return ioctl(socket.get(), what, &request) == 0;
   };
-  PortInfo info;
+  Netdev device;
+  PortInfo& info = device.info;
   info.name = name;
   if (!ask(SIOCGIFINDEX)) return fail(ENOENT, "no netdev named '" + name + "' in this network namespace");
   info.ifindex = request.ifr_ifindex;
@@ -77,12 +76,15 @@ Result<PortInfo> describe_netdev(const std::string& name, std::string* why) {
   const bool told = ask_ethtool(channels, ETHTOOL_GCHANNELS);
   info.queues_total =
       told ? std::max(channels.rx_count + channels.combined_count, 1u) : queues_from_sysfs(name);
-  info.tso = told && ask_ethtool(driver, ETHTOOL_GDRVINFO) && ask_ethtool(checksums, ETHTOOL_GTXCSUM) &&
-             cuts_well(channels, driver, checksums);
+  const bool named = ask_ethtool(driver, ETHTOOL_GDRVINFO);
+  const bool veth = named && std::strcmp(driver.driver, "veth") == 0;
+  info.tso = told && named && ask_ethtool(checksums, ETHTOOL_GTXCSUM) && cuts_well(channels, veth, checksums);
+  // With several queues the generic hook does not always know on which one a frame came.
+  device.generic_is_faster = veth && info.queues_total == 1;
   info.tso_max = SegmentSocket::limit(!ask_ethtool(segmentation, ETHTOOL_GTSO) || segmentation.data != 0);
   if (info.queues_total > ACCEL_XDP_MAX_QUEUES)
     return fail(ENOTSUP, name + " has more than 256 receive queues: lower them with ethtool -L");
-  return info;
+  return device;
 }
 
 }  // namespace accel::xdp

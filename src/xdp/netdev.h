@@ -7,8 +7,16 @@
 
 namespace accel::xdp {
 
-/// name, ifindex, mac, mtu, queues_total (receive queues); tso, tso_max: of a SegmentSocket beside AF_XDP.
+struct Netdev {
+  PortInfo info;  ///< name, ifindex, mac, mtu, queues_total (receive queues); tso, tso_max: of a
+                  ///< SegmentSocket beside AF_XDP
+  /// The generic hook is faster than the driver's own. A veth device gets its frames as skbs: its own XDP
+  /// makes a page of each, which then has to be freed, and shows a burst's frames only when the last is
+  /// through.
+  bool generic_is_faster = false;
+};
+
 /// Errors: ENOENT, ENOTSUP (not Ethernet), the kernel's.
-Result<PortInfo> describe_netdev(const std::string& name, std::string* why);
+Result<Netdev> describe_netdev(const std::string& name, std::string* why);
 
 }  // namespace accel::xdp

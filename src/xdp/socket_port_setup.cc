@@ -90,9 +90,10 @@ Result<void> SocketPort::set_up(std::string* why) {
 
 /// Sizes, and what the kernel is asked for.
 Result<void> SocketPort::plan(std::string* why) {
-  auto info = describe_netdev(options_.netdev, why);
-  if (!info) return info.error();
-  info_ = *info;
+  auto device = describe_netdev(options_.netdev, why);
+  if (!device) return device.error();
+  info_ = device->info;
+  if (options_.copy == XdpCopy::kAuto) options_.force_generic |= device->generic_is_faster;
   const uint32_t buffer = pool_.buffer_size();
   if (buffer != 2048 && buffer != 4096)
     return fail(why, EINVAL, "AF_XDP needs buffers of 2048 or 4096 bytes");

@@ -21,8 +21,9 @@ struct XdpOptions {
   uint32_t tx_ring = 2048;
   uint32_t flow_table =
       262144;  ///< flows the netdev's table can hold; counts for the first port on the netdev only
-  XdpCopy copy = XdpCopy::kAuto;
-  bool segmentation = true;    ///< in copy mode: the kernel cuts frames with Packet::tso_size
+  XdpCopy copy =
+      XdpCopy::kAuto;        ///< kAuto: generic mode where that is faster (netdev.h), else the best there is
+  bool segmentation = true;  ///< in copy mode: the kernel cuts frames with Packet::tso_size
   bool force_generic = false;  ///< attach in generic (SKB) mode even where the driver could
 };
 
@@ -65,7 +66,7 @@ class XdpPort : public Port {
   /// its own beside the parent without CAP_SYS_ADMIN.
   virtual void abandon_in_child() = 0;
 
-  /// False: the driver has no XDP, the kernel's generic mode is used.
+  /// False: the kernel's generic mode is used.
   virtual bool native() const = 0;
   virtual XdpStats stats() const = 0;
 };

@@ -270,6 +270,17 @@ TEST_F(Sharing, ReasonsForRefusal) {
   EXPECT_EQ(at.pool.available(), at.pool.size());
 }
 
+TEST_F(Sharing, AutoTakesTheFasterHook) {
+  PortAtEnd at;
+  ASSERT_TRUE(at.open(a)) << at.why;
+  EXPECT_EQ(at.port->native(), at.port->info().queues_total > 1);
+  at.port.reset();
+  XdpOptions copy;
+  copy.copy = XdpCopy::kForceCopy;
+  ASSERT_TRUE(at.open(a, copy)) << at.why;
+  EXPECT_TRUE(at.port->native());
+}
+
 TEST_F(Sharing, GenericMode) {
   PortAtEnd at, sender;
   XdpOptions generic;
