@@ -95,8 +95,8 @@ void after_fork(pid_t child);
 /// Listening sockets that this program was started with (systemd's LISTEN_FDS, nginx's new binary) become
 /// ours. Once; cheap.
 void adopt_listeners();
-/// Before exec: inherited descriptors (without CLOEXEC) are made fit for the next program, the rest is
-/// finished as at exit.
+/// Before exec: inherited descriptors (without CLOEXEC) are made fit for the next program, or kept from it
+/// (iWARP connections), the rest is finished as at exit.
 void before_exec();
 /// exec came back with an error: carry on.
 void after_failed_exec();
@@ -105,11 +105,12 @@ void at_exit();
 /// Descriptors that a spawned child inherits, as before_exec does for the child alone.
 void before_spawn();
 /// SCM_RIGHTS: descriptors about to be passed away are handed to the kernel (called by sendmsg on AF_UNIX
-/// sockets too).
-void before_passing(const msghdr* message);
+/// sockets too). EOPNOTSUPP: there is an iWARP connection among them, which cannot go to another process.
+Result<void> before_passing(const msghdr* message);
 /// libc is about to use `fd` (one of ours) past us: fdopen()'s streams, dup2() to 0..2, bindresvport(). Hands
-/// it to the kernel. Returns when the kernel serves it; without success the caller goes on all the same.
-void before_stdio(int fd);
+/// it to the kernel. Returns when the kernel serves it; without success the caller goes on all the same, but
+/// for fdopen() of an iWARP connection (EOPNOTSUPP).
+Result<void> before_stdio(int fd);
 /// The kernel gave out `fd` for something new while the table names it still: it was closed past us. Takes
 /// the entry out.
 void reused(int fd);

@@ -155,7 +155,10 @@ Result<int> ioctl(int fd, unsigned long request, void* argument) {
   }
 }
 
-void before_stdio(int fd) { (void)hand_over(fd); }
+Result<void> before_stdio(int fd) {
+  Result<int> r = hand_over(fd);
+  return r ? Result<void>() : r.error();
+}
 
 void reused(int fd) {
   Guard guard(Pass::Polling::kNo);

@@ -348,12 +348,31 @@ bool survives_exec(int fd) {
 /// Descriptors that a next program uses without being told their number.
 constexpr int kStandard = 2;
 
+/// Descriptors that are open at exec only if it fails.
+std::vector<int>& withheld() {
+  static auto* const descriptors = new std::vector<int>;
+  return *descriptors;
+}
+
+/// What an iWARP connection is, this process remembers: the next program would find frames in its descriptor.
+void withhold_from_exec(Guard& guard, int fd, const SiwSocket* socket) {
+  if (!survives_exec(fd)) return;
+  if (!socket->rests()) {  // then it is the parent's business
+    if (give_to_kernel(guard.pass(), fds.find(fd), Reason::handed_back)) return;
+    log(LogLevel::kError, "an iWARP connection cannot go on in another program: exec closes it");
+  }
+  withheld().push_back(fd);
+  real.fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
 void hand_over_for_exec(Guard& guard, int fd, File* file) {
   if (file->inherited == File::Inherited::kConnection && survives_exec(fd)) {
     // The parent keeps what it has, system() must not take it away; but what became stdin was meant for the
     // program.
     if (fd <= kStandard) (void)settle_inherited(guard, file);
     for (auto& h : family().inheritances) h->survive_exec();
+  } else if (file->kind() == FileKind::kIwarp && file->carries_connection()) {
+    withhold_from_exec(guard, fd, static_cast<SiwSocket*>(file));
   } else if (file->carries_connection() && !give_to_kernel(guard.pass(), file, Reason::handed_back)) {
     log(LogLevel::kError, "a connection could not be handed back to the kernel before exec: %s",
         reason_text(Reason::no_privilege));
@@ -374,7 +393,12 @@ void before_exec() {
     engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms));
 }
 
-void after_failed_exec() {}
+void after_failed_exec() {
+  if (!active() || Guard::inside()) return;
+  Guard guard;
+  for (int fd : withheld()) real.fcntl(fd, F_SETFD, 0);
+  withheld().clear();
+}
 
 void before_spawn() {
   if (!active() || Guard::inside()) return;
@@ -389,8 +413,8 @@ void before_spawn() {
   });
 }
 
-void before_passing(const msghdr* message) {
-  if (message == nullptr || message->msg_controllen == 0 || !active()) return;
+Result<void> before_passing(const msghdr* message) {
+  if (message == nullptr || message->msg_controllen == 0 || !active()) return {};
   auto* m = const_cast<msghdr*>(message);  // CMSG_NXTHDR wants it so
   for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0)) continue;
@@ -403,15 +427,21 @@ void before_passing(const msghdr* message) {
       File* file = guard.ok() ? fds.find(fd) : nullptr;
       if (file == nullptr) continue;
       file->retain();
+      bool given = true;
       if (file->inherited == File::Inherited::kConnection)
         (void)claim_connection(file);
-      else if (!give_to_kernel(guard.pass(), file, Reason::handed_back))
+      else
+        given = give_to_kernel(guard.pass(), file, Reason::handed_back);
+      const bool iwarp = file->kind() == FileKind::kIwarp;
+      if (!given && !iwarp)
         log(LogLevel::kError,
             "a connection passed to another process could not be handed back to the kernel: %s",
             reason_text(Reason::no_privilege));
       file->release(guard.pass());
+      if (!given && iwarp) return err(EOPNOTSUPP);
     }
   }
+  return {};
 }
 
 void io_uring_used() {

@@ -66,6 +66,9 @@ class SiwSocket final : public Socket {
   /// False: the other process has it, and here it is over.
   bool claim();
 
+  /// A fork has left it to two, and nobody has used it since.
+  bool rests() const { return holder_ != nullptr; }
+
   const siw::Channel* channel() const { return channel_.get(); }
 
  private:

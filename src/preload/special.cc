@@ -14,7 +14,7 @@ ACCEL_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
   if (posix::fds.owns(fd)) [[unlikely]]
     return to_libc(posix::sendmsg(fd, message, flags));
   if (posix::active() && message != nullptr && message->msg_controllen != 0) [[unlikely]]
-    posix::before_passing(message);
+    if (Result<void> r = posix::before_passing(message); !r) return to_libc(Result<ssize_t>(r.error()));
   return real.sendmsg(fd, message, flags);
 }
 
@@ -22,8 +22,14 @@ ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flag
   if (posix::fds.owns(fd)) [[unlikely]]
     return to_libc(posix::sendmmsg(fd, messages, count, flags));
   if (posix::active() && messages != nullptr) [[unlikely]]
-    for (unsigned i = 0; i < count; ++i)
-      if (messages[i].msg_hdr.msg_controllen != 0) posix::before_passing(&messages[i].msg_hdr);
+    for (unsigned i = 0; i < count; ++i) {
+      if (messages[i].msg_hdr.msg_controllen == 0) continue;
+      if (Result<void> r = posix::before_passing(&messages[i].msg_hdr); r)
+        continue;
+      else if (i == 0)
+        return to_libc(Result<int>(r.error()));
+      count = i;  // those before it go
+    }
   return real.sendmmsg(fd, messages, count, flags);
 }
 
@@ -91,7 +97,10 @@ ACCEL_EXPORT(void, closefrom, (int first)) {
 
 ACCEL_EXPORT(FILE*, fdopen, (int fd, const char* mode)) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    posix::before_stdio(fd);
+    if (Result<void> r = posix::before_stdio(fd); r.is(EOPNOTSUPP)) {
+      errno = EOPNOTSUPP;
+      return nullptr;
+    }
   return real.fdopen(fd, mode);
 }
 ACCEL_ALIAS(_IO_fdopen, fdopen)
@@ -157,7 +166,7 @@ ACCEL_EXPORT(int, __dprintf_chk, (int fd, int check, const char* format, ...)) {
 }
 
 ACCEL_EXPORT(int, bindresvport, (int fd, void* address)) {
-  if (posix::fds.owns(fd)) posix::before_stdio(fd);
+  if (posix::fds.owns(fd)) (void)posix::before_stdio(fd);
   auto libc = reinterpret_cast<int (*)(int, void*)>(find_real("bindresvport"));
   return libc(fd, address);
 }

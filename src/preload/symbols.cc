@@ -46,7 +46,7 @@ Result<ssize_t> write_flags(int fd, const iovec* vector, int count, int flags) {
 /// A socket that has become standard input, output or error (inetd's way) is read and written by libc's
 /// streams.
 Result<int> for_stdio(int fd, Result<int> made) {
-  if (made && fd <= STDERR_FILENO && posix::fds.owns(fd)) posix::before_stdio(fd);
+  if (made && fd <= STDERR_FILENO && posix::fds.owns(fd)) (void)posix::before_stdio(fd);
   return made;
 }
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/real.h"
 #include "siw_fallback/reactor.h"
 
@@ -80,6 +81,13 @@ Channel::~Channel() {
 }
 
 void Channel::count(Counter c) { reactor_->counters_.add(c); }
+
+void Channel::explain_failure() {
+  const Violation v = conn_->violation();
+  if (v != Violation::none) count(counter_of(v));
+  log(LogLevel::kInfo, "iWARP connection broken off: %s",
+      v == Violation::none ? "TCP reset" : name_of(v).data());
+}
 
 void Channel::schedule(Instant when) {
   if (when == deadline_) return;
@@ -265,8 +273,7 @@ void Channel::read_socket(Instant now, bool to_the_end) {
     if (n < 0 && errno != ECONNRESET) error_ = err(errno);
     n == 0 ? conn_->receive_end() : conn_->receive_reset();
   }
-  if (conn_->failed() && !was_failed && conn_->violation() != Violation::none)
-    count(counter_of(conn_->violation()));
+  if (conn_->failed() && !was_failed) explain_failure();
   if (conn_->available() > before) raise(kIn);
   converse(now);
 }

@@ -102,6 +102,7 @@ class Channel {
   void fail(Errno error);
   void decide(Stage stage);
   void count(Counter c);
+  void explain_failure();
   void end_pending();
   void schedule(Instant when);
   void raise(uint32_t bits);

@@ -65,7 +65,7 @@ siw::Bytes Link::exchange(siw::Bytes out, size_t& written) {
   pollfd p{fd_, static_cast<short>(POLLIN | (out.empty() ? 0 : POLLOUT)), 0};
   const int ready = poll(&p, 1, early ? kEarlyLookMs : kLookMs);
   quiet_ = ready == 0;
-  timed_out_ = now_ms() - heard_ms_ > kPatienceMs;
+  timed_out_ = quiet_ && now_ms() - heard_ms_ > kPatienceMs;
   if (ready <= 0) return {};
   if (p.revents & POLLOUT) {
     const ssize_t n = send(fd_, out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);

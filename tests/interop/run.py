@@ -53,7 +53,7 @@ class Program:
     """An unmodified program of this host under libaccel, which must speak iWARP."""
 
     def __init__(self, *words, stdin=subprocess.DEVNULL, **settings):
-        env = dict(os.environ, LD_PRELOAD=str(BUILD / "lib" / "libaccel.so"), ACCEL_CONFIG="/dev/null", ACCEL_IWARP="require", **settings)
+        env = dict(os.environ, LD_PRELOAD=str(BUILD / "lib" / "libaccel.so"), ACCEL_CONFIG="/dev/null", ACCEL_IWARP="require", ACCEL_LOG="info", **settings)
         self._process = subprocess.Popen(list(map(str, words)), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
 
     def await_listener(self, port):
@@ -207,7 +207,7 @@ class Siw:
                     here = Program(*rstream.split(), "-T", "s")
                     here.await_listener(RSTREAM_PORT)
                     there = self.guest.start(f"{rstream} -s {HOST_ADDRESS}")
-                self.assertEqual(here.wait(), 0, here.errors)
+                self.assertEqual(here.wait(), 0, f"{here.errors}\n{there.output}")
                 self.assertEqual(there.wait(SECONDS), 0, there.output)
 
     def test_accelerated_redis(self):

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Who speaks soft-iWARP with whom, between two namespaces without AF_XDP: rules, plain peers at either end, server-first protocols, peers
-that break the rules, fork. Each end is a program that knows nothing of it; the proof is what the library counts."""
+that break the rules, fork, exec. Each end is a program that knows nothing of it; the proof is what the library counts.
+
+usage: siw.py peers|process|hostile"""
 import json
 import pathlib
 import socket
@@ -151,6 +153,35 @@ def raw(lab, send, read=True):
     return lab.far.run([sys.executable, "-c", text, lab.near.address, str(PORT), ",".join(p.hex() for p in send)]).strip()
 
 
+HANDOVERS = """import ctypes, socket
+def fails(what):
+  try: what()
+  except OSError as e: return errno.errorcode[e.errno]
+def fdopen():
+  libc = ctypes.CDLL(None, use_errno=True)
+  libc.fdopen.restype = ctypes.c_void_p
+  if not libc.fdopen(c.fileno(), b'r'): raise OSError(ctypes.get_errno(), '')
+c.set_inheritable(True)
+c.sendall(b'hel')
+print('fdopen', fails(fdopen))
+print('passing', fails(lambda: socket.send_fds(socket.socketpair()[0], [b'x'], [c.fileno()])))
+print('exec', fails(lambda: os.execv('/nonexistent', ['x'])), 'inheritable', c.get_inheritable())
+print('got', c.recv(100).decode(), flush=True)
+next = "import os, sys\\ntry:\\n  os.fstat(int(sys.argv[1]))\\n  print('open')\\nexcept OSError: print('closed')"
+os.execv(sys.executable, [sys.executable, '-c', next, str(c.fileno())])
+"""
+
+
+def handovers(lab):
+    """What cannot leave the process says so and goes on; the next program does not get it."""
+    with Server(lab, "echo", "require") as s:
+        out = lab.far.run([sys.executable, "-c", CONNECT + HANDOVERS, lab.near.address, str(PORT)], accel=True, env=settings("require"),
+                          require=False, timeout=30)
+        expect([line for line in out.splitlines() if not line.startswith("libaccel:")] ==
+               ["fdopen ENOTSUP", "passing ENOTSUP", "exec ENOENT inheritable True", "got hel", "closed"], out)
+        expect(s.line() == "got hel", s.counters())
+
+
 def request(flags=0x10, revision=2, private=None):
     data = struct.pack(">BBHHBBQIIQII", 1, 0, 384, 0, 0, 0, 0x10000, 7, 2, 0x20000, 9, 65536) if private is None else private
     enhanced = struct.pack(">HH", 1, 1) if flags & 0x10 else b""
@@ -204,9 +235,12 @@ def silent_peer(lab):
     child.wait()
 
 
+GROUPS = {"peers": (both_speak_it, plain_peers, rules), "process": (over_fork, handovers), "hostile": (hostile_peers, silent_peer)}
+
+
 def main():
     with Lab() as lab:
-        for test in (both_speak_it, plain_peers, rules, over_fork, hostile_peers, silent_peer):
+        for test in GROUPS[sys.argv[1]]:
             test(lab)
             print(test.__name__, "ok", flush=True)
 

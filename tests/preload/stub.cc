@@ -181,10 +181,14 @@ void before_exec() { log("before_exec"); }
 void after_failed_exec() { log("after_failed_exec"); }
 void at_exit() { log("at_exit"); }
 void before_spawn() { log("before_spawn"); }
-void before_passing(const msghdr*) { log("before_passing"); }
-void before_stdio(int fd) {
+Result<void> before_passing(const msghdr*) {
+  log("before_passing");
+  return {};
+}
+Result<void> before_stdio(int fd) {
   log("before_stdio");
   drop(fd);
+  return {};
 }
 void reused(int fd) {
   log("reused");
