@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace accel::xdp {
@@ -13,6 +14,10 @@ namespace {
 
 /// Refilling in batches keeps the ring's producer line from bouncing.
 constexpr uint32_t kRefillBatch = 64;
+/// Copy mode: the kernel writes into the buffers in turn, so those that no burst needs only push others out
+/// of the caches. A queue has what the largest burst of its last so many frames took twice over, but this
+/// many at least.
+constexpr uint32_t kFillEpoch = 16384, kFillLeast = 512;
 
 uint32_t consumed(const xsk_ring_prod& ring) { return __atomic_load_n(ring.consumer, __ATOMIC_ACQUIRE); }
 
@@ -56,7 +61,7 @@ size_t SocketPort::rx_burst(std::span<Packet*> out) {
   }
   next_queue_ = (next_queue_ + 1) % queues_.size();
   for (auto& queue : queues_) {
-    if (fill_target_ - queue->filled >= std::min(kRefillBatch, fill_target_)) refill(*queue);
+    if (queue->filled + std::min(kRefillBatch, queue->fill_level) <= queue->fill_level) refill(*queue);
     if (queue->sent != 0) reclaim(*queue);
     if (queue->kick) tell_kernel(*queue);
   }
@@ -88,12 +93,24 @@ size_t SocketPort::receive(Queue& queue, std::span<Packet*> out) {
   if (used < available) xsk_ring_cons__cancel(&queue.rx, available - used);
   xsk_ring_cons__release(&queue.rx, used);
   queue.filled -= used;
+  if (!info_.zero_copy) fit_fill_level(queue, available, used);
   return n;
+}
+
+/// `waiting`: frames found in the ring, of which `used` were taken.
+void SocketPort::fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used) {
+  queue.largest_burst = std::max(queue.largest_burst, waiting);
+  if (waiting > queue.fill_level / 2) queue.fill_level = fill_target_;
+  queue.epoch_frames += used;
+  if (queue.epoch_frames < kFillEpoch) return;
+  queue.fill_level = std::min(std::max(std::bit_ceil(2 * queue.largest_burst), kFillLeast), fill_target_);
+  queue.largest_burst = queue.epoch_frames = 0;
 }
 
 void SocketPort::refill(Queue& queue) {
   const uint32_t spare = pool_.available() > reserve_ ? pool_.available() - reserve_ : 0;
-  const uint32_t n = std::min(fill_target_ - queue.filled, spare);
+  if (queue.filled >= queue.fill_level) return;
+  const uint32_t n = std::min(queue.fill_level - queue.filled, spare);
   uint32_t at = 0;
   if (n == 0 || xsk_ring_prod__reserve(&queue.fill, n, &at) != n) return;
   for (uint32_t i = 0; i < n; ++i) {

@@ -44,6 +44,7 @@ class SocketPort final : public XdpPort {
   Result<void> tune(Queue& queue, std::string* why);
 
   size_t receive(Queue& queue, std::span<Packet*> out);
+  void fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used);
   void refill(Queue& queue);
   void reclaim(Queue& queue);
   bool put(Queue& queue, Packet* frame);
@@ -57,7 +58,7 @@ class SocketPort final : public XdpPort {
   FramePool& pool_;
   PortInfo info_;
   uint16_t bind_flags_ = 0;
-  uint32_t fill_target_ = 0;  ///< buffers a queue's receive side holds when the pool is rich
+  uint32_t fill_target_ = 0;  ///< buffers a queue's receive side holds at most
   uint32_t tx_limit_ = 0;     ///< buffers of a queue that may wait for completion
   uint32_t reserve_ = 0;      ///< buffers of the pool that receiving leaves to sending
   Umem umem_;

@@ -79,6 +79,7 @@ Result<void> SocketPort::set_up(std::string* why) {
   if (auto bound = bind_queues(why); !bound) return bound;
   for (auto& queue : queues_) {
     if (auto tuned = tune(*queue, why); !tuned) return tuned;
+    queue->fill_level = fill_target_;
     refill(*queue);
     if (auto claimed = flows_->claim(queue->id, queue->fd); !claimed)
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");

@@ -168,5 +168,26 @@ TEST_F(Steering, ManyFramesAndNoneLost) {
   EXPECT_EQ(at_b.pool.available(), at_b.pool.size());
 }
 
+// In the caches lie the buffers that bursts need, and never fewer than a burst may want.
+TEST_F(Steering, ReceiveBuffersFollowTheBursts) {
+  if (at_a.port->info().queues_held > 1) GTEST_SKIP() << "one queue only";
+  ASSERT_TRUE(at_a.steer(udp(a, kLocal)));
+  const auto frame = b_to_a.udp4(kRemote, kLocal, "hello");
+  auto burst = [&](int n) {
+    for (int i = 0; i < n; ++i) ASSERT_TRUE(at_b.send(frame));
+    for (int i = 0; i < n; ++i) ASSERT_EQ(at_a.receive(), frame);
+  };
+  const uint32_t at_first = at_a.pool.available();
+  burst(1000);
+  EXPECT_EQ(at_a.port->stats().fill_ring_empty, 0u) << "all of the ring before anything is known";
+  for (int i = 0; i < 1100; ++i) burst(32);
+  EXPECT_GT(at_a.pool.available(), at_first + 1000);
+  burst(400);
+  EXPECT_EQ(at_a.port->stats().fill_ring_empty, 0u);
+  EXPECT_LT(at_a.pool.available(), at_first + 100);
+  burst(1000);
+  EXPECT_EQ(at_a.port->stats().fill_ring_empty, 0u);
+}
+
 }  // namespace
 }  // namespace accel::test
