@@ -120,18 +120,20 @@ class Poll {
     return static_cast<short>(file.readiness()) & answers(entry);
   }
 
-  /// Engine::wait's condition: looks at the descriptors only when something has changed at all.
+  /// Engine::wait's condition: looks at the descriptors only when something has changed at all. A change that
+  /// makes it true stays unseen: the thread that is woken for it by another asks again.
   static bool any_ready(void* self) {
     auto& poll = *static_cast<Poll*>(self);
     if (poll.seen_ == readiness_epoch) return false;
-    poll.seen_ = readiness_epoch;
     size_t ours = 0;
     for (const pollfd& entry : poll.entries_) {
       File* file = fds.find(entry.fd);
       ours += file != nullptr;
       if (file != nullptr && poll.ready_bits(*file, entry) != 0) return true;
     }
-    return ours != poll.ours_;  // one has become the kernel's meanwhile
+    if (ours != poll.ours_) return true;  // one has become the kernel's meanwhile
+    poll.seen_ = readiness_epoch;
+    return false;
   }
 
   static bool nothing_new(void* self) {

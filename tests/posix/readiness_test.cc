@@ -245,6 +245,30 @@ TEST(Poll, MixedAndInvalid) {
   EXPECT_EQ(list[1].revents, POLLIN);
 }
 
+// While one sleeps another thread's calls may take the frame that it waits for.
+TEST(Poll, AnotherThreadTakesTheFrame) {
+  Puppet p, other;
+  std::atomic<bool> done{false};
+  std::thread caller([&] {
+    char c;
+    while (!done) (void)!recv(other.fd, &c, 1, MSG_DONTWAIT);
+  });
+  for (int i = 0; i < 20; ++i) {
+    std::atomic<pid_t> id{0};
+    std::thread sleeper([&] {
+      id = gettid();
+      pollfd entry = {p.fd, POLLIN, 0};
+      EXPECT_EQ(poll(&entry, 1, kGuard), 1);
+      EXPECT_EQ(read_exactly(p.fd, 1), "m");
+    });
+    until_asleep(id);
+    p.say("send m");
+    sleeper.join();
+  }
+  done = true;
+  caller.join();
+}
+
 TEST(Select, ReadWriteAndTimeLeft) {
   Puppet p;
   fd_set read, write;
