@@ -10,7 +10,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
-from lab import CommandFailed, Lab, accel_environment, build_dir  # noqa: E402,F401
+from lab import CommandFailed, Lab, Loop, accel_environment, build_dir  # noqa: E402,F401
 
 if os.environ.get("LAB_DEVICE") == "model":  # the hosts have model mlx5 NICs (tests/model)
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))

@@ -139,6 +139,13 @@ class Host:
     def enter(self, *words, check=True):
         return sh("nsenter", f"--net=/run/netns/{self.name}", *words, check=check)
 
+    def bring_up(self, mtu):
+        self.ip("link", "set", self.device, "mtu", str(mtu))
+        self.enter("ethtool", "-K", self.device, "tx", "off", "rx", "off", "tso", "off", "gso", "off", "gro", "off")
+        self.ip("addr", "add", f"{self.address}/24", "dev", self.device)
+        self.ip("addr", "add", f"{self.address6}/64", "dev", self.device, "nodad")
+        self.ip("link", "set", self.device, "up")
+
     def wait_for_listener(self, port, child=None, timeout=30, kind="t"):
         """Waits until something listens on a port (the shadow does, accelerated or not)."""
         end = time.monotonic() + timeout
@@ -172,6 +179,18 @@ class Host:
         """Frames that crossed the device, in + out."""
         stats = json.loads(self.ip("-s", "-j", "link", "show", "dev", self.device))[0]["stats64"]
         return stats["rx"]["packets"] + stats["tx"]["packets"]
+
+    def wire_bytes(self):
+        """Bytes that the device received."""
+        return json.loads(self.ip("-s", "-j", "link", "show", "dev", self.device))[0]["stats64"]["rx"]["bytes"]
+
+    def kernel_bytes(self):
+        """IP bytes that the kernel's own stack received but over loopback."""
+        values = dict(line.split() for line in self.enter("cat", "/proc/net/snmp6").splitlines())
+        head, row = (line.split() for line in self.enter("cat", "/proc/net/netstat").splitlines() if line.startswith("IpExt:"))
+        loopback = json.loads(self.ip("-s", "-j", "link", "show", "dev", "lo"))[0]["stats64"]["rx"]
+        received = int(values["Ip6InOctets"]) + int(row[head.index("InOctets")])
+        return received - (loopback["bytes"] - 14 * loopback["packets"])  # lo counts an Ethernet header
 
     def accelerated(self):
         """Flows and program on the device: True while an XDP program is attached."""
@@ -229,11 +248,7 @@ class Lab:
         q = ["numtxqueues", str(self.queues), "numrxqueues", str(self.queues)]
         near.ip("link", "add", near.device, *q, "type", "veth", "peer", "name", far.device, *q, "netns", far.name)
         for host in self.hosts:
-            host.ip("link", "set", host.device, "mtu", str(self.mtu))
-            host.enter("ethtool", "-K", host.device, "tx", "off", "rx", "off", "tso", "off", "gso", "off", "gro", "off")
-            host.ip("addr", "add", f"{host.address}/24", "dev", host.device)
-            host.ip("addr", "add", f"{host.address6}/64", "dev", host.device, "nodad")
-            host.ip("link", "set", host.device, "up")
+            host.bring_up(self.mtu)
         # NAPI at both ends from the start, so that the first XDP program does not change the cable under a measurement.
         for host in self.hosts:
             host.enter("ping", "-q", "-c1", "-W5", self.other(host).address)
@@ -247,6 +262,38 @@ class Lab:
                 _remove_namespace(host.name)
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class Loop(Lab):
+    """One host with two devices, joined by a cable: near and far are one namespace, and what it sends to its own addresses crosses the
+    cable, since rules before table local say so. A program that talks with itself is accelerated there as with others."""
+
+    def __init__(self, queues=1, mtu=1500):
+        super().__init__(queues, mtu)
+        self.far.name = self.near.name
+
+    def _make(self):
+        host = self.near
+        with _namespace_table():
+            sh("ip", "netns", "add", host.name)
+        host.enter("sysctl", "-qw", *(f"net.ipv4.conf.{which}.{what}" for which in ("all", "default")
+                                      for what in ("rp_filter=0", "accept_local=1")), "net.ipv6.conf.default.accept_dad=0")
+        host.ip("link", "set", "lo", "up")
+        q = ["numtxqueues", str(self.queues), "numrxqueues", str(self.queues)]
+        host.ip("link", "add", self.near.device, *q, "type", "veth", "peer", "name", self.far.device, *q)
+        for family in ("-4", "-6"):
+            host.ip(family, "rule", "add", "pref", "100", "lookup", "local")
+            host.ip(family, "rule", "del", "pref", "0")
+        for end in self.hosts:
+            end.bring_up(self.mtu)
+        for end in self.hosts:
+            other, table = self.other(end), str(1000 + end.number)
+            mac = json.loads(host.ip("-j", "link", "show", "dev", other.device))[0]["address"]
+            for to, source in ((other.address, end.address), (other.address6, end.address6)):
+                family = "-6" if ":" in to else "-4"
+                host.ip(family, "rule", "add", "pref", "10", "iif", "lo", "to", to, "lookup", table)
+                host.ip(family, "route", "add", to, "dev", end.device, "src", source, "table", table)
+                host.ip("neigh", "replace", to, "lladdr", mac, "nud", "permanent", "dev", end.device)
 
 
 def left_behind():
