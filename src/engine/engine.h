@@ -178,6 +178,17 @@ class Engine {
   /// untouched.
   Result<void> hand_back(Pass& pass, TcpConn* conn, int shadow);
 
+  // ---- a device that is gone ----
+  /// Called by housekeeping, without the lock, when a port has failed: the layer above moves what lost()
+  /// names to the kernel, and ends with let_go_of_lost(). Until then the device's rules keep the flows'
+  /// frames from the kernel, which would answer for connections that it does not have yet.
+  void set_port_lost(void (*hook)());
+  bool lost(const TcpConn& conn) const;
+  bool lost(const BoundFlow& flow) const;  ///< an unaccepted connection of it
+  /// What is left of the lost ports' connections: those that the application has closed are handed back as
+  /// far as they owe bytes, the others end with ENETDOWN. Then the rules go.
+  void let_go_of_lost(Pass& pass);
+
   // ---- process life ----
   /// Around fork(): the lock is held across it, so the child has a consistent copy.
   void before_fork();

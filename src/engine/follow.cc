@@ -47,6 +47,7 @@ void Engine::Impl::follow(NetworkChanges& changes) {
   follow_neighbours(changes);
   work(pass_now);
   unlock_out();
+  tell_of_lost_ports();
 }
 
 void Engine::Impl::follow_links() {
@@ -93,17 +94,21 @@ void Engine::Impl::keep_neighbours(Instant now) {
   }
 }
 
-void Engine::Impl::look_at_port(InterfaceId id) {
-  Port& port = *slots[id].port();
-  counters.add(Counter::tx_dropped, port.take_tx_dropped());
-  if (!port.alive()) return lose_port(id);
-  if (stack->interface(id).tso && !port.info().tso) tell_stack_of(id);
+void Engine::Impl::look_at_ports() {
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    Port* port = slots[id].port();
+    if (!port) continue;
+    counters.add(Counter::tx_dropped, port->take_tx_dropped());
+    if (!port->alive())
+      lose_port(id);
+    else if (stack->interface(id).tso && !port->info().tso)
+      tell_stack_of(id);
+  }
 }
 
 bool Engine::Impl::tick(Instant now) {
   pass_now = now;
-  for (InterfaceId id = 0; id < slot_count; ++id)
-    if (slots[id].port()) look_at_port(id);
+  look_at_ports();
   // A thread that is asleep may not be the one that watches the deadlines.
   if (next_deadline() <= now) {
     counters.add(Counter::housekeeping_polls);

@@ -15,10 +15,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/real.h"
 #include "engine/worker.h"
+#include "stack/tcp/conn.h"
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
@@ -286,22 +288,81 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   return {};
 }
 
+namespace {
+
+std::vector<TcpConn*> all_connections(Stack& stack) {
+  std::vector<TcpConn*> all;
+  stack.tcp_for_each(
+      [](TcpConn& c, void* context) { static_cast<std::vector<TcpConn*>*>(context)->push_back(&c); }, &all);
+  return all;
+}
+
+/// A connection that no descriptor stands for. Its kernel socket is closed at once and lingers: the kernel
+/// sends the rest and the FIN.
+Result<void> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
+  const int family = pass.stack().tcp_local(*conn).address.is_v4() ? AF_INET : AF_INET6;
+  const int shadow = real.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (shadow < 0) return err(errno);
+  const Result<void> handed = engine.hand_back(pass, conn, shadow);
+  real.close(shadow);
+  return handed;
+}
+
+}  // namespace
+
+// ---- a device that is gone ----
+
+void Engine::Impl::tell_of_lost_ports() {
+  if (!std::exchange(lost_untold, false)) return;
+  if (port_lost) return port_lost();
+  Pass pass{engine, Pass::Polling::kNo};
+  engine.let_go_of_lost(pass);
+}
+
+bool Engine::lost(const TcpConn& conn) const { return impl_->slots[impl_->stack->tcp_interface(conn)].lost; }
+
+bool Engine::lost(const BoundFlow& flow) const {
+  for (const TcpConn* c = flow.listener ? flow.listener->accept_head : nullptr; c; c = c->accept_next)
+    if (lost(*c)) return true;
+  return false;
+}
+
+void Engine::let_go_of_lost(Pass& pass) {
+  for (InterfaceId id = 0; id < impl_->slot_count; ++id)
+    if (impl_->slots[id].lost) impl_->let_go_of(id, pass);
+}
+
+void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
+  for (TcpConn* conn : all_connections(*stack)) {
+    if (stack->tcp_interface(*conn) != id) continue;
+    if (conn->owner || conn->queued)
+      stack->tcp_fail(*conn, ENETDOWN);
+    else if (stack->tcp_all_acked(*conn) || !hand_back_closed(engine, pass, conn))
+      stack->tcp_forget(conn);
+  }
+  unsteer_closed();
+  for (auto& flow : flows) {
+    for (const auto& key : flow->keys)
+      if (key.interface == id) unsteer(id, key.key);
+    std::erase_if(flow->keys, [id](const auto& k) { return k.interface == id; });
+  }
+  auto& steered = slots[id].steered;
+  while (!steered.empty()) {  // of connections in TIME-WAIT
+    steered.begin()->second.users = 1;
+    unsteer(id, FlowKey(steered.begin()->first));
+  }
+  stack->remove_interface(id);
+  tell_routes();
+}
+
+// ---- the end of the process ----
+
 void Engine::finish(Duration limit) {
   Pass pass{*this};
   Stack& stack = *impl_->stack;
   stack.flush(pass.now());
-  std::vector<TcpConn*> all;
-  stack.tcp_for_each(
-      [](TcpConn& c, void* context) { static_cast<std::vector<TcpConn*>*>(context)->push_back(&c); }, &all);
-  for (TcpConn* conn : all) {
-    if (stack.tcp_all_acked(*conn)) continue;
-    const int family = stack.tcp_local(*conn).address.is_v4() ? AF_INET : AF_INET6;
-    const int shadow = real.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (shadow < 0) break;
-    // Closed here, it lingers in the kernel: that sends the rest and the FIN when this process is gone.
-    (void)hand_back(pass, conn, shadow);
-    real.close(shadow);
-  }
+  for (TcpConn* conn : all_connections(stack))
+    if (!stack.tcp_all_acked(*conn)) (void)hand_back_closed(*this, pass, conn);
   WaitRequest request;
   request.condition = [](void* w) {
     const Impl& worker = *static_cast<Impl*>(w);

@@ -161,6 +161,7 @@ void Housekeeping::Loop::on_tick() {
   const bool quiet = asleep && !woken && !asked && !worker.due_within(Housekeeping::kRest, now);
   owner.resting_.store(sockets && quiet, std::memory_order_relaxed);
   worker.unlock_out();
+  worker.tell_of_lost_ports();
   if (sockets && !asleep && !came_by) return begin_serving();
   tick.repeat = quiet || (!sockets && !asked) ? kRestTick : asleep || !sockets ? kTick : kBusyTick;
   ev_timer_again(ev, &tick);
@@ -194,12 +195,15 @@ void Housekeeping::Loop::serve() {
     worker.work(now);
     quiet = worker.arm_ports();
   }
+  worker.look_at_ports();
+  const bool lost = worker.lost_untold;
   next = quiet ? worker.next_poll(now) : now;
   if (port_ios.empty()) worker.for_each_descriptor([this](int fd) { watch_descriptor(fd); });
   if (stats::requested()) stats::publish(engine, clock_now());
   worker.serving = false;
   worker.unlock_out();
-  if (!worker.in_use()) return stop_serving();
+  worker.tell_of_lost_ports();
+  if (lost || !worker.in_use()) return stop_serving();  // a lost port's descriptors are watched no more
   // At least a tick: new ports, and who asks for statistics.
   ev_now_update(ev);
   deadline.repeat = next == kNever ? kRestTick : std::clamp(seconds(next - now), 0.0001, kRestTick);

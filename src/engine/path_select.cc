@@ -99,17 +99,14 @@ void Engine::Impl::tell_routes() {
 
 void Engine::Impl::lose_port(InterfaceId id) {
   PortSlot& slot = slots[id];
-  log(LogLevel::kWarning, "%s: port lost: %s", slot.opened.port->info().name.c_str(),
-      slot.opened.port->failure().c_str());
+  const Port& port = *slot.opened.port;
+  log(LogLevel::kWarning, "%s: port lost: %s", port.info().name.c_str(),
+      port.alive() ? "the netdev is gone" : port.failure().c_str());
   counters.add(Counter::port_errors);
   unwatch_port(id);
   // The port object stays: a thread asleep may name its descriptors, and the pool's frames are in its rings.
   slot.lost = true;
-  steered_count.fetch_sub(static_cast<uint32_t>(slot.steered.size()), std::memory_order_relaxed);
-  slot.steered.clear();
-  for (auto& flow : flows) std::erase_if(flow->keys, [id](const auto& k) { return k.interface == id; });
-  stack->remove_interface(id);
-  tell_routes();
+  lost_untold = true;
 }
 
 void Engine::Impl::close_port(InterfaceId id) {

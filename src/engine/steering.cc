@@ -31,7 +31,7 @@ void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key) {
   slot.steered.erase(entry);
   steered_count.fetch_sub(1, std::memory_order_relaxed);
   slot.table_full = false;
-  if (Port* port = slot.port()) port->unsteer(key);
+  if (slot.opened.port) slot.opened.port->unsteer(key);  // a lost one's rules may outlive the device
 }
 
 void Engine::Impl::rest(InterfaceId id, const FlowKey& key) {

@@ -153,7 +153,10 @@ void Engine::Impl::transmit(PortSlot& slot, InterfaceId id) {
 bool Engine::Impl::arm_ports() {
   bool quiet = true;
   for (InterfaceId id = 0; id < slot_count; ++id)
-    if (Port* port = slots[id].port()) quiet &= port->arm();
+    if (Port* port = slots[id].port()) {
+      quiet &= port->arm();
+      if (!port->alive()) housekeeping->needed();
+    }
   return quiet;
 }
 

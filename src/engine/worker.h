@@ -156,7 +156,10 @@ struct Engine::Impl {
   // ---- paths (path_select.cc) ----
   /// The interface of a device, its port opened if need be; or why there is none.
   Result<InterfaceId> interface_of(int ifindex, Reason* why);
+  /// Housekeeping's, and so is what follows it once the lock is let go: see Engine::set_port_lost().
   void lose_port(InterfaceId id);
+  void tell_of_lost_ports();
+  void let_go_of(InterfaceId id, Pass& pass);
   /// Gives the device's queues back; the slot is taken again when the device is needed again.
   void close_port(InterfaceId id);
   void tell_stack_of(InterfaceId id);
@@ -175,7 +178,7 @@ struct Engine::Impl {
   // ---- changes of the network (follow.cc), called by housekeeping ----
   void follow(NetworkChanges& changes);
   void follow_links();
-  void look_at_port(InterfaceId id);
+  void look_at_ports();
   void follow_neighbours(const NetworkChanges& changes);
   void resolve_neighbours();
   void keep_neighbours(Instant now);
@@ -215,6 +218,8 @@ struct Engine::Impl {
 
   Notifier notifier = nullptr;
   void (*after_unlock)() = nullptr;
+  void (*port_lost)() = nullptr;
+  bool lost_untold = false;  ///< tell_of_lost_ports() has something to do
 
   Instant last_poll{};
   Instant pass_now{};

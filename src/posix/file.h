@@ -63,6 +63,10 @@ class File {
   virtual BoundFlow* resting_flow() { return nullptr; }
   virtual void rested() {}
 
+  /// A device is gone (Engine::set_port_lost): what it carried of this file goes on in the kernel. The file
+  /// may be gone afterwards.
+  virtual void port_lost(Pass&) {}
+
   /// The channel of an iWARP socket has come to a decision about it (posix/siw_socket.h). The file may be
   /// gone afterwards.
   virtual void decided(uint32_t /*edges*/) {}

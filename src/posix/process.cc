@@ -289,6 +289,22 @@ void serve_door(int door) {
       real.close(fd);
 }
 
+// ---- a device that is gone ----
+
+namespace {
+
+/// On housekeeping's thread, without a Guard.
+void leave_lost_ports() {
+  Guard guard(Pass::Polling::kNo);
+  if (guard.pass() == nullptr) return;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) file->port_lost(*guard.pass());
+  });
+  guard.pass()->engine().let_go_of_lost(*guard.pass());
+}
+
+}  // namespace
+
 // ---- the engine's beginning, the process's end ----
 
 void attach_engine(Engine& engine) {
@@ -297,6 +313,7 @@ void attach_engine(Engine& engine) {
     (edges & siw::kDecided) != 0 ? file->decided(edges) : file->notify(edges);
   });
   engine.set_after_unlock(&admit_put_off_signals);
+  engine.set_port_lost(&leave_lost_ports);
   stats::set_source(publish_sockets);
   start_attendant();
   guard_fatal_signals();

@@ -38,6 +38,7 @@ class TcpSocket final : public Socket {
   void take_over(Pass& pass, int connection) override;
   void share_queue() override;
   void give_up_queue(Pass& pass) override;
+  void port_lost(Pass& pass) override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
@@ -104,6 +105,7 @@ class TcpSocket final : public Socket {
   void serve_shared_queue();
   void leave_marker();
   void close_door();
+  int accept_into_kernel(Pass& pass);
   Result<int> accept_given(sockaddr* address, socklen_t* length, int flags);
 
   void stop_listening(Pass& pass);

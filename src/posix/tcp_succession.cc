@@ -94,18 +94,32 @@ void TcpSocket::give_up_queue(Pass& pass) {
     if (!successors.give(fd)) real.close(fd);
   given_.clear();
   while (!successors.none() && listener != nullptr && listener->accept_size > 0) {
-    const int fd = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-    if (fd < 0) return;
-    TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
-    if (saved_ != nullptr)
-      for (const SavedOption& o : *saved_)
-        real.setsockopt(fd, o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
-    if (!pass.engine().hand_back(pass, conn, fd)) {
-      pass.stack().tcp_close(conn, true, pass.now());
-      real.close(fd);
-    } else if (!successors.give(fd)) {
-      real.close(fd);
-    }
+    const int fd = accept_into_kernel(pass);
+    if (fd >= 0 && !successors.give(fd)) real.close(fd);
+  }
+}
+
+/// The oldest unaccepted connection as a kernel socket; -1: it could not be, and is reset.
+int TcpSocket::accept_into_kernel(Pass& pass) {
+  TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
+  const int fd = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+  if (fd >= 0 && saved_ != nullptr)
+    for (const SavedOption& o : *saved_)
+      real.setsockopt(fd, o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
+  if (fd >= 0 && pass.engine().hand_back(pass, conn, fd)) return fd;
+  pass.stack().tcp_close(conn, true, pass.now());
+  if (fd >= 0) real.close(fd);
+  return -1;
+}
+
+/// A listener goes on on its shadow, and on other interfaces.
+void TcpSocket::port_lost(Pass& pass) {
+  Engine& engine = pass.engine();
+  if (live() && engine.lost(*conn_)) {
+    (void)to_kernel(pass, Reason::port_lost);  // what cannot, the engine ends
+  } else if (flow_ != nullptr && engine.lost(*flow_)) {
+    while (engine.listener(*flow_)->accept_size > 0)
+      if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);
   }
 }
 

@@ -309,6 +309,8 @@ class Stack {
   /// Forgets the connection without a packet; its tuple shows up in flow_changes(). `conn` is gone
   /// afterwards.
   void tcp_forget(TcpConn* conn);
+  /// Ends it with `error` for the application, without a packet: its way is gone for good.
+  void tcp_fail(TcpConn& conn, int error);
   /// Carries on from a snapshot. Errors as tcp_connect.
   Result<TcpConn*> tcp_adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings,
                              void* owner, Instant now);

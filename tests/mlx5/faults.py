@@ -25,7 +25,7 @@ def under_way(host, frames=2000, timeout=60):
         time.sleep(0.01)
 
 
-def transfer(mib=16, faults="", env=None, mtu=1500, during=None, may_fail=False, patience=100):
+def transfer(mib=16, faults="", env=None, mtu=1500, during=None, patience=100):
     """Both ends accelerated; during(lab) is called under load. Returns both ends' stderr and counters."""
     with ModelLab(mtu=mtu) as lab:
         for host in lab.hosts:
@@ -47,9 +47,6 @@ def transfer(mib=16, faults="", env=None, mtu=1500, during=None, may_fail=False,
         for file in errors:
             file.seek(0)
             said += file.read()
-        if may_fail and (client.returncode or server.returncode):
-            print(f"ended with {client.returncode} and {server.returncode}\n{said}")
-            return said, None
         assert client.returncode == 0 and server.returncode == 0, said
         size = str(mib << 20)
         assert mine[1] == size and theirs[1] == size and mine[0] == theirs[0] and mine[2] == theirs[2], (mine, theirs, said)
@@ -105,8 +102,8 @@ def link_down():
 
 
 def removal():
-    """The device goes under load: the connections end or go on in the kernel, and nothing hangs."""
-    said, _ = transfer(mib=64, during=lambda lab: lab.near.remove_device(), may_fail=True, patience=20)
+    """The device goes under load: the connections go on in the kernel."""
+    said, _ = transfer(mib=64, during=lambda lab: lab.near.remove_device())
     assert "port lost" in said and "was removed or failed" in said, said
 
 

@@ -48,6 +48,11 @@ void TcpLayer::forget(TcpConn* c) {
   destroy(t, *c);
 }
 
+void TcpLayer::end_with(TcpConn& c, int error) {
+  Working working(*context_, c);
+  if (c.tcp_state != TcpState::kClosed) fail(*context_, c, error);
+}
+
 static bool restore_queues(TcpContext& t, TcpConn& c, const TcpSnapshot& s) {
   auto received = static_cast<uint32_t>(s.receive_queue.size());
   c.copied_seq = s.rcv_nxt - (s.fin_received ? 1 : 0) - received;

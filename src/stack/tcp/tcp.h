@@ -74,6 +74,7 @@ class TcpLayer {
   void for_each(void (*visit)(TcpConn& conn, void* context), void* context);
   Result<TcpSnapshot> snapshot(const TcpConn& conn, Instant now) const;
   void forget(TcpConn* conn);
+  void end_with(TcpConn& conn, int error);
   Result<TcpConn*> adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings,
                          void* owner, Instant now);
   bool port_in_use(const IpAddress& local, uint16_t port) const;
