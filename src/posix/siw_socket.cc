@@ -103,9 +103,17 @@ uint32_t SiwSocket::readiness() {
 /// SO_ERROR: what went wrong, told once.
 Errno SiwSocket::take_error() {
   if (!channel_ || error_taken_) return Errno{};
-  const Errno error = channel_->error();
+  const Errno error = failure();
   error_taken_ = error != Errno{};
   return error;
+}
+
+/// Where the peer speaks plain TCP, and only the setting `require` forbids that, it is that setting's error.
+Errno SiwSocket::failure() const {
+  const bool heard_us = state_ == State::kConnecting && channel_->conn() != nullptr;
+  if (plain_forbidden_ && heard_us && channel_->stage() == Stage::kFailed)
+    if (Result<void> r = may_use_kernel(Reason::iwarp_plain); !r) return r.error();
+  return channel_->error();
 }
 
 // ---- connect ----
@@ -145,7 +153,9 @@ Result<int> SiwSocket::start_connect(Pass& pass, const Endpoint& remote) {
     return err(error);
   remote_ = remote;
   error_taken_ = false;
-  channel_ = std::make_unique<siw::Channel>(*reactor, shadow(), required_, static_cast<File*>(this));
+  plain_forbidden_ = !required_ && config().settings.require != Require::kOff;
+  channel_ = std::make_unique<siw::Channel>(*reactor, shadow(), required_ || plain_forbidden_,
+                                            static_cast<File*>(this));
   set_state(State::kConnecting);
   channel_->begin_client(pass.now());
   if (nonblocking) return err(EINPROGRESS);
@@ -265,7 +275,8 @@ Result<bool> SiwSocket::settle(Pass& pass) {
       state_ == State::kConnecting ? reconnect_plain() : become_plain();
       return kOnKernel;
     case Stage::kFailed:
-      return take_error() != Errno{} ? channel_->error() : err(ENOTCONN);
+      if (const Errno error = take_error(); error != Errno{}) return error;
+      return err(ENOTCONN);
     case Stage::kOpen:
       return true;
     default:

@@ -94,6 +94,7 @@ class SiwSocket final : public Socket {
   void become_plain();
   void reconnect_plain();
   Errno take_error();
+  Errno failure() const;
   Result<bool> settle(Pass& pass);
   void shadow_moved() override;
 
@@ -103,7 +104,8 @@ class SiwSocket final : public Socket {
 
   State state_ = State::kIdle;
   bool required_ = false;
-  bool nodelay_ = false;  ///< as the program has it; the shadow's is always on
+  bool plain_forbidden_ = false;  ///< by the setting `require`, not by a rule
+  bool nodelay_ = false;          ///< as the program has it; the shadow's is always on
   bool linger_ = false;
   bool error_taken_ = false;
   Duration linger_time_{0};

@@ -2,7 +2,7 @@
 """Who speaks soft-iWARP with whom, between two namespaces without AF_XDP: rules, plain peers at either end, server-first protocols, peers
 that break the rules, fork, exec. Each end is a program that knows nothing of it; the proof is what the library counts.
 
-usage: siw.py peers|process|hostile"""
+usage: siw.py peers|limits|process|hostile"""
 import json
 import pathlib
 import socket
@@ -24,6 +24,10 @@ SERVERS = {
              "  print('then', d, flush=True)\nexcept OSError as e: print('error', errno.errorcode[e.errno], flush=True)",
     "forks": "c, _ = s.accept()\nd = c.recv(100)\n"
              "if os.fork() == 0:\n  c.sendall(b'child ' + d)\n  c.recv(1)\n  os._exit(0)\nc.close()\nos.wait()\nprint('done', flush=True)",
+    "keeps": "k = []\nwhile True:\n  c, _ = s.accept()\n  k.append(c)\n  try: c.sendall(c.recv(9))\n  except OSError: pass",
+    "large": "import hashlib\nc, _ = s.accept()\nd = b''\nwhile len(d) < 1000000: d += c.recv(70000)\nc.sendall(d)\n"
+             "print(hashlib.sha256(d).hexdigest(), flush=True)\nc.recv(1)",
+    "plain": "while True:\n  c, _ = s.accept()\n  c.close()",
     "silent": "c, _ = s.accept()\nr = select.select([c], [], [], 3)[0]\nprint('got', c.recv(100).decode() if r else 'nothing', flush=True)\n"
               "c.sendall(b'late')\nc.recv(1)",
 }
@@ -33,6 +37,11 @@ CLIENTS = {
     "echo": "c.sendall(b'hello')\nprint('got', c.recv(100).decode())",
     "banner": "print('got', c.recv(100).decode())\nc.sendall(b'thanks')",
     "system": "c.sendall(b'hel')\nos.system('true')\nos.system('true')\nc.sendall(b'lo')\nprint('got', c.recv(100).decode())",
+    "many": "k = []\ndef one():\n  try:\n    c = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n    c.sendall(b'x')\n"
+            "    k.append(c)\n    print('ok' if c.recv(9) == b'x' else 'end')\n  except OSError as e: print(errno.errorcode[e.errno])\n"
+            "c.sendall(b'x')\nprint('ok' if c.recv(9) == b'x' else 'end')\nfor _ in range(5): one()",
+    "large": "import hashlib, threading\nd = os.urandom(1000000)\nt = threading.Thread(target=c.sendall, args=(d,))\nt.start()\nb = b''\n"
+             "while len(b) < len(d): b += c.recv(70000)\nt.join()\nprint(hashlib.sha256(b).hexdigest() if b == d else 'different')",
     "waits": "print('got', c.recv(100).decode())",
 }
 CONNECT = ("import errno, os, socket, sys, time\nt = time.monotonic()\ntry:\n  c = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
@@ -118,6 +127,32 @@ def plain_peers(lab):
     out = lab.far.run([sys.executable, "-c", twice, lab.near.address, str(PORT)], accel=True, env=settings("prefer"), require=False)
     expect(out.split() == ["got", "2", "got", "3"], out)  # one in vain, then plain; then known to be plain
     lab.near.stop(child)
+
+
+def limits(lab):
+    """More connections than their memory allows; rings far smaller than a message."""
+    memory = {"ACCEL_IWARP_MEMORY": str(1 << 20), "ACCEL_IWARP_RING": str(128 << 10)}  # with what waits for the socket: four
+    with Server(lab, "keeps", "require") as s:
+        out = client(lab, "many", "require", **memory)
+        expect(out.split() == ["ok"] * 4 + ["ENOBUFS"] * 2, out)
+    with Server(lab, "keeps", "require", **memory) as s:
+        out = client(lab, "many", "require")
+        expect(out.split() == ["ok"] * 4 + ["ECONNREFUSED"] * 2, out)
+        expect(s.counters().get("iwarp_memory_limit") == 2, s.counters())
+    for crc in "false", "true":
+        small = {"ACCEL_IWARP_RING": "4096", "ACCEL_IWARP_CRC": crc}
+        with Server(lab, "large", "require", **small) as s:
+            expect(client(lab, "large", "require", **small) == s.line(), crc)
+
+
+def under_accel_require(lab):
+    """ACCEL_REQUIRE: where the peer is plain, `prefer` may not fall back, the first time or later."""
+    with Server(lab, "plain", None):
+        env = {**settings("prefer"), "ACCEL_REQUIRE": "1"}
+        out = lab.far.run([sys.executable, "-c", (CONNECT.replace("sys.exit()", "pass")) * 2, lab.near.address, str(PORT)], accel=True, env=env,
+                          require=False, timeout=30)
+        lines = [line for line in out.splitlines() if not line.startswith("libaccel:")]
+        expect(lines == ["connect EPROTONOSUPPORT"] * 2, out)
 
 
 def rules(lab):
@@ -235,7 +270,7 @@ def silent_peer(lab):
     child.wait()
 
 
-GROUPS = {"peers": (both_speak_it, plain_peers, rules), "process": (over_fork, handovers), "hostile": (hostile_peers, silent_peer)}
+GROUPS = {"peers": (both_speak_it, plain_peers, rules), "limits": (limits, under_accel_require), "process": (over_fork, handovers), "hostile": (hostile_peers, silent_peer)}
 
 
 def main():
