@@ -12,7 +12,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
 from lab import CommandFailed, Lab, Loop, accel_environment, build_dir  # noqa: E402,F401
 
-if os.environ.get("LAB_DEVICE") == "model":  # the hosts have model mlx5 NICs (tests/model)
+ON_MODEL = os.environ.get("LAB_DEVICE") == "model"
+if ON_MODEL:  # the hosts have model mlx5 NICs (tests/model)
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
     from model_lab import ModelLab as Lab  # noqa: E402,F811
 
@@ -116,6 +117,8 @@ http {{
 @contextlib.contextmanager
 def nginx(host, accel, port=8080, workers=1, **configuration):
     path = nginx_configuration(host, port, workers, **configuration)
+    if ON_MODEL:  # one process has the rule of a listener's address (docs/mlx5.md)
+        workers = min(workers, 1)
     with server(host, ["/usr/sbin/nginx", "-c", str(path), "-p", str(path.parent)], port, accel,
                 listeners=workers or 1) as child:
         child.log = path.parent / "error.log"

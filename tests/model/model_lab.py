@@ -10,6 +10,7 @@ import json
 import pathlib
 import struct
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
 import lab as base  # noqa: E402
@@ -97,6 +98,13 @@ class ModelHost(base.Host):
 
     def fail_receive(self):
         self._control(3)
+
+    def xdp_left(self, timeout=10):
+        """As lab.Host's; and rules that take frames from the kernel for a process that is gone."""
+        end = time.monotonic() + timeout
+        while "table" in (found := self.enter("nft", "list", "ruleset")) and time.monotonic() < end:
+            time.sleep(0.02)
+        return super().xdp_left(timeout) or "table" in found
 
     def counters(self):
         """Name: sum over all contexts of all processes so far."""

@@ -56,6 +56,7 @@ Context::~Context() {
 void Context::abandon() {
   abandoned_ = true;
   drops_.close();
+  claims_.abandon();
   if (port_.fd() >= 0) raw::close(port_.fd());
   for (auto& [fd, channel] : channels_) raw::close(channel.write);
   if (async_write_ >= 0) raw::close(async_write_);

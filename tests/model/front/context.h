@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/model/core/device.h"
+#include "tests/model/front/claims.h"
 #include "tests/model/front/clock.h"
 #include "tests/model/front/control.h"
 #include "tests/model/front/netdev.h"
@@ -114,7 +115,13 @@ class Context final : private Surroundings {
   std::mutex drops_mutex_;  // drops_; taken last
   DropTable drops_;
   bool drops_open_ = false;
-  std::map<uint32_t, uint64_t> stolen_;  // flow handle: drop rule
+  struct Taken {
+    uint64_t drop_rule;
+    uint32_t claim;
+  };
+  std::map<uint32_t, Taken> stolen_;  // by flow handle
+  Claims claims_;
+  uint32_t next_claim_ = 1;
   std::map<uint32_t, Cq> cqs_;
   std::map<int, Channel> channels_;
   int uar_memory_ = -1;

@@ -4,6 +4,7 @@
 #include <rdma/mlx5-abi.h>
 
 #include "tests/model/front/commands.h"
+#include "tests/model/front/environment.h"
 #include "tests/model/front/steal.h"
 
 namespace model {
@@ -272,17 +273,24 @@ int Commands::create_flow(Context& c, Request& r) {
   rule->target = in.qp_handle;
   const auto drop = to_drop_rule(*rule);
   if (!drop) return static_cast<int>(drop.error());
+  const uint32_t claim = c.next_claim_++;
+  if (const auto ours = c.claims_.add(environment().netdev, *rule, claim); !ours)
+    return static_cast<int>(ours.error());
   // First the kernel stops seeing these frames, then we take them: between the two they are lost, never
   // doubled.
   const auto stolen = c.steal(*drop);
-  if (!stolen) return static_cast<int>(stolen.error());
+  if (!stolen) {
+    c.claims_.remove(claim);
+    return static_cast<int>(stolen.error());
+  }
   const Context::Quiet quiet(c);
   const auto handle = c.device_.add_flow(*rule);
   if (!handle) {
     c.give_back(*stolen);
+    c.claims_.remove(claim);
     return static_cast<int>(handle.error());
   }
-  c.stolen_[*handle] = *stolen;
+  c.stolen_[*handle] = {*stolen, claim};
   r.put(ib_uverbs_create_flow_resp{0, *handle});
   return 0;
 }
@@ -293,8 +301,10 @@ int Commands::destroy_flow(Context& c, Request& r) {
     const Context::Quiet quiet(c);
     if (const int bad = error(c.device_.remove_flow(in.flow_handle)); bad != 0) return bad;
   }
-  c.give_back(c.stolen_[in.flow_handle]);
-  c.stolen_.erase(in.flow_handle);
+  const auto taken = c.stolen_.find(in.flow_handle);
+  c.give_back(taken->second.drop_rule);
+  c.claims_.remove(taken->second.claim);
+  c.stolen_.erase(taken);
   return 0;
 }
 
