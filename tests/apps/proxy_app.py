@@ -3,12 +3,13 @@
 import argparse
 import sys
 
-from programs import MODES, Lab, nginx, server, wrk
+from programs import MODES, Carried, Lab, accelerated_hosts, nginx, server, wrk
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=MODES, default="both")
+    parser.add_argument("--seconds", type=int, default=2)
     options = parser.parse_args()
     on_server, on_client = MODES[options.mode]
     with Lab() as lab:
@@ -16,7 +17,7 @@ def main():
         path = lab.directory / "haproxy.cfg"
         path.write_text(f"""
 global
-  nbthread 2
+  nbthread 4
   maxconn 1000
 defaults
   mode http
@@ -30,10 +31,12 @@ backend b
   server s {far.address}:8080
 """)
         # the proxy on near, its upstream and the load on far
-        with nginx(far, on_client), server(near, ["haproxy", "-db", "-f", str(path)], 8000, on_server):
-            rate, failed = wrk(far, f"http://{near.address}:8000/", False, connections=32, seconds=2)
+        hosts = accelerated_hosts(options.mode, near, far)
+        with nginx(far, on_client), server(near, ["haproxy", "-db", "-f", str(path)], 8000, on_server), Carried(*hosts[:1]) as carried:
+            rate, failed = wrk(far, f"http://{near.address}:8000/", False, connections=64, seconds=options.seconds)
             print(f"through HAProxy: {rate:.0f}/s, {failed} failed")
             assert failed == 0 and rate > 50
+        print(f"frames (wire, kernel's): {carried.figures}")
     print("ok")
 
 

@@ -24,7 +24,7 @@ SUITE = ["test_socket", "test_selectors", "test_select", "test_epoll", "test_pol
          "test_smtplib", "test_asynchat", "test_urllib2_localnet"]
 LONG = ["test_signal", "test_xmlrpc", "test_asyncio", "test_httplib", "test_httpservers", "test_ssl",
         "test_multiprocessing_fork", "test_subprocess", "test_threading"]
-WIRE = ["test_smtplib", "test_socketserver", "test_httpservers"]
+WIRE = ["test_socketserver", "test_httpservers"]
 
 
 def make_copy(directory, host):
