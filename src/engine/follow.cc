@@ -99,6 +99,7 @@ void Engine::Impl::look_at_ports() {
     Port* port = slots[id].port();
     if (!port) continue;
     counters.add(Counter::tx_dropped, port->take_tx_dropped());
+    port->count(counters);
     if (!port->alive())
       lose_port(id);
     else if (stack->interface(id).tso && !port->info().tso)

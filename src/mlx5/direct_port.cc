@@ -4,6 +4,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
+
+#include "base/counters.h"
 
 namespace accel::mlx5 {
 namespace {
@@ -166,6 +169,17 @@ Mlx5Stats DirectPort::stats() const {
   now.tx_refused = send_.refused();
   now.rules = flows_ ? flows_->rules() : 0;
   return now;
+}
+
+void DirectPort::count(Counters& to) {
+  const Mlx5Stats now = stats();
+  const Mlx5Stats before = std::exchange(counted_, now);
+  to.add(Counter::mlx5_recoveries, now.recoveries - before.recoveries);
+  to.add(Counter::mlx5_to_kernel, now.to_kernel - before.to_kernel);
+  to.add(Counter::mlx5_to_kernel_failed, now.to_kernel_failed - before.to_kernel_failed);
+  to.add(Counter::mlx5_rx_refused, now.rx_refused - before.rx_refused);
+  to.add(Counter::mlx5_rx_no_buffer, now.rx_no_buffer - before.rx_no_buffer);
+  to.add(Counter::mlx5_tx_refused, now.tx_refused - before.tx_refused);
 }
 
 }  // namespace accel::mlx5

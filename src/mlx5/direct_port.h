@@ -45,6 +45,7 @@ class DirectPort final : public Mlx5Port {
   void unsteer(const FlowKey& key) override;
   void abandon_in_child() override;
   Mlx5Stats stats() const override;
+  void count(Counters& to) override;
 
  private:
   DirectPort(const Mlx5Options& options, FramePool& pool) : options_(options), pool_(pool) {}
@@ -84,6 +85,7 @@ class DirectPort final : public Mlx5Port {
   uint32_t recoveries_in_row_ = 0;
   std::vector<int> fds_;
   Mlx5Stats stats_;
+  Mlx5Stats counted_;  ///< what count() has given
   std::string failure_;
 };
 

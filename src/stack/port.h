@@ -14,6 +14,8 @@
 
 namespace accel {
 
+class Counters;  // base/counters.h
+
 using MacAddress = std::array<uint8_t, 6>;
 
 /// What a port offers; fixed once it is open, but for mtu, which the engine follows, and tso, which the port
@@ -54,6 +56,9 @@ class Port {
 
   /// Frames that tx_burst took and that were then dropped before the wire, since the last call.
   virtual uint64_t take_tx_dropped() { return 0; }
+
+  /// Adds what happened on the device since the last call.
+  virtual void count(Counters&) {}
 
   /// False once the device is gone or failed for good; the reason is then in failure().
   virtual bool alive() const { return true; }

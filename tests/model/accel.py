@@ -9,8 +9,10 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
 from gate import check  # noqa: E402
 from model_lab import ModelLab  # noqa: E402
+from programs import statistics  # noqa: E402
 
 RECEIVER = """
 import hashlib, socket, sys
@@ -41,7 +43,7 @@ def transfer(megabytes=16, faults="", meanwhile=None, env=None):
         sender = far.popen([sys.executable, "-c", SENDER, near.address, megabytes], accel=True, env=env,
                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if meanwhile:
-            meanwhile(lab)
+            meanwhile(lab, receiver)
         try:
             sent, _ = sender.communicate(timeout=150)
             received, _ = receiver.communicate(timeout=60)
@@ -75,14 +77,17 @@ def overrun():
 
 
 def errors():
-    """Error completions on both queues of both ends; the connection goes on."""
+    """Error completions on both queues of both ends, counted for `accel stat`; the connection goes on."""
 
-    def meanwhile(lab):
+    def meanwhile(lab, receiver):
         for _ in range(3):
             start = lab.near.counters().get("rx_bytes", 0)
             until(lab.near, "rx_bytes", start + (2 << 20))
             lab.near.fail_receive()
             lab.far.fail_send()
+        end = time.monotonic() + 20
+        while statistics(receiver.pid).get("counters", {}).get("mlx5_recoveries", 0) < 1:
+            check(time.monotonic() < end, "accel stat does not know of them")
 
     near, far = transfer(meanwhile=meanwhile)
     check(near["error_cqes"] > 0 and far["error_cqes"] > 0, (near, far))
@@ -91,7 +96,7 @@ def errors():
 def link():
     """The cable is pulled and put back."""
 
-    def meanwhile(lab):
+    def meanwhile(lab, _):
         until(lab.near, "rx_bytes", 2 << 20)
         lab.near.ip("link", "set", lab.near.device, "down")
         until(lab.near, "async_events", 1)
@@ -104,7 +109,7 @@ def link():
 def removal():
     """The NIC goes; the connection goes on in the kernel."""
 
-    def meanwhile(lab):
+    def meanwhile(lab, _):
         until(lab.near, "rx_bytes", 2 << 20)
         lab.near.remove_device()
 
