@@ -15,6 +15,7 @@ struct PeerOptions {
   siw::Role role = siw::Role::kInitiator;
   siw::MpaOffer offer{};
   size_t max_fpdu = 1448;
+  size_t ring = 128 << 10;
   int64_t kick_after_ms = 100;  // see Link::kick_due
   std::string keep = "";        // the folder for bad frames
   size_t size = 1000, count = 100, iterations = 1;

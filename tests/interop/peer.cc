@@ -16,7 +16,8 @@ const char* const kUsage =
     "rping-client|rping-server|stream-client|stream-server|send-client|send-server|receive-client|receive-"
     "server\n  [--address A] [--port N] "
     "[--size N] [--count N]\n"
-    "  [--iterations N] [--crc on|off] [--rtr none|write|read|any] [--fpdu N] [--kick-after MS] [--keep "
+    "  [--iterations N] [--crc on|off] [--rtr none|write|read|any] [--fpdu N] [--ring N] [--kick-after MS] "
+    "[--keep "
     "FOLDER]\n";
 
 bool set_rtr(siw::MpaOffer& offer, const char* value) {
@@ -46,6 +47,7 @@ bool set(PeerOptions& o, const char* name, const char* value) {
   if (is("--count")) return o.count = number(), true;
   if (is("--iterations")) return o.iterations = number(), true;
   if (is("--kick-after")) return o.kick_after_ms = static_cast<int64_t>(number()), true;
+  if (is("--ring")) return o.ring = number(), true;
   if (is("--fpdu")) return o.max_fpdu = number(), true;
   if (is("--crc")) return o.offer.crc = strcmp(value, "on") == 0, true;
   if (is("--rtr")) return set_rtr(o.offer, value);

@@ -18,6 +18,7 @@ siw::ConnOptions conn_options(const PeerOptions& o) {
   c.offer = o.offer;
   c.identity = siw::make_identity(random);
   c.max_fpdu = o.max_fpdu;
+  c.ring = o.ring;
   return c;
 }
 

@@ -259,7 +259,8 @@ def silent_peer(lab):
     text = ("import socket, sys\ns = socket.socket()\ns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
             "s.bind((sys.argv[1], int(sys.argv[2])))\ns.listen(5)\nc, _ = s.accept()\nc.recv(1000)\nc.sendall(bytes.fromhex(sys.argv[3]))\n"
             "got = b''\nwhile len(got) < 104: got += c.recv(104 - len(got))\nprint(got.hex(), flush=True)")
-    polls = CONNECT + "c.setblocking(False)\nwhile True:\n  try:\n    if not c.recv(1): break\n  except BlockingIOError: pass\n  except ConnectionResetError: break\n"
+    polls = CONNECT + "c.setblocking(False)\nwhile True:\n  try:\n    if not c.recv(1): break\n  except BlockingIOError: pass\n"
+    polls += "  except ConnectionResetError: break\n"
     reply = request().replace(b"Req", b"Rep")
     child = lab.near.popen([sys.executable, "-c", text, lab.near.address, str(PORT), reply.hex()], stdout=subprocess.PIPE, text=True)
     lab.near.wait_for_listener(PORT, child)
@@ -270,7 +271,8 @@ def silent_peer(lab):
     child.wait()
 
 
-GROUPS = {"peers": (both_speak_it, plain_peers, rules), "limits": (limits, under_accel_require), "process": (over_fork, handovers), "hostile": (hostile_peers, silent_peer)}
+GROUPS = {"peers": (both_speak_it, plain_peers, rules), "limits": (limits, under_accel_require),
+          "process": (over_fork, handovers), "hostile": (hostile_peers, silent_peer)}
 
 
 def main():
