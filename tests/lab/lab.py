@@ -81,6 +81,11 @@ def _remove_namespace(name):
             print(f"ip netns del {name}: {said.strip()}", file=sys.stderr)
 
 
+def _end_by_signal(number, _):
+    signal.signal(number, signal.SIG_IGN)  # the labs are taken down undisturbed
+    sys.exit(128 + number)
+
+
 class Host:
     """One namespace: `address`, `address6`, `device`."""
 
@@ -231,7 +236,7 @@ class Lab:
     def __enter__(self):
         for number in (signal.SIGTERM, signal.SIGHUP):  # an end by signal leaves nothing behind either
             if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, lambda which, _: sys.exit(128 + which))
+                signal.signal(number, _end_by_signal)
         try:
             self._make()
         except BaseException:
