@@ -11,6 +11,7 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <string_view>
 #include <vector>
 
@@ -53,18 +54,25 @@ std::string link_name(const std::string& path) {
   return std::string(all.substr(all.rfind('/') + 1));
 }
 
+std::string path_of(std::initializer_list<std::string_view> parts) {
+  std::string all;
+  for (const std::string_view part : parts) all += part;
+  return all;
+}
+
 constexpr const char* kMellanox = "0x15b3";
 
 /// The RDMA device whose PCI function (or subfunction) has this netdev. Subfunctions have no vendor file.
 std::string rdma_device_of(const std::string& netdev, int ifindex, const std::string& root) {
   for (const std::string& name : entries(root + "/class/infiniband")) {
-    const std::string device = root + "/class/infiniband/" + name + "/device";
+    const std::string device = path_of({root, "/class/infiniband/", name, "/device"});
     const std::string vendor = read_line(device + "/vendor");
     if (!vendor.empty() && vendor != kMellanox) continue;
     // A renamed netdev keeps its number.
     for (const std::string& candidate : entries(device + "/net"))
-      if (read_line(device + "/net/" + candidate + "/ifindex") == std::to_string(ifindex)) return name;
-    if (read_line(root + "/class/infiniband/" + name + "/ports/1/gid_attrs/ndevs/0") == netdev &&
+      if (read_line(path_of({device, "/net/", candidate, "/ifindex"})) == std::to_string(ifindex))
+        return name;
+    if (read_line(path_of({root, "/class/infiniband/", name, "/ports/1/gid_attrs/ndevs/0"})) == netdev &&
         vendor == kMellanox)
       return name;
   }
@@ -73,7 +81,7 @@ std::string rdma_device_of(const std::string& netdev, int ifindex, const std::st
 
 void look_at_node(Evidence& seen, const std::string& root) {
   for (const std::string& name : entries(root + "/class/infiniband_verbs")) {
-    const std::string folder = root + "/class/infiniband_verbs/" + name;
+    const std::string folder = path_of({root, "/class/infiniband_verbs/", name});
     if (read_line(folder + "/ibdev") != seen.device) continue;
     seen.node = "/dev/infiniband/" + name;
     struct stat s;
