@@ -2,10 +2,12 @@
 
 #include <ev.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <atomic>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/netlink.h"
 #include "engine/stats.h"
@@ -36,7 +38,9 @@ struct Housekeeping::Loop {
   // them.
   struct ev_loop* ev =
       ev_loop_new(unsigned{EVBACKEND_POLL} | unsigned{EVFLAG_NOENV} | unsigned{EVFLAG_NOSIGMASK});
-  ev_async nudge{};
+  // Instead of an ev_async, whose descriptor libev keeps to itself.
+  int nudge_fd = keep_private(real.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ev_io nudge{};
   ev_io netlink_io{};
   ev_timer settle{};
   ev_timer tick{};
@@ -50,7 +54,18 @@ struct Housekeeping::Loop {
   uint64_t wakes_seen = 0;
   bool serving = false;
 
+  ~Loop() {
+    if (ev) ev_loop_destroy(ev);
+    if (nudge_fd >= 0) close_private(nudge_fd);
+  }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
   void prepare();
+  void wake() const {
+    const uint64_t one = 1;
+    (void)!real.write(nudge_fd, &one, sizeof one);
+  }
   void on_tick();
   void begin_serving();
   void serve();
@@ -73,15 +88,15 @@ Housekeeping::~Housekeeping() {
   if (!loop_) return;
   if (running_) {
     loop_->quit.store(true, std::memory_order_release);
-    ev_async_send(loop_->ev, &loop_->nudge);
+    loop_->wake();
     pthread_join(thread_, nullptr);
   }
-  if (loop_->ev) ev_loop_destroy(loop_->ev);
 }
 
 Result<void> Housekeeping::start() {
   loop_ = std::make_unique<Loop>(engine_, *this);
   if (!loop_->ev) return err(ENOMEM);
+  if (loop_->nudge_fd < 0) return err(EMFILE);
   loop_->prepare();
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -100,19 +115,19 @@ Result<void> Housekeeping::start() {
 void Housekeeping::application_began() {
   resting_.store(false, std::memory_order_relaxed);
   ticks_wanted_.store(true, std::memory_order_relaxed);
-  ev_async_send(loop_->ev, &loop_->nudge);
+  loop_->wake();
 }
 
 void Housekeeping::watch() {
   watch_wanted_.store(true, std::memory_order_relaxed);
-  ev_async_send(loop_->ev, &loop_->nudge);
+  loop_->wake();
 }
 
 void Housekeeping::end_rest() { application_began(); }
 
 void Housekeeping::abandon_in_child() {
-  // libev closes its descriptors; the loop's memory is a copy of our own.
-  if (loop_ && loop_->ev) ev_loop_destroy(loop_->ev);
+  // libev has no descriptor of its own; the loop's memory is a copy of our own.
+  if (loop_ && loop_->nudge_fd >= 0) close_private(loop_->nudge_fd);
   (void)loop_.release();
   running_ = false;
 }
@@ -125,8 +140,11 @@ void* Housekeeping::run(void* self) {
 }
 
 void Housekeeping::Loop::prepare() {
-  ev_async_init(&nudge, [](struct ev_loop* l, ev_async* w, int) {
+  auto nudged = [](struct ev_loop* l, ev_io* w, int) {
     auto& self = *static_cast<Loop*>(w->data);
+    uint64_t count = 0;
+    (void)!real.read(self.nudge_fd, &count,
+                     sizeof count);  // before the wishes: one that comes now nudges again
     if (self.quit.load(std::memory_order_acquire)) return ev_break(l, EVBREAK_ALL);
     if (self.owner.watch_wanted_.exchange(false, std::memory_order_relaxed)) {
       self.watched_in_vain = 0;
@@ -135,7 +153,8 @@ void Housekeeping::Loop::prepare() {
     if (self.serving || !self.owner.ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
     self.tick.repeat = kBusyTick;
     ev_timer_again(l, &self.tick);
-  });
+  };
+  ev_io_init(&nudge, nudged, nudge_fd, EV_READ);
   ev_io_init(&netlink_io, (call<&Loop::take_changes, ev_io>), worker.netlink->event_fd(), EV_READ);
   ev_init(&settle, (call<&Loop::apply_changes, ev_timer>));
   ev_init(&tick, (call<&Loop::on_tick, ev_timer>));
@@ -143,7 +162,7 @@ void Housekeeping::Loop::prepare() {
   ev_init(&watch, (call<&Loop::on_watch, ev_timer>));
   watch.repeat = kWatch;
   nudge.data = netlink_io.data = settle.data = tick.data = deadline.data = watch.data = this;
-  ev_async_start(ev, &nudge);
+  ev_io_start(ev, &nudge);
   ev_io_start(ev, &netlink_io);
   tick.repeat = kRestTick;
   ev_timer_again(ev, &tick);

@@ -18,6 +18,7 @@
 
 #include <functional>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 
 namespace accel {
@@ -86,7 +87,10 @@ nl_sock* connect_socket(int* code) {
     return nullptr;
   }
   *code = nl_connect(s, NETLINK_ROUTE);
-  if (*code == 0) return s;
+  if (*code == 0) {
+    note_private(nl_socket_get_fd(s), true);
+    return s;
+  }
   nl_socket_free(s);
   return nullptr;
 }
@@ -285,12 +289,15 @@ Result<std::unique_ptr<Netlink>> Netlink::open() {
 
 Netlink::~Netlink() {
   for (nl_sock* s : {questions_, orders_, snapshots_, events_})
-    if (s) nl_socket_free(s);
+    if (s) {
+      note_private(nl_socket_get_fd(s), false);
+      nl_socket_free(s);
+    }
 }
 
 void Netlink::abandon_in_child() {
   for (nl_sock* s : {questions_, orders_, snapshots_, events_})
-    if (s) real.close(nl_socket_get_fd(s));
+    if (s) close_private(nl_socket_get_fd(s));
 }
 
 Result<void> Netlink::read_links(std::map<int, Link>& out) {

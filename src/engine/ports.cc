@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/private_fds.h"
 #include "mlx5/mlx5_port.h"
 #include "xdp/xdp_port.h"
 
@@ -32,6 +33,7 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool) {
   options.rx_ring = settings.rx_ring;
   options.tx_ring = settings.tx_ring;
   options.segmentation = settings.tso;
+  options.note_descriptor = &note_private;
   if (settings.xdp_mode == XdpMode::kZerocopy) options.copy = XdpCopy::kForceZeroCopy;
   if (settings.xdp_mode == XdpMode::kCopy) options.copy = XdpCopy::kForceCopy;
   options.force_generic = settings.xdp_mode == XdpMode::kGeneric;

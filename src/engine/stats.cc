@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 
 namespace accel::stats {
@@ -88,7 +89,7 @@ Page* ensure() {
     fstat(fd, &facts);
     Page* faster = nullptr;
     if (current.compare_exchange_strong(faster, mine, std::memory_order_acq_rel)) {
-      page_fd = fd;
+      page_fd = keep_private(fd);
       page_inode = facts.st_ino;
       static std::atomic_flag registered;
       if (!registered.test_and_set()) pthread_atfork(nullptr, nullptr, after_fork_in_child);
@@ -116,7 +117,7 @@ void after_fork_in_child() {
   munmap(p, sizeof(Page));
   struct stat facts;
   if (fstat(page_fd, &facts) == 0 && facts.st_ino == page_inode && S_ISREG(facts.st_mode))
-    real.close(page_fd);
+    close_private(page_fd);
   page_fd = -1;
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
@@ -33,14 +34,14 @@ constexpr int kTrusted = 8;
 constexpr uint64_t kFewPasses = 16;
 
 void close_fds(Sleeper& s) {
-  if (s.epoll_fd >= 0) real.close(s.epoll_fd);
-  if (s.wake_fd >= 0) real.close(s.wake_fd);
+  if (s.epoll_fd >= 0) close_private(s.epoll_fd);
+  if (s.wake_fd >= 0) close_private(s.wake_fd);
   s.epoll_fd = s.wake_fd = -1;
 }
 
 void open_fds(Sleeper& s) {
-  s.wake_fd = real.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  s.epoll_fd = real.epoll_create1(EPOLL_CLOEXEC);
+  s.wake_fd = keep_private(real.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  s.epoll_fd = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWakeTag;

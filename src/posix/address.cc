@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/user_memory.h"
 #include "posix/socket.h"
 
 namespace accel::posix {
@@ -10,17 +11,12 @@ namespace {
 
 constexpr socklen_t kShortestIn6 = 24;  // SIN6_LEN_RFC2133: without sin6_scope_id
 
-template <class T>
-void put(const T& from, sockaddr* address, socklen_t* length) {
-  std::memcpy(address, &from, std::min<size_t>(sizeof from, *length));
-  *length = sizeof from;
-}
-
 }  // namespace
 
 Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain) {
   if (address == nullptr) return err(length == 0 ? EINVAL : EFAULT);
   if (length < sizeof address->sa_family) return err(EINVAL);
+  if (!can_read(address, std::min<size_t>(length, sizeof(sockaddr_storage)))) return err(EFAULT);
   sa_family_t family;
   std::memcpy(&family, &address->sa_family, sizeof family);
   if (family == AF_INET) {
@@ -36,22 +32,31 @@ Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int do
   return Endpoint{IpAddress::from_v6_bytes(&in6.sin6_addr), ntohs(in6.sin6_port)};
 }
 
-void to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length, uint32_t scope) {
-  if (address == nullptr || length == nullptr) return;
+Result<void> put_address(const void* from, socklen_t size, sockaddr* address, socklen_t* length) {
+  socklen_t room;
+  if (!get_user(room, length)) return err(EFAULT);
+  if (static_cast<int>(room) < 0) return err(EINVAL);
+  const size_t shown = std::min<size_t>(size, room);
+  if (!can_overwrite(address, shown)) return err(EFAULT);
+  std::memcpy(address, from, shown);
+  return put_user(length, size) ? Result<void>{} : err(EFAULT);
+}
+
+Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length,
+                         uint32_t scope) {
   if (domain == AF_INET) {
     sockaddr_in in{};
     in.sin_family = AF_INET;
     in.sin_port = htons(endpoint.port);
     std::memcpy(&in.sin_addr, endpoint.address.v4_bytes(), sizeof in.sin_addr);
-    put(in, address, length);
-    return;
+    return put_address(&in, sizeof in, address, length);
   }
   sockaddr_in6 in6{};
   in6.sin6_family = AF_INET6;
   in6.sin6_port = htons(endpoint.port);
   in6.sin6_scope_id = endpoint.address.is_v4() || !endpoint.address.is_link_local() ? 0 : scope;
   std::memcpy(&in6.sin6_addr, endpoint.address.bytes.data(), sizeof in6.sin6_addr);
-  put(in6, address, length);
+  return put_address(&in6, sizeof in6, address, length);
 }
 
 }  // namespace accel::posix

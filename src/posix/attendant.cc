@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "posix/process.h"
 #include "posix/signals.h"
@@ -89,7 +90,7 @@ void start_attendant() {
   finish_wanted = false;
   finished = 0;
   longest_finish = config().settings.exit_wait_ms + 1000;
-  const int fd = move_high(real.eventfd(0, EFD_CLOEXEC));
+  const int fd = keep_private(move_high(real.eventfd(0, EFD_CLOEXEC)));
   wake_fd.store(fd);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -125,7 +126,7 @@ void attendant_after_fork_in_child(bool keep) {
   running = false;
   visits = PTHREAD_MUTEX_INITIALIZER;
   const int fd = wake_fd.exchange(-1);
-  if (fd >= 0 && !keep) real.close(fd);
+  if (fd >= 0 && !keep) close_private(fd);
 }
 
 }  // namespace accel::posix

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/private_fds.h"
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/call.h"
 #include "posix/calls.h"
 
@@ -35,6 +37,17 @@ Socket* socket_of(File* file) {
   return file == nullptr || file->kind() == FileKind::kEpoll ? nullptr : static_cast<Socket*>(file);
 }
 
+/// The real close_range() on what lies between our own descriptors.
+int close_others(unsigned first, unsigned last, int flags) {
+  const auto known = static_cast<unsigned>(std::max(fds.size(), 1));
+  for (unsigned fd = first; fd <= last && fd < known; ++fd) {
+    if (!is_private(static_cast<int>(fd))) continue;
+    if (fd > first && real.close_range(first, fd - 1, flags) != 0) return -1;
+    first = fd + 1;
+  }
+  return first <= last ? real.close_range(first, last, flags) : 0;
+}
+
 /// Signals for the owner (SIGIO, SIGURG) are the kernel's to send.
 Result<int> hand_over(int fd) {
   SocketCall call(fd);
@@ -50,6 +63,7 @@ Result<int> hand_over(int fd) {
 }  // namespace
 
 Result<int> close(int fd) {
+  if (is_private(fd)) return err(EBADF);
   std::optional<Guard> guard(std::in_place);
   if (guard->ok()) {
     const Socket* s = find_socket(fd);
@@ -75,7 +89,7 @@ Result<int> close_range(unsigned first, unsigned last, int flags) {
       });
     }
   }
-  return from_libc(real.close_range(first, last, flags));
+  return from_libc(close_others(first, last, flags));
 }
 
 Result<int> dup(int fd) {
@@ -87,6 +101,8 @@ Result<int> dup(int fd) {
 }
 
 Result<int> dup2(int from, int to) {
+  if (is_private(from)) return err(EBADF);
+  if (is_private(to)) return err(EBUSY);
   if (from == to) return from_libc(real.dup2(from, to));
   Guard guard;
   if (!guard.ok() || real.fcntl(from, F_GETFD) < 0)
@@ -98,6 +114,8 @@ Result<int> dup2(int from, int to) {
 }
 
 Result<int> dup3(int from, int to, int flags) {
+  if (is_private(from)) return err(EBADF);
+  if (is_private(to)) return err(EBUSY);
   Guard guard;
   if (!guard.ok() || from == to || (flags & ~O_CLOEXEC) != 0 || real.fcntl(from, F_GETFD) < 0)
     return from_libc(real.dup3(from, to, flags));
@@ -146,7 +164,7 @@ Result<int> ioctl(int fd, unsigned long request, void* argument) {
     case FIOASYNC:
     case FIOSETOWN:
     case SIOCSPGRP:
-      if (argument != nullptr && *static_cast<int*>(argument) != 0) (void)hand_over(fd);
+      if (int set = 0; get_user(set, argument) && set != 0) (void)hand_over(fd);
       return from_libc(real.ioctl(fd, request, argument));
     default:
       return serve<int>(

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 
 namespace accel::posix {
@@ -22,7 +23,7 @@ class Place {
  public:
   Place() {
     sleepers.fetch_add(1);
-    fd_ = real.eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    fd_ = keep_private(real.eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     for (size_t i = 0; fd_ >= 0 && i < kPlaces; ++i) {
       int free = 0;
       if (!places[i].compare_exchange_strong(free, fd_ + 1)) continue;
@@ -32,7 +33,7 @@ class Place {
   }
   ~Place() {  // also when the thread is cancelled in ppoll()
     if (place_ != nullptr) place_->store(0);
-    if (fd_ >= 0) real.close(fd_);
+    if (fd_ >= 0) close_private(fd_);
     sleepers.fetch_sub(1);
   }
   bool found() const { return place_ != nullptr; }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/calls.h"
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
@@ -23,6 +24,7 @@ namespace accel::posix {
 namespace {
 
 /// fs/eventpoll.c: EP_MAX_EVENTS.
+constexpr size_t kKernelSet = 8;  // what the kernel reads of a sigset_t
 constexpr int kMaxEvents = INT_MAX / static_cast<int>(sizeof(epoll_event));
 
 Result<int> from_kernel(int result) {
@@ -51,7 +53,7 @@ Result<int> control(Guard& guard, int set_fd, int operation, int fd, File* file,
     auto ours = settle_inherited(guard, file);
     if (ours.ok() && !*ours) return from_kernel(real.epoll_ctl(set_fd, operation, fd, event));
   }
-  if (operation != EPOLL_CTL_DEL && event == nullptr) return err(EFAULT);
+  if (operation != EPOLL_CTL_DEL && !can_read(event, sizeof *event)) return err(EFAULT);
   auto set = find_or_adopt(guard, set_fd, fd);
   if (!set) return set.error();
   Result<void> done = err(EINVAL);
@@ -157,7 +159,6 @@ class Wait {
   bool enter(Guard& guard) {
     EpollSet* set = find_set(fd_);
     if (set == nullptr || (timeout_.zero() && !set->has_items())) return !finish_in_kernel(timeout_.left());
-    if (set->has_items() && !set->writable(events_.data())) return !finish(err(EFAULT));
     set_ = set;
     set_->retain();
     if (set->inherited_set) settle_members(guard, *set);
@@ -274,6 +275,10 @@ Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event) {
 
 Result<int> epoll_wait(int set, epoll_event* events, int size, const timespec* timeout,
                        const sigset_t* mask) {
+  if ((timeout != nullptr && !can_read(timeout, sizeof *timeout)) ||
+      (mask != nullptr && !can_read(mask, kKernelSet)) ||
+      (size > 0 && !in_user_half(events, static_cast<size_t>(size) * sizeof *events)))
+    return err(EFAULT);
   if (!Timeout::valid(timeout) || size <= 0 || size > kMaxEvents) {
     if (!Timeout::valid(timeout)) return err(EINVAL);
     return from_kernel(real.epoll_wait(set, events, size, 0));  // EBADF goes before EINVAL

@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/private_fds.h"
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/early_wait.h"
 
 namespace accel::posix {
@@ -99,7 +101,7 @@ void File::take_watches(File& other) {
 // ---- the set as a file ----
 
 EpollSet::~EpollSet() {
-  if (wake_fd_ >= 0) real.close(wake_fd_);
+  if (wake_fd_ >= 0) close_private(wake_fd_);
 }
 
 uint32_t EpollSet::readiness() {
@@ -265,7 +267,7 @@ void EpollSet::drop_ready(EpollItem& item) {
 
 void EpollSet::wake_kernel_waiters() {
   if (wake_fd_ < 0) {
-    wake_fd_ = real.eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    wake_fd_ = keep_private(real.eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = tag_mark() | kWakeTag;
@@ -283,19 +285,6 @@ bool EpollSet::kernel_due(Instant now) {
   return true;
 }
 
-bool EpollSet::writable(epoll_event* events) {
-  if (events == writable_) return true;
-  static_assert(sizeof(*events) >= sizeof(uint64_t));
-  // The cheapest call that writes: the current signal mask, changing nothing (the kernel's sigset is 8
-  // bytes).
-  const int saved = errno;
-  const bool ok = real.syscall(SYS_rt_sigprocmask, static_cast<long>(SIG_BLOCK), nullptr, events,
-                               sizeof(uint64_t), 0L, 0L) == 0;
-  errno = saved;
-  if (ok) writable_ = events;
-  return ok;
-}
-
 Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask_kernel) {
   int filled = 0;
   if (ask_kernel) {
@@ -308,7 +297,9 @@ Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask
     idle_checks_ = got > 0 ? 0 : std::min(idle_checks_ + 1, kIdleChecks);
     filled = absorb(out.first(static_cast<size_t>(got)));
   }
-  return filled + report(out.subspan(static_cast<size_t>(filled)));
+  Result<int> ours = report(out.subspan(static_cast<size_t>(filled)));
+  if (!ours && filled > 0) return filled;
+  return ours ? Result<int>(filled + *ours) : ours;
 }
 
 int EpollSet::absorb(std::span<epoll_event> events) {
@@ -331,13 +322,18 @@ int EpollSet::absorb(std::span<epoll_event> events) {
   return static_cast<int>(kept);
 }
 
-int EpollSet::report(std::span<epoll_event> out) {
+Result<int> EpollSet::report(std::span<epoll_event> out) {
   size_t filled = 0;
   for (size_t left = ready_.size(); left > 0 && filled < out.size(); --left) {
     EpollItem& item = ready_.front();
     const uint32_t events = item.ready_events();
     drop_ready(item);
     if (events == 0) continue;
+    if (!can_overwrite(&out[filled], sizeof out[filled])) {
+      ready_.push_front(item);
+      if (filled == 0) return err(EFAULT);
+      break;
+    }
     out[filled].events = events;
     out[filled++].data = item.data;
     if (item.events & EPOLLONESHOT) {

@@ -78,8 +78,6 @@ class EpollSet final : public File {
   /// Is it time to ask the kernel although something of ours is ready? Always while it has something now and
   /// then.
   bool kernel_due(Instant now);
-  /// `events` can be written to (EFAULT else). Asked of the kernel once for each buffer.
-  bool writable(epoll_event* events);
 
   /// Made just now, by this name.
   void begin_plain(int fd) {
@@ -104,7 +102,7 @@ class EpollSet final : public File {
   void unlink(EpollItem& item);
   void wake_kernel_waiters();
   bool waited_on_in_kernel() const { return kernel_waiters > 0 || fds.plain_waits(first_fd_) > 0; }
-  int report(std::span<epoll_event> out);
+  Result<int> report(std::span<epoll_event> out);
 
   using Items = boost::intrusive::list<
       EpollItem,
@@ -121,7 +119,6 @@ class EpollSet final : public File {
   bool odd_turn_ = false;
   uint32_t idle_checks_ = 0;  ///< times in a row that the kernel had nothing
   Instant last_check_{};
-  epoll_event* writable_ = nullptr;
 };
 
 /// Counts changes of any file's readiness: those who wait in poll() or select() look again only when it has

@@ -7,6 +7,7 @@
 
 #include "posix/file.h"
 #include "posix/process.h"
+#include "posix/signals.h"
 
 namespace accel::posix {
 
@@ -23,6 +24,7 @@ void FdTable::open() {
   slots_ = static_cast<std::atomic<File*>*>(memory);
   waits_ = reinterpret_cast<std::atomic<uint32_t>*>(slots_ + entries);
   std::atomic_ref(size_).store(static_cast<unsigned>(entries), std::memory_order_release);
+  check_memory_by_faults();
 }
 
 bool FdTable::insert(int fd, File* file) {

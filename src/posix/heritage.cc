@@ -11,6 +11,7 @@
 #include <new>
 #include <string_view>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "posix/attendant.h"
 
@@ -26,7 +27,7 @@ constexpr int kMostLooks = 500;
 constexpr uint32_t raw(Whereabouts w) { return static_cast<uint32_t>(w); }
 
 void close_end(int& fd) {
-  if (fd >= 0) real.close(fd);
+  if (fd >= 0) close_private(fd);
   fd = -1;
 }
 
@@ -36,8 +37,8 @@ std::unique_ptr<Heritage> Heritage::prepare(const std::vector<File*>& connection
   std::unique_ptr<Heritage> h(new (std::nothrow) Heritage);
   int ends[2];
   if (h == nullptr || real.pipe2(ends, O_CLOEXEC) != 0) return nullptr;
-  h->reading_end_ = move_high(ends[0]);
-  h->writing_end_ = move_high(ends[1]);
+  h->reading_end_ = keep_private(move_high(ends[0]));
+  h->writing_end_ = keep_private(move_high(ends[1]));
   h->count_ = connections.size();
   void* memory =
       mmap(nullptr, h->count_ * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "base/user_memory.h"
 
 namespace accel::posix {
 
@@ -20,10 +21,11 @@ constexpr size_t kMostBytes = 0x7ffff000;
 /// EINVAL), EINVAL (a negative length), EFAULT.
 inline Result<size_t> iov_bytes(const msghdr& m) {
   if (m.msg_iovlen > IOV_MAX) return err(EMSGSIZE);
-  if (m.msg_iovlen != 0 && m.msg_iov == nullptr) return err(EFAULT);
+  if (!can_read(m.msg_iov, m.msg_iovlen * sizeof(iovec))) return err(EFAULT);
   size_t total = 0;
   for (size_t i = 0; i < m.msg_iovlen; ++i) {
     if (static_cast<ssize_t>(m.msg_iov[i].iov_len) < 0) return err(EINVAL);
+    if (!in_user_half(m.msg_iov[i].iov_base, m.msg_iov[i].iov_len)) return err(EFAULT);
     total += std::min(m.msg_iov[i].iov_len, kMostBytes - total);
   }
   return total;

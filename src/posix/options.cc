@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/call.h"
 #include "posix/calls.h"
 
@@ -19,15 +20,17 @@ bool vetoes(std::span<const Option> table, int level, int name, const void* valu
   const Option* option = find_option(table, level, name);
   if (option != nullptr && option->effect != OptionEffect::kKernel) return false;
   auto* bytes = static_cast<const char*>(value);
-  return value == nullptr || !std::all_of(bytes, bytes + length, [](char c) { return c == 0; });
+  return !can_read(value, length) || !std::all_of(bytes, bytes + length, [](char c) { return c == 0; });
 }
 
 Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* length) {
-  if (length == nullptr || value == nullptr) return err(EFAULT);
-  if (static_cast<int>(*length) < 0) return err(EINVAL);
-  *length = static_cast<socklen_t>(std::min<size_t>(*length, size));
-  std::memcpy(value, answer, *length);
-  return 0;
+  socklen_t room;
+  if (!get_user(room, length)) return err(EFAULT);
+  if (static_cast<int>(room) < 0) return err(EINVAL);
+  room = static_cast<socklen_t>(std::min<size_t>(room, size));
+  if (!can_overwrite(value, room)) return err(EFAULT);
+  std::memcpy(value, answer, room);
+  return put_user(length, room) ? Result<int>(0) : err(EFAULT);
 }
 
 Result<int> getsockopt(int fd, int level, int name, void* value, socklen_t* length) {

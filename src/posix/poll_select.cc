@@ -8,6 +8,7 @@
 #include <sys/select.h>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/calls.h"
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
@@ -22,6 +23,7 @@ namespace {
 constexpr short kSelectRead = POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR;
 constexpr short kSelectWrite = POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR;
 constexpr short kSelectExcept = POLLPRI;
+constexpr size_t kKernelSet = 8;  // what the kernel reads of a sigset_t
 
 /// One poll() or select() call.
 class Poll {
@@ -191,23 +193,30 @@ class Bits {
   const unsigned long* words_;
 };
 
-/// Calls visit(fd) for each descriptor below `count` in any of the sets; visit returns false to stop.
+/// Calls visit(fd) for each descriptor below `count` in any of the sets; visit returns false to stop. False:
+/// a set cannot be read.
 template <class F>
-void for_each_bit(int count, const fd_set* read, const fd_set* write, const fd_set* except, F visit) {
+bool for_each_bit(int count, const fd_set* read, const fd_set* write, const fd_set* except, F visit) {
+  const size_t bytes = static_cast<size_t>(Bits::words(count)) * sizeof(unsigned long);
+  for (const fd_set* set : {read, write, except})
+    if (set != nullptr && !can_read(set, bytes)) return false;
   const Bits sets[] = {Bits(read), Bits(write), Bits(except)};
   for (int w = 0; w < Bits::words(count); ++w) {
     unsigned long word = sets[0].word(w) | sets[1].word(w) | sets[2].word(w);
     for (; word != 0; word &= word - 1) {
       const int fd = w * static_cast<int>(Bits::kWord) + __builtin_ctzl(word);
-      if (fd >= count || !visit(fd)) return;
+      if (fd >= count || !visit(fd)) return true;
     }
   }
+  return true;
 }
 
 /// Leaves the bits of those entries that have what the set asks for. Returns their number.
-int write_back(int count, fd_set* set, std::span<const pollfd> entries, short asked, short meaning) {
+Result<int> write_back(int count, fd_set* set, std::span<const pollfd> entries, short asked, short meaning) {
   if (set == nullptr) return 0;
   auto* words = reinterpret_cast<unsigned long*>(set);
+  if (!can_overwrite(words, static_cast<size_t>(Bits::words(count)) * sizeof(unsigned long)))
+    return err(EFAULT);
   std::fill_n(words, Bits::words(count), 0UL);
   int ready = 0;
   for (const pollfd& entry : entries) {
@@ -222,7 +231,9 @@ int write_back(int count, fd_set* set, std::span<const pollfd> entries, short as
 }  // namespace
 
 bool any_owned(const pollfd* descriptors, nfds_t count) {
-  if (descriptors == nullptr) return false;
+  if (fds.limit() == 0 || count > static_cast<nfds_t>(fds.size()) ||
+      !can_read(descriptors, count * sizeof *descriptors))
+    return false;
   for (nfds_t i = 0; i < count; ++i)
     if (fds.owns(descriptors[i].fd)) return true;
   return false;
@@ -230,27 +241,34 @@ bool any_owned(const pollfd* descriptors, nfds_t count) {
 
 bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set* except) {
   bool found = false;
-  for_each_bit(count < 0 ? 0 : count, read, write, except, [&](int fd) { return !(found = fds.owns(fd)); });
+  if (fds.limit() == 0) return false;
+  (void)for_each_bit(std::clamp(count, 0, fds.size()), read, write, except,
+                     [&](int fd) { return !(found = fds.owns(fd)); });
   return found;
 }
 
 Result<int> ppoll(pollfd* descriptors, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  if (mask != nullptr && !can_read(mask, kKernelSet)) return err(EFAULT);
   if (!Timeout::valid(timeout)) return err(EINVAL);
   rlimit limit{};
   if (count > 1024 && getrlimit(RLIMIT_NOFILE, &limit) == 0 && count > limit.rlim_cur) return err(EINVAL);
+  for (nfds_t i = 0; i < count; ++i)
+    if (!put_user(&descriptors[i].revents, short{})) return err(EFAULT);
   return Poll(Poll::As::kPoll, {descriptors, count}, timeout, mask).run();
 }
 
 Result<int> pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,
                     const sigset_t* mask, timespec* left) {
+  if (mask != nullptr && !can_read(mask, kKernelSet)) return err(EFAULT);
   if (count < 0 || !Timeout::valid(timeout)) return err(EINVAL);
   Scratch<pollfd, 64> entries;
   bool room = true;
-  for_each_bit(count, read, write, except, [&](int fd) {
+  const bool readable = for_each_bit(count, read, write, except, [&](int fd) {
     const int events = (Bits(read).test(fd) ? kSelectRead : 0) | (Bits(write).test(fd) ? kSelectWrite : 0) |
                        (Bits(except).test(fd) ? kSelectExcept : 0);
     return room = entries.push_back({fd, static_cast<short>(events), 0});
   });
+  if (!readable) return err(EFAULT);
   if (!room) return err(ENOMEM);
   Poll poll(Poll::As::kSelect, entries, timeout, mask);
   auto ready = poll.run();
@@ -260,9 +278,14 @@ Result<int> pselect(int count, fd_set* read, fd_set* write, fd_set* except, cons
   for (const pollfd& entry : entries)
     if (entry.revents & POLLNVAL) return err(EBADF);
   // POLLIN, POLLOUT and POLLPRI in `events` tell which of the sets had the descriptor.
-  return write_back(count, read, entries, POLLIN, kSelectRead) +
-         write_back(count, write, entries, POLLOUT, kSelectWrite) +
-         write_back(count, except, entries, POLLPRI, kSelectExcept);
+  int all = 0;
+  for (Result<int> n : {write_back(count, read, entries, POLLIN, kSelectRead),
+                        write_back(count, write, entries, POLLOUT, kSelectWrite),
+                        write_back(count, except, entries, POLLPRI, kSelectExcept)}) {
+    if (!n) return n;
+    all += *n;
+  }
+  return all;
 }
 
 }  // namespace accel::posix

@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/attendant.h"
 #include "posix/calls.h"
@@ -431,8 +432,10 @@ void before_spawn() {
 }
 
 Result<void> before_passing(const msghdr* message) {
-  if (message == nullptr || message->msg_controllen == 0 || !active()) return {};
-  auto* m = const_cast<msghdr*>(message);  // CMSG_NXTHDR wants it so
+  msghdr copy;
+  if (!active() || !get_user(copy, message) || copy.msg_controllen == 0) return {};
+  if (!can_read(copy.msg_control, copy.msg_controllen)) return {};
+  msghdr* m = &copy;
   for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0)) continue;
     const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);

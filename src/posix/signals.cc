@@ -1,6 +1,7 @@
 // The trampoline is installed in the kernel in place of the program's handler, with the program's mask and
-// flags; the table below has what the program asked for and gets back. SIGSEGV and its like keep the
-// program's handler itself: they come from the thread's own doing and end no wait.
+// flags; the table below has what the program asked for and gets back. SIGFPE and its like keep the program's
+// handler itself: they come from the thread's own doing and end no wait. So do SIGSEGV and SIGBUS, but for
+// the faults of base/user_memory.h.
 //
 // A signal that arrives while its thread is inside our lock is put off: blocked and queued again, with its
 // siginfo, so that the kernel delivers it once the lock is free, exactly as if it had arrived then. All of
@@ -16,6 +17,7 @@
 #include <atomic>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/calls.h"
 #include "posix/guard.h"
 
@@ -33,6 +35,7 @@ struct Action {
 
 std::array<Action, NSIG> actions;
 std::atomic<bool> guarding{false};
+std::atomic<bool> checking_memory{false};  ///< on_fault() stands in for SIG_DFL, too
 std::atomic<void (*)()> fatal_hook{nullptr};
 thread_local uint64_t put_off [[gnu::tls_model("initial-exec")]] =
     0;  ///< signals blocked by put_off_signal, by bit
@@ -57,6 +60,8 @@ bool synchronous(int number) {
       return false;
   }
 }
+
+bool memory_fault(int number) { return number == SIGSEGV || number == SIGBUS; }
 
 /// signal(7), "Term" or "Core", but for those above and the two that cannot be caught.
 bool default_is_fatal(int number) {
@@ -137,15 +142,33 @@ void die(int number, siginfo_t* info, void* context) {
   change_mask(SIG_UNBLOCK, bit(number));
 }
 
+/// In place of the program's handler of SIGSEGV or SIGBUS, or of SIG_DFL.
+void on_fault(int number, siginfo_t* info, void* context) {
+  if (resume_after_fault(context)) return;
+  Action& action = actions[static_cast<size_t>(number)];
+  const Handler handler = action.handler.load(std::memory_order_acquire);
+  const int flags = action.flags.load(std::memory_order_relaxed);
+  if (handler == nullptr || (flags & SA_RESETHAND) != 0) {
+    struct sigaction by_default {};
+    by_default.sa_handler = SIG_DFL;
+    real.sigaction(number, &by_default, nullptr);
+    action.handler.store(nullptr);
+  }
+  if (handler != nullptr) return handler(number, info, context);
+  // A fault happens again when this returns, and leaves its core as it was; a signal that was sent is sent
+  // again.
+  if (info->si_code <= 0 && put_off_signal(number, info, context)) admit_put_off_signals();
+}
+
 bool is_ours(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 &&
-         (action.sa_sigaction == trampoline || action.sa_sigaction == die);
+         (action.sa_sigaction == trampoline || action.sa_sigaction == die || action.sa_sigaction == on_fault);
 }
 
 /// From what the kernel has to what the program set.
 void translate(struct sigaction& action, Handler handler, int flags) {
   if (!is_ours(action)) return;
-  const bool guarded = action.sa_sigaction == die;
+  const bool guarded = action.sa_sigaction == die || handler == nullptr;
   action.sa_flags = flags | (action.sa_flags & kRestorer);
   if (guarded)
     action.sa_handler = SIG_DFL;
@@ -156,7 +179,15 @@ void translate(struct sigaction& action, Handler handler, int flags) {
 /// What the kernel is to have for what the program asked.
 struct sigaction installed_for(int number, const struct sigaction& asked) {
   struct sigaction action = asked;
-  if (asked.sa_handler == SIG_IGN || synchronous(number)) return action;
+  if (asked.sa_handler == SIG_IGN) return action;
+  if (memory_fault(number)) {
+    if (asked.sa_handler == SIG_DFL && !checking_memory.load()) return action;
+    action.sa_sigaction = on_fault;
+    action.sa_flags =
+        (asked.sa_flags & ~SA_RESETHAND) | SA_SIGINFO | (asked.sa_handler == SIG_DFL ? SA_ONSTACK : 0);
+    return action;
+  }
+  if (synchronous(number)) return action;
   if (asked.sa_handler == SIG_DFL) {
     if (!guarding.load() || !default_is_fatal(number)) return action;
     action.sa_sigaction = die;
@@ -172,7 +203,7 @@ struct sigaction installed_for(int number, const struct sigaction& asked) {
 }  // namespace
 
 Result<int> sigaction(int number, const struct sigaction* asked, struct sigaction* old) {
-  if (number <= 0 || number >= NSIG || (asked != nullptr && synchronous(number))) {
+  if (number <= 0 || number >= NSIG || (asked != nullptr && synchronous(number) && !memory_fault(number))) {
     if (real.sigaction(number, asked, old) != 0) return err(errno);
     return 0;
   }
@@ -216,6 +247,19 @@ void guard_fatal_signals() {
     if (!default_is_fatal(number) || real.sigaction(number, nullptr, &now) != 0) continue;
     if (now.sa_handler != SIG_DFL || is_ours(now)) continue;
     actions[static_cast<size_t>(number)].flags.store(now.sa_flags);
+    const struct sigaction guard = installed_for(number, now);
+    real.sigaction(number, &guard, nullptr);
+  }
+}
+
+void check_memory_by_faults() {
+  if (getpid() == 1 || checking_memory.exchange(true)) return;  // as above
+  for (int number : {SIGSEGV, SIGBUS}) {
+    struct sigaction now {};
+    if (real.sigaction(number, nullptr, &now) != 0 || now.sa_handler == SIG_IGN || is_ours(now)) continue;
+    Action& action = actions[static_cast<size_t>(number)];
+    action.flags.store(now.sa_flags);
+    if (now.sa_handler != SIG_DFL) action.handler.store(now.sa_sigaction);
     const struct sigaction guard = installed_for(number, now);
     real.sigaction(number, &guard, nullptr);
   }

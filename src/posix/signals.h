@@ -10,6 +10,10 @@ namespace accel::posix {
 /// send() accepted delivered or handed to the kernel. sigaction() still reports SIG_DFL. Idempotent.
 void guard_fatal_signals();
 
+/// From now on the checks of base/user_memory.h answer. sigaction() still reports what the program has set.
+/// Idempotent.
+void check_memory_by_faults();
+
 /// In the child after fork(): signals put off in the parent's copy of this thread are let in again.
 void signals_after_fork_in_child();
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/options.h"
 #include "posix/siw_socket.h"
 
@@ -17,7 +18,7 @@ constexpr int kTcpInq = 36;  // TCP_INQ of linux/tcp.h, which does not go with n
 
 /// What concerns bytes as the program sees them, which the kernel does not.
 bool refused(int level, int name, const void* value, socklen_t length) {
-  const int set = value != nullptr && length >= sizeof(int) ? *static_cast<const int*>(value) : 0;
+  const int set = length >= sizeof(int) && can_read(value, sizeof(int)) ? *static_cast<const int*>(value) : 0;
   if (level == SOL_SOCKET && name == SO_PEEK_OFF) return set >= 0;
   if (level == IPPROTO_TCP && name == kTcpInq) return set != 0;
   const Option* option = find_option(tcp_options(), level, name);
@@ -50,7 +51,7 @@ Result<int> SiwSocket::setsockopt(Pass& pass, int level, int name, const void* v
     if (to_kernel(pass, Reason::option)) return kOnKernel;
     return err(ENOPROTOOPT);
   }
-  if (level == IPPROTO_TCP && name == TCP_NODELAY && value != nullptr && length >= sizeof(int)) {
+  if (level == IPPROTO_TCP && name == TCP_NODELAY && length >= sizeof(int) && can_read(value, sizeof(int))) {
     nodelay_ = *static_cast<const int*>(value) != 0;
     return 0;
   }
@@ -78,9 +79,7 @@ Result<int> SiwSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
     if (real.ioctl(shadow(), request, &answer) != 0) answer = 0;
     answer += static_cast<int>(channel_->conn()->pending().size());
   }
-  if (argument == nullptr) return err(EFAULT);
-  std::memcpy(argument, &answer, sizeof answer);
-  return 0;
+  return put_user(argument, answer) ? Result<int>(0) : err(EFAULT);
 }
 
 }  // namespace accel::posix

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/user_memory.h"
 #include "posix/iov_cursor.h"
 #include "posix/siw_socket.h"
 #include "posix/wait.h"
@@ -37,6 +38,10 @@ Result<size_t> SiwSocket::take(msghdr& message, size_t size, size_t got, int fla
     if (n && (flags & MSG_TRUNC) == 0)
       for_each_piece(message, 0, [&](siw::MutableBytes piece) {
         const size_t part = std::min(piece.size(), *n - at);
+        if (!can_overwrite(piece.data(), part)) {
+          n = err(EFAULT);
+          return false;
+        }
         std::copy_n(seen.begin() + static_cast<ptrdiff_t>(at), part, piece.begin());
         at += part;
         return at < *n;
@@ -50,6 +55,10 @@ Result<size_t> SiwSocket::take(msghdr& message, size_t size, size_t got, int fla
   size_t done = 0;
   Result<size_t> last = size_t{0};
   for_each_piece(message, got, [&](siw::MutableBytes piece) {
+    if (!can_overwrite(piece.data(), std::min(piece.size(), conn.available()))) {
+      last = err(EFAULT);
+      return false;
+    }
     last = conn.recv(piece);
     if (last) done += *last;
     return last && *last == piece.size();
@@ -96,6 +105,7 @@ Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       }
       if (why != err(EAGAIN)) {
         if (got > 0) return static_cast<ssize_t>(got);
+        if (why == err(EFAULT)) return why;
         const Errno error = take_error();
         return error != Errno{} ? Result<ssize_t>(error) : 0;
       }
@@ -119,6 +129,10 @@ Result<size_t> SiwSocket::put(const msghdr& message, size_t done) {
   size_t taken = 0;
   Result<size_t> last = size_t{0};
   for_each_piece(message, done, [&](siw::MutableBytes piece) {
+    if (!can_read(piece.data(), piece.size())) {
+      last = err(EFAULT);
+      return false;
+    }
     last = conn.send(piece);
     if (last) taken += *last;
     return last && *last == piece.size();
@@ -148,6 +162,7 @@ Result<ssize_t> SiwSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
         if (sent == *size) return static_cast<ssize_t>(sent);
         continue;
       }
+      if (n.is(EFAULT)) return so_far(n.error());
       if (!n.is(EAGAIN)) {
         const Errno error = take_error();
         return so_far(error != Errno{} ? error : err(EPIPE));

@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/call.h"
@@ -67,7 +68,7 @@ Result<Pass*> SocketCall::engine(bool wanted) {
 }
 
 Socket::~Socket() {
-  if (private_fd_) real.close(fd_);
+  if (private_fd_) close_private(fd_);
 }
 
 void Socket::keep_shadow(int fd) {
@@ -80,6 +81,7 @@ void Socket::keep_shadow(int fd) {
              fd) {  // perhaps a call that blocks waits on it: the number may soon be another file's
     other = real.fcntl(fd, F_DUPFD_CLOEXEC, 3);
     private_fd_ = other >= 0;
+    note_private(other, true);
   }
   if (other < 0) return;
   fd_ = other;

@@ -93,9 +93,11 @@ Socket* find_socket(int fd);
 /// sockaddr <-> Endpoint. Errors: EINVAL (short), EAFNOSUPPORT. IPv4 in an AF_INET6 address is taken as
 /// mapped.
 Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain);
-/// Writes at most *length bytes and sets *length to the full size, as accept(2) does. domain AF_INET6 shows
-/// IPv4 as mapped.
-void to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length,
-                 uint32_t scope = 0);
+/// Gives the program an address as accept(2) does: at most *length bytes, and *length becomes the full size.
+/// Errors: EFAULT, EINVAL (a negative *length).
+Result<void> put_address(const void* from, socklen_t size, sockaddr* address, socklen_t* length);
+/// The same of an Endpoint. domain AF_INET6 shows IPv4 as mapped.
+Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length,
+                         uint32_t scope = 0);
 
 }  // namespace accel::posix

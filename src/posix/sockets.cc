@@ -4,8 +4,11 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
+
 #include "base/config.h"
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/calls.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
@@ -75,7 +78,7 @@ Result<int> bind(int fd, const sockaddr* address, socklen_t length) {
 }
 
 Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
-  {
+  if (can_read(address, std::min<size_t>(length, sizeof(sockaddr_storage)))) {
     SocketCall call(fd);
     if (call.error() != Errno{}) return call.error();
     if (Socket* s = call.socket()) {

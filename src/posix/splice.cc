@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/iov_cursor.h"
@@ -70,7 +71,11 @@ Result<ssize_t> socket_to_pipe(int in, int out, size_t size, bool nonblocking) {
 
 Result<ssize_t> sendfile(int out, int in, off_t* offset, size_t count) {
   if (!fds.owns(out)) return from_libc(real.sendfile(out, in, offset, count));
-  off_t at = offset != nullptr ? *offset : ::lseek(in, 0, SEEK_CUR);
+  off_t at = 0;
+  if (offset == nullptr)
+    at = ::lseek(in, 0, SEEK_CUR);
+  else if (!get_user(at, offset))
+    return err(EFAULT);
   if (offset == nullptr && at < 0) return err(errno == ESPIPE ? EINVAL : errno);
   if (at < 0) return err(EINVAL);
   auto buffer = std::make_unique_for_overwrite<char[]>(std::min(count, kChunk) + 1);
@@ -89,10 +94,8 @@ Result<ssize_t> sendfile(int out, int in, off_t* offset, size_t count) {
     if (*sent < n) break;
   }
   if (done == 0 && error != Errno{}) return error;
-  if (offset != nullptr)
-    *offset = at;
-  else if (done > 0)
-    ::lseek(in, at, SEEK_SET);
+  if (offset != nullptr && !put_user(offset, at)) return err(EFAULT);
+  if (offset == nullptr && done > 0) ::lseek(in, at, SEEK_SET);
   return static_cast<ssize_t>(done);
 }
 

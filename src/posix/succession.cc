@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "posix/attendant.h"
 
@@ -47,11 +48,12 @@ socklen_t to_address(std::string_view name, sockaddr_un& out) {
 
 /// A socket of that name, -1: none. Its descriptor is one that programs do not expect.
 int named(const std::string& name) {
-  const int fd = move_high(real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int fd =
+      keep_private(move_high(real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   sockaddr_un address;
   const socklen_t length = to_address(name, address);
   if (fd < 0 || real.bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
-  real.close(fd);
+  close_private(fd);
   return -1;
 }
 

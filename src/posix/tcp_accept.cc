@@ -140,7 +140,6 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
   if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return err(EINVAL);
   if (state_ != State::kListening)
     return state_ == State::kKernel || !live() ? Result<int>(kOnKernel) : err(EINVAL);
-  if (address != nullptr && length != nullptr && static_cast<int>(*length) < 0) return err(EINVAL);
   waited_on_ = true;
   const Instant deadline = deadline_after(pass, receive_timeout);
   auto queued = [&] {
@@ -172,7 +171,14 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
     real.close(fd);
     return err(conn != nullptr ? EMFILE : EAGAIN);
   }
-  to_sockaddr(pass.stack().tcp_remote(*conn), domain(), address, length, 0);
+  if (address != nullptr) {  // it has been accepted by then, so it is closed: __sys_accept4_file()
+    Result<void> r = to_sockaddr(pass.stack().tcp_remote(*conn), domain(), address, length, 0);
+    if (!r) {
+      pass.stack().tcp_close(conn, false, pass.now());
+      real.close(fd);
+      return r.error();
+    }
+  }
   auto* accepted = new TcpSocket(fd, *this, conn, (flags & SOCK_NONBLOCK) != 0);
   fds.erase(fd, &pass);  // a descriptor that was closed behind our back
   fds.insert(fd, accepted);

@@ -30,7 +30,7 @@ Result<void> bind_port(const Socket& s, const IpAddress& address) {
   if (late != 0) real.setsockopt(s.shadow(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &off, sizeof off);
   sockaddr_storage name{};
   socklen_t length = sizeof name;
-  to_sockaddr({address, 0}, s.domain(), reinterpret_cast<sockaddr*>(&name), &length);
+  (void)to_sockaddr({address, 0}, s.domain(), reinterpret_cast<sockaddr*>(&name), &length);
   const int result = real.bind(s.shadow(), reinterpret_cast<sockaddr*>(&name), length);
   const int error = errno;
   if (late != 0) real.setsockopt(s.shadow(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);

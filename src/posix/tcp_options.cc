@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/options.h"
 #include "posix/tcp_socket.h"
 
@@ -249,7 +250,7 @@ void TcpSocket::settings_changed(Pass& pass) {
 Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
   if (state_ == State::kUndecided || state_ == State::kKernel) return kOnKernel;
   if (live() && level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY) && length == sizeof(int) &&
-      value != nullptr)
+      can_read(value, length))
     return set_later_on_shadow(pass, name, *static_cast<const int*>(value) != 0);
   write_inherited_options();
   if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) return err(EINVAL);  // it has a name

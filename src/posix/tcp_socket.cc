@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/wait.h"
 #include "stack/tcp/conn.h"
@@ -141,7 +142,7 @@ void TcpSocket::restart_in_kernel(Pass& pass) {
   conn_ = nullptr;
   sockaddr_storage name{};
   socklen_t length = sizeof name;
-  to_sockaddr(remote, domain(), reinterpret_cast<sockaddr*>(&name), &length);
+  (void)to_sockaddr(remote, domain(), reinterpret_cast<sockaddr*>(&name), &length);
   const int flags = real.fcntl(shadow(), F_GETFL);
   real.fcntl(shadow(), F_SETFL, flags | O_NONBLOCK);
   real.connect(shadow(), reinterpret_cast<sockaddr*>(&name), length);
@@ -173,20 +174,16 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
 
 Result<int> TcpSocket::getsockname(Pass& pass, sockaddr* address, socklen_t* length) {
   if (!live()) return kOnKernel;
-  if (address == nullptr || length == nullptr) return err(EFAULT);
-  if (static_cast<int>(*length) < 0) return err(EINVAL);
-  to_sockaddr(pass.stack().tcp_local(*conn_), domain(), address, length);
-  return 0;
+  Result<void> r = to_sockaddr(pass.stack().tcp_local(*conn_), domain(), address, length);
+  return r ? Result<int>(0) : r.error();
 }
 
 Result<int> TcpSocket::getpeername(Pass& pass, sockaddr* address, socklen_t* length) {
   if (!live()) return kOnKernel;
   const TcpState state = pass.stack().tcp_state(*conn_);
   if (state == TcpState::kClosed || state == TcpState::kSynSent) return err(ENOTCONN);
-  if (address == nullptr || length == nullptr) return err(EFAULT);
-  if (static_cast<int>(*length) < 0) return err(EINVAL);
-  to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), address, length);
-  return 0;
+  Result<void> r = to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), address, length);
+  return r ? Result<int>(0) : r.error();
 }
 
 Endpoint TcpSocket::local_endpoint() const {
@@ -218,9 +215,7 @@ Result<int> TcpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
     default:
       return kOnKernel;
   }
-  if (argument == nullptr) return err(EFAULT);
-  std::memcpy(argument, &answer, sizeof answer);
-  return 0;
+  return put_user(argument, answer) ? Result<int>(0) : err(EFAULT);
 }
 
 }  // namespace accel::posix

@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/attendant.h"
@@ -40,13 +41,13 @@ void TcpSocket::serve_shared_queue() {
 }
 
 void TcpSocket::close_door() {
-  if (marker_ >= 0) real.close(std::exchange(marker_, -1));
-  if (door_ >= 0) real.close(std::exchange(door_, -1));
+  if (marker_ >= 0) close_private(std::exchange(marker_, -1));
+  if (door_ >= 0) close_private(std::exchange(door_, -1));
 }
 
 /// In the child of a fork(): the door is its as well; what came by it already is the parent's.
 void TcpSocket::leave_marker() {
-  if (marker_ >= 0) real.close(std::exchange(marker_, -1));
+  if (marker_ >= 0) close_private(std::exchange(marker_, -1));
   door_is_own_ = false;
   for (int fd : given_) real.close(fd);
   given_.clear();
@@ -66,7 +67,11 @@ Result<int> TcpSocket::accept_given(sockaddr* address, socklen_t* length, int fl
   given_.erase(given_.begin());
   real.close(from);
   if ((flags & SOCK_NONBLOCK) != 0) real.fcntl(fd, F_SETFL, real.fcntl(fd, F_GETFL) | O_NONBLOCK);
-  if (address != nullptr && length != nullptr) real.getpeername(fd, address, length);
+  if (address != nullptr && real.getpeername(fd, address, length) != 0) {
+    const Errno error = err(errno);
+    real.close(fd);
+    return error;
+  }
   stats::note_kernel(fd, Reason::accepted_by_kernel);
   return fd;
 }
@@ -74,7 +79,7 @@ Result<int> TcpSocket::accept_given(sockaddr* address, socklen_t* length, int fl
 /// This process listens no more. Ends with nothing in the queue that could be given; the rest is reset when
 /// the listener closes, as the last listener's is in the kernel.
 void TcpSocket::give_up_queue(Pass& pass) {
-  if (marker_ >= 0) real.close(std::exchange(marker_, -1));
+  if (marker_ >= 0) close_private(std::exchange(marker_, -1));
   if (flow_ == nullptr && given_.empty() && door_ < 0) return;
   const TcpListener* listener = flow_ != nullptr ? pass.engine().listener(*flow_) : nullptr;
   if (listener != nullptr) pass.engine().stop_taking(*flow_);

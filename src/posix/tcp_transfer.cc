@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/iov_cursor.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
@@ -56,8 +57,14 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   const Instant deadline = deadline_after(pass, receive_timeout);
   IovCursor into(vector_of(*message));
   size_t got = 0;
+  // Where a peek goes on: an urgent byte right at its start was skipped (tcp_recvmsg_locked's urg_hole).
+  auto place = [&] {
+    const bool hole = got > 0 && conn_->urgent_in && !stack.settings(*conn_).oob_inline &&
+                      conn_->urgent_seq == conn_->copied_seq + static_cast<uint32_t>(first);
+    return peek ? first + got + hole : 0;
+  };
   for (;;) {
-    const size_t seen = peek ? first + got : 0;
+    const size_t seen = place();
     if (*size == 0 && conn_->unread() > 0) break;
     Result<size_t> n = take(pass, into.window(), *size - got, seen, flags);
     if (n && *n == 0) break;  // the end
@@ -66,7 +73,7 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       into.advance(*n);
       if (got == *size) break;
       // A pending error is kept for the next call, urgent data too (tcp_recvmsg_locked's "if (copied)").
-      const size_t next = peek ? first + got : 0;
+      const size_t next = place();
       const bool at_mark =
           conn_->urgent_in && conn_->urgent_seq == conn_->copied_seq + static_cast<uint32_t>(next);
       if (stack.tcp_peek_error(*conn_) != 0 || at_mark) break;
@@ -74,6 +81,7 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       if ((got < target || (flags & MSG_TRUNC) != 0) && conn_->unread() > next) continue;
       if (got >= target) break;
     } else if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) {
+      if (n.is(EFAULT) && got > 0) break;
       return n.error();
     }
     if (!wait) {
@@ -104,7 +112,7 @@ Result<ssize_t> TcpSocket::receive_urgent(Pass& pass, msghdr* message, int flags
   message->msg_flags = MSG_OOB;
   for (const iovec& v : vector_of(*message)) {
     if (v.iov_len == 0) continue;
-    if ((flags & MSG_TRUNC) == 0) *static_cast<uint8_t*>(v.iov_base) = byte;
+    if ((flags & MSG_TRUNC) == 0 && !put_user(v.iov_base, byte)) return err(EFAULT);
     return 1;
   }
   message->msg_flags |= MSG_TRUNC;
@@ -117,7 +125,7 @@ void TcpSocket::put_control(Pass& pass, msghdr* message) {
   message->msg_controllen = 0;
   if (!inq_ || !live()) return;
   const int queued = static_cast<int>(pass.stack().tcp_readable_bytes(*conn_));
-  if (message->msg_control == nullptr || room < CMSG_LEN(sizeof queued)) {
+  if (room < CMSG_LEN(sizeof queued) || !can_overwrite(message->msg_control, CMSG_LEN(sizeof queued))) {
     message->msg_flags |= MSG_CTRUNC;
     return;
   }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/iov_cursor.h"
@@ -34,6 +35,12 @@ bool leads_out(const msghdr& m, int domain) {
   return to && !to->address.is_any() && !to->address.is_loopback() && !to->address.is_multicast();
 }
 
+/// What copying in a message's name and control does: EFAULT for those that are not there.
+bool can_read_parts(const msghdr& m) {
+  const size_t name = m.msg_name == nullptr ? 0 : std::min<size_t>(m.msg_namelen, sizeof(sockaddr_storage));
+  return can_read(m.msg_name, name) && can_read(m.msg_control, m.msg_controllen);
+}
+
 template <class Kernel>
 Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel) {
   bool stream = false;
@@ -41,7 +48,8 @@ Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel
   {
     SocketCall call(fd, Pass::Polling::kSeldom);
     if (call.error() != Errno{}) return call.error();
-    if (Socket* s = call.socket()) {
+    Socket* s = can_read_parts(*message) ? call.socket() : nullptr;
+    if (s != nullptr) {
       stream = s->kind() != FileKind::kUdp;
       const bool wants = !stream && call.pass() == nullptr && leads_out(*message, s->domain());
       if (stream && (flags & MSG_FASTOPEN) != 0) s->veto = Reason::option;  // the shadow will connect
@@ -75,25 +83,35 @@ Result<ssize_t> check_count(int count) {
 }  // namespace
 
 Result<ssize_t> recvmsg(int fd, msghdr* message, int flags) {
-  if (message == nullptr) return from_libc(real.recvmsg(fd, message, flags));
-  Result<ssize_t> r =
-      receive(fd, message, flags & ~MSG_CMSG_CLOEXEC, [&] { return real.recvmsg(fd, message, flags); });
-  if (r && (flags & MSG_CMSG_CLOEXEC) != 0)
-    message->msg_flags |= MSG_CMSG_CLOEXEC;  // as ____sys_recvmsg leaves it
+  msghdr m;
+  if (!get_user(m, message)) return from_libc(real.recvmsg(fd, message, flags));
+  bool kernel = false;
+  Result<ssize_t> r = receive(fd, &m, flags & ~MSG_CMSG_CLOEXEC, [&] {
+    kernel = true;
+    return real.recvmsg(fd, message, flags);
+  });
+  if (!r || kernel) return r;
+  if ((flags & MSG_CMSG_CLOEXEC) != 0) m.msg_flags |= MSG_CMSG_CLOEXEC;  // as ____sys_recvmsg leaves it
+  const bool named = m.msg_name == nullptr || put_user(&message->msg_namelen, m.msg_namelen);
+  if (!named || !put_user(&message->msg_controllen, m.msg_controllen) ||
+      !put_user(&message->msg_flags, m.msg_flags))
+    return err(EFAULT);
   return r;
 }
 
 Result<ssize_t> recvfrom(int fd, void* data, size_t size, int flags, sockaddr* from, socklen_t* from_length) {
   iovec v{data, std::min(size, kMostBytes)};
-  if (from != nullptr && from_length != nullptr && static_cast<int>(*from_length) < 0) return err(EINVAL);
-  msghdr m = one_buffer(&v, from, from != nullptr && from_length != nullptr ? *from_length : 0);
+  sockaddr_storage name;
+  msghdr m = from == nullptr ? one_buffer(&v, nullptr, 0)
+                             : one_buffer(&v, reinterpret_cast<sockaddr*>(&name), sizeof name);
   bool kernel = false;
   Result<ssize_t> r = receive(fd, &m, flags, [&] {
     kernel = true;
     return real.recvfrom(fd, data, size, flags, from, from_length);
   });
-  if (r && !kernel && from != nullptr && from_length != nullptr) *from_length = m.msg_namelen;
-  return r;
+  if (!r || kernel || from == nullptr) return r;
+  Result<void> named = put_address(&name, m.msg_namelen, from, from_length);
+  return named ? r : named.error();
 }
 
 Result<ssize_t> recv(int fd, void* data, size_t size, int flags) {
@@ -111,8 +129,9 @@ Result<ssize_t> readv(int fd, const iovec* vector, int count) {
 }
 
 Result<ssize_t> sendmsg(int fd, const msghdr* message, int flags) {
-  if (message == nullptr) return from_libc(real.sendmsg(fd, message, flags));
-  return transmit(fd, message, flags, [&] { return real.sendmsg(fd, message, flags); });
+  msghdr m;
+  if (!get_user(m, message)) return from_libc(real.sendmsg(fd, message, flags));
+  return transmit(fd, &m, flags, [&] { return real.sendmsg(fd, message, flags); });
 }
 
 Result<ssize_t> sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,
@@ -139,6 +158,7 @@ Result<ssize_t> writev(int fd, const iovec* vector, int count) {
 /// As recvmmsg(2) has it, the timeout is looked at between datagrams only.
 Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   if (!fds.owns(fd)) return from_libc(real.recvmmsg(fd, messages, count, flags, timeout));
+  if (timeout != nullptr && !can_read(timeout, sizeof *timeout)) return err(EFAULT);
   if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))
     return err(EINVAL);
   timespec begin{};
@@ -151,7 +171,9 @@ Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
       if (n == 0) return r.error();
       break;
     }
-    messages[n++].msg_len = static_cast<unsigned>(*r);
+    if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))
+      return n > 0 ? Result<int>(static_cast<int>(n)) : err(EFAULT);
+    ++n;
     if ((flags & MSG_WAITFORONE) != 0) each |= MSG_DONTWAIT;
     if ((messages[n - 1].msg_hdr.msg_flags & MSG_OOB) != 0) break;
     if (timeout == nullptr) continue;
@@ -176,7 +198,8 @@ Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
     Result<ssize_t> r = posix::sendmsg(fd, &messages[n].msg_hdr, flags);
     if (!r && n == 0) return r.error();
     if (!r) break;
-    messages[n].msg_len = static_cast<unsigned>(*r);
+    if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))
+      return n > 0 ? Result<int>(static_cast<int>(n)) : err(EFAULT);
   }
   return static_cast<int>(n);
 }

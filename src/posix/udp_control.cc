@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/user_memory.h"
 #include "posix/udp_socket.h"
 
 namespace accel::posix {
@@ -36,6 +37,7 @@ class ControlWriter {
     header.cmsg_level = level;
     header.cmsg_type = type;
     header.cmsg_len = length;
+    if (!can_overwrite(at_, length)) return;  // put_cmsg()'s EFAULT, which nobody hears of
     memcpy(at_, &header, sizeof header);
     memcpy(at_ + sizeof header, &value, length - sizeof header);
     const size_t step = std::min(CMSG_SPACE(sizeof value), room_);

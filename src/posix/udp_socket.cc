@@ -8,6 +8,7 @@
 #include <sys/time.h>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/wait.h"
 
@@ -193,14 +194,11 @@ Result<int> UdpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
     const Datagram* front = pass.stack().udp_front(*pcb(pass));
     if (front == nullptr) return kOnKernel;
     const int size = static_cast<int>(front->size);
-    if (argument == nullptr) return err(EFAULT);
-    std::memcpy(argument, &size, sizeof size);
-    return 0;
+    return put_user(argument, size) ? Result<int>(0) : err(EFAULT);
   }
   if (request == SIOCGSTAMP_OLD && last_timestamp_ != 0) {
     const timeval t{last_timestamp_ / 1000000000, last_timestamp_ % 1000000000 / 1000};
-    std::memcpy(argument, &t, sizeof t);
-    return 0;
+    return put_user(argument, t) ? Result<int>(0) : err(EFAULT);
   }
   return kOnKernel;
 }

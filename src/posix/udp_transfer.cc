@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/iov_cursor.h"
 #include "posix/udp_socket.h"
 #include "posix/wait.h"
@@ -14,6 +15,8 @@ namespace accel::posix {
 namespace {
 
 std::span<const iovec> vector_of(const msghdr& m) { return {m.msg_iov, m.msg_iovlen}; }
+
+constexpr size_t kMostDatagram = 65535;  // a larger one is refused unread
 
 int64_t wall_clock() {
   timespec t{};
@@ -68,11 +71,18 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
   const Datagram datagram = *pass.stack().udp_front(p);
   const PortInfo* port = pass.engine().port_info(datagram.interface);
   const int ifindex = port != nullptr ? port->ifindex : 0;
-  const size_t copied = pass.stack().udp_receive(p, vector_of(*message), (flags & MSG_PEEK) == 0);
+  const bool take = (flags & MSG_PEEK) == 0;
+  if (!can_overwrite(vector_of(*message), datagram.size)) {  // udp_recvmsg(): it is lost
+    (void)pass.stack().udp_receive(p, {}, take);
+    if (take) pass.engine().counters().add(Counter::drop_udp_bad_buffer);
+    return err(EFAULT);
+  }
+  const size_t copied = pass.stack().udp_receive(p, vector_of(*message), take);
   if (message->msg_name != nullptr) {
     socklen_t length = message->msg_namelen;
-    to_sockaddr(datagram.from, domain(), static_cast<sockaddr*>(message->msg_name), &length,
-                static_cast<uint32_t>(ifindex));
+    Result<void> named = to_sockaddr(datagram.from, domain(), static_cast<sockaddr*>(message->msg_name),
+                                     &length, static_cast<uint32_t>(ifindex));
+    if (!named) return named.error();
     message->msg_namelen = length;
   } else {
     message->msg_namelen = 0;
@@ -148,6 +158,7 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
 Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to, bool wait) {
   const Instant deadline = deadline_after(pass, send_timeout);
   const bool v4 = to.address.is_v4();
+  if (!can_read(data, kMostDatagram)) return err(EFAULT);
   for (;;) {
     UdpPcb* p = pcb(pass);
     if (p == nullptr) return kOnKernel;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "base/result.h"
 #include "posix/calls.h"

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 
 namespace accel::siw {
@@ -38,7 +39,7 @@ int look(int fd, std::span<epoll_event> events) {
 }  // namespace
 
 Result<std::unique_ptr<Reactor>> Reactor::open(Counters& counters, const ReactorOptions& options) {
-  const int fd = real.epoll_create1(EPOLL_CLOEXEC);
+  const int fd = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
   if (fd < 0) return err(errno);
   return std::unique_ptr<Reactor>(new Reactor(fd, counters, options));
 }
@@ -49,12 +50,12 @@ Reactor::Reactor(int fd, Counters& counters, const ReactorOptions& options)
 Reactor::~Reactor() {
   for (auto& orphan : orphans_) real.close(orphan->fd());
   orphans_.clear();
-  real.close(fd_);
+  close_private(fd_);
 }
 
 void Reactor::abandon_in_child() {
   for (auto& orphan : orphans_) real.close(orphan->fd());
-  real.close(fd_);
+  close_private(fd_);
 }
 
 // ---- the channels ----

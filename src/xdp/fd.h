@@ -7,17 +7,25 @@
 
 namespace accel::xdp {
 
+/// XdpOptions::note_descriptor.
+inline void (*note_descriptor)(int fd, bool open) = nullptr;
+inline void note(int fd, bool open) {
+  if (note_descriptor != nullptr && fd >= 0) note_descriptor(fd, open);
+}
+
 class Fd {
  public:
   Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
+  explicit Fd(int fd) : fd_(fd) { note(fd, true); }
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
   ~Fd() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ < 0) return;
+    note(fd_, false);
+    ::close(fd_);
   }
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }

@@ -6,7 +6,7 @@
 
 namespace accel::xdp {
 
-constexpr uint32_t kModuleAbi = 3;
+constexpr uint32_t kModuleAbi = 4;
 
 struct Module {
   uint32_t abi;

@@ -58,6 +58,7 @@ Result<void> bind_queue(Umem& umem, Queue& queue, const BindOptions& options, st
                                                &queue.rx, &queue.tx, &queue.fill, &queue.completion, &config);
   if (error == 0) {
     queue.fd = xsk_socket__fd(queue.handle);
+    note(queue.fd, true);
     fcntl(queue.fd, F_SETFD, FD_CLOEXEC);
     return {};
   }

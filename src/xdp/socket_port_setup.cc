@@ -62,6 +62,7 @@ Result<std::unique_ptr<XdpPort>> SocketPort::open(const XdpOptions& options, Fra
                                                   std::string* why) {
   try {
     Quiet quiet;
+    note_descriptor = options.note_descriptor;
     std::unique_ptr<SocketPort> port(new SocketPort(options, pool));
     if (auto ready = port->set_up(why); !ready) return ready.error();
     return std::unique_ptr<XdpPort>(std::move(port));
@@ -188,6 +189,7 @@ SocketPort::~SocketPort() {
   }
   for (auto& queue : queues_) {
     FramePool::release(queue->chain);
+    if (queue->handle) note(queue->fd, false);
     if (queue->handle) xsk_socket__delete(queue->handle);
   }
   if (umem_.handle) xsk_umem__delete(umem_.handle);
@@ -201,6 +203,7 @@ SocketPort::~SocketPort() {
 void SocketPort::abandon_in_child() {
   // libxdp's delete functions would unmap rings that this child does not have (MADV_DONTFORK): only close.
   for (auto& queue : queues_) {
+    note(queue->fd, false);
     ::close(queue->fd);
     queue->handle = nullptr;
     FramePool::release(queue->chain);

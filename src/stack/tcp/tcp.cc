@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/user_memory.h"
 #include "stack/tcp/context.h"
 
 namespace accel {
@@ -119,6 +120,7 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     return err(EAGAIN);
   }
   uint32_t room = send_room(t, c);
+  if (!can_read(data, room)) return err(EFAULT);
   size_t done = 0, wanted = 0;
   for (const iovec& v : data) {
     wanted += v.iov_len;
@@ -226,6 +228,7 @@ Result<size_t> TcpLayer::receive(TcpConn& c, std::span<const iovec> into, bool p
   uint32_t skip = 0;
   uint32_t run = readable_run(c, offset, true, skip);
   if (run == 0 && skip == 0) return nothing_to_read(*this, c);
+  if (!can_overwrite(into, run)) return err(EFAULT);
   if (skip && !peek)
     consume(t, c, 1);
   else

@@ -1,0 +1,37 @@
+#include "base/private_fds.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/real.h"
+
+namespace accel {
+namespace {
+
+/// As many as FdTable has; of zero bytes, so that only the touched pages exist.
+constexpr size_t kMost = 1u << 20;
+constexpr size_t kBits = 64;
+std::array<std::atomic<uint64_t>, kMost / kBits> kept;
+
+}  // namespace
+
+void note_private(int fd, bool open) {
+  const auto n = static_cast<size_t>(fd);
+  if (fd < 0 || n >= kMost) return;
+  const uint64_t bit = uint64_t{1} << (n % kBits);
+  open ? kept[n / kBits].fetch_or(bit) : kept[n / kBits].fetch_and(~bit);
+}
+
+bool is_private(int fd) {
+  const auto n = static_cast<size_t>(fd);
+  return fd >= 0 && n < kMost && (kept[n / kBits].load(std::memory_order_relaxed) >> (n % kBits) & 1) != 0;
+}
+
+void close_private(int fd) {
+  note_private(fd, false);
+  real.close(fd);
+}
+
+}  // namespace accel

@@ -1,0 +1,105 @@
+// Programs that close what they did not open: every descriptor from 3 on, one by one or at once. The
+// library's own are not theirs, so what comes afterwards works as on the kernel.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "posix/echo.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+constexpr int kEnd = 1100;
+
+/// The test's own control channels are Unix sockets.
+bool is_control(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
+int spare() {
+  const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  EXPECT_GE(fd, 0);
+  return fd;
+}
+
+TEST(Descriptors, ClosedOneByOne) {
+  Echo first;
+  exchange(first.fd, "one");
+  std::vector<int> closed;
+  for (int fd = 3; fd < kEnd; ++fd)
+    if (!is_control(fd) && (fd % 2 != 0 ? close(fd) : static_cast<int>(syscall(SYS_close, fd))) == 0)
+      closed.push_back(fd);
+  EXPECT_EQ(closed, std::vector<int>{first.fd.release()});
+  EXPECT_EQ(first.seen(), "one");
+  first.finish();
+  for (int i = 0; i < 3; ++i) {
+    Echo again;
+    posix_test::exchange(again.fd, std::string(50'000, 'x'));
+    EXPECT_EQ(wait_for(again.fd, POLLIN, 20), 0);  // sleeps on descriptors of the library's
+    exchange(again.fd, "two");
+    EXPECT_EQ(again.all(), std::string(50'000, 'x') + "two");
+  }
+}
+
+TEST(Descriptors, ClosedAtOnce) {
+  Echo first;
+  exchange(first.fd, "one");
+  int from = 3;
+  for (int fd = 3; fd < kEnd; ++fd) {
+    if (!is_control(fd)) continue;
+    if (from < fd) {
+      EXPECT_EQ(close_range(from, fd - 1, 0), 0);
+    }
+    from = fd + 1;
+  }
+  EXPECT_EQ(close_range(from, ~0u, 0), 0);
+  EXPECT_EQ(fcntl(first.fd.release(), F_GETFD), -1);
+  EXPECT_EQ(first.seen(), "one");
+  first.finish();
+  Fd udp = udp_at(here());
+  Echo again;
+  exchange(again.fd, "two");
+  EXPECT_EQ(again.all(), "two");
+}
+
+TEST(Descriptors, ClosefromKeepsWhatIsBelow) {
+  Far far("echo_stream");
+  const Address to = there(static_cast<uint16_t>(far.number()));
+  const pid_t child = in_child([&] {
+    closefrom(3);
+    Fd fd = connect_to(to);
+    exchange(fd, "a");
+    const int above = spare();
+    closefrom(fd + 1);
+    if (fcntl(above, F_GETFD) != -1) _exit(1);
+    exchange(fd, "b");
+    if (wait_for(fd, POLLIN, 20) != 0) _exit(2);
+    for (int i = 0; i < 30; ++i) exchange(fd, "c");
+  });
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(far.word(), "ab" + std::string(30, 'c'));
+  far.finish();
+}
+
+// As a supervisor hands sockets on: to fixed low numbers.
+TEST(Descriptors, MovedToLowNumbers) {
+  Echo far;
+  exchange(far.fd, "a");
+  int number = -1;
+  for (int i = 0; i < 40 && number < 0; ++i)
+    if (fcntl(3 + i, F_GETFD) < 0) number = 3 + i;
+  ASSERT_EQ(dup2(far.fd, number), number);
+  far.fd.reset();
+  exchange(number, "b");
+  EXPECT_EQ(close(number), 0);
+  EXPECT_EQ(far.seen(), "ab");
+  far.finish();
+}
+
+}  // namespace
