@@ -1,5 +1,7 @@
 #include "base/private_fds.h"
 
+#include <fcntl.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -13,9 +15,16 @@ namespace {
 /// As many as FdTable has; of zero bytes, so that only the touched pages exist.
 constexpr size_t kMost = 1u << 20;
 constexpr size_t kBits = 64;
+constexpr int kHigh = 960;
 std::array<std::atomic<uint64_t>, kMost / kBits> kept;
 
+thread_local int making [[gnu::tls_model("initial-exec")]] = 0;
+
 }  // namespace
+
+MakingPrivate::MakingPrivate() { ++making; }
+MakingPrivate::~MakingPrivate() { --making; }
+bool MakingPrivate::now() { return making > 0; }
 
 void note_private(int fd, bool open) {
   const auto n = static_cast<size_t>(fd);
@@ -27,6 +36,20 @@ void note_private(int fd, bool open) {
 bool is_private(int fd) {
   const auto n = static_cast<size_t>(fd);
   return fd >= 0 && n < kMost && (kept[n / kBits].load(std::memory_order_relaxed) >> (n % kBits) & 1) != 0;
+}
+
+int move_high(int fd) {
+  if (fd < 0) return fd;
+  const int high = real.fcntl(fd, F_DUPFD_CLOEXEC, kHigh);
+  if (high < 0) return fd;
+  real.close(fd);
+  return high;
+}
+
+int keep_private(int fd) {
+  fd = move_high(fd);
+  note_private(fd, true);
+  return fd;
 }
 
 void close_private(int fd) {

@@ -9,11 +9,22 @@ namespace accel {
 void note_private(int fd, bool open);
 bool is_private(int fd);
 
-/// Returns fd.
-inline int keep_private(int fd) {
-  note_private(fd, true);
-  return fd;
-}
+/// Moves `fd`, made just now, above the numbers that programs use by name (dup2() in a shell or a
+/// supervisor), yet below the usual limit of 1024. Returns the new number, or `fd` where that cannot be; -1
+/// stays -1.
+int move_high(int fd);
+/// The same, and notes it.
+int keep_private(int fd);
 void close_private(int fd);
+
+/// While it lives, sockets that another library makes on this thread are moved high too (preload's socket()).
+class MakingPrivate {
+ public:
+  MakingPrivate();
+  ~MakingPrivate();
+  MakingPrivate(const MakingPrivate&) = delete;
+  MakingPrivate& operator=(const MakingPrivate&) = delete;
+  static bool now();
+};
 
 }  // namespace accel

@@ -81,6 +81,7 @@ bool has_address(uint16_t state) {
 }
 
 nl_sock* connect_socket(int* code) {
+  const MakingPrivate making;
   nl_sock* s = nl_socket_alloc();
   if (!s) {
     *code = -NLE_NOMEM;

@@ -39,6 +39,7 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool) {
   options.force_generic = settings.xdp_mode == XdpMode::kGeneric;
   OpenedPort opened;
   opened.kind = PathKind::kXdp;
+  const MakingPrivate making;
   auto port = XdpPort::open(options, pool, &opened.detail);
   if (port)
     opened.port = std::move(*port);

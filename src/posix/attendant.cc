@@ -23,7 +23,6 @@
 namespace accel::posix {
 namespace {
 
-constexpr int kHighDescriptor = 960;  ///< below the usual soft limit of 1024, above what programs count on
 constexpr size_t kStackSize = 512 * 1024;
 
 std::atomic<int> wake_fd{-1};
@@ -77,20 +76,12 @@ void finish_by_attendant() {
 
 }  // namespace
 
-int move_high(int fd) {
-  if (fd < 0) return fd;
-  const int high = real.fcntl(fd, F_DUPFD_CLOEXEC, kHighDescriptor);
-  if (high < 0) return fd;
-  real.close(fd);
-  return high;
-}
-
 void start_attendant() {
   if (running.exchange(true)) return;
   finish_wanted = false;
   finished = 0;
   longest_finish = config().settings.exit_wait_ms + 1000;
-  const int fd = keep_private(move_high(real.eventfd(0, EFD_CLOEXEC)));
+  const int fd = keep_private(real.eventfd(0, EFD_CLOEXEC));
   wake_fd.store(fd);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);

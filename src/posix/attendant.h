@@ -16,8 +16,4 @@ void attendant_let_finish();
 /// In the child after fork(): it does not run here. `keep`: the parent's eventfd stays open, for claims.
 void attendant_after_fork_in_child(bool keep);
 
-/// A descriptor that programs do not expect: the same, with a high number and close-on-exec. Takes `fd`; -1
-/// stays -1.
-int move_high(int fd);
-
 }  // namespace accel::posix

@@ -37,8 +37,8 @@ std::unique_ptr<Heritage> Heritage::prepare(const std::vector<File*>& connection
   std::unique_ptr<Heritage> h(new (std::nothrow) Heritage);
   int ends[2];
   if (h == nullptr || real.pipe2(ends, O_CLOEXEC) != 0) return nullptr;
-  h->reading_end_ = keep_private(move_high(ends[0]));
-  h->writing_end_ = keep_private(move_high(ends[1]));
+  h->reading_end_ = keep_private(ends[0]);
+  h->writing_end_ = keep_private(ends[1]);
   h->count_ = connections.size();
   void* memory =
       mmap(nullptr, h->count_ * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -79,9 +79,8 @@ void Socket::keep_shadow(int fd) {
       if (i != fd && fds.find(i) == this) other = i;
   } else if (kernel_fd() ==
              fd) {  // perhaps a call that blocks waits on it: the number may soon be another file's
-    other = real.fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    other = keep_private(real.fcntl(fd, F_DUPFD_CLOEXEC, 3));
     private_fd_ = other >= 0;
-    note_private(other, true);
   }
   if (other < 0) return;
   fd_ = other;

@@ -48,8 +48,7 @@ socklen_t to_address(std::string_view name, sockaddr_un& out) {
 
 /// A socket of that name, -1: none. Its descriptor is one that programs do not expect.
 int named(const std::string& name) {
-  const int fd =
-      keep_private(move_high(real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+  const int fd = keep_private(real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address;
   const socklen_t length = to_address(name, address);
   if (fd < 0 || real.bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;

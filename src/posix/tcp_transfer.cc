@@ -40,9 +40,10 @@ Errno TcpSocket::take_pending_error() {
 }
 
 Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
-  if (!live()) return (flags & MSG_OOB) != 0 ? kOnKernel : take_pending_error();
+  if (!live() && (flags & (MSG_OOB | MSG_ERRQUEUE)) != 0) return kOnKernel;
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
+  if (!live()) return take_pending_error();
   message->msg_namelen = 0;
   message->msg_flags = 0;
   if ((flags & MSG_ERRQUEUE) != 0) return err(EAGAIN);
@@ -138,9 +139,9 @@ void TcpSocket::put_control(Pass& pass, msghdr* message) {
 }
 
 Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
-  if (!live()) return take_pending_error();
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
+  if (!live()) return take_pending_error();
   Stack& stack = pass.stack();
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   const bool more = (flags & MSG_MORE) != 0;

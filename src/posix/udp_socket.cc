@@ -180,9 +180,10 @@ Result<int> UdpSocket::disconnect(Pass& pass, const sockaddr* address, socklen_t
 Result<int> UdpSocket::shutdown(Pass& pass, int how) {
   Result<int> r = from_libc(real.shutdown(shadow(), how));
   // inet_shutdown() says ENOTCONN to a socket that is not connected, and shuts it down all the same.
-  if ((!r && !r.is(ENOTCONN)) || flow_ == nullptr) return r;
+  if (!r && !r.is(ENOTCONN)) return r;
   shut_read_ |= how != SHUT_WR;
   shut_write_ |= how != SHUT_RD;
+  if (flow_ == nullptr) return r;
   pass.engine().touch();
   return r;
 }

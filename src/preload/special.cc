@@ -3,17 +3,38 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
+#include "base/private_fds.h"
+#include "base/user_memory.h"
 #include "preload/preload.h"
 
 using namespace accel;           // NOLINT
 using namespace accel::preload;  // NOLINT
 
+// ---- sockets ----
+
+ACCEL_EXPORT(int, socket, (int domain, int type, int protocol)) {
+  if (internet(domain, type) && on() && !in_vfork_child()) {
+    before_first_socket();
+    return to_libc(posix::socket(domain, type, protocol));
+  }
+  const int fd = real.socket(domain, type, protocol);
+  return MakingPrivate::now() ? move_high(fd) : fd;
+}
+
 // ---- messages ----
+
+namespace {
+
+bool has_control(const msghdr* message) {
+  return can_read(message, sizeof *message) && message->msg_controllen != 0;
+}
+
+}  // namespace
 
 ACCEL_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
   if (posix::fds.owns(fd)) [[unlikely]]
     return to_libc(posix::sendmsg(fd, message, flags));
-  if (posix::active() && message != nullptr && message->msg_controllen != 0) [[unlikely]]
+  if (posix::active() && has_control(message)) [[unlikely]]
     if (Result<void> r = posix::before_passing(message); !r) return to_libc(Result<ssize_t>(r.error()));
   return real.sendmsg(fd, message, flags);
 }
@@ -21,9 +42,9 @@ ACCEL_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
 ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags)) {
   if (posix::fds.owns(fd)) [[unlikely]]
     return to_libc(posix::sendmmsg(fd, messages, count, flags));
-  if (posix::active() && messages != nullptr) [[unlikely]]
-    for (unsigned i = 0; i < count; ++i) {
-      if (messages[i].msg_hdr.msg_controllen == 0) continue;
+  if (posix::active()) [[unlikely]]
+    for (unsigned i = 0; i < std::min(count, unsigned{IOV_MAX}); ++i) {
+      if (!has_control(&messages[i].msg_hdr)) continue;
       if (Result<void> r = posix::before_passing(&messages[i].msg_hdr); r)
         continue;
       else if (i == 0)

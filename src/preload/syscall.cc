@@ -15,6 +15,7 @@ using namespace accel::preload;  // NOLINT
 
 // Those of the other files that are called from here.
 #define ACCEL_OTHER(result, name, parameters) extern "C" result accel_call_##name parameters asm(#name)
+ACCEL_OTHER(int, socket, (int domain, int type, int protocol));
 ACCEL_OTHER(int, epoll_wait, (int set, epoll_event* events, int size, int timeout));
 ACCEL_OTHER(ssize_t, sendmsg, (int, const msghdr*, int));
 ACCEL_OTHER(int, sendmmsg, (int, mmsghdr*, unsigned, int));

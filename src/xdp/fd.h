@@ -1,6 +1,7 @@
 // Ownership of a file descriptor.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -33,5 +34,12 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+/// Above the numbers that programs use by name, as base/private_fds.h has it.
+inline Fd high(Fd fd) {
+  constexpr int kHighDescriptor = 700;
+  Fd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, kHighDescriptor));
+  return moved ? std::move(moved) : std::move(fd);
+}
 
 }  // namespace accel::xdp

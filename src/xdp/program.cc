@@ -30,7 +30,7 @@ struct ObjectCloser {
   void operator()(bpf_object* o) const { bpf_object__close(o); }
 };
 
-Fd duplicate(int fd) { return Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3)); }
+Fd duplicate(int fd) { return high(Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3))); }
 
 std::string explain_load(int error) {
   switch (error) {
@@ -134,7 +134,7 @@ class ProgramFactory {
   int link(Program& program, int program_fd, const bpf_link_create_opts& create) {
     const int fd = bpf_link_create(program_fd, options_.ifindex, BPF_XDP, &create);
     if (fd < 0) return -fd;
-    program.link_ = Fd(fd);
+    program.link_ = high(Fd(fd));
     return 0;
   }
 
@@ -192,13 +192,13 @@ class ProgramFactory {
              info.key_size == key && info.value_size == value;
     };
     if (is("accel_xsks", BPF_MAP_TYPE_XSKMAP, 4, 4))
-      program.xsks_ = std::move(fd);
+      program.xsks_ = high(std::move(fd));
     else if (is("accel_owners", BPF_MAP_TYPE_ARRAY, 4, 4))
-      program.owners_ = std::move(fd);
+      program.owners_ = high(std::move(fd));
     else if (is("accel_flows", BPF_MAP_TYPE_HASH, sizeof(accel_flow_key), sizeof(accel_flow_value)))
-      program.flows_ = std::move(fd);
+      program.flows_ = high(std::move(fd));
     else if (is("accel_counters", BPF_MAP_TYPE_PERCPU_ARRAY, 4, 8))
-      program.counters_ = std::move(fd);
+      program.counters_ = high(std::move(fd));
     return {};
   }
 
@@ -209,7 +209,7 @@ class ProgramFactory {
       uint32_t length = sizeof(info);
       if (!fd || bpf_obj_get_info_by_fd(fd.get(), &info, &length) != 0) continue;
       if (info.type != BPF_LINK_TYPE_XDP || info.prog_id != program.id_) continue;
-      program.link_ = std::move(fd);
+      program.link_ = high(std::move(fd));
       return {};
     }
     return err(EAGAIN);

@@ -22,10 +22,10 @@ struct XdpOptions {
   uint32_t flow_table =
       262144;  ///< flows the netdev's table can hold; counts for the first port on the netdev only
   XdpCopy copy =
-      XdpCopy::kAuto;        ///< kAuto: generic mode where that is faster (netdev.h), else the best there is
+      XdpCopy::kAuto;  ///< kAuto: generic mode where that is faster (netdev.h), else the best there is
   void (*note_descriptor)(int fd, bool open) =
-      nullptr;               ///< told of each that is opened, and just before it is closed
-  bool segmentation = true;  ///< in copy mode: the kernel cuts frames with Packet::tso_size
+      nullptr;                 ///< told of each that is opened, and just before it is closed
+  bool segmentation = true;    ///< in copy mode: the kernel cuts frames with Packet::tso_size
   bool force_generic = false;  ///< attach in generic (SKB) mode even where the driver could
 };
 

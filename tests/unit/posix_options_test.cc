@@ -106,6 +106,7 @@ TEST(Options, AnswersAreCut) {
   EXPECT_EQ(out[2], 0);
   length = static_cast<socklen_t>(-1);
   EXPECT_TRUE(put_option(&answer, sizeof answer, out, &length).is(EINVAL));
+  length = sizeof out;
   EXPECT_TRUE(put_option(&answer, sizeof answer, nullptr, &length).is(EFAULT));
 }
 

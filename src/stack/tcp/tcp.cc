@@ -265,7 +265,9 @@ Result<size_t> TcpLayer::discard(TcpConn& c, size_t n, Instant now) {
 }
 
 Result<size_t> TcpLayer::receive_urgent(TcpConn& c, uint8_t* byte, bool peek) {
-  if (c.settings.oob_inline || !c.urgent_in) return err(EINVAL);
+  const bool was_read = !c.urgent_valid && seq_gt(c.rcv_nxt, c.urgent_seq);
+  if (c.settings.oob_inline || !c.urgent_in || was_read) return err(EINVAL);
+  if (c.tcp_state == TcpState::kClosed && !c.fin_received) return err(ENOTCONN);
   if (!c.urgent_valid) {
     if (c.tcp_state == TcpState::kClosed || c.read_shut) return size_t{0};
     return err(EAGAIN);
