@@ -55,7 +55,11 @@ def serve(case):
 
 def call(address, case):
     everything = data()[:ALL]
-    c = socket.create_connection((address, 7000), timeout=60)
+    c = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    c.settimeout(60)
+    if case.startswith("exit"):
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # far less than TAIL, and it stays at that
+    c.connect((address, 7000))
     want = everything
     if case == "exit":
         want = everything[:FIRST] + everything[:TAIL]
@@ -75,6 +79,10 @@ def call(address, case):
     sender = threading.Thread(target=send)
     sender.start()
     got = bytearray()
+    if case.startswith("exit"):  # most of the tail is still with the server when it ends
+        while len(got) < FIRST and (d := c.recv(FIRST - len(got))):
+            got += d
+        sys.stdin.readline()
     while d := c.recv(65536):
         got += d
     sender.join()
@@ -88,7 +96,10 @@ def run(case, address):
         server = lab.near.popen([*me, "--serve", case], accel=True)
         lab.near.wait_for_listener(7000, server)
         before = lab.near.kernel_packets()["tcp"]
-        answer = lab.far.run([*me, "--call", getattr(lab.near, address), case], timeout=100).strip()
+        client = lab.far.popen([*me, "--call", getattr(lab.near, address), case], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if case.startswith("exit"):
+            server.wait(60)
+        answer = client.communicate("\n", timeout=100)[0].strip()
         carried = lab.near.kernel_packets()["tcp"] - before
         print(f"{case} ({address}): {answer}, {carried} segments by the kernel")
         # The kernel's part shows that the connection moved at all.
