@@ -20,7 +20,7 @@ constexpr size_t kDoorbellArm = 0x20;
 constexpr size_t kBlueFlameFirst = 0x800, kBlueFlameLast = 0xc00, kBlueFlameHalf = 0x100;
 constexpr unsigned kFramesPerTurn = 128;
 constexpr uint64_t kLookEvery = 10'000'000;
-constexpr uint64_t kWait = 20'000, kWaitIdle = 100'000, kIdleAfter = 200'000'000;
+constexpr uint64_t kWait = 20'000, kWaitIdle = 100'000, kWaitUnused = 1'000'000, kIdleAfter = 200'000'000;
 
 uint64_t now() {
   timespec t;
@@ -106,17 +106,20 @@ void Context::run() {
   uint64_t busy = now();
   unsigned without_rest = 0;
   while (!stop_) {
-    bool worked;
+    bool worked, unused;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       worked = turn();
+      unused = !port_.listens();
     }
     const uint64_t time = now();
     if (worked) busy = time;
     while (waiting_ != 0 && !stop_) raw::sleep(kWait);  // a control call has the device
     pollfd port{port_.fd(), POLLIN, 0};
     const bool idle = time - busy > kIdleAfter;
-    const int ready = raw::poll(&port, 1, idle ? kWaitIdle : kWait);
+    // Every process on the netdev has such a thread: those without a rule must not take the CPUs from the
+    // rest.
+    const int ready = raw::poll(&port, 1, !idle ? kWait : unused ? kWaitUnused : kWaitIdle);
     // A port that is always ready must not keep the applications, whose priority is lower, off the CPU.
     without_rest = ready > 0 ? without_rest + 1 : 0;
     if (without_rest > 16) {

@@ -18,6 +18,15 @@ namespace {
 
 constexpr int kQueueBytes = 64 << 20;
 constexpr int kPacketIgnoreOutgoing = 23;
+constexpr uint16_t kNothing = ETH_P_LOOP;  // a type that no frame has
+
+long bind_to(int fd, int ifindex, uint16_t protocol) {
+  sockaddr_ll address{};
+  address.sll_family = AF_PACKET;
+  address.sll_protocol = htons(protocol);
+  address.sll_ifindex = ifindex;
+  return raw::call(SYS_bind, fd, raw::word(&address), sizeof address);
+}
 
 accel::Errno failed(int fd, long result) {
   if (fd >= 0) raw::close(fd);
@@ -40,14 +49,10 @@ accel::Result<PacketPort> PacketPort::open(const std::string& netdev) {
     raw::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kQueueBytes, sizeof kQueueBytes);
   }
   raw::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kQueueBytes, sizeof kQueueBytes);
-  sockaddr_ll address{};
-  address.sll_family = AF_PACKET;
-  address.sll_protocol = htons(ETH_P_ALL);
-  address.sll_ifindex = request.ifr_ifindex;
-  if (const long r = raw::call(SYS_bind, fd, raw::word(&address), sizeof address); r < 0)
-    return failed(fd, r);
+  if (const long r = bind_to(fd, request.ifr_ifindex, kNothing); r < 0) return failed(fd, r);
   PacketPort port;
   port.fd_ = fd;
+  port.ifindex_ = request.ifr_ifindex;
   port.buffer_ = new uint8_t[kFrame];
   return port;
 }
@@ -56,6 +61,8 @@ PacketPort::PacketPort(PacketPort&& other) noexcept { *this = std::move(other); 
 
 PacketPort& PacketPort::operator=(PacketPort&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(ifindex_, other.ifindex_);
+  std::swap(listens_, other.listens_);
   std::swap(buffer_, other.buffer_);
   return *this;
 }
@@ -63,6 +70,10 @@ PacketPort& PacketPort::operator=(PacketPort&& other) noexcept {
 PacketPort::~PacketPort() {
   if (fd_ >= 0) raw::close(fd_);
   delete[] buffer_;
+}
+
+void PacketPort::listen(bool on) {
+  if (fd_ >= 0 && on != listens_ && bind_to(fd_, ifindex_, on ? ETH_P_ALL : kNothing) == 0) listens_ = on;
 }
 
 void PacketPort::transmit(std::span<const uint8_t> frame) {

@@ -19,6 +19,9 @@ class PacketPort {
   ~PacketPort();
 
   int fd() const { return fd_; }
+  /// Whether frames come in: with no rule there is nothing to look at them for.
+  void listen(bool on);
+  bool listens() const { return listens_; }
   void transmit(std::span<const uint8_t> frame);
   /// The next frame, with its VLAN tag where it had one, or empty. Valid until the next call.
   std::span<const uint8_t> receive();
@@ -28,6 +31,8 @@ class PacketPort {
  private:
   static constexpr size_t kFrame = 70000;
   int fd_ = -1;
+  int ifindex_ = 0;
+  bool listens_ = false;
   uint8_t* buffer_ = nullptr;
 };
 

@@ -276,6 +276,10 @@ int Commands::create_flow(Context& c, Request& r) {
   const uint32_t claim = c.next_claim_++;
   if (const auto ours = c.claims_.add(environment().netdev, *rule, claim); !ours)
     return static_cast<int>(ours.error());
+  {
+    const Context::Quiet quiet(c);
+    c.port_.listen(true);
+  }
   // First the kernel stops seeing these frames, then we take them: between the two they are lost, never
   // doubled.
   const auto stolen = c.steal(*drop);
@@ -305,6 +309,10 @@ int Commands::destroy_flow(Context& c, Request& r) {
   c.give_back(taken->second.drop_rule);
   c.claims_.remove(taken->second.claim);
   c.stolen_.erase(taken);
+  if (c.stolen_.empty()) {
+    const Context::Quiet quiet(c);
+    c.port_.listen(false);
+  }
   return 0;
 }
 
