@@ -90,7 +90,9 @@ Result<void> UdpSocket::to_kernel(Pass& pass, Reason reason) {
 Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const Endpoint& remote) {
   auto decline = [&](Reason reason) {
     const Errno answer = leave(&pass, reason);
-    if (answer == kOnKernel) state_ = State::kKernel;
+    if (answer != kOnKernel) return answer;
+    close_flow(pass);
+    state_ = State::kKernel;
     return answer;
   };
   if (veto != Reason::accelerated) return decline(veto);
@@ -110,6 +112,10 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   if (Result<void> r = check_required(); !r) {
     pass.engine().close(pass, *flow);
     return r;
+  }
+  if (flow_ != nullptr) {  // disconnect() left it for its queue
+    pass.stack().udp_take_queue(*pass.engine().udp(**flow), *pcb(pass));
+    close_flow(pass);
   }
   flow_ = *flow;
   local_ = local;
@@ -138,7 +144,7 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   const Endpoint local = shadow_name();
   const Endpoint remote = shadow_peer(*this);
   Result<void> opened;
-  if (flow_ == nullptr) {
+  if (flow_ == nullptr || state_ == State::kUndecided) {
     opened = open(pass, Role::kUdpConnect, local, remote);
   } else {
     request_ = flow_request(Role::kUdpConnect, local, remote);
@@ -162,14 +168,15 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
 }
 
 /// connect() to AF_UNSPEC: __udp_disconnect() keeps a port that bind() was given and drops one that was
-/// found.
+/// found. What is queued stays readable in both cases.
 Result<int> UdpSocket::disconnect(Pass& pass, const sockaddr* address, socklen_t length) {
   Result<int> r = from_libc(real.connect(shadow(), address, length));
   if (!r || flow_ == nullptr) return r;
   local_ = shadow_name();
   remote_ = {};
   if (local_.port == 0) {
-    close_flow(pass);
+    pass.engine().stop_taking(*flow_);
+    pass.stack().udp_connect(*pcb(pass), {}, {});  // the kernel may give the port to another of our sockets
     state_ = State::kUndecided;
   } else {
     pass.engine().reconnect_udp(pass, *flow_, local_, remote_);

@@ -134,21 +134,18 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     }
     return send_kernels(message, flags);
   }
-  if (flow_ == nullptr) {
-    if (state_ == State::kUndecided) {
-      if (shadow_name().port == 0) {  // the kernel's autobind
-        sockaddr_storage any{};
-        any.ss_family = static_cast<sa_family_t>(domain());
-        const socklen_t length = v6() ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-        if (real.bind(shadow(), reinterpret_cast<sockaddr*>(&any), length) != 0)
-          return err(errno == EADDRINUSE ? EAGAIN : errno);
-      }
-      if (Result<void> r = open(pass, Role::kUdpSender, shadow_name(), {}); !r) return r.error();
-      pass.engine().touch();
-    } else {
-      return send_kernels(message, flags);
+  if (state_ == State::kUndecided) {
+    if (shadow_name().port == 0) {  // the kernel's autobind
+      sockaddr_storage any{};
+      any.ss_family = static_cast<sa_family_t>(domain());
+      const socklen_t length = v6() ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+      if (real.bind(shadow(), reinterpret_cast<sockaddr*>(&any), length) != 0)
+        return err(errno == EADDRINUSE ? EAGAIN : errno);
     }
+    if (Result<void> r = open(pass, Role::kUdpSender, shadow_name(), {}); !r) return r.error();
+    pass.engine().touch();
   }
+  if (flow_ == nullptr) return send_kernels(message, flags);
   if (path.route.mtu != 0) choice.route = path.route;
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   Result<ssize_t> r = send_ours(pass, vector_of(*message), to, wait);

@@ -136,6 +136,7 @@ void Stack::udp_connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remo
   core_->udp->connect(pcb, local, remote);
 }
 void Stack::udp_close(UdpPcb* pcb) { core_->udp->close(pcb); }
+void Stack::udp_take_queue(UdpPcb& to, UdpPcb& from) { core_->udp->take_queue(to, from); }
 Result<size_t> Stack::udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from,
                                const Endpoint& to, const Route& route, uint8_t tos, uint8_t ttl,
                                Instant now) {

@@ -327,6 +327,8 @@ class Stack {
   /// Connects, re-connects or (remote.port 0) disconnects; `local` as from then on.
   void udp_connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remote);
   void udp_close(UdpPcb* pcb);
+  /// What `from` has queued goes to the front of `to`'s queue.
+  void udp_take_queue(UdpPcb& to, UdpPcb& from);
   /// Sends one datagram. Errors: EMSGSIZE (beyond route.mtu: the kernel fragments), EAGAIN/ENOBUFS (no
   /// buffer).
   Result<size_t> udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,

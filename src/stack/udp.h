@@ -62,6 +62,7 @@ class UdpLayer {
   Result<UdpPcb*> open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner);
   void connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remote);
   void close(UdpPcb* pcb);
+  void take_queue(UdpPcb& to, UdpPcb& from);
   Result<size_t> send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
                       const Route& route, uint8_t tos, uint8_t ttl);
   size_t receive(UdpPcb& pcb, std::span<const iovec> into, bool pop);

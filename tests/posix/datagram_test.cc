@@ -78,6 +78,37 @@ TEST(Datagram, UnconnectedKnowsTheSender) {
   far.finish();
 }
 
+// The port was found by connect(), so it is lost at the disconnect; what has come by it is not.
+TEST(Datagram, DisconnectKeepsTheQueue) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_socket();
+  const sockaddr none{AF_UNSPEC, {}};
+  auto queue_and_disconnect = [&](const char* word) {
+    ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+    ASSERT_EQ(send(fd, word, 3, 0), 3);
+    ASSERT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+    ASSERT_EQ(connect(fd, &none, sizeof none), 0);
+    EXPECT_EQ(port_of(fd), 0);
+  };
+  queue_and_disconnect("one");
+  EXPECT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+  EXPECT_EQ(receive(fd), "one");
+  EXPECT_EQ(recv(fd, nullptr, 0, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  queue_and_disconnect("two");
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  ASSERT_EQ(send(fd, "three", 5, 0), 5);
+  EXPECT_EQ(receive(fd), "two");
+  EXPECT_EQ(receive(fd), "three");
+  queue_and_disconnect("old");
+  ASSERT_EQ(sendto(fd, "new", 3, 0, to.raw(), to.size), 3);  // finds a port, unconnected
+  EXPECT_EQ(receive(fd), "old");
+  EXPECT_EQ(receive(fd), "new");
+  sendto(fd, "", 0, 0, to.raw(), to.size);
+  far.finish();
+}
+
 TEST(Datagram, TruncationIsTold) {
   Far far("udp_echo");
   Address to = there(static_cast<uint16_t>(far.number()));
