@@ -39,6 +39,13 @@ Result<void> bind_port(const Socket& s, const IpAddress& address) {
   return {};
 }
 
+/// A kernel socket gives an automatic port back when it stops listening, and only then.
+void free_port(const Socket& s) {
+  sockaddr none{};
+  none.sa_family = AF_UNSPEC;
+  if (real.listen(s.shadow(), 0) == 0) real.connect(s.shadow(), &none, sizeof none);
+}
+
 }  // namespace
 
 Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t length) {
@@ -168,14 +175,13 @@ void TcpSocket::disconnect(Pass& pass, bool abort) {
   pass.engine().touch();
 }
 
-/// Undoes the implicit bind: a kernel socket gives an automatic port back when it stops listening, and only
-/// then.
+/// Undoes the implicit bind.
 void TcpSocket::release_port() {
   if (!bound_by_us_) return;
   bound_by_us_ = false;
-  sockaddr none{};
-  none.sa_family = AF_UNSPEC;
-  if (real.listen(shadow(), 0) == 0) real.connect(shadow(), &none, sizeof none);
+  free_port(*this);
+  // bind() fixed the address for good, but another may follow: the next connection chooses its source anew.
+  if (bind_port(*this, v6() ? IpAddress::any_v6() : IpAddress::any_v4())) free_port(*this);
 }
 
 }  // namespace accel::posix

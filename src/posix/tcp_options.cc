@@ -23,7 +23,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_REUSEADDR, kShadow, true},
     {SOL_SOCKET, SO_REUSEPORT, kShadow, true},
     {SOL_SOCKET, SO_BROADCAST, kShadow, true},
-    {SOL_SOCKET, SO_PRIORITY, kShadow, true},
+    {SOL_SOCKET, SO_PRIORITY, kShadow, false},
     {SOL_SOCKET, SO_BUSY_POLL, kShadow, true},
     {SOL_SOCKET, SO_PREFER_BUSY_POLL, kShadow, true},
     {SOL_SOCKET, SO_BUSY_POLL_BUDGET, kShadow, true},
@@ -420,6 +420,8 @@ void TcpSocket::write_inherited_options() {
     for (const SavedOption& o : *inherited_)
       real.setsockopt(shadow(), o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
     inherited_ = nullptr;
+    const int priority = 0;  // sk_clone_lock(); IP_TOS has just set another
+    real.setsockopt(shadow(), SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
     if (receive_timeout != Duration{0}) restore_timeout();
   }
   auto write_late = [this](std::optional<bool>& late, int name) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kGuard = 20000;
 
-// Accepts, then does as near says: "send TEXT", "close", "shut".
+// Accepts, then does as near says: "send TEXT", "urgent", "close", "shut".
 FAR(puppet) {
   Fd listener = listen_at(here());
   near.say(port_of(listener));
@@ -26,6 +26,8 @@ FAR(puppet) {
     std::string order = near.word();
     if (order.rfind("send ", 0) == 0) {
       write_all(fd, order.substr(5));
+    } else if (order == "urgent") {
+      EXPECT_EQ(send(fd, "!", 1, MSG_OOB), 1);
     } else if (order == "shut") {
       shutdown(fd, SHUT_WR);
     } else if (order == "read") {
@@ -116,6 +118,17 @@ TEST(Epoll, WritableAndHangups) {
   p.say("shut");
   EXPECT_EQ(wait_for(p.fd, POLLRDHUP) & POLLRDHUP, POLLRDHUP);
   EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP));
+}
+
+TEST(Epoll, UrgentDataForAClosedReaderIsSeen) {
+  Puppet far;
+  Fd set(epoll_create1(0));
+  add(set, far.fd, EPOLLPRI | EPOLLET);
+  ASSERT_EQ(shutdown(far.fd, SHUT_RDWR), 0);
+  far.say("urgent");
+  epoll_event e = wait_one(set);
+  while (e.events != 0 && (e.events & EPOLLERR) == 0) e = wait_one(set);  // nobody reads it: a reset
+  EXPECT_TRUE(e.events & EPOLLPRI);
 }
 
 TEST(Epoll, KernelAndOwnMembersTogether) {

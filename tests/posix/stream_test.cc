@@ -76,6 +76,20 @@ TEST(Stream, AcceptsAndEchoes) {
   far.finish();
 }
 
+TEST(Stream, AcceptedSocketsHaveTheListenersTosButNotItsPriority) {
+  Fd listener = listen_at(here());
+  set_option(listener, IPPROTO_IP, IP_TOS, 0x10);
+  ASSERT_NE(get_option(listener, SOL_SOCKET, SO_PRIORITY), 0);
+  Far far("call", {std::to_string(port_of(listener)), "1"});
+  Fd fd = accept_one(listener);
+  EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_PRIORITY), 0);
+  EXPECT_EQ(get_option(fd, IPPROTO_IP, IP_TOS), 0x10);
+  write_all(fd, read_to_end(fd));
+  fd.reset();
+  EXPECT_EQ(far.word(), "same");
+  far.finish();
+}
+
 TEST(Stream, AWildcardDualStackListenerTakesIpv4) {
   Fd listener = listen_at(any(0, AF_INET6));
   Far far("call", {std::to_string(port_of(listener)), "10"});
@@ -113,6 +127,17 @@ TEST(Stream, ConnectIsRefused) {
   Address to = there(1);
   EXPECT_EQ(connect(fd, to.raw(), to.size), -1);
   EXPECT_EQ(errno, ECONNREFUSED);
+}
+
+TEST(Stream, ARefusedConnectForgetsItsAddress) {
+  for (int family : {AF_INET, AF_INET6}) {
+    Fd fd = tcp_socket(family);
+    Address to = there(1, family), local;
+    EXPECT_EQ(connect(fd, to.raw(), to.size), -1);
+    ASSERT_EQ(getsockname(fd, local.raw(), &local.size), 0);
+    const Address none = any(local.port(), family);
+    EXPECT_EQ(memcmp(&local.storage, &none.storage, local.size), 0);
+  }
 }
 
 TEST(Stream, NonblockingConnectIsRefused) {

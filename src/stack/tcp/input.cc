@@ -151,6 +151,12 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
   uint32_t fin_seq = s.seq + s.payload_length;
   if (s.payload_length > 0) {
     if (text_for_nobody(c, s)) {
+      // tcp_urg() comes first
+      if (c.urgent_in && seq_ge(c.urgent_seq, c.rcv_nxt) &&
+          c.urgent_seq - s.seq < frame->length - s.payload_offset) {
+        c.urgent_byte = frame->data()[s.payload_offset + (c.urgent_seq - s.seq)];
+        c.urgent_valid = true;
+      }
       t.core.drop(frame, Counter::drop_tcp_closed);
       send_reset(t, c, now);
       fail(t, c, ECONNRESET);  // as Linux' tcp_reset()
