@@ -60,9 +60,9 @@ ssize_t receive_now(int fd, MutableBytes into, int flags = 0) {
                       static_cast<long>(flags | MSG_DONTWAIT), nullptr, nullptr);
 }
 
-ssize_t send_now(int fd, Bytes out) {
+ssize_t send_now(int fd, Bytes out, int flags) {
   return real.syscall(SYS_sendto, static_cast<long>(fd), out.data(), out.size(),
-                      static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), nullptr, 0L);
+                      static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL | flags), nullptr, 0L);
 }
 
 }  // namespace
@@ -299,9 +299,13 @@ void Channel::converse(Instant now) {
 void Channel::flush(Instant now) {
   if (reactor_ == nullptr || !conn_) return;
   bool blocked = false;
+  // Who says farewell first has the TIME-WAIT, as with TCP. So the FIN goes with the farewell, not behind it,
+  // where the peer could answer before, and does not go at the peer's.
+  auto ends = [&] { return !shut_ && conn_->wants_close() && (owner == nullptr || conn_->failed()); };
+  const int more = ends() ? MSG_MORE : 0;
   while (!conn_->pending().empty() && !blocked) {
     const Bytes out = conn_->pending();
-    const ssize_t n = lost_ && conn_->failed() ? static_cast<ssize_t>(out.size()) : send_now(fd_, out);
+    const ssize_t n = lost_ && conn_->failed() ? static_cast<ssize_t>(out.size()) : send_now(fd_, out, more);
     if (n > 0) {
       bytes_out_ += static_cast<uint64_t>(n);
       conn_->sent(static_cast<size_t>(n));
@@ -319,8 +323,7 @@ void Channel::flush(Instant now) {
     reactor_->set_output_watch(*this, output_watched_ = blocked);
     blocked ? void(reactor_->blocked_.insert(this)) : void(reactor_->blocked_.erase(this));
   }
-  // Not at the peer's farewell: who says it first has the TIME-WAIT, as with TCP.
-  if (!blocked && !shut_ && conn_->wants_close() && (owner == nullptr || conn_->failed())) {
+  if (!blocked && ends()) {
     shut_ = true;
     real.shutdown(fd_, SHUT_WR);
   }

@@ -20,6 +20,7 @@ SERVERS = {
     "echo": "c, _ = s.accept()\nd = c.recv(100)\nc.sendall(d)\nprint('got', d.decode(), flush=True)\nc.recv(1)",
     "banner": "c, _ = s.accept()\nc.sendall(b'220 hello')\nprint('got', c.recv(100).decode(), flush=True)",
     "greets": "c, _ = s.accept()\nc.sendall(b'220 hello')\nc.recv(100)",
+    "ends": "for _ in range(30):\n  c, _ = s.accept()\n  while c.recv(9): pass\n  c.close()\nprint('done', flush=True)",
     "error": "c, _ = s.accept()\ntry:\n  d = c.recv(100)\n  print('got', d.decode(), flush=True)\n  d = c.recv(100)\n"
              "  print('then', d, flush=True)\nexcept OSError as e: print('error', errno.errorcode[e.errno], flush=True)",
     "forks": "c, _ = s.accept()\nd = c.recv(100)\n"
@@ -36,6 +37,8 @@ LISTEN = ("import errno, os, select, socket, sys\ns = socket.socket()\ns.setsock
 CLIENTS = {
     "echo": "c.sendall(b'hello')\nprint('got', c.recv(100).decode())",
     "banner": "print('got', c.recv(100).decode())\nc.sendall(b'thanks')",
+    "ends": "for n in range(30):\n  c.sendall(b'x')\n  c.close()\n"
+            "  if n < 29: c = socket.create_connection((sys.argv[1], int(sys.argv[2])))",
     "system": "c.sendall(b'hel')\nos.system('true')\nos.system('true')\nc.sendall(b'lo')\nprint('got', c.recv(100).decode())",
     "many": "k = []\ndef one():\n  try:\n    c = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n    c.sendall(b'x')\n"
             "    k.append(c)\n    print('ok' if c.recv(9) == b'x' else 'end')\n  except OSError as e: print(errno.errorcode[e.errno])\n"
@@ -155,6 +158,17 @@ def under_accel_require(lab):
         expect(lines == ["connect EPROTONOSUPPORT"] * 2, out)
 
 
+def time_wait(lab):
+    """Who closes first has it, so a server may be started anew at once, without SO_REUSEADDR."""
+    def held():
+        return set(lab.near.enter("ss", "-Htan", "state", "time-wait", f"sport = :{PORT}").splitlines())
+    before = held()
+    with Server(lab, "ends", "require") as s:
+        client(lab, "ends", "require")
+        expect(s.line() == "done" and s.counters().get("iwarp_accepted") == 30, s.counters())
+        expect(held() <= before, held())
+
+
 def rules(lab):
     """By application, role, address and port; the file's words with line numbers are tests/unit's."""
     path = lab.directory / "rules.toml"
@@ -272,7 +286,7 @@ def silent_peer(lab):
 
 
 GROUPS = {"peers": (both_speak_it, plain_peers, rules), "limits": (limits, under_accel_require),
-          "process": (over_fork, handovers), "hostile": (hostile_peers, silent_peer)}
+          "process": (over_fork, handovers, time_wait), "hostile": (hostile_peers, silent_peer)}
 
 
 def main():
