@@ -56,7 +56,7 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
     if (state_ == State::kListening)
       stop_listening(pass);
     else
-      disconnect(pass, true);
+      disconnect(pass);
     return 0;
   }
   if (state_ == State::kConnected || state_ == State::kListening) return err(EISCONN);
@@ -156,7 +156,7 @@ Result<int> TcpSocket::finish_connect(Pass& pass, Errno unfinished) {
   if (state_ != State::kConnecting) return err(ECONNABORTED);
   if (stack.tcp_state(*conn_) == TcpState::kClosed) {
     const int error = stack.tcp_take_error(*conn_);
-    disconnect(pass, false);
+    disconnect(pass);
     return err(error != 0 ? error : ECONNABORTED);
   }
   set_state(State::kConnected);
@@ -164,11 +164,12 @@ Result<int> TcpSocket::finish_connect(Pass& pass, Errno unfinished) {
 }
 
 /// tcp_disconnect(): back to an unconnected socket, with its name when the program chose it.
-void TcpSocket::disconnect(Pass& pass, bool abort) {
-  const bool synchronised = pass.stack().tcp_state(*conn_) != TcpState::kClosed;
-  pass.stack().tcp_close(conn_, abort && synchronised, pass.now());
+void TcpSocket::disconnect(Pass& pass) {
+  const bool alive = pass.stack().tcp_state(*conn_) != TcpState::kClosed;
+  const int untold = pass.stack().tcp_take_error(*conn_);
+  pass.stack().tcp_close(conn_, alive, pass.now());
   conn_ = nullptr;
-  pending_error_ = abort && synchronised ? ECONNRESET : 0;
+  pending_error_ = alive ? ECONNRESET : untold;
   write_inherited_options();
   release_port();
   set_state(State::kUndecided);

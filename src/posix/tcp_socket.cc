@@ -163,7 +163,7 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
   }
   if (!live()) return kOnKernel;
   if (in_handshake(pass.stack())) {
-    disconnect(pass, false);
+    disconnect(pass);
     return 0;
   }
   if (state_ == State::kConnecting) set_state(State::kConnected);

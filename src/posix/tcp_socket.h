@@ -91,7 +91,7 @@ class TcpSocket final : public Socket {
   Result<int> start_connect(Pass& pass, const Endpoint& remote);
   Result<void> bind_implicitly(const PathChoice& path, Endpoint& local);
   Result<int> finish_connect(Pass& pass, Errno unfinished);
-  void disconnect(Pass& pass, bool abort);
+  void disconnect(Pass& pass);
   void release_port();
 
   // tcp_accept.cc

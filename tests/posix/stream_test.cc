@@ -140,6 +140,28 @@ TEST(Stream, ARefusedConnectForgetsItsAddress) {
   }
 }
 
+TEST(Stream, ShutdownOfAConnectingSocketIsAReset) {
+  Fd fd = tcp_socket(AF_INET, SOCK_NONBLOCK);
+  Address to = there(1);
+  reinterpret_cast<sockaddr_in*>(to.raw())->sin_addr.s_addr ^= htonl(0x40);  // a neighbour that is not there
+  ASSERT_EQ(connect(fd, to.raw(), to.size), -1);
+  ASSERT_EQ(errno, EINPROGRESS);
+  EXPECT_EQ(shutdown(fd, SHUT_RDWR), 0);
+  EXPECT_EQ(wait_for(fd, POLLOUT), POLLOUT | POLLERR | POLLHUP);
+  EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNRESET);
+  EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0);
+}
+
+TEST(Stream, ADisconnectKeepsAnErrorThatNobodyTook) {
+  Fd fd = tcp_socket(AF_INET, SOCK_NONBLOCK);
+  Address to = there(1);
+  ASSERT_EQ(connect(fd, to.raw(), to.size), -1);
+  EXPECT_TRUE(wait_for(fd, POLLIN) & POLLERR);
+  const sockaddr none{AF_UNSPEC, {}};
+  ASSERT_EQ(connect(fd, &none, sizeof none), 0);
+  EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+}
+
 TEST(Stream, NonblockingConnectIsRefused) {
   Fd fd = tcp_socket(AF_INET, SOCK_NONBLOCK);
   Address to = there(1);

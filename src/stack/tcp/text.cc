@@ -309,10 +309,9 @@ void take_urgent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s) {
   uint32_t at = s.seq + s.urgent - 1;
   if (seq_gt(c.copied_seq, at) || seq_lt(at, c.rcv_nxt)) return;  // read or received already
   if (c.urgent_in && !seq_gt(at, c.urgent_seq)) return;
-  // An older urgent byte at the mark that nobody took stays in the stream only with SO_OOBINLINE (Linux drops
+  // An older urgent byte at the mark, taken or not, stays in the stream only with SO_OOBINLINE (Linux drops
   // it as well).
-  if (c.urgent_in && c.urgent_seq == c.copied_seq && c.urgent_valid && !c.settings.oob_inline &&
-      c.unread() > 0) {
+  if (c.urgent_in && c.urgent_seq == c.copied_seq && !c.settings.oob_inline && c.unread() > 0) {
     Packet* p = c.receive_queue.front();
     p->trim_front(1);
     ++p->seq;
