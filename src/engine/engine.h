@@ -133,6 +133,10 @@ class Engine {
                             void* owner);
   Result<BoundFlow*> bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
                               bool v6_only, int bound_ifindex, void* owner);
+  /// Forgets the connection without a packet; from now on its frames are the kernel's.
+  void forget(TcpConn* conn);
+  /// The host has another device with an address: what is sent by `sent_by` may be answered through that one.
+  bool replies_may_stray(InterfaceId sent_by) const;
   TcpListener* listener(BoundFlow& flow);
   UdpPcb* udp(BoundFlow& flow);
   void reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote);

@@ -275,9 +275,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
     real.setsockopt(shadow, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
     return repair.error();
   }
-  stack.tcp_forget(conn);
-  impl_->steer_opened();
-  impl_->unsteer_closed();
+  forget(conn);
   // From here on the kernel has it; what fails now, fails as it would on the kernel's own connection.
   repair.set(TCP_REPAIR, TCP_REPAIR_OFF);
   repair.set(SO_REUSEADDR, reuse, SOL_SOCKET);  // leaving repair mode cleared it

@@ -188,4 +188,17 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
   return conn;
 }
 
+void Engine::forget(TcpConn* conn) {
+  impl_->stack->tcp_forget(conn);
+  impl_->unsteer_closed();
+}
+
+bool Engine::replies_may_stray(InterfaceId sent_by) const {
+  const Network& network = impl_->network;
+  return std::any_of(network.addresses.begin(), network.addresses.end(), [&](const LocalAddress& a) {
+    const Link* link = network.link(a.ifindex);
+    return a.usable && link && link->up && !link->loopback && a.ifindex != impl_->slots[sent_by].ifindex;
+  });
+}
+
 }  // namespace accel

@@ -67,6 +67,9 @@ class File {
   /// may be gone afterwards.
   virtual void port_lost(Pass&) {}
 
+  /// kUnanswered: the connection goes on in the kernel. The file may be gone afterwards.
+  virtual void unanswered() {}
+
   /// The channel of an iWARP socket has come to a decision about it (posix/siw_socket.h). The file may be
   /// gone afterwards.
   virtual void decided(uint32_t /*edges*/) {}

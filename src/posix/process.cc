@@ -311,7 +311,12 @@ void leave_lost_ports() {
 void attach_engine(Engine& engine) {
   engine.set_notifier([](void* owner, uint32_t edges) {
     auto* file = static_cast<File*>(owner);
-    (edges & siw::kDecided) != 0 ? file->decided(edges) : file->notify(edges);
+    if ((edges & siw::kDecided) != 0)
+      file->decided(edges);
+    else if ((edges & kUnanswered) != 0)
+      file->unanswered();
+    else
+      file->notify(edges);
   });
   engine.set_after_unlock(&admit_put_off_signals);
   engine.set_port_lost(&leave_lost_ports);

@@ -102,7 +102,9 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
   if (Result<void> r = check_required(); !r) return r.error();
   if (Result<void> r = bind_implicitly(choice, local); !r) return r.error();
 
-  const TcpSettings settings = read_settings();
+  TcpSettings settings = read_settings();
+  settings.replies_may_stray =
+      pass.engine().replies_may_stray(choice.route.interface) && config().settings.require == Require::kOff;
   const PathChoice path = choice;
   Result<TcpConn*> conn = err(EADDRINUSE);
   for (int attempt = 0; attempt < 16; ++attempt) {

@@ -11,6 +11,7 @@
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "engine/stats.h"
+#include "posix/epoll_set.h"
 #include "posix/wait.h"
 #include "stack/tcp/conn.h"
 
@@ -121,24 +122,20 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
     flow_ = nullptr;
     restore_timeout();
   } else if (in_handshake(pass.stack())) {
-    restart_in_kernel(pass);
+    restart_in_kernel();
   } else {
     if (Result<void> r = pass.engine().hand_back(pass, conn_, shadow()); !r) return r;
     conn_ = nullptr;
   }
-  state_ = State::kKernel;
-  choice.path = PathKind::kKernel;
-  choice.reason = reason;
-  stats::note_kernel(shadow(), reason);
-  fds.forget(this);
-  pass.engine().touch();
+  become_kernels(reason);
   return {};
 }
 
 /// A connection whose SYN is unanswered: the kernel begins anew from the same port.
-void TcpSocket::restart_in_kernel(Pass& pass) {
-  const Endpoint remote = pass.stack().tcp_remote(*conn_);
-  pass.stack().tcp_forget(conn_);
+void TcpSocket::restart_in_kernel() {
+  Engine& engine = *Engine::get();
+  const Endpoint remote = engine.stack().tcp_remote(*conn_);
+  engine.forget(conn_);
   conn_ = nullptr;
   sockaddr_storage name{};
   socklen_t length = sizeof name;
@@ -147,6 +144,25 @@ void TcpSocket::restart_in_kernel(Pass& pass) {
   real.fcntl(shadow(), F_SETFL, flags | O_NONBLOCK);
   real.connect(shadow(), reinterpret_cast<sockaddr*>(&name), length);
   real.fcntl(shadow(), F_SETFL, flags);
+}
+
+void TcpSocket::unanswered() {
+  if (state_ != State::kConnecting) return;
+  retain();
+  write_inherited_options();
+  restart_in_kernel();
+  become_kernels(Reason::unanswered);
+  release(nullptr);
+}
+
+void TcpSocket::become_kernels(Reason reason) {
+  state_ = State::kKernel;
+  choice.path = PathKind::kKernel;
+  choice.reason = reason;
+  stats::note_kernel(shadow(), reason);
+  ++readiness_epoch;
+  fds.forget(this);
+  Engine::get()->touch();
 }
 
 Result<int> TcpSocket::bind(Pass&, const sockaddr*, socklen_t) {

@@ -39,6 +39,7 @@ class TcpSocket final : public Socket {
   void share_queue() override;
   void give_up_queue(Pass& pass) override;
   void port_lost(Pass& pass) override;
+  void unanswered() override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
@@ -83,7 +84,8 @@ class TcpSocket final : public Socket {
   bool live() const { return state_ == State::kConnecting || state_ == State::kConnected; }
   bool in_handshake(Stack& stack) const;
   void set_state(State state);
-  void restart_in_kernel(Pass& pass);
+  void restart_in_kernel();
+  void become_kernels(Reason reason);
 
   // tcp_connect.cc
   bool wants_iwarp(Pass& pass, const Endpoint& remote);

@@ -63,12 +63,13 @@ struct RouteEntry {
 
 /// What a socket can do or has suffered; combined as bits.
 enum Ready : uint32_t {
-  kReadable = 1,    ///< data (at least the low-water mark), an accepted connection, a datagram
-  kWritable = 2,    ///< room to send, or connect() has ended
-  kReadClosed = 4,  ///< the peer's FIN was read up to, or shutdown(SHUT_RD): EPOLLRDHUP
-  kHangUp = 8,      ///< both directions are over: EPOLLHUP
-  kError = 16,      ///< take_error() has something: EPOLLERR
-  kUrgent = 32,     ///< urgent data: EPOLLPRI
+  kReadable = 1,     ///< data (at least the low-water mark), an accepted connection, a datagram
+  kWritable = 2,     ///< room to send, or connect() has ended
+  kReadClosed = 4,   ///< the peer's FIN was read up to, or shutdown(SHUT_RD): EPOLLRDHUP
+  kHangUp = 8,       ///< both directions are over: EPOLLHUP
+  kError = 16,       ///< take_error() has something: EPOLLERR
+  kUrgent = 32,      ///< urgent data: EPOLLPRI
+  kUnanswered = 64,  ///< the first SYN was not answered in time, and TcpSettings::replies_may_stray
 };
 
 /// What every stack socket has for the layer above.
@@ -123,6 +124,9 @@ struct TcpSettings {
   uint8_t ttl = 64;
   Duration fin_wait2 = 60s;  ///< TCP_LINGER2
   bool newreno = false;      ///< TCP_CONGESTION "reno"; else CUBIC
+  /// Replies may come by a device that is not ours. After the first timeout of an active connection no SYN is
+  /// sent, but the layer above told (kUnanswered): it may have the connection begin anew elsewhere.
+  bool replies_may_stray = false;
 };
 
 /// Real state for TCP_INFO and `accel stat`. Durations in µs, sizes in bytes but where said.

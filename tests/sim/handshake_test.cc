@@ -76,6 +76,24 @@ TEST(Handshake, SynIsSentAgainAndGivesUp) {
   sim[0].stack->tcp_close(*c, false, sim.now);
 }
 
+TEST(Handshake, WhereRepliesMayStrayTheFirstTimeoutIsToldAndNothingSent) {
+  Sim sim;
+  sim.tracing = true;
+  sim.links([](Link& l) { l.cut = true; });
+  Recorder owner;
+  sim.clear_trace();
+  TcpSettings settings;
+  settings.replies_may_stray = true;
+  auto c = dial(sim, owner, 4000, settings);
+  ASSERT_TRUE(c);
+  ASSERT_TRUE(sim.run_until([&] { return owner.edges != 0; }, 10s));
+  EXPECT_EQ(owner.edges, kUnanswered);
+  EXPECT_EQ(sim.trace.size(), 1u);
+  sim.run_for(3s);  // nobody gave it up: it goes on
+  EXPECT_EQ(sim.trace.size(), 2u);
+  sim[0].stack->tcp_close(*c, false, sim.now);
+}
+
 TEST(Handshake, ALostSynAckIsSentAgain) {
   Sim sim;
   int dropped = 0;
