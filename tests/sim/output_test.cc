@@ -168,6 +168,17 @@ TEST_F(OutputTest, ATakenUrgentByteIsGoneWhenAnotherComes) {
   EXPECT_EQ(*read(sim[1], p.b), "b");
 }
 
+TEST_F(OutputTest, UrgentDataStopsAtTheLowWaterMark) {
+  Pair p = open();
+  sim[0].stack->settings(*p.a).notsent_low_water = 100;
+  std::string text(5000, 'x');
+  const iovec v{text.data(), text.size()};
+  const uint32_t mss = sim[0].stack->tcp_info(*p.a, sim.now).snd_mss;
+  EXPECT_EQ(*sim[0].stack->tcp_send(*p.a, {&v, 1}, false, true, sim.now), mss);
+  sim.run_for(1s);
+  EXPECT_EQ(read(sim[1], p.b)->size(), mss - 1);  // the last byte is the urgent one
+}
+
 TEST_F(OutputTest, UrgentByteIsOutOfLine) {
   Pair p = open();
   const char text[] = "ab!";

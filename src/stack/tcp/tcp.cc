@@ -120,6 +120,10 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     return err(EAGAIN);
   }
   uint32_t room = send_room(t, c);
+  if (urgent && room > 0) {  // tcp_sendmsg_locked() asks for room again before each segment of urgent data
+    const uint64_t mss = c.snd_mss, low_water = c.settings.notsent_low_water;
+    room = static_cast<uint32_t>(std::min<uint64_t>(room, (low_water - unsent(c) + mss - 1) / mss * mss));
+  }
   if (!can_read(data, room)) return err(EFAULT);
   size_t done = 0, wanted = 0;
   for (const iovec& v : data) {
@@ -138,7 +142,7 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
   }
   c.more = more;
   if (!more && !c.settings.cork) clear_timer(c, kTimerCork);
-  if (urgent && done == wanted) {
+  if (urgent) {  // also a part of it: tcp_push()
     c.snd_up = c.send_queue.end();
     c.urgent_out = c.push = true;
   }
