@@ -90,6 +90,25 @@ TEST(Stream, AcceptedSocketsHaveTheListenersTosButNotItsPriority) {
   far.finish();
 }
 
+FAR(silent) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[0]))));
+  near.word();
+}
+
+// The SYN-ACK that asks the silent peer again was not lost.
+TEST(Stream, ADeferredAcceptStartsWithTheUsualWindow) {
+  Fd listener = listen_at(here());
+  set_option(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1);
+  Far far("silent", {std::to_string(port_of(listener))});
+  Fd fd = accept_one(listener);
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  ASSERT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+  EXPECT_GE(info.tcpi_snd_cwnd, 10u);
+  far.say("done");
+  far.finish();
+}
+
 TEST(Stream, AWildcardDualStackListenerTakesIpv4) {
   Fd listener = listen_at(any(0, AF_INET6));
   Far far("call", {std::to_string(port_of(listener)), "10"});

@@ -93,11 +93,11 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.last_received = c.last_ack_received = now;
   c.cwnd = initial_window(c.snd_mss);
   // RFC 6298 (5.7): a handshake that timed out leaves a 3 s timeout; the lost SYN also costs the initial
-  // window (RFC 5681 3.1).
-  if (resent) {
+  // window (RFC 5681 3.1). With TCP_DEFER_ACCEPT nothing was lost, and its time is no round trip's.
+  if (resent && !c.defer_acked) {
     c.rto = 3s;
     c.cwnd = c.snd_mss;
-  } else {
+  } else if (!c.defer_acked) {
     sample_rtt(t, c, now - c.last_sent);
   }
   if (c.settings.keepalive) restart_keepalive(t, c, now);
