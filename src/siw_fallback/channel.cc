@@ -60,9 +60,9 @@ ssize_t receive_now(int fd, MutableBytes into, int flags = 0) {
                       static_cast<long>(flags | MSG_DONTWAIT), nullptr, nullptr);
 }
 
-ssize_t send_now(int fd, Bytes out, int flags) {
+ssize_t send_now(int fd, Bytes out) {
   return real.syscall(SYS_sendto, static_cast<long>(fd), out.data(), out.size(),
-                      static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL | flags), nullptr, 0L);
+                      static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), nullptr, 0L);
 }
 
 }  // namespace
@@ -302,10 +302,14 @@ void Channel::flush(Instant now) {
   // Who says farewell first has the TIME-WAIT, as with TCP. So the FIN goes with the farewell, not behind it,
   // where the peer could answer before, and does not go at the peer's.
   auto ends = [&] { return !shut_ && conn_->wants_close() && (owner == nullptr || conn_->failed()); };
-  const int more = ends() ? MSG_MORE : 0;
+  // MSG_MORE would not do: an ACK that comes in between sends what it holds back.
+  if (ends() && !conn_->pending().empty()) {
+    const int on = 1;
+    real.setsockopt(fd_, IPPROTO_TCP, TCP_CORK, &on, sizeof on);
+  }
   while (!conn_->pending().empty() && !blocked) {
     const Bytes out = conn_->pending();
-    const ssize_t n = lost_ && conn_->failed() ? static_cast<ssize_t>(out.size()) : send_now(fd_, out, more);
+    const ssize_t n = lost_ && conn_->failed() ? static_cast<ssize_t>(out.size()) : send_now(fd_, out);
     if (n > 0) {
       bytes_out_ += static_cast<uint64_t>(n);
       conn_->sent(static_cast<size_t>(n));
