@@ -140,26 +140,40 @@ inline void write_ethernet(const SendRing& ring, uint32_t index, uint8_t checksu
   std::memcpy(at + offsetof(mlx5_wqe_eth_seg, inline_hdr_sz), &size, sizeof(size));
 }
 
+/// The Ethernet segment's inline header, of 0 or kHeaderInline bytes. Returns the WQE's octowords so far.
+inline uint32_t write_header(const SendRing& ring, uint32_t index, const Piece& first, uint32_t header) {
+  uint8_t* at = ring.block(index) + kOctoword + kInlineStart;
+  if (header == 0) {
+    std::memset(at, 0, 2);
+    return 2;
+  }
+  std::memcpy(at, first.data, kHeaderInline);
+  return 3;  // 14 + 18 bytes are two octowords
+}
+
+/// The frame behind its first `header` bytes, by address. Returns how many segments that took.
+inline uint32_t put_pointers(WqeCursor& cursor, std::span<const Piece> pieces, uint32_t header,
+                             uint32_t lkey) {
+  uint32_t count = 0;
+  for (const Piece& piece : pieces) {
+    // A length of 0 would mean 2^31 bytes.
+    if (piece.length > header) {
+      cursor.put_pointer(piece.data + header, piece.length - header, lkey);
+      ++count;
+    }
+    header = 0;
+  }
+  return count;
+}
+
 /// A frame by its address: `header` bytes (0 or kHeaderInline, less than the first piece) in the WQE, the
 /// rest is fetched by the device. Returns the WQE's octowords.
 inline uint32_t write_send(const SendRing& ring, uint16_t index, std::span<const Piece> pieces,
                            uint8_t checksum, uint32_t header, bool signal) {
   write_ethernet(ring, index, checksum, 0, static_cast<uint16_t>(header));
-  uint8_t* at = ring.block(index) + kOctoword + kInlineStart;
-  if (header == 0)
-    std::memset(at, 0, 2);
-  else
-    std::memcpy(at, pieces[0].data, kHeaderInline);
-  uint32_t count = 2 + (header == 0 ? 0 : 1);  // header: 14 + 18 bytes are two octowords
+  uint32_t count = write_header(ring, index, pieces[0], header);
   WqeCursor cursor(ring, ring.block(index) + size_t{count} * kOctoword);
-  for (const Piece& piece : pieces) {
-    // A length of 0 would mean 2^31 bytes.
-    if (piece.length > header) {
-      cursor.put_pointer(piece.data + header, piece.length - header, ring.lkey);
-      ++count;
-    }
-    header = 0;
-  }
+  count += put_pointers(cursor, pieces, header, ring.lkey);
   write_control(ring, index, kOpSend, count, signal);
   return count;
 }
@@ -170,12 +184,7 @@ inline uint32_t write_inline(const SendRing& ring, uint16_t index, std::span<con
   uint32_t length = 0;
   for (const Piece& piece : pieces) length += piece.length;
   write_ethernet(ring, index, checksum, 0, static_cast<uint16_t>(header));
-  uint8_t* at = ring.block(index) + kOctoword + kInlineStart;
-  if (header == 0)
-    std::memset(at, 0, 2);
-  else
-    std::memcpy(at, pieces[0].data, kHeaderInline);
-  const uint32_t fixed = 2 + (header == 0 ? 0 : 1);
+  const uint32_t fixed = write_header(ring, index, pieces[0], header);
   WqeCursor cursor(ring, ring.block(index) + size_t{fixed} * kOctoword);
   length -= header;
   cursor.put_inline_length(length);
@@ -201,13 +210,7 @@ inline uint32_t write_tso(const SendRing& ring, uint16_t index, std::span<const 
   cursor.put(pieces[0].data, header);
   cursor.pad();
   uint32_t count = 1 + octowords(kInlineStart + header);
-  for (const Piece& piece : pieces) {
-    if (piece.length > header) {
-      cursor.put_pointer(piece.data + header, piece.length - header, ring.lkey);
-      ++count;
-    }
-    header = 0;
-  }
+  count += put_pointers(cursor, pieces, header, ring.lkey);
   write_control(ring, index, kOpTso, count, signal);
   return count;
 }

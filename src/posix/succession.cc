@@ -74,15 +74,24 @@ std::string read_all(const char* path) {
   return text;
 }
 
-bool send_descriptor(int to, int fd) {
+/// One byte with one descriptor (unix(7)).
+struct DescriptorMessage : msghdr {
+  DescriptorMessage() : msghdr{} {
+    msg_iov = &data;
+    msg_iovlen = 1;
+    msg_control = control;
+    msg_controllen = sizeof(control);
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+
   char byte = 0;
   iovec data{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+};
+
+bool send_descriptor(int to, int fd) {
+  DescriptorMessage message;
   cmsghdr* c = CMSG_FIRSTHDR(&message);
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SCM_RIGHTS;
@@ -93,14 +102,7 @@ bool send_descriptor(int to, int fd) {
 
 /// One connection out of a visitor's message; -1: it has no more.
 int receive_descriptor(int visitor) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  DescriptorMessage message;
   if (real.recvmsg(visitor, &message, MSG_CMSG_CLOEXEC) <= 0) return -1;
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||

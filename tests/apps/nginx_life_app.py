@@ -8,20 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
-from programs import MODES, CommandFailed, Lab, accelerated_sockets, descendants, nginx_configuration, statistics
+from programs import MODES, CommandFailed, Lab, accelerated_sockets, descendants, nginx_configuration, statistics, until
 
 WORKERS = 4
-
-
-def until(condition, what, timeout=90):
-    end = time.monotonic() + timeout
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise CommandFailed(f"after {timeout} s still not: {what}")
-        time.sleep(0.05)
-    return value
 
 
 class Nginx:

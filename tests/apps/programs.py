@@ -49,6 +49,16 @@ def accelerated_sockets(pid, port):
                for p in descendants(pid) for s in statistics(p).get("sockets", []))
 
 
+def until(condition, what, timeout=90):
+    """Waits for the condition and returns what it gave."""
+    end = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise CommandFailed(f"after {timeout} s still not: {what}")
+        time.sleep(0.05)
+    return value
+
+
 @contextlib.contextmanager
 def server(host, command, port, accel, env=None, kind="t", directory=None, listeners=1, **options):
     """A server program, listening when the block begins (accelerated: with that many accelerated listeners, one a worker

@@ -5,18 +5,8 @@ import argparse
 import contextlib
 import re
 import sys
-import time
 
-from programs import MODES, CommandFailed, Lab, redis, redis_command, statistics
-
-
-def until(condition, what, timeout=90):
-    end = time.monotonic() + timeout
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise CommandFailed(f"after {timeout} s still not: {what}")
-        time.sleep(0.05)
-    return value
+from programs import MODES, CommandFailed, Lab, redis, redis_command, statistics, until
 
 
 def digest(host, target, port=6379):
