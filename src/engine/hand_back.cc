@@ -301,6 +301,8 @@ Result<void> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
   const int family = pass.stack().tcp_local(*conn).address.is_v4() ? AF_INET : AF_INET6;
   const int shadow = real.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (shadow < 0) return err(errno);
+  const int reuse = pass.stack().settings(*conn).reuse_address;
+  real.setsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
   const Result<void> handed = engine.hand_back(pass, conn, shadow);
   real.close(shadow);
   return handed;

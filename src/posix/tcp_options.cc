@@ -20,7 +20,7 @@ using enum OptionEffect;
 // Level, name, effect, inherited by accepted connections, what changes in the protocol's settings.
 constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_DEBUG, kShadow, true},
-    {SOL_SOCKET, SO_REUSEADDR, kShadow, true},
+    {SOL_SOCKET, SO_REUSEADDR, kMirror, true, [](TcpSettings& s, int v) { s.reuse_address = v != 0; }},
     {SOL_SOCKET, SO_REUSEPORT, kShadow, true},
     {SOL_SOCKET, SO_BROADCAST, kShadow, true},
     {SOL_SOCKET, SO_PRIORITY, kShadow, false},

@@ -122,8 +122,9 @@ struct TcpSettings {
   uint16_t max_segment = 0;  ///< TCP_MAXSEG; 0: from the MTU
   uint8_t tos = 0;
   uint8_t ttl = 64;
-  Duration fin_wait2 = 60s;  ///< TCP_LINGER2
-  bool newreno = false;      ///< TCP_CONGESTION "reno"; else CUBIC
+  Duration fin_wait2 = 60s;    ///< TCP_LINGER2
+  bool newreno = false;        ///< TCP_CONGESTION "reno"; else CUBIC
+  bool reuse_address = false;  ///< SO_REUSEADDR, for the kernel socket that a closed connection may move into
   /// Replies may come by a device that is not ours. After the first timeout of an active connection no SYN is
   /// sent, but the layer above told (kUnanswered): it may have the connection begin anew elsewhere.
   bool replies_may_stray = false;

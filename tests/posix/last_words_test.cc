@@ -20,6 +20,16 @@ FAR(counter) {
   near.say(n < 0 ? -errno : total);
 }
 
+constexpr int kTrips = 40;  // before the connection moves, so that it was accelerated can be counted
+
+// Connects; reads to the end when it is told to, and says how many bytes came.
+FAR(late_reader) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args.at(0)))));
+  for (int i = 0; i < kTrips; ++i) write_all(fd, read_exactly(fd, 1));
+  near.word();
+  near.say(static_cast<long>(read_to_end(fd).size()));
+}
+
 /// Runs `end` in a child that has sent all that the socket takes at once; what arrives must be what was
 /// accepted.
 template <class F>
@@ -78,6 +88,40 @@ TEST(LastWords, OfAProcessThatClosesItsReaderFirst) {
     (void)!write(ends[1], "x", 1);  // the kernel's own SIGPIPE
   });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) << status;
+}
+
+// What the process leaves for the kernel to send has SO_REUSEADDR, as it had here: the next server can bind.
+TEST(LastWords, LeaveThePortToTheNextListener) {
+  int report[2];
+  ASSERT_EQ(pipe(report), 0);
+  const pid_t child = in_child([&] {
+    Fd listener = listen_at(here());
+    const long port = port_of(listener);
+    (void)!write(report[1], &port, sizeof port);
+    Fd fd = accept_one(listener);
+    for (int i = 0; i < kTrips; ++i) {
+      write_all(fd, "x");
+      read_exactly(fd, 1);
+    }
+    set_nonblocking(fd);
+    const std::string bytes = pattern(1 << 20);
+    long accepted = 0;
+    for (ssize_t n = 0; (n = send(fd, bytes.data(), bytes.size(), 0)) > 0;) accepted += n;
+    (void)!write(report[1], &accepted, sizeof accepted);
+  });
+  close(report[1]);
+  long port = 0, accepted = -1;
+  EXPECT_EQ(read(report[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  Far far("late_reader", {std::to_string(port)});
+  EXPECT_EQ(read(report[0], &accepted, sizeof accepted), static_cast<ssize_t>(sizeof accepted));
+  close(report[0]);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  { Fd next = listen_at(here(static_cast<uint16_t>(port))); }
+  far.say("go");
+  EXPECT_EQ(far.number(), accepted);
+  far.finish();
 }
 
 }  // namespace
