@@ -9,8 +9,9 @@
 namespace accel {
 namespace {
 
-/// A port that could not be opened is tried again after this, or when links or addresses change.
-constexpr Duration kRetryPort = 10s;
+/// A port that could not be opened is tried again after this, or when links or addresses change. Queues come
+/// free when other processes end.
+constexpr Duration retry_after(Reason failure) { return failure == Reason::no_queue ? 2s : 10s; }
 constexpr size_t kMaxCachedRoutes = 8192;
 
 PathChoice kernel(Reason why) {
@@ -47,7 +48,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   if (!link || !link->up || !carries_frames(*link)) return refuse(Reason::no_port, EOPNOTSUPP);
   if (!config().device_allowed(link->name)) return refuse(Reason::rule, EOPNOTSUPP);
   const auto failed = failed_ports.find(ifindex);
-  if (failed != failed_ports.end() && pass_now - failed->second.when < kRetryPort)
+  if (failed != failed_ports.end() && pass_now - failed->second.when < retry_after(failed->second.reason))
     return refuse(failed->second.reason, EOPNOTSUPP);
   InterfaceId id = 0;  // the device's own of before, or a new one
   while (id < slot_count && (slots[id].ifindex != ifindex || slots[id].opened.port)) ++id;

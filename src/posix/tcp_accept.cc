@@ -17,6 +17,9 @@
 namespace accel::posix {
 namespace {
 
+/// How soon a listener without a queue asks again whether one is free.
+constexpr Duration kAskAgain = 1s;
+
 /// net.core.somaxconn, which cuts every backlog.
 uint32_t most_backlog() {
   static const uint32_t value = [] {
@@ -57,8 +60,8 @@ Result<int> TcpSocket::listen(Pass& pass, int backlog) {
   Result<int> started = start_listen(pass, limit);
   if (!started || !has_port) return started;
   Result<int> shadows = from_libc(real.listen(shadow(), backlog));
-  if (!shadows && flow_ != nullptr) {
-    pass.engine().close(pass, flow_);
+  if (!shadows && state_ == State::kListening) {
+    if (flow_ != nullptr) pass.engine().close(pass, flow_);
     flow_ = nullptr;
     set_state(State::kUndecided);
   }
@@ -96,6 +99,12 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
     return iwarp_ == Iwarp::kPrefer ? listen_for_iwarp(pass) : decline(Reason::loopback);
   Result<BoundFlow*> flow = open_listener(pass);
   if ((!flow || !choice.accelerated()) && iwarp_ == Iwarp::kPrefer) return listen_for_iwarp(pass);
+  if (waits_for_queue()) {
+    if (Result<void> r = may_use_kernel(choice.reason); !r) return decline(choice.reason);
+    refresh_from_shadow();
+    set_state(State::kListening);
+    return 0;
+  }
   if (!flow || !choice.accelerated())
     return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
                                                                                 : choice.reason);
@@ -107,6 +116,26 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   save_options();
   set_state(State::kListening);
   return 0;
+}
+
+/// The shadow alone listens: other processes hold every queue.
+bool TcpSocket::waits_for_queue() const { return flow_ == nullptr && choice.reason == Reason::no_queue; }
+
+/// A connection came by the kernel. Where a queue has become free, the next ones are ours.
+void TcpSocket::ask_for_queue(Pass& pass) {
+  if (!waits_for_queue() || pass.now() - asked_for_queue_ < kAskAgain) return;
+  asked_for_queue_ = pass.now();
+  listen_here_too(pass);
+  if (flow_ != nullptr) pass.engine().touch();
+}
+
+/// A listener whose shadow listens already listens in this process's engine too; where that fails the shadow
+/// alone serves.
+void TcpSocket::listen_here_too(Pass& pass) {
+  Result<BoundFlow*> flow = open_listener(pass);
+  if (!flow || !choice.accelerated()) return;
+  flow_ = *flow;
+  if (saved_ == nullptr) save_options();
 }
 
 /// The shadow alone listens; what it accepts may turn out to be iWARP.
@@ -195,6 +224,7 @@ Result<int> TcpSocket::accept_kernels(Pass& pass, sockaddr* address, socklen_t* 
   if (!nonblocking) restore_timeout();
   if (fd < 0) return err(error);
   set_shadow_timeout(fd, receive_timeout);
+  ask_for_queue(pass);
   if (iwarp_ != Iwarp::kOff && fd < fds.size() && pass.engine().channels() != nullptr) {
     auto* s = new (std::nothrow)
         SiwSocket(fd, *this, iwarp_ == Iwarp::kRequire, (flags & SOCK_NONBLOCK) != 0, pass);

@@ -95,8 +95,7 @@ File::Inherited TcpSocket::after_fork_in_child() {
   return state_ == State::kListening ? Inherited::kDormant : Inherited::kNo;
 }
 
-/// A listener that came by fork() listens in this process's engine too; where that fails the shadow alone
-/// serves.
+/// A listener that came by fork() or exec().
 void TcpSocket::revive(Pass& pass) {
   if (state_ != State::kListening || flow_ != nullptr) return;
   iwarp_ = config().iwarp_for(Role::kTcpServer, shadow_name());
@@ -104,8 +103,7 @@ void TcpSocket::revive(Pass& pass) {
     choice = {PathKind::kIwarp, Reason::iwarp, {}};
     return;
   }
-  Result<BoundFlow*> flow = open_listener(pass);
-  if (flow && choice.accelerated()) flow_ = *flow;
+  listen_here_too(pass);
   serve_shared_queue();
 }
 

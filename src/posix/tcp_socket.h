@@ -102,6 +102,9 @@ class TcpSocket final : public Socket {
   Result<int> accept_ours(Pass& pass, sockaddr* address, socklen_t* length, int flags);
   Result<int> accept_kernels(Pass& pass, sockaddr* address, socklen_t* length, int flags);
   Result<int> listen_for_iwarp(Pass& pass);
+  bool waits_for_queue() const;
+  void ask_for_queue(Pass& pass);
+  void listen_here_too(Pass& pass);
 
   // tcp_succession.cc
   void serve_shared_queue();
@@ -143,6 +146,7 @@ class TcpSocket final : public Socket {
   uint32_t backlog_ = 0;       ///< listen()'s
   Iwarp iwarp_ = Iwarp::kOff;  ///< of a listener: what its shadow's connections may be
   bool waited_on_ = false;     ///< a listener on which this process has accepted or looked for connections
+  Instant asked_for_queue_{};  ///< last, by a listener that has none
   int peek_offset_ = -1;       ///< SO_PEEK_OFF
   int pending_error_ = 0;      ///< of a connection that is gone, for SO_ERROR
   TcpConn* conn_ = nullptr;    ///< when live(); the stack's, given back by tcp_close
