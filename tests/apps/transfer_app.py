@@ -2,6 +2,7 @@
 """A large transfer each way, equal by sha256: programs are this file itself (a plain Python socket server and client)."""
 import argparse
 import hashlib
+import re
 import socket
 import subprocess
 import sys
@@ -54,6 +55,7 @@ def main():
     parser.add_argument("--mode", default="both")
     parser.add_argument("--mib", type=int, default=128)
     parser.add_argument("--mtu", type=int, default=1500)
+    parser.add_argument("--faults", default="", help="on the model NIC: what it does to frames, e.g. loss=0.005,reorder=0.01")
     parser.add_argument("--serve")
     parser.add_argument("--call")
     options = parser.parse_args()
@@ -64,11 +66,14 @@ def main():
     from programs import MODES, Carried, Lab, accelerated_hosts
     on_server, on_client = MODES[options.mode]
     with Lab(mtu=options.mtu) as lab, Carried(*accelerated_hosts(options.mode, lab.near, lab.far)):
+        lab.near.faults = lab.far.faults = options.faults
         me = ["/usr/bin/python3", "-B", __file__, "--mib", options.mib]
         server = lab.near.popen([*me, "--serve", lab.near.address], on_server, stdout=subprocess.PIPE, text=True)
         lab.near.wait_for_listener(9000, server)
-        mine = lab.far.run([*me, "--call", lab.near.address], on_client, timeout=1200).split()
+        mine = lab.far.run([*me, "--call", lab.near.address], on_client, timeout=2400).split()
         theirs = server.communicate(timeout=60)[0].split()
+        for fault in re.findall(r"(\w+)=", options.faults.replace("seed=", "")):
+            assert lab.near.counters()[f"faults_{fault}"] > 0, lab.near.counters()
     size = str(options.mib << 20)
     assert mine[1] == size and theirs[1] == size, (mine, theirs)
     assert mine[0] == theirs[0], "there: the bytes differ"
