@@ -384,6 +384,8 @@ void Engine::Impl::watch_port(Sleeper& s, InterfaceId id) {
     // woken.
     event.events = EPOLLIN | EPOLLEXCLUSIVE;
     event.data.u64 = id;
+    if (real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 || errno != EINVAL) continue;
+    event.events = EPOLLIN;  // the kernel has no EPOLLEXCLUSIVE for sets in sets
     real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, fd, &event);
   }
 }

@@ -33,7 +33,10 @@ size_t DirectPort::rx_burst(std::span<Packet*> out) {
   } else {
     if (send_.busy()) send_.reclaim();
     if (receive_.posted() == 0) receive_.refill(1);
-    if (++idle_polls_ % kPollsPerLook == 0) read_device_events();
+    if (++idle_polls_ % kPollsPerLook == 0) {
+      read_device_events();
+      if (sharing_) sharing_->serve();
+    }
   }
   if (receive_.error() || send_.error()) recover();
   return n;
@@ -77,6 +80,7 @@ void DirectPort::take_events() {
     ibv_ack_cq_events(verbs_.receive_cq.get(), events);
   }
   read_device_events();
+  if (sharing_) sharing_->serve();
 }
 
 // --- sending ---
@@ -168,6 +172,8 @@ Mlx5Stats DirectPort::stats() const {
   now.rx_no_buffer = receive_.empty();
   now.tx_refused = send_.refused();
   now.rules = flows_ ? flows_->rules() : 0;
+  now.shares_taken = flows_ ? flows_->shares_taken() : 0;
+  now.shares_given = flows_ ? flows_->shares_given() : 0;
   return now;
 }
 
@@ -180,6 +186,8 @@ void DirectPort::count(Counters& to) {
   to.add(Counter::mlx5_rx_refused, now.rx_refused - before.rx_refused);
   to.add(Counter::mlx5_rx_no_buffer, now.rx_no_buffer - before.rx_no_buffer);
   to.add(Counter::mlx5_tx_refused, now.tx_refused - before.tx_refused);
+  to.add(Counter::mlx5_shares_taken, now.shares_taken - before.shares_taken);
+  to.add(Counter::mlx5_shares_given, now.shares_given - before.shares_given);
 }
 
 }  // namespace accel::mlx5

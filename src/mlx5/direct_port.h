@@ -31,7 +31,8 @@ class VerbsRules final : public RuleMaker {
 
 class DirectPort final : public Mlx5Port {
  public:
-  static Result<std::unique_ptr<Mlx5Port>> open(const Mlx5Options& options, FramePool& pool, Evidence& seen);
+  static Result<std::unique_ptr<Mlx5Port>> open(const Mlx5Options& options, FramePool& pool,
+                                                std::unique_ptr<ListenerSharing> sharing, Evidence& seen);
   ~DirectPort() override;
 
   size_t rx_burst(std::span<Packet*> out) override;
@@ -71,6 +72,7 @@ class DirectPort final : public Mlx5Port {
   PortInfo info_;
   Provider provider_;
   Objects verbs_;
+  std::unique_ptr<ListenerSharing> sharing_;
   std::optional<VerbsRules> rules_;
   std::optional<FlowTable> flows_;
   SendQueue send_;

@@ -1,12 +1,15 @@
 #include "mlx5/flow_table.h"
 
+#include <bit>
 #include <optional>
+#include <utility>
 
 namespace accel::mlx5 {
 namespace {
 
-/// Exact rules before wide ones; the kernel's own come last.
-constexpr uint16_t kExact = 0, kLocalEnd = 1, kRemoteEnd = 2;
+/// Exact rules before wide ones; the kernel's own come last. While a local end is divided the rules of its
+/// shares and the one of the whole are there together.
+constexpr uint16_t kExact = 0, kShare = 1, kLocalEnd = 2, kRemoteEnd = 3;
 
 constexpr uint32_t kEthernetHeader = 14;
 constexpr uint16_t kVlan = 0x8100, kIpv4 = 0x0800, kIpv6 = 0x86dd;
@@ -64,6 +67,11 @@ bool no_room(const Result<void*>& rule) { return rule.is(ENOSPC) || rule.is(ENOM
 
 }  // namespace
 
+FlowTable::FlowTable(RuleMaker& device, uint32_t owner, ListenerSharing* sharing)
+    : device_(device), tags_{owner}, sharing_(sharing) {
+  if (sharing_) sharing_->set_holder(this);
+}
+
 Result<void*> FlowTable::make(const RuleMaker::Match& match) {
   auto rule = device_.create(match);
   if (rule) ++rules_;
@@ -76,27 +84,41 @@ Result<void> FlowTable::add(const FlowKey& key) {
 
 Result<void> FlowTable::add_bound(const FlowKey& key) {
   const auto known = bound_.find(key);
+  const bool tcp = key.protocol == Protocol::kTcp;
   if (known != bound_.end()) {  // kept for connections of an earlier listener
     known->second.open = true;
+    if (tcp && sharing_) sharing_->set_listening(key, true);
     return {};
   }
-  const bool tcp = key.protocol == Protocol::kTcp;
-  auto rule = make({key, false, kLocalEnd, tcp ? tags_.wide() : tags_.exact()});
-  if (!rule) return no_room(rule) ? err(ENOSPC) : rule.error();
-  bound_[key] = {*rule, true, 0};
+  if (tcp && sharing_ && !sharing_->join(key)) {
+    // The others leave us shares; until then the kernel accepts.
+    Wide& entry = bound_[key];
+    entry.open = true;
+    entry.shares = std::make_unique<std::array<void*, kShareCount>>();
+    return {};
+  }
+  auto rule = make({.key = key, .priority = kLocalEnd, .tag = tcp ? tags_.wide() : tags_.exact()});
+  if (!rule) {
+    if (tcp && sharing_) sharing_->leave(key);
+    return no_room(rule) ? err(ENOSPC) : rule.error();
+  }
+  Wide& entry = bound_[key];
+  entry.rule = *rule;
+  entry.open = true;
   return {};
 }
 
 Result<void> FlowTable::add_connected(const FlowKey& key) {
   if (connected_.contains(key)) return {};
   if (key.protocol == Protocol::kTcp) {
-    if (const auto bound = bound_.find(local_of(key)); bound != bound_.end()) {
+    if (const auto bound = bound_.find(local_of(key));
+        bound != bound_.end() && bound->second.covers(key.remote)) {
       ++bound->second.covered;
       connected_[key] = {nullptr, Cover::kLocal};
       return {};
     }
   }
-  auto rule = make({key, false, kExact, tags_.exact()});
+  auto rule = make({.key = key, .priority = kExact, .tag = tags_.exact()});
   if (!rule) return no_room(rule) ? add_under_remote(key, err(ENOSPC)) : Result<void>(rule.error());
   connected_[key] = {*rule, Cover::kOwnRule};
   return {};
@@ -106,7 +128,7 @@ Result<void> FlowTable::add_connected(const FlowKey& key) {
 Result<void> FlowTable::add_under_remote(const FlowKey& key, Errno why) {
   auto [entry, is_new] = remotes_.try_emplace(remote_of(key));
   if (is_new) {
-    auto rule = make({key, true, kRemoteEnd, tags_.wide()});
+    auto rule = make({.key = key, .any_local_port = true, .priority = kRemoteEnd, .tag = tags_.wide()});
     if (!rule) {
       remotes_.erase(entry);
       return no_room(rule) ? why : rule.error();
@@ -120,9 +142,22 @@ Result<void> FlowTable::add_under_remote(const FlowKey& key, Errno why) {
 
 void FlowTable::drop_if_unused(WideRules& wide, WideRules::iterator at) {
   if (at->second.open || at->second.covered != 0) return;
-  device_.destroy(at->second.rule);
-  --rules_;
+  destroy_all(at->second);
+  const FlowKey key = at->first;
   wide.erase(at);
+  if (&wide == &bound_ && key.protocol == Protocol::kTcp && sharing_) sharing_->leave(key);
+}
+
+void FlowTable::destroy(void*& rule) {
+  if (rule == nullptr) return;
+  device_.destroy(std::exchange(rule, nullptr));
+  --rules_;
+}
+
+void FlowTable::destroy_all(Wide& entry) {
+  destroy(entry.rule);
+  if (!entry.shares) return;
+  for (void*& rule : *entry.shares) destroy(rule);
 }
 
 void FlowTable::uncover(WideRules& wide, const FlowKey& key) {
@@ -137,7 +172,10 @@ void FlowTable::remove(const FlowKey& key) {
     const auto at = bound_.find(key);
     if (at == bound_.end()) return;
     at->second.open = false;
-    return drop_if_unused(bound_, at);
+    const bool stays = at->second.covered != 0;
+    drop_if_unused(bound_, at);
+    if (stays && key.protocol == Protocol::kTcp && sharing_) sharing_->set_listening(key, false);
+    return;
   }
   const auto at = connected_.find(key);
   if (at == connected_.end()) return;
@@ -158,8 +196,11 @@ void FlowTable::remove(const FlowKey& key) {
 void FlowTable::clear() {
   for (const auto& [key, flow] : connected_)
     if (flow.rule) device_.destroy(flow.rule);
-  for (const WideRules* wide : {&bound_, &remotes_})
-    for (const auto& [key, entry] : *wide) device_.destroy(entry.rule);
+  for (WideRules* wide : {&bound_, &remotes_})
+    for (auto& [key, entry] : *wide) destroy_all(entry);
+  if (sharing_)
+    for (const auto& [key, entry] : bound_)
+      if (key.protocol == Protocol::kTcp) sharing_->leave(key);
   abandon();
 }
 
@@ -168,6 +209,80 @@ void FlowTable::abandon() {
   bound_.clear();
   remotes_.clear();
   rules_ = 0;
+}
+
+// --- shares of a listener ---
+
+Shares FlowTable::Wide::held() const {
+  if (!shares) return rule != nullptr ? kAllShares : 0;
+  Shares held = 0;
+  for (unsigned i = 0; i < kShareCount; ++i)
+    if ((*shares)[i] != nullptr) held |= Shares{1} << i;
+  return held;
+}
+
+bool FlowTable::make_share(const FlowKey& local, Wide& entry, unsigned share) {
+  auto rule = make({.key = local,
+                    .remote_bits = port_of_share(share),
+                    .remote_mask = kShareMask,
+                    .priority = kShare,
+                    .tag = tags_.wide()});
+  if (rule) (*entry.shares)[share] = *rule;
+  return rule.ok();
+}
+
+/// Rules for connections whose share is to be another's. What the device has no room for keeps its share;
+/// returns those.
+Shares FlowTable::uncover_shares(const FlowKey& local, Wide& entry, Shares leaving) {
+  Shares kept = 0;
+  for (auto& [key, flow] : connected_) {
+    const Shares share = Shares{1} << share_of(key.remote.port);
+    if (flow.cover != Cover::kLocal || (share & leaving) == 0 || local_of(key) != local) continue;
+    auto rule = make({.key = key, .priority = kExact, .tag = tags_.exact()});
+    if (!rule) {
+      kept |= share;
+      continue;
+    }
+    flow = {*rule, Cover::kOwnRule};
+    --entry.covered;
+  }
+  return kept;
+}
+
+/// One rule for each share that is kept, instead of the one for all. False: no room, all stays as it was.
+bool FlowTable::split(const FlowKey& local, Wide& entry, Shares kept) {
+  entry.shares = std::make_unique<std::array<void*, kShareCount>>();
+  bool made = true;
+  for (unsigned i = 0; made && i < kShareCount; ++i)
+    if (kept >> i & 1) made = make_share(local, entry, i);
+  if (made) {
+    destroy(entry.rule);
+    return true;
+  }
+  for (void*& rule : *entry.shares) destroy(rule);
+  entry.shares.reset();
+  return false;
+}
+
+Shares FlowTable::hold(const FlowKey& local, Shares wanted) {
+  const auto at = bound_.find(local);
+  if (at == bound_.end()) return 0;
+  Wide& entry = at->second;
+  const Shares before = entry.held();
+  if (before == wanted) return before;
+  const Shares kept = wanted | uncover_shares(local, entry, before & ~wanted);
+  if (!entry.shares && !split(local, entry, before & kept)) return before;
+  for (unsigned i = 0; i < kShareCount; ++i) {
+    void*& rule = (*entry.shares)[i];
+    if ((kept >> i & 1) == 0)
+      destroy(rule);
+    else if (rule == nullptr && (wanted >> i & 1) != 0)
+      (void)make_share(local, entry, i);  // refused: the kernel accepts what comes there
+  }
+  const Shares now = entry.held();
+  shares_taken_ += static_cast<uint64_t>(std::popcount(now & ~before));
+  shares_given_ += static_cast<uint64_t>(std::popcount(before & ~now));
+  return now;
 }
 
 bool FlowTable::is_ours(const Packet& frame, uint32_t tag) const {

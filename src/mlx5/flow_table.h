@@ -4,13 +4,19 @@
 // port, also those of connections that the kernel has (it accepted them before, or they were handed back).
 // What is ours of that is decided here; the rest goes back to the kernel. It also spares rules: a connection
 // to a local end whose listener has a rule needs none of its own, so accepting costs no system call.
+//
+// Where several processes listen at one local end each has shares of it (shares.h), by a rule for each.
+// Before a share is given up the connections under it get rules of their own.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 
 #include "base/ip.h"
 #include "base/result.h"
+#include "mlx5/shares.h"
 #include "stack/packet.h"
 
 namespace accel::mlx5 {
@@ -19,10 +25,12 @@ namespace accel::mlx5 {
 class RuleMaker {
  public:
   virtual ~RuleMaker() = default;
-  /// Lower `priority` wins. `remote_only`: any local port, to share one rule between many connections.
+  /// Lower `priority` wins. `any_local_port`: one rule for many connections to a remote end. `remote_mask`:
+  /// of a key without remote end, the bits of the remote port that must be those of `remote_bits`.
   struct Match {
     FlowKey key;
     bool any_local_port = false;
+    uint16_t remote_bits = 0, remote_mask = 0;
     uint16_t priority = 0;
     uint32_t tag = 0;
   };
@@ -31,12 +39,12 @@ class RuleMaker {
   virtual void destroy(void* rule) = 0;
 };
 
-class FlowTable {
+class FlowTable final : private ListenerSharing::Holder {
  public:
   /// `owner`: a random number of this port, so that two processes' rules differ: the device would send copies
-  /// to both where two rules are alike.
-  FlowTable(RuleMaker& device, uint32_t owner) : device_(device), tags_{owner} {}
-  ~FlowTable() { clear(); }
+  /// to both where two rules are alike. `sharing` outlives the table; nullptr: listeners are not shared.
+  FlowTable(RuleMaker& device, uint32_t owner, ListenerSharing* sharing = nullptr);
+  ~FlowTable() override { clear(); }
   FlowTable(const FlowTable&) = delete;
   FlowTable& operator=(const FlowTable&) = delete;
 
@@ -51,6 +59,8 @@ class FlowTable {
 
   size_t rules() const { return rules_; }
   size_t flows() const { return connected_.size() + bound_.size(); }
+  uint64_t shares_taken() const { return shares_taken_; }
+  uint64_t shares_given() const { return shares_given_; }
 
  private:
   struct Hash {
@@ -63,6 +73,10 @@ class FlowTable {
     void* rule = nullptr;
     bool open = false;     ///< steered itself: SYNs are ours
     uint32_t covered = 0;  ///< connected flows that have no rule of their own
+    /// Instead of `rule`, of a listener that is shared: a rule for each share held.
+    std::unique_ptr<std::array<void*, kShareCount>> shares{};
+    Shares held() const;
+    bool covers(const Endpoint& remote) const { return (held() >> share_of(remote.port) & 1) != 0; }
   };
   using WideRules = std::unordered_map<FlowKey, Wide, Hash>;
   enum class Cover : uint8_t { kOwnRule, kLocal, kRemote };
@@ -82,6 +96,12 @@ class FlowTable {
   static FlowKey local_of(const FlowKey& key) { return {key.protocol, key.local, {}}; }
   static FlowKey remote_of(const FlowKey& key) { return {key.protocol, {key.local.address, 0}, key.remote}; }
   Result<void> add_bound(const FlowKey& key);
+  Shares hold(const FlowKey& local, Shares wanted) override;
+  Shares uncover_shares(const FlowKey& local, Wide& entry, Shares leaving);
+  bool split(const FlowKey& local, Wide& entry, Shares kept);
+  bool make_share(const FlowKey& local, Wide& entry, unsigned share);
+  void destroy(void*& rule);
+  void destroy_all(Wide& entry);
   Result<void> add_connected(const FlowKey& key);
   Result<void> add_under_remote(const FlowKey& key, Errno why);
   void uncover(WideRules& wide, const FlowKey& key);
@@ -90,10 +110,12 @@ class FlowTable {
 
   RuleMaker& device_;
   Tags tags_;
+  ListenerSharing* sharing_;
   std::unordered_map<FlowKey, Connected, Hash> connected_;
   WideRules bound_;    ///< listeners and bound UDP sockets
   WideRules remotes_;  ///< remote ends, when the device has no room for a rule a connection
   size_t rules_ = 0;
+  uint64_t shares_taken_ = 0, shares_given_ = 0;
 };
 
 }  // namespace accel::mlx5

@@ -1,6 +1,7 @@
 // Looks whether the netdev has a usable RDMA device; the way to libaccel-mlx5.so.
 #include "base/own_module.h"
 #include "mlx5/device.h"
+#include "mlx5/listener_groups.h"
 #include "mlx5/module.h"
 
 namespace accel {
@@ -39,7 +40,7 @@ Result<std::unique_ptr<Mlx5Port>> Mlx5Port::open(const Mlx5Options& options, Fra
     const auto* module =
         static_cast<const mlx5::Module*>(load_own_module("mlx5", mlx5::kModuleAbi, seen.library_error));
     if (module != nullptr) {
-      auto port = module->open(options, pool, seen);
+      auto port = module->open(options, pool, std::make_unique<mlx5::ListenerGroups>(options.ifindex), seen);
       if (port) return port;
     }
     found = diagnose(seen);

@@ -35,7 +35,8 @@ struct Mlx5Stats {
   uint64_t tx_refused = 0;    ///< frames that no descriptor can hold
   uint64_t to_kernel = 0;     ///< frames that came by our rules and were the kernel's: given to it
   uint64_t to_kernel_failed = 0;
-  uint64_t rules = 0;  ///< steering rules in the device now
+  uint64_t rules = 0;                           ///< steering rules in the device now
+  uint64_t shares_taken = 0, shares_given = 0;  ///< of listeners that other processes have too
 };
 
 /// One raw-packet queue pair on the netdev's RDMA device; its memory region is the pool's.

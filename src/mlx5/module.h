@@ -2,15 +2,19 @@
 // against a stale file.
 #pragma once
 
+#include <memory>
+
 #include "mlx5/mlx5_port.h"
+#include "mlx5/shares.h"
 
 namespace accel::mlx5 {
 
-constexpr uint32_t kModuleAbi = 1;
+constexpr uint32_t kModuleAbi = 2;
 
 struct Module {
   uint32_t abi;
-  Result<std::unique_ptr<Mlx5Port>> (*open)(const Mlx5Options&, FramePool&, Evidence& seen);
+  Result<std::unique_ptr<Mlx5Port>> (*open)(const Mlx5Options&, FramePool&, std::unique_ptr<ListenerSharing>,
+                                            Evidence& seen);
 };
 
 }  // namespace accel::mlx5

@@ -68,9 +68,10 @@ void Objects::abandon() {
 }
 
 Result<std::unique_ptr<Mlx5Port>> DirectPort::open(const Mlx5Options& options, FramePool& pool,
-                                                   Evidence& seen) {
+                                                   std::unique_ptr<ListenerSharing> sharing, Evidence& seen) {
   try {
     std::unique_ptr<DirectPort> port(new DirectPort(options, pool));
+    port->sharing_ = std::move(sharing);
     if (!port->open_device(seen) || !port->make_queues(seen)) return err(seen.error ? seen.error : ENODEV);
     seen.stage = Stage::kDone;
     return std::unique_ptr<Mlx5Port>(std::move(port));
@@ -122,7 +123,7 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (const int error = to_ready()) return stop(seen, Stage::kMakeQueue, error);
   rules_.emplace(verbs_.qp.get(), options_.mac);
   if (!try_steering()) return stop(seen, Stage::kSteer, errno);
-  flows_.emplace(*rules_, random_owner());
+  flows_.emplace(*rules_, random_owner(), sharing_.get());
   describe(limits);
   receive_.refill(1);
   return true;
@@ -225,6 +226,7 @@ bool DirectPort::take_queues(const ibv_device_attr_ex& limits, const mlx5dv_cont
   cq_uar_ = receive_cq.cq_uar;
   cqn_ = receive_cq.cqn;
   fds_ = {verbs_.channel->fd, verbs_.context->async_fd};
+  if (sharing_ && sharing_->event_fd() >= 0) fds_.push_back(sharing_->event_fd());
   return true;
 }
 
@@ -282,6 +284,7 @@ DirectPort::~DirectPort() {
 
 void DirectPort::abandon_in_child() {
   if (flows_) flows_->abandon();
+  if (sharing_) sharing_->abandon();
   inlet_.close();
   verbs_.abandon();
   fds_.clear();

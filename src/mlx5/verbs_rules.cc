@@ -85,6 +85,9 @@ Result<void*> VerbsRules::create(const Match& match) {
   if (key.is_connected()) {
     ports.val.src_port = htobe16(key.remote.port);
     ports.mask.src_port = 0xffff;
+  } else {
+    ports.val.src_port = htobe16(match.remote_bits);
+    ports.mask.src_port = htobe16(match.remote_mask);
   }
   request.add(ports, key.protocol == Protocol::kTcp ? IBV_FLOW_SPEC_TCP : IBV_FLOW_SPEC_UDP);
   if (tags) {

@@ -127,8 +127,6 @@ http {{
 @contextlib.contextmanager
 def nginx(host, accel, port=8080, workers=1, **configuration):
     path = nginx_configuration(host, port, workers, **configuration)
-    if ON_MODEL:  # one process has the rule of a listener's address (docs/mlx5.md)
-        workers = min(workers, 1)
     with server(host, ["/usr/sbin/nginx", "-c", str(path), "-p", str(path.parent)], port, accel,
                 listeners=workers or 1) as child:
         child.log = path.parent / "error.log"

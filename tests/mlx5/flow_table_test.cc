@@ -171,6 +171,89 @@ TEST(FlowTable, AnotherProcesssRuleIsReported) {
   EXPECT_EQ(table.flows(), 0u);
 }
 
+/// What the other processes would say, by the test's mouth.
+struct Others : ListenerSharing {
+  void set_holder(Holder* h) override { holder = h; }
+  bool join(const FlowKey&) override { return ++joined, first; }
+  void set_listening(const FlowKey&, bool on) override { listening = on; }
+  void leave(const FlowKey&) override { --joined; }
+  void serve() override {}
+  int event_fd() const override { return -1; }
+  void abandon() override {}
+  Shares say(Shares wanted) const { return holder->hold(kListener, wanted); }
+  Holder* holder = nullptr;
+  bool first = true, listening = true;
+  int joined = 0;
+};
+
+FlowKey from_port(uint16_t port) { return {Protocol::kTcp, kHere, {kThere.address, port}}; }
+
+TEST(FlowTable, AShareIsARuleOfSomeSourcePorts) {
+  Device device;
+  Others others;
+  others.first = false;
+  FlowTable table(device, 7, &others);
+  ASSERT_TRUE(table.add(kListener));
+  EXPECT_TRUE(device.rules.empty()) << "until the others leave us some";
+  EXPECT_EQ(others.say(0x21), 0x21u);
+  ASSERT_EQ(device.rules.size(), 2u);
+  for (const auto& [id, rule] : device.rules) {
+    EXPECT_EQ(rule.key, kListener);
+    EXPECT_EQ(rule.remote_mask, 0x3e) << "connect() takes ports of one parity";
+    EXPECT_EQ(rule.remote_bits & ~rule.remote_mask, 0);
+  }
+  EXPECT_EQ(device.rules.begin()->second.remote_bits, 0);
+  EXPECT_EQ(device.rules.rbegin()->second.remote_bits, 10);
+  ASSERT_TRUE(table.add(from_port(40010)));  // 40010 is share 5
+  EXPECT_EQ(device.rules.size(), 2u) << "covered";
+  ASSERT_TRUE(table.add(from_port(40012)));
+  EXPECT_EQ(device.rules.size(), 3u) << "of a share that is not ours any more";
+  table.remove(kListener);
+  EXPECT_EQ(others.joined, 1) << "for its connection";
+  EXPECT_FALSE(others.listening);
+  table.remove(from_port(40010));
+  EXPECT_EQ(others.joined, 0);
+  EXPECT_EQ(device.rules.size(), 1u);
+}
+
+TEST(FlowTable, ConnectionsOfAShareGivenUpHaveTheirOwnRules) {
+  Device device;
+  Others others;
+  FlowTable table(device, 7, &others);
+  ASSERT_TRUE(table.add(kListener));
+  ASSERT_TRUE(table.add(from_port(40010)));
+  ASSERT_TRUE(table.add(from_port(40000)));  // share 0
+  ASSERT_EQ(device.rules.size(), 1u);
+  EXPECT_EQ(others.say(0x3), 0x3u);
+  std::map<uint16_t, int> priorities;
+  for (const auto& [id, rule] : device.rules) ++priorities[rule.priority];
+  EXPECT_EQ(priorities, (std::map<uint16_t, int>{{0, 1}, {1, 2}})) << "one exact, two shares, the whole gone";
+  EXPECT_EQ(table.rules(), 3u);
+  EXPECT_EQ(others.say(0xff), 0xffu);
+  EXPECT_EQ(others.say(0), 0u);
+  EXPECT_EQ(table.rules(), 2u) << "both have their own now";
+  EXPECT_EQ(table.shares_given(), 38u);
+  EXPECT_EQ(table.shares_taken(), 6u);
+}
+
+TEST(FlowTable, WithoutRoomAShareIsKept) {
+  Device device;
+  Others others;
+  FlowTable table(device, 7, &others);
+  ASSERT_TRUE(table.add(kListener));
+  ASSERT_TRUE(table.add(from_port(40010)));
+  device.room = 1;
+  EXPECT_EQ(others.say(0x1), kAllShares) << "no room to divide";
+  device.room = 3;
+  EXPECT_EQ(others.say(0x1), 0x1u) << "the connection's own and the share's, beside the whole's until then";
+  ASSERT_TRUE(table.add(from_port(40000)));
+  device.room = 2;
+  EXPECT_EQ(others.say(0x2), 0x1u) << "the connection keeps its share, and there is no room for the other";
+  table.clear();
+  EXPECT_TRUE(device.rules.empty());
+  EXPECT_EQ(others.joined, 0);
+}
+
 TEST(FlowTable, TagsOfTwoOwnersDifferAndAreNeverNought) {
   for (uint32_t owner : {1u, 2u, 0x7fffffu, 0x800000u, 0xffffffffu}) {
     Device device;

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
 from gate import check  # noqa: E402
 from model_lab import ModelLab  # noqa: E402
-from programs import statistics  # noqa: E402
+from programs import descendants, nginx, statistics  # noqa: E402
 
 RECEIVER = """
 import hashlib, socket, sys
@@ -127,6 +127,56 @@ def wakes():
     near, far = transfer(4)
     for end in (near, far):
         check(end["arms"] == 0 or end["arms_ignored"] <= end["events"] + 2, end)
+
+
+SHARES = 32  # src/mlx5/shares.h
+FROM_EACH_SHARE = """
+import socket, sys
+for i in range(32):
+    with socket.create_connection((sys.argv[1], 8080), 30, (sys.argv[2], int(sys.argv[3]) + 2 * i)) as c:
+        c.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        got = b""
+        while b := c.recv(4096): got += b
+        assert b"hello from nginx" in got, got
+"""
+
+
+def workers():
+    """nginx's four workers divide the source ports of their one address: each has its connections, the kernel none; and again when one was
+    killed and another started in its place."""
+    with ModelLab() as lab, nginx(lab.near, True, workers=4) as master:
+        near, far = lab.hosts
+
+        def by_worker():
+            return {p: statistics(p).get("counters", {}) for p in descendants(master.pid)[1:]}
+
+        def accepted():
+            return {p: found.get("tcp_passive_opens", 0) for p, found in by_worker().items()}
+
+        def shares():
+            """The first one had all before it gave."""
+            return [(found.get("mlx5_shares_taken", 0) - found.get("mlx5_shares_given", 0)) % SHARES for found in by_worker().values()]
+
+        def load(first_port):
+            end = time.monotonic() + 20
+            while (found := shares()) != [SHARES // 4] * 4:
+                check(time.monotonic() < end, found)
+                time.sleep(0.02)
+            before, kernel = accepted(), near.enter("nstat", "-asz", "TcpPassiveOpens")
+            far.run([sys.executable, "-c", FROM_EACH_SHARE, near.address, far.address, first_port])
+            new = {p: n - before.get(p, 0) for p, n in accepted().items()}
+            check(len(new) == 4 and sum(new.values()) == SHARES and min(new.values()) > 0, new)
+            check(near.enter("nstat", "-asz", "TcpPassiveOpens") == kernel, "the kernel accepted")
+            return new
+
+        print(load(40000))
+        victim = descendants(master.pid)[1]
+        os.kill(victim, 9)
+        end = time.monotonic() + 20
+        while len(found := descendants(master.pid)) != 5 or victim in found:
+            check(time.monotonic() < end, "no other worker was started")
+            time.sleep(0.02)
+        print(load(41000))
 
 
 if __name__ == "__main__":

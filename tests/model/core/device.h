@@ -66,6 +66,8 @@ class Device {
   accel::Result<void> destroy_table(uint32_t handle);
   accel::Result<uint32_t> add_flow(const FlowRule& rule);
   accel::Result<void> remove_flow(uint32_t handle);
+  /// What other processes steer on this NIC.
+  void set_others(std::vector<FlowRule> rules) { others_ = std::move(rules); }
 
   QueuePair* qp(uint32_t handle);
   WorkQueue* wq(uint32_t handle);
@@ -136,6 +138,9 @@ class Device {
 
   // receive.cc
   void take(std::span<const uint8_t> frame);
+  bool is_anothers(const FlowRule& ours, const FlowFields& fields, std::span<const uint8_t> frame);
+  void report_ambiguous(const FlowRule& a, const FlowRule& b, const std::string& whose,
+                        std::span<const uint8_t> frame);
   void deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Parsed& p, uint32_t tag, uint32_t hash,
                uint32_t pd);
   bool next_descriptor(ReceiveQueue& q);
@@ -168,6 +173,7 @@ class Device {
   DeviceLimits limits_;
   Counters counters_;
   FlowTable flows_;
+  std::vector<FlowRule> others_;
   uint64_t now_ = 1;
   bool stalled_ = false, removed_ = false;
 

@@ -109,11 +109,6 @@ accel::Result<void> read_match(const Spec& s, FlowRule& rule) {
   }
 }
 
-bool before(const FlowRule& a, const FlowRule& b) {
-  if (a.kind != b.kind) return a.kind < b.kind;
-  return a.priority < b.priority;
-}
-
 const uint8_t* raw(const FlowFields& f) { return reinterpret_cast<const uint8_t*>(&f); }
 
 }  // namespace
@@ -121,6 +116,10 @@ const uint8_t* raw(const FlowFields& f) { return reinterpret_cast<const uint8_t*
 bool FlowRule::same_match(const FlowRule& o) const {
   return kind == o.kind && priority == o.priority && memcmp(&value, &o.value, sizeof value) == 0 &&
          memcmp(&mask, &o.mask, sizeof mask) == 0;
+}
+
+bool FlowRule::before(const FlowRule& o) const {
+  return kind != o.kind ? kind < o.kind : priority < o.priority;
 }
 
 FlowFields fields_of(std::span<const uint8_t> frame, const Parsed& p) {
@@ -201,6 +200,11 @@ accel::Result<FlowRule> parse_flow(uint32_t type, uint16_t priority, uint8_t cou
     }
     specs = specs.subspan(size);
   }
+  // The kernel's check_valid_spec (mlx5_core, fs_core.c): bits that the mask leaves out are zero.
+  const uint8_t *v = raw(rule.value), *m = raw(rule.mask);
+  for (size_t i = 0; i < sizeof(FlowFields); ++i) {
+    if ((v[i] & ~m[i]) != 0) return err(EINVAL);
+  }
   return rule;
 }
 
@@ -209,7 +213,7 @@ accel::Result<uint32_t> FlowTable::add(const FlowRule& rule) {
     if (e.rule.same_match(rule) && (e.rule.tag != rule.tag || e.rule.drop != rule.drop)) return err(EEXIST);
   }
   const auto at =
-      std::find_if(rules_.begin(), rules_.end(), [&](const Entry& e) { return before(rule, e.rule); });
+      std::find_if(rules_.begin(), rules_.end(), [&](const Entry& e) { return rule.before(e.rule); });
   rules_.insert(at, {next_, rule});
   return next_++;
 }
@@ -233,7 +237,7 @@ std::span<const FlowRule* const> FlowTable::lookup(const FlowFields& fields) {
   found_.clear();
   rival_ = nullptr;
   for (const Entry& e : rules_) {
-    if (!found_.empty() && before(*found_.front(), e.rule)) break;
+    if (!found_.empty() && found_.front()->before(e.rule)) break;
     if (!matches(e.rule, fields)) continue;
     if (found_.empty() || found_.front()->same_match(e.rule)) {
       found_.push_back(&e.rule);

@@ -41,6 +41,8 @@ struct FlowRule {
   uint32_t target = 0;  // QP handle
 
   bool same_match(const FlowRule& other) const;
+  /// Of two rules that match a frame this one has it.
+  bool before(const FlowRule& other) const;
 };
 
 FlowFields fields_of(std::span<const uint8_t> frame, const Parsed& p);

@@ -33,21 +33,41 @@ void Device::rx(std::span<const uint8_t> frame, uint64_t now) {
   }
 }
 
+void Device::report_ambiguous(const FlowRule& a, const FlowRule& b, const std::string& whose,
+                              std::span<const uint8_t> frame) {
+  checker_.report("flow-ambiguous",
+                  "two different rules of priority " + std::to_string(a.priority) + " match, for " + whose +
+                      ", tags " + std::to_string(a.tag) + " and " + std::to_string(b.tag),
+                  frame.first(std::min<size_t>(frame.size(), 64)));
+}
+
+/// A rule of another process goes before ours.
+bool Device::is_anothers(const FlowRule& ours, const FlowFields& fields, std::span<const uint8_t> frame) {
+  for (const FlowRule& other : others_) {
+    if (ours.before(other) || !matches(other, fields)) continue;
+    if (other.before(ours)) return true;
+    if (!other.same_match(ours)) report_ambiguous(ours, other, "two processes", frame);
+  }
+  return false;
+}
+
 void Device::take(std::span<const uint8_t> frame) {
   const Parsed p = parse(frame);
-  const auto rules = flows_.lookup(fields_of(frame, p));
+  const FlowFields fields = fields_of(frame, p);
+  const auto rules = flows_.lookup(fields);
   if (rules.empty()) {
     ++counters_.rx_no_rule;
     return;
   }
+  if (is_anothers(*rules[0], fields, frame)) {
+    ++counters_.rx_of_another;
+    return;
+  }
   if (const FlowRule* rival = flows_.rival();
       rival != nullptr && (rival->target != rules[0]->target || rival->tag != rules[0]->tag)) {
-    checker_.report("flow-ambiguous",
-                    "two different rules of priority " + std::to_string(rival->priority) +
-                        " match, for QPs " + std::to_string(rules[0]->target) + " and " +
-                        std::to_string(rival->target) + ", tags " + std::to_string(rules[0]->tag) + " and " +
-                        std::to_string(rival->tag),
-                    frame.first(std::min<size_t>(frame.size(), 64)));
+    report_ambiguous(*rules[0], *rival,
+                     "QPs " + std::to_string(rules[0]->target) + " and " + std::to_string(rival->target),
+                     frame);
   }
   for (const FlowRule* rule : rules) {
     if (rule->drop) {

@@ -57,6 +57,7 @@ void Context::abandon() {
   abandoned_ = true;
   drops_.close();
   claims_.abandon();
+  shared_.close();
   if (port_.fd() >= 0) raw::close(port_.fd());
   for (auto& [fd, channel] : channels_) raw::close(channel.write);
   if (async_write_ >= 0) raw::close(async_write_);
@@ -76,6 +77,7 @@ int Context::start() {
   // Without the privilege for a tap the device can be asked, but nothing goes in or out: as a NIC without a
   // cable.
   if (auto port = PacketPort::open(environment().netdev)) port_ = std::move(*port);
+  shared_.open();
   drops_open_ = drops_.open(environment().netdev).ok();
   asking_ = raw::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   const Netdev dev = ask_netdev(asking_);
@@ -138,12 +140,7 @@ bool Context::turn() {
     next_look_ = time + kLookEvery;
     look_around();
   }
-  for (unsigned i = 0; i < kFramesPerTurn; ++i) {
-    const auto frame = port_.receive();
-    if (frame.empty()) break;
-    device_.rx(frame, time);
-    worked = true;
-  }
+  worked |= receive(kFramesPerTurn);
   for (uint32_t i = 0; i < kUars; ++i) {
     if (uars_[i].used) worked |= scan(i);
   }
@@ -154,9 +151,23 @@ bool Context::turn() {
   return worked;
 }
 
+/// Frames that have come, `most` of them.
+bool Context::receive(unsigned most) {
+  for (unsigned i = 0; i < most; ++i) {
+    const auto frame = port_.receive();
+    if (frame.empty()) return i != 0;
+    if (shared_.changed()) follow_others();
+    device_.rx(frame, now());
+  }
+  return true;
+}
+
+void Context::follow_others() { device_.set_others(shared_.others()); }
+
 /// What changes outside: the carrier, the MTU, frames that the tap lost.
 void Context::look_around() {
   device_.counters().tap_drops += port_.lost();
+  follow_others();  // one may have ended
   clock_.set_parameters(now());
   const Netdev dev = ask_netdev(asking_);
   device_.set_mtu(dev.mtu);

@@ -20,6 +20,7 @@
 #include "tests/model/front/packet_port.h"
 #include "tests/model/front/raw.h"
 #include "tests/model/front/report.h"
+#include "tests/model/front/shared_rules.h"
 #include "tests/model/front/steal.h"
 
 namespace model {
@@ -43,6 +44,8 @@ class Context final : private Surroundings {
  public:
   static constexpr size_t kUars = 64;
   static constexpr size_t kPage = 4096;
+  /// As many as the tap's queue may hold, so that looking for them ends.
+  static constexpr unsigned kFramesHeld = 4096;
 
   Context();
   ~Context() override;
@@ -77,6 +80,8 @@ class Context final : private Surroundings {
   bool scan(uint32_t uar);
   bool turn();
   void look_around();
+  void follow_others();
+  bool receive(unsigned most);
   void follow_control();
   void async_event(uint32_t type, uint64_t element);
   void take_doorbell(uint32_t uar, size_t at);
@@ -121,6 +126,7 @@ class Context final : private Surroundings {
   };
   std::map<uint32_t, Taken> stolen_;  // by flow handle
   Claims claims_;
+  SharedRules shared_;
   uint32_t next_claim_ = 1;
   std::map<uint32_t, Cq> cqs_;
   std::map<int, Channel> channels_;

@@ -288,6 +288,7 @@ int Commands::create_flow(Context& c, Request& r) {
     return static_cast<int>(stolen.error());
   }
   const Context::Quiet quiet(c);
+  c.receive(Context::kFramesHeld);  // what has come before the rule is not the rule's
   const auto handle = c.device_.add_flow(*rule);
   if (!handle) {
     c.give_back(*stolen);
@@ -295,6 +296,7 @@ int Commands::create_flow(Context& c, Request& r) {
     return static_cast<int>(handle.error());
   }
   c.stolen_[*handle] = {*stolen, claim};
+  c.shared_.add(*rule, *handle);
   r.put(ib_uverbs_create_flow_resp{0, *handle});
   return 0;
 }
@@ -303,7 +305,9 @@ int Commands::destroy_flow(Context& c, Request& r) {
   const auto in = r.get<ib_uverbs_destroy_flow>();
   {
     const Context::Quiet quiet(c);
+    c.receive(Context::kFramesHeld);
     if (const int bad = error(c.device_.remove_flow(in.flow_handle)); bad != 0) return bad;
+    c.shared_.remove(in.flow_handle);
   }
   const auto taken = c.stolen_.find(in.flow_handle);
   c.give_back(taken->second.drop_rule);

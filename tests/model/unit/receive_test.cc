@@ -1,3 +1,5 @@
+#include <infiniband/verbs.h>
+
 #include "tests/model/unit/rig.h"
 
 namespace model::testing {
@@ -55,6 +57,59 @@ TEST(Receive, WithoutRuleOrDescriptor) {
   EXPECT_EQ(r.device.counters().rx_out_of_buffer, 1u);
   EXPECT_EQ(r.poll_receive(), nullptr);
   EXPECT_EQ(r.violation(), "");
+}
+
+/// A listener's source ports, divided by a mask.
+TEST(Receive, SourcePortsByMask) {
+  Rig r;
+  FlowRule rule = rule_for(kProtoTcp, 80, r.qp);
+  store16(rule.mask.src_port.data(), 0x3e);
+  store16(rule.value.src_port.data(), 1000 & 0x3e);  // what good_frame() has
+  ASSERT_TRUE(r.device.add_flow(rule));
+  r.post_receive();
+  r.device.rx(good_frame(kProtoTcp, 100, 80), 5);
+  EXPECT_NE(r.poll_receive(), nullptr);
+  Bytes other = good_frame(kProtoTcp, 100, 80);
+  other[14 + 20 + 1] ^= 2;
+  r.device.rx(other, 5);
+  other[14 + 20 + 1] ^= 3;  // the lowest bit is not compared
+  r.post_receive();
+  r.device.rx(other, 5);
+  EXPECT_EQ(r.device.counters().rx_no_rule, 1u);
+  EXPECT_EQ(r.device.counters().rx_packets, 2u);
+  EXPECT_EQ(r.violation(), "");
+}
+
+/// One steering table is the NIC's: what another process steers before us does not come.
+TEST(Receive, AnotherProcesssRuleGoesBefore) {
+  Rig r;
+  FlowRule ours = rule_for(kProtoTcp, 80, r.qp), other = ours;
+  ours.priority = 1;
+  store16(other.mask.src_port.data(), 0xffff);
+  store16(other.value.src_port.data(), 1000);
+  ASSERT_TRUE(r.device.add_flow(ours));
+  r.device.set_others({other});
+  r.device.rx(good_frame(kProtoTcp, 100, 80), 5);
+  EXPECT_EQ(r.device.counters().rx_of_another, 1u);
+  EXPECT_EQ(r.device.counters().rx_packets, 0u);
+  EXPECT_EQ(r.violation(), "");
+  other.priority = 1;  // which of the two has the frame is the hardware's affair
+  r.device.set_others({other});
+  r.post_receive();
+  r.device.rx(good_frame(kProtoTcp, 100, 80), 5);
+  EXPECT_EQ(r.violation(), "flow-ambiguous");
+}
+
+TEST(Flow, ValueOutsideItsMaskIsRefused) {
+  ibv_flow_spec_tcp_udp ports{};
+  ports.type = IBV_FLOW_SPEC_TCP;
+  ports.size = sizeof ports;
+  ports.val.src_port = htobe16(0x3f);
+  ports.mask.src_port = htobe16(0x3e);
+  const std::span bytes(reinterpret_cast<const uint8_t*>(&ports), sizeof ports);
+  EXPECT_TRUE(parse_flow(IBV_FLOW_ATTR_NORMAL, 0, 1, bytes).is(EINVAL));
+  ports.val.src_port = htobe16(0x3e);
+  EXPECT_TRUE(parse_flow(IBV_FLOW_ATTR_NORMAL, 0, 1, bytes));
 }
 
 TEST(Receive, FragmentsMatchNoPort) {
