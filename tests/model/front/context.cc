@@ -117,15 +117,16 @@ void Context::run() {
     const uint64_t time = now();
     if (worked) busy = time;
     while (waiting_ != 0 && !stop_) raw::sleep(kWait);  // a control call has the device
+    const uint64_t share = kWait * (1 + companions_);   // of few CPUs
     pollfd port{port_.fd(), POLLIN, 0};
     const bool idle = time - busy > kIdleAfter;
     // Every process on the netdev has such a thread: those without a rule must not take the CPUs from the
     // rest.
-    const int ready = raw::poll(&port, 1, !idle ? kWait : unused ? kWaitUnused : kWaitIdle);
+    const int ready = raw::poll(&port, 1, !idle ? share : unused ? kWaitUnused : kWaitIdle + share);
     // A port that is always ready must not keep the applications, whose priority is lower, off the CPU.
     without_rest = ready > 0 ? without_rest + 1 : 0;
-    if (without_rest > 16) {
-      raw::sleep(kWait);
+    if (without_rest > 16 / (1 + companions_)) {
+      raw::sleep(share);
       without_rest = 0;
     }
   }
@@ -162,7 +163,10 @@ bool Context::receive(unsigned most) {
   return true;
 }
 
-void Context::follow_others() { device_.set_others(shared_.others()); }
+void Context::follow_others() {
+  device_.set_others(shared_.others());
+  companions_ = shared_.companions();
+}
 
 /// What changes outside: the carrier, the MTU, frames that the tap lost.
 void Context::look_around() {

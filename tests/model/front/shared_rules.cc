@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "tests/model/front/environment.h"
 #include "tests/model/front/raw.h"
 
@@ -114,6 +116,8 @@ std::vector<FlowRule> SharedRules::others() {
     if (known->second) found.push_back(slot.rule);
   }
   seen_ = file_->generation;
+  companions_ = static_cast<unsigned>(
+      std::count_if(alive.begin(), alive.end(), [](const auto& a) { return a.second; }));
   return found;
 }
 
