@@ -102,8 +102,12 @@ void before_exec();
 void after_failed_exec();
 /// At exit(), _exit(), quick_exit(): nothing that send() accepted is lost.
 void at_exit();
-/// Descriptors that a spawned child inherits, as before_exec does for the child alone.
-void before_spawn();
+/// Descriptors that a spawned child is given become the kernel's: its standard streams, and what its file
+/// actions (posix_spawn_file_actions_t, or nullptr) dup2(). Others it is not told of.
+void before_spawn(const void* actions = nullptr);
+/// File actions are libc's to read, so what they dup2() is noted as it is added.
+void add_spawn_source(const void* actions, int fd);
+void forget_spawn_sources(const void* actions);
 /// SCM_RIGHTS: descriptors about to be passed away are handed to the kernel (called by sendmsg on AF_UNIX
 /// sockets too). EOPNOTSUPP: there is an iWARP connection among them, which cannot go to another process.
 Result<void> before_passing(const msghdr* message);

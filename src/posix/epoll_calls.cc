@@ -56,6 +56,9 @@ Result<int> control(Guard& guard, int set_fd, int operation, int fd, File* file,
   if (operation != EPOLL_CTL_DEL && !can_read(event, sizeof *event)) return err(EFAULT);
   auto set = find_or_adopt(guard, set_fd, fd);
   if (!set) return set.error();
+  if ((*set)->passed_on &&
+      (operation != EPOLL_CTL_ADD || leave_to_kernel(guard.pass(), file, Reason::handed_back)))
+    return from_kernel(real.epoll_ctl(set_fd, operation, fd, event));
   Result<void> done = err(EINVAL);
   if (operation == EPOLL_CTL_ADD)
     done = (*set)->add(set_fd, fd, file, *event);
@@ -161,7 +164,7 @@ class Wait {
     if (set == nullptr || (timeout_.zero() && !set->has_items())) return !finish_in_kernel(timeout_.left());
     set_ = set;
     set_->retain();
-    if (set->inherited_set) settle_members(guard, *set);
+    settle_members(guard, *set);
     if (resting_connections != 0) set->for_each_item([](EpollItem& item) { (void)item.file->readiness(); });
     ask_kernel_ = timeout_.zero();
     return true;
@@ -176,20 +179,6 @@ class Wait {
     auto ours = set_->collect(fd_, events_.subspan(static_cast<size_t>(kept)), false);
     const int all = kept + (ours ? *ours : 0);
     return all == 0 || !finish(all);
-  }
-
-  /// Members that came by fork() open in this process now that it waits for them.
-  static void settle_members(Guard& guard, EpollSet& set) {
-    std::vector<File*> files;
-    set.for_each_item([&](EpollItem& item) {
-      if (item.file->inherited != File::Inherited::kDormant) return;
-      item.file->retain();
-      files.push_back(item.file);
-    });
-    for (File* file : files) {
-      if (file->inherited == File::Inherited::kDormant) (void)settle_inherited(guard, file);
-      file->release(guard.pass());
-    }
   }
 
   void sleep_in_engine(Pass& pass) {
@@ -248,6 +237,23 @@ std::optional<int> wait_plain(int fd, std::span<epoll_event> events, const times
 }
 
 }  // namespace
+
+void settle_members(Guard& guard, EpollSet& set) {
+  if (!set.inherited_set) return;
+  std::vector<File*> files;
+  set.for_each_item([&](EpollItem& item) {
+    if (item.file->inherited == File::Inherited::kNo && item.file->kind() != FileKind::kEpoll) return;
+    item.file->retain();
+    files.push_back(item.file);
+  });
+  for (File* file : files) {
+    if (file->kind() == FileKind::kEpoll)
+      settle_members(guard, *static_cast<EpollSet*>(file));
+    else if (file->inherited != File::Inherited::kNo)
+      (void)settle_inherited(guard, file);
+    file->release(guard.pass());
+  }
+}
 
 Result<int> epoll_create1(int flags) {
   const int fd = real.epoll_create1(flags);

@@ -183,7 +183,9 @@ Result<void> EpollSet::remove(int real_set, int fd, File* file) {
 }
 
 Result<void> EpollSet::sync_kernel(int real_set, EpollItem& item) {
-  const bool wanted = item.armed && item.file->kernel_fd() >= 0;
+  // A forked child shares the real set with the parent: what the parent still carries is not to be added.
+  const bool elsewhere = item.file->inherited == File::Inherited::kConnection;
+  const bool wanted = item.armed && !elsewhere && item.file->kernel_fd() >= 0;
   const int fd = fds.find(item.fd) == item.file ? item.fd : item.file->kernel_fd();
   if (!wanted) {
     if (item.tag == 0) return {};
@@ -218,7 +220,8 @@ void EpollSet::end(EpollItem& item, bool to_kernel) {
   // Only by the descriptor that the kernel knows the member by; a number that is used again would take out
   // another's.
   const bool named = fds.find(item.fd) == item.file || fds.leaving() == item.fd;
-  if (item.tag != 0 && named && (to_kernel || !inherited_set))
+  // What closes here may be open, and watched, in the process that shares the set: the kernel knows.
+  if (item.tag != 0 && named && (to_kernel || !shared))
     real.epoll_ctl(real_set, EPOLL_CTL_DEL, item.fd, nullptr);
   if (to_kernel && real_set >= 0) {
     epoll_event event{};

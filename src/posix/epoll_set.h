@@ -20,6 +20,7 @@
 namespace accel::posix {
 
 class EpollSet;
+class Guard;
 
 /// One membership, by (descriptor, file) as the kernel's struct epitem. Owned by its set.
 class EpollItem {
@@ -88,12 +89,14 @@ class EpollSet final : public File {
   int waiters = 0;         ///< threads blocked in epoll_wait
   int kernel_waiters = 0;  ///< of these, in the real call: woken through an eventfd in the real set
 
-  /// The items whose files came by fork() and have not been used here.
+  /// `visit` may end the item's membership.
   template <class F>
   void for_each_item(F visit) {
     for (auto i = items_.begin(); i != items_.end();) visit(*i++);
   }
-  bool inherited_set = false;  ///< came by fork(): the real set is the parent's as well
+  bool inherited_set = false;  ///< came by fork()
+  bool shared = false;         ///< the real set was there at a fork(): another process may have it as well
+  bool passed_on = false;  ///< another process has it, and sees the real set only: members are the kernel's
 
  private:
   EpollItem* find(int fd, const File* file) const;
@@ -127,5 +130,9 @@ extern uint64_t readiness_epoch;
 
 /// The set behind a descriptor, or nullptr. Under a Guard.
 EpollSet* find_set(int fd);
+
+/// Members that came by fork(), those of nested sets too, open in this process or become the kernel's, now
+/// that it waits for them.
+void settle_members(Guard& guard, EpollSet& set);
 
 }  // namespace accel::posix

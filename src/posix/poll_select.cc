@@ -148,9 +148,12 @@ class Poll {
   void settle(Guard& guard) {
     for (const pollfd& entry : entries_) {
       File* file = fds.find(entry.fd);
-      if (file == nullptr || file->inherited == File::Inherited::kNo) continue;
+      if (file == nullptr) continue;
       file->retain();
-      (void)settle_inherited(guard, file);
+      if (file->kind() == FileKind::kEpoll)
+        settle_members(guard, *static_cast<EpollSet*>(file));
+      else if (file->inherited != File::Inherited::kNo)
+        (void)settle_inherited(guard, file);
       file->release(guard.pass());
     }
   }

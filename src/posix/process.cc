@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "posix/attendant.h"
 #include "posix/calls.h"
 #include "posix/early_wait.h"
+#include "posix/epoll_set.h"
 #include "posix/heritage.h"
 #include "posix/published.h"
 #include "posix/signals.h"
@@ -38,19 +40,6 @@ struct Family {
 Family& family() {
   static Family* const f = new Family;
   return *f;
-}
-
-Socket* as_socket(File* file) {
-  return file->kind() == FileKind::kEpoll ? nullptr : static_cast<Socket*>(file);
-}
-
-/// Gives a file to the kernel for good. False: a live connection that could not be moved; it is untouched.
-bool give_to_kernel(Pass* pass, File* file, Reason reason) {
-  Socket* socket = as_socket(file);
-  if (socket == nullptr) return true;
-  if (pass != nullptr) return socket->to_kernel(*pass, reason).ok();
-  fds.forget(file);  // without an engine it is undecided
-  return true;
 }
 
 // ---- fork ----
@@ -143,7 +132,38 @@ void rest_listeners(Engine& engine) {
   }
 }
 
+/// The real set becomes all there is to it.
+bool leave_set_to_kernel(Pass* pass, EpollSet& set, Reason reason) {
+  bool all = true;
+  set.passed_on = true;
+  std::vector<File*> members;
+  set.for_each_item([&](EpollItem& item) {
+    item.file->retain();
+    members.push_back(item.file);
+  });
+  for (File* member : members) {
+    const bool left = leave_to_kernel(pass, member, reason);
+    all = all && left;
+    // A nested set, and a socket that is nobody's yet, are still ours; this membership is not.
+    for (EpollItem *item = member->watches, *next; left && item != nullptr; item = next) {
+      next = item->next_of_file;
+      if (item->set == &set) set.end(*item, true);
+    }
+    member->release(pass);
+  }
+  return all;
+}
+
 }  // namespace
+
+bool leave_to_kernel(Pass* pass, File* file, Reason reason) {
+  if (file->kind() == FileKind::kEpoll)
+    return leave_set_to_kernel(pass, *static_cast<EpollSet*>(file), reason);
+  auto* socket = static_cast<Socket*>(file);
+  if (pass != nullptr) return socket->to_kernel(*pass, reason).ok();
+  fds.forget(file);  // without an engine it is undecided
+  return true;
+}
 
 void prepare_fork() {
   if (!active() || Guard::inside()) return;
@@ -162,6 +182,7 @@ void prepare_fork() {
   bequeath(f);
   if (f.engine != nullptr) rest_listeners(*f.engine);
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
+    if (file->kind() == FileKind::kEpoll) static_cast<EpollSet*>(file)->shared = true;
     if (file->inherited == File::Inherited::kDormant && fds.first_of(file) == fd) file->share_queue();
   });
 }
@@ -242,7 +263,7 @@ void serve(Pass* pass, bool all) {
   std::erase_if(bequests, [](const auto& h) { return h->extinct(); });
   for (auto& h : bequests)
     for (File* file : h->wanted(all))
-      if (!give_to_kernel(pass, file, Reason::handed_back)) {
+      if (!leave_to_kernel(pass, file, Reason::handed_back)) {
         log(LogLevel::kError,
             "a connection that a forked child uses could not be handed back to the kernel: %s",
             reason_text(Reason::no_privilege));
@@ -381,7 +402,7 @@ std::vector<int>& withheld() {
 void withhold_from_exec(Guard& guard, int fd, const SiwSocket* socket) {
   if (!survives_exec(fd)) return;
   if (!socket->rests()) {  // then it is the parent's business
-    if (give_to_kernel(guard.pass(), fds.find(fd), Reason::handed_back)) return;
+    if (leave_to_kernel(guard.pass(), fds.find(fd), Reason::handed_back)) return;
     log(LogLevel::kError, "an iWARP connection cannot go on in another program: exec closes it");
   }
   withheld().push_back(fd);
@@ -396,7 +417,7 @@ void hand_over_for_exec(Guard& guard, int fd, File* file) {
     for (auto& h : family().inheritances) h->survive_exec();
   } else if (file->kind() == FileKind::kIwarp && file->carries_connection()) {
     withhold_from_exec(guard, fd, static_cast<SiwSocket*>(file));
-  } else if (file->carries_connection() && !give_to_kernel(guard.pass(), file, Reason::handed_back)) {
+  } else if (file->carries_connection() && !leave_to_kernel(guard.pass(), file, Reason::handed_back)) {
     log(LogLevel::kError, "a connection could not be handed back to the kernel before exec: %s",
         reason_text(Reason::no_privilege));
   }
@@ -423,17 +444,48 @@ void after_failed_exec() {
   withheld().clear();
 }
 
-void before_spawn() {
+namespace {
+
+using SpawnSources = std::map<const void*, std::vector<int>>;
+
+/// Under the lock, and never destroyed.
+SpawnSources& spawn_sources() {
+  static SpawnSources* const s = new SpawnSources;
+  return *s;
+}
+
+}  // namespace
+
+void add_spawn_source(const void* actions, int fd) {
+  if (Guard::inside()) return;
+  Guard guard(Pass::Polling::kNo);
+  if (guard.ok()) spawn_sources()[actions].push_back(fd);
+}
+
+void forget_spawn_sources(const void* actions) {
+  if (Guard::inside()) return;
+  Guard guard(Pass::Polling::kNo);
+  if (guard.ok()) spawn_sources().erase(actions);
+}
+
+void before_spawn(const void* actions) {
   if (!active() || Guard::inside()) return;
   Guard guard;
   if (!guard.ok()) return;
-  fds.for_each(0, kStandard, [&](int fd, File* file) {
-    if (!survives_exec(fd)) return;
+  auto give = [&](File* file) {
     if (file->inherited == File::Inherited::kConnection)
       (void)settle_inherited(guard, file);
-    else if (file->carries_connection())
-      (void)give_to_kernel(guard.pass(), file, Reason::handed_back);
+    else
+      (void)leave_to_kernel(guard.pass(), file, Reason::handed_back);
+  };
+  fds.for_each(0, kStandard, [&](int fd, File* file) {
+    if (survives_exec(fd) && (file->carries_connection() || file->inherited == File::Inherited::kConnection))
+      give(file);
   });
+  auto found = spawn_sources().find(actions);
+  if (found == spawn_sources().end()) return;
+  for (int fd : found->second)
+    if (File* file = fds.find(fd)) give(file);
 }
 
 Result<void> before_passing(const msghdr* message) {
@@ -456,7 +508,7 @@ Result<void> before_passing(const msghdr* message) {
       if (file->inherited == File::Inherited::kConnection)
         (void)claim_connection(file);
       else
-        given = give_to_kernel(guard.pass(), file, Reason::handed_back);
+        given = leave_to_kernel(guard.pass(), file, Reason::handed_back);
       const bool iwarp = file->kind() == FileKind::kIwarp;
       if (!given && !iwarp)
         log(LogLevel::kError,
@@ -474,7 +526,7 @@ void io_uring_used() {
   Guard guard;
   if (!guard.ok()) return;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (fds.find(fd) == file && !give_to_kernel(guard.pass(), file, Reason::io_uring))
+    if (fds.find(fd) == file && !leave_to_kernel(guard.pass(), file, Reason::io_uring))
       log(LogLevel::kError,
           "a connection cannot be used with io_uring, since it could not be handed back to the kernel: %s",
           reason_text(Reason::no_privilege));

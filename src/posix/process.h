@@ -32,6 +32,10 @@ bool inherited_elsewhere(const File* file);
 /// inherited it. Called by FdTable::forget and File::release.
 void settle_heirs(const File* file, bool in_kernel);
 
+/// What has to be the kernel's from now on, since other processes use it: a socket, or a set with its members
+/// and those of nested sets. False: a live connection that could not be moved; it is untouched.
+bool leave_to_kernel(Pass* pass, File* file, Reason reason);
+
 /// Moves what other processes have claimed into the kernel. On the attendant thread, without a Guard.
 void serve_claims();
 

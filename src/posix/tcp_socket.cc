@@ -115,10 +115,10 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
   }
   write_inherited_options();
   if (state_ == State::kListening) {
-    give_up_queue(pass);
-    if (flow_ != nullptr) pass.engine().close(pass, flow_);
-    flow_ = nullptr;
+    keep_queue(pass);
     restore_timeout();
+    if (!given_.empty()) return {};  // these are this process's to accept; what comes is the shadow's
+    give_up_queue(pass);
   } else if (in_handshake(pass.stack())) {
     restart_in_kernel();
   } else {

@@ -109,6 +109,8 @@ class TcpSocket final : public Socket {
   // tcp_succession.cc
   void serve_shared_queue();
   void leave_marker();
+  void keep_queue(Pass& pass);
+  void let_handshakes_end(Pass& pass);
   void close_door();
   int accept_into_kernel(Pass& pass);
   Result<int> accept_given(sockaddr* address, socklen_t* length, int flags);
@@ -140,6 +142,7 @@ class TcpSocket final : public Socket {
 
   State state_ = State::kUndecided;
   bool bound_by_us_ = false;  ///< the shadow's port was chosen by connect(), as the kernel's autobind
+  bool v6_only_ = false;      ///< IPV6_V6ONLY before that: binding to an address has set the shadow's
   bool inq_ = false;          ///< TCP_INQ
   bool linger_ = false;       ///< SO_LINGER
   Duration linger_time_{0};

@@ -76,6 +76,25 @@ Result<int> TcpSocket::accept_given(sockaddr* address, socklen_t* length, int fl
   return fd;
 }
 
+/// The shadow listens alone from now on; the connections that have come already are still this process's.
+void TcpSocket::keep_queue(Pass& pass) {
+  if (flow_ == nullptr) return;
+  pass.engine().stop_taking(*flow_);
+  let_handshakes_end(pass);
+  if (flow_ == nullptr) return;  // another thread was faster
+  while (pass.engine().listener(*flow_)->accept_size > 0)
+    if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);
+  pass.engine().close(pass, flow_);
+  flow_ = nullptr;
+}
+
+void TcpSocket::let_handshakes_end(Pass& pass) {
+  const Instant deadline = pass.now() + kHandshakesEnd;
+  auto settled = [&] { return flow_ == nullptr || pass.engine().listener(*flow_)->embryo_size == 0; };
+  while (!settled() && wait_for(pass, deadline, settled).is(EINTR)) {
+  }
+}
+
 /// This process listens no more. Ends with nothing in the queue that could be given; the rest is reset when
 /// the listener closes, as the last listener's is in the kernel.
 void TcpSocket::give_up_queue(Pass& pass) {
@@ -87,12 +106,7 @@ void TcpSocket::give_up_queue(Pass& pass) {
   pollfd visitors{door_, POLLIN, 0};
   if (!pending() && given_.empty() && real.poll(&visitors, 1, 0) <= 0) return;
   Successors successors(door_name(door_), door_is_own_);
-  if (!successors.none() && listener != nullptr) {
-    const Instant deadline = pass.now() + kHandshakesEnd;
-    auto settled = [&] { return listener->embryo_size == 0; };
-    while (!settled() && wait_for(pass, deadline, settled).is(EINTR)) {
-    }
-  }
+  if (!successors.none() && listener != nullptr) let_handshakes_end(pass);
   while (successors.elsewhere() && real.poll(&visitors, 1, 0) > 0)
     for (int fd : hear_visitor(admit_visitor(door_))) given_.push_back(fd);
   for (int fd : given_)

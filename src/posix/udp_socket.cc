@@ -76,6 +76,7 @@ Result<void> UdpSocket::to_kernel(Pass& pass, Reason reason) {
     veto = reason;
     return {};
   }
+  give_queue_to_shadow(pass);
   close_flow(pass);
   state_ = State::kKernel;
   choice.path = PathKind::kKernel;
@@ -91,6 +92,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   auto decline = [&](Reason reason) {
     const Errno answer = leave(&pass, reason);
     if (answer != kOnKernel) return answer;
+    give_queue_to_shadow(pass);
     close_flow(pass);
     state_ = State::kKernel;
     return answer;
@@ -158,6 +160,7 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
     } else {
       opened = leave(&pass, next.reason);
       if (opened.error() == kOnKernel) {
+        give_queue_to_shadow(pass);
         close_flow(pass);
         state_ = State::kKernel;
       }

@@ -215,6 +215,21 @@ auto spawning(F spawn) {
 
 }  // namespace
 
+ACCEL_EXPORT(int, posix_spawn_file_actions_init, (posix_spawn_file_actions_t * actions)) {
+  const int r = real.posix_spawn_file_actions_init(actions);
+  posix::forget_spawn_sources(actions);
+  return r;
+}
+ACCEL_EXPORT(int, posix_spawn_file_actions_destroy, (posix_spawn_file_actions_t * actions)) {
+  posix::forget_spawn_sources(actions);
+  return real.posix_spawn_file_actions_destroy(actions);
+}
+ACCEL_EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int as)) {
+  const int r = real.posix_spawn_file_actions_adddup2(actions, fd, as);
+  if (r == 0) posix::add_spawn_source(actions, fd);
+  return r;
+}
+
 ACCEL_EXPORT(int, system, (const char* command)) {
   return spawning([&] { return real.system(command); });
 }
@@ -234,7 +249,8 @@ ACCEL_ALIAS(_IO_popen, popen)
                                                                                              "_" #number);  \
   asm(".symver accel_" #name "_" #number ", " #name version);                                               \
   extern "C" int accel_##name##_##number SPAWN_PARAMETERS {                                                 \
-    return spawning([&] { return libc SPAWN_ARGUMENTS; });                                                  \
+    if (posix::active()) posix::before_spawn(actions);                                                      \
+    return libc SPAWN_ARGUMENTS;                                                                            \
   }
 #define OLD_SPAWN(name) reinterpret_cast<int(*) SPAWN_PARAMETERS>(dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5"))
 

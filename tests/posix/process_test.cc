@@ -253,46 +253,4 @@ TEST(Spawn, ParentKeepsTheConnection) {
   EXPECT_EQ(far.all(), "one two");
 }
 
-TEST(Passing, ReceiverUsesTheConnection) {
-  Echo far;
-  exchange(far.fd, "sender ");
-  int pair[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-  const pid_t child = in_child([&] {
-    close(far.fd);
-    char byte;
-    iovec one{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &one;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    if (recvmsg(pair[1], &message, 0) != 1 || CMSG_FIRSTHDR(&message) == nullptr) _exit(9);
-    int fd = -1;
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-    exchange_and_exit(fd, "receiver ");
-  });
-  char byte = 0;
-  iovec one{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &one;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = far.fd;
-  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  ASSERT_EQ(sendmsg(pair[0], &message, 0), 1);
-  EXPECT_EQ(status_of(child), 0);
-  exchange(far.fd, "sender");
-  EXPECT_EQ(far.all(), "sender receiver sender");
-  close(pair[0]);
-  close(pair[1]);
-}
-
 }  // namespace

@@ -1,0 +1,582 @@
+// Sockets and epoll sets that other processes get: by SCM_RIGHTS, by posix_spawn's actions, by fork.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <functional>
+
+#include "posix/echo.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+int status_of(pid_t child) {
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+struct Pair {
+  Pair() {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("socketpair");
+    mine = Fd(ends[0]);
+    theirs = Fd(ends[1]);
+  }
+  Fd mine, theirs;
+};
+
+void pass(int way, int fd) {
+  char byte = 0;
+  iovec one{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &one;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  EXPECT_EQ(sendmsg(way, &message, MSG_NOSIGNAL), 1) << strerror(errno);
+}
+
+Fd receive(int way) {
+  char byte;
+  iovec one{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &one;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  int fd = -1;
+  if (recvmsg(way, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message) != nullptr)
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
+  EXPECT_GE(fd, 0);
+  return Fd(fd);
+}
+
+/// A Python program that libaccel is not in; `way` is its descriptor 3.
+pid_t without_libaccel(int way, const char* program) {
+  return in_child([&] {
+    dup2(way, 3);
+    unsetenv("LD_PRELOAD");
+    execlp("python3", "python3", "-c", program, nullptr);
+    _exit(1);
+  });
+}
+
+// Calls as often as told, sends a byte each time and says what it got to the end.
+FAR(callers) {
+  for (std::string order; (order = near.word()) != "end";) {
+    Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(order))));
+    write_all(fd, "?");
+    near.say(read_to_end(fd));
+  }
+}
+
+/// Serves one caller.
+void serve(int listener, const std::string& answer) {
+  Fd fd = accept_one(listener);
+  EXPECT_EQ(read_exactly(fd, 1), "?");
+  write_all(fd, answer);
+}
+
+struct Callers : Far {
+  explicit Callers(int listener) : Far("callers"), port(std::to_string(port_of(listener))) {}
+  void call() { say(port); }
+  ~Callers() {
+    say("end");
+    finish();
+  }
+  const std::string port;
+};
+
+// ---- SCM_RIGHTS ----
+
+TEST(Passing, AConnectionToAChild) {
+  Echo far(kProof);
+  exchange(far.fd, "sender ");
+  Pair pair;
+  const pid_t child = in_child([&] {
+    far.fd.reset();
+    Fd fd = receive(pair.theirs);
+    exchange(fd, "receiver ");
+  });
+  pass(pair.mine, far.fd);
+  EXPECT_EQ(status_of(child), 0);
+  exchange(far.fd, "sender");
+  EXPECT_EQ(far.all(), "sender receiver sender");
+}
+
+TEST(Passing, AConnectionToAProgramWithoutLibaccel) {
+  Echo far(kProof);
+  write_all(far.fd, "sender ");
+  EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);  // what nobody has read goes with it
+  Pair pair;
+  const pid_t child = without_libaccel(pair.theirs,
+                                       "import socket\n"
+                                       "way = socket.socket(fileno=3)\n"
+                                       "s = socket.socket(fileno=socket.recv_fds(way, 1, 1)[1][0])\n"
+
+                                       "assert s.recv(7, socket.MSG_WAITALL) == b'sender '\n"
+                                       "s.sendall(b'program ')\n"
+                                       "assert s.recv(8, socket.MSG_WAITALL) == b'program '\n");
+  pass(pair.mine, far.fd);
+  EXPECT_EQ(status_of(child), 0);
+  exchange(far.fd, "sender");
+  EXPECT_EQ(far.all(), "sender program sender");
+}
+
+TEST(Passing, AConnectionFromAChildThatEnds) {
+  Far far("echo_stream");
+  const auto port = static_cast<uint16_t>(far.number());
+  Pair pair;
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(port));
+    for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+    pass(pair.theirs, fd);
+  });
+  Fd fd = receive(pair.mine);
+  EXPECT_EQ(status_of(child), 0);
+  exchange(fd, "parent");
+  fd.reset();
+  EXPECT_EQ(far.word(), std::string(kProof, '.') + "parent");
+  far.finish();
+}
+
+TEST(Passing, AConnectionFromAProgramWithoutLibaccel) {
+  Echo proof(kProof);
+  Far far("echo_stream");
+  const Address to = there(static_cast<uint16_t>(far.number()));
+  Pair pair;
+  setenv("TO", std::to_string(to.port()).c_str(), 1);
+  const pid_t child = without_libaccel(pair.theirs,
+                                       "import os, socket\n"
+                                       "way = socket.socket(fileno=3)\n"
+                                       "to = (os.environ['POSIX_TEST_THERE'], int(os.environ['TO']))\n"
+                                       "s = socket.create_connection(to)\n"
+                                       "s.sendall(b'program ')\n"
+                                       "socket.send_fds(way, [b'x'], [s.fileno()])\n");
+  Fd fd = receive(pair.mine);
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(read_exactly(fd, 8), "program ");
+  exchange(fd, "here");
+  fd.reset();
+  EXPECT_EQ(far.word(), "program here");
+  far.finish();
+  proof.all();
+}
+
+TEST(Passing, AListenerToAChild) {
+  Echo proof(kProof);
+  Fd listener = listen_at(here());
+  Pair pair;
+  const pid_t child = in_child([&] {
+    listener.reset();
+    Fd inherited = receive(pair.theirs);
+    for (int i = 0; i < 5; ++i) serve(inherited, "child");
+  });
+  Callers far(listener);
+  far.call();
+  serve(listener, "parent");
+  EXPECT_EQ(far.word(), "parent");
+  pass(pair.mine, listener);
+  listener.reset();
+  for (int i = 0; i < 5; ++i) {
+    far.call();
+    EXPECT_EQ(far.word(), "child");
+  }
+  EXPECT_EQ(status_of(child), 0);
+  proof.all();
+}
+
+TEST(Passing, AListenerToAProgramWithoutLibaccel) {
+  Echo proof(kProof);
+  Fd listener = listen_at(here());
+  Pair pair;
+  const pid_t child = without_libaccel(pair.theirs,
+                                       "import socket\n"
+                                       "way = socket.socket(fileno=3)\n"
+                                       "l = socket.socket(fileno=socket.recv_fds(way, 1, 1)[1][0])\n"
+                                       "for i in range(5):\n"
+                                       "  c = l.accept()[0]\n"
+                                       "  assert c.recv(1) == b'?'\n"
+                                       "  c.sendall(b'program')\n"
+                                       "  c.close()\n");
+  Callers far(listener);
+  far.call();
+  serve(listener, "parent");
+  EXPECT_EQ(far.word(), "parent");
+  pass(pair.mine, listener);
+  for (int i = 0; i < 5; ++i) {
+    far.call();
+    EXPECT_EQ(far.word(), "program");
+  }
+  EXPECT_EQ(status_of(child), 0);
+  far.call();  // it is still the parent's as well
+  serve(listener, "parent");
+  EXPECT_EQ(far.word(), "parent");
+  proof.all();
+}
+
+// A connection that nobody has accepted yet stays with the listener.
+TEST(Passing, AListenerWithACallerWaiting) {
+  Echo proof(kProof);
+  Fd listener = listen_at(here());
+  Callers far(listener);
+  far.call();
+  EXPECT_EQ(wait_for(listener, POLLIN), POLLIN);
+  Pair pair;
+  pass(pair.mine, listener);
+  EXPECT_EQ(wait_for(listener, POLLIN), POLLIN);
+  serve(listener, "parent");
+  EXPECT_EQ(far.word(), "parent");
+  Fd other = receive(pair.theirs);
+  far.call();
+  serve(other, "other");
+  EXPECT_EQ(far.word(), "other");
+  proof.all();
+}
+
+TEST(Passing, AListenerFromAChildThatEnds) {
+  Pair pair;
+  const pid_t child = in_child([&] {
+    Echo proof(kProof);
+    proof.all();
+    Fd listener = listen_at(here());
+    pass(pair.theirs, listener);
+  });
+  Fd listener = receive(pair.mine);
+  EXPECT_EQ(status_of(child), 0);
+  Callers far(listener);
+  for (int i = 0; i < 3; ++i) {
+    far.call();
+    serve(listener, "parent");
+    EXPECT_EQ(far.word(), "parent");
+  }
+}
+
+// Returns every datagram to its sender until an empty one comes.
+FAR(datagram_echo) {
+  Fd fd = udp_at(here());
+  near.say(port_of(fd));
+  char buffer[2048];
+  for (;;) {
+    Address from;
+    const ssize_t n = recvfrom(fd, buffer, sizeof(buffer), 0, from.raw(), &from.size);
+    if (n <= 0) break;
+    sendto(fd, buffer, static_cast<size_t>(n), 0, from.raw(), from.size);
+  }
+}
+
+struct Datagrams : Far {
+  explicit Datagrams(int family = AF_INET)
+      : Far("datagram_echo"), to(there(static_cast<uint16_t>(number()), family)), fd(udp_socket(family)) {
+    EXPECT_EQ(connect(fd, to.raw(), to.size), 0);
+    for (int i = 0; i < kProof; ++i) {
+      put(".");
+      EXPECT_EQ(get(fd), ".");
+    }
+  }
+  ~Datagrams() {
+    put("");
+    finish();
+  }
+  void put(const std::string& text) {
+    EXPECT_EQ(send(fd, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  }
+  static std::string get(int fd) {
+    char buffer[2048];
+    const ssize_t n = wait_for(fd, POLLIN) == 0 ? -1 : recv(fd, buffer, sizeof(buffer), MSG_DONTWAIT);
+    return n < 0 ? strerror(errno) : std::string(buffer, static_cast<size_t>(n));
+  }
+  Address to;
+  Fd fd;
+};
+
+TEST(Passing, ADatagramSocketToAChild) {
+  Datagrams far;
+  far.put("queued");
+  EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);
+  Pair pair;
+  const pid_t child = in_child([&] {
+    far.fd.reset();
+    Fd fd = receive(pair.theirs);
+    EXPECT_EQ(Datagrams::get(fd), "queued");
+    EXPECT_EQ(send(fd, "child", 5, 0), 5);
+    EXPECT_EQ(Datagrams::get(fd), "child");
+  });
+  pass(pair.mine, far.fd);
+  EXPECT_EQ(status_of(child), 0);
+  far.put("parent");
+  EXPECT_EQ(Datagrams::get(far.fd), "parent");
+}
+
+TEST(Passing, ADatagramSocketToAProgramWithoutLibaccel) {
+  Datagrams far;
+  far.put("first");
+  far.put("second");
+  EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);
+  Pair pair;
+  const pid_t child = without_libaccel(pair.theirs,
+                                       "import socket\n"
+                                       "way = socket.socket(fileno=3)\n"
+                                       "s = socket.socket(fileno=socket.recv_fds(way, 1, 1)[1][0])\n"
+                                       "assert s.recv(10) == b'first'\n"
+                                       "assert s.recv(10) == b'second'\n"
+                                       "s.send(b'third')\n"
+                                       "assert s.recv(10) == b'third'\n");
+  pass(pair.mine, far.fd);
+  EXPECT_EQ(status_of(child), 0);
+}
+
+// ---- epoll sets ----
+
+TEST(Passing, ASetToAChild) {
+  Echo far(kProof);
+  Fd set(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{EPOLLIN, {.u64 = 77}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, far.fd, &event), 0);
+  Pair pair;
+  const pid_t child = in_child([&] {
+    far.fd.reset();
+    set.reset();
+    Fd got = receive(pair.theirs);
+    epoll_event e{};
+    EXPECT_EQ(epoll_wait(got, &e, 1, 20000), 1);
+    EXPECT_EQ(e.data.u64, 77u);
+    EXPECT_EQ(e.events, static_cast<uint32_t>(EPOLLIN));
+    EXPECT_EQ(wait_for(got, POLLIN), POLLIN);
+  });
+  pass(pair.mine, set);
+  write_all(far.fd, "x");
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(epoll_wait(set, &event, 1, 20000), 1);
+  EXPECT_EQ(read_exactly(far.fd, 1), "x");
+  EXPECT_EQ(epoll_wait(set, &event, 1, 0), 0);
+  EXPECT_EQ(far.all(), "x");
+}
+
+TEST(Passing, ASetOfASetToAProgramWithoutLibaccel) {
+  Echo far(kProof);
+  Fd inner(epoll_create1(EPOLL_CLOEXEC)), outer(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{EPOLLIN, {.u64 = 77}};
+  ASSERT_EQ(epoll_ctl(inner, EPOLL_CTL_ADD, far.fd, &event), 0);
+  ASSERT_EQ(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event), 0);
+  Pair pair;
+  const pid_t child = without_libaccel(pair.theirs,
+                                       "import select, socket\n"
+                                       "way = socket.socket(fileno=3)\n"
+                                       "s = select.epoll.fromfd(socket.recv_fds(way, 1, 1)[1][0])\n"
+                                       "assert s.poll(20) == [(77, select.EPOLLIN)]\n");
+  pass(pair.mine, outer);
+  write_all(far.fd, "x");
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(read_exactly(far.fd, 1), "x");
+  EXPECT_EQ(far.all(), "x");
+}
+
+TEST(Inherited, ASetWithAConnectionIsPolledInAChild) {
+  Echo far(kProof);
+  Fd set(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{EPOLLIN, {.u64 = 77}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, far.fd, &event), 0);
+  const pid_t child = in_child([&] {
+    epoll_event e{};
+    EXPECT_EQ(epoll_wait(set, &e, 1, 20000), 1);
+    EXPECT_EQ(e.data.u64, 77u);
+    EXPECT_EQ(read_exactly(far.fd, 5), "child");
+    EXPECT_EQ(epoll_wait(set, &e, 1, 0), 0);
+    write_all(far.fd, "parent");
+  });
+  write_all(far.fd, "child");
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(epoll_wait(set, &event, 1, 20000), 1);
+  EXPECT_EQ(event.data.u64, 77u);
+  EXPECT_EQ(read_exactly(far.fd, 6), "parent");
+  EXPECT_EQ(far.all(), "childparent");
+}
+
+TEST(Inherited, ASetIsPolledInAChildByPollAndSelect) {
+  Echo far(kProof);
+  Fd inner(epoll_create1(EPOLL_CLOEXEC)), outer(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{EPOLLIN, {.u64 = 77}};
+  ASSERT_EQ(epoll_ctl(inner, EPOLL_CTL_ADD, far.fd, &event), 0);
+  ASSERT_EQ(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event), 0);
+  for (int how = 0; how < 2; ++how) {
+    const pid_t child = in_child([&] {
+      fd_set read;
+      FD_ZERO(&read);
+      FD_SET(outer, &read);
+      timeval limit{20, 0};
+      if (how == 0) {
+        EXPECT_EQ(wait_for(outer, POLLIN), POLLIN);
+      } else {
+        EXPECT_EQ(select(outer + 1, &read, nullptr, nullptr, &limit), 1);
+      }
+      epoll_event e{};
+      EXPECT_EQ(epoll_wait(outer, &e, 1, 20000), 1);
+      EXPECT_EQ(epoll_wait(inner, &e, 1, 20000), 1);
+      EXPECT_EQ(read_exactly(far.fd, 1), "x");
+    });
+    write_all(far.fd, "x");
+    EXPECT_EQ(status_of(child), 0);
+  }
+  EXPECT_EQ(far.all(), "xx");
+}
+
+// As a daemon that makes its set before it goes to the background.
+TEST(Inherited, ASetWithAListenerServesInAChild) {
+  Fd listener = listen_at(here());
+  Fd set(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{EPOLLIN, {.u64 = 77}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event), 0);
+  Callers far(listener);
+  const pid_t child = in_child([&] {
+    for (int i = 0; i < 20; ++i) {
+      epoll_event e{};
+      EXPECT_EQ(epoll_wait(set, &e, 1, 20000), 1);
+      EXPECT_EQ(e.data.u64, 77u);
+      serve(listener, "child");
+    }
+  });
+  listener.reset();
+  for (int i = 0; i < 20; ++i) {
+    far.call();
+    EXPECT_EQ(far.word(), "child");
+  }
+  EXPECT_EQ(status_of(child), 0);
+}
+
+// ---- posix_spawn and vfork ----
+
+/// Runs `sh -c script` with actions.
+int spawn_shell(const char* script, const std::function<void(posix_spawn_file_actions_t*)>& add) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  add(&actions);
+  std::string sh = "sh", c = "-c", text = script;
+  char* const arguments[] = {sh.data(), c.data(), text.data(), nullptr};
+  pid_t child = -1;
+  const int result = posix_spawn(&child, "/bin/sh", &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  EXPECT_EQ(result, 0);
+  return result == 0 ? status_of(child) : -1;
+}
+
+TEST(Spawn, AConnectionBecomesStandardOutput) {
+  Echo far(kProof);
+  const auto give = [&](posix_spawn_file_actions_t* a) { posix_spawn_file_actions_adddup2(a, far.fd, 1); };
+  EXPECT_EQ(spawn_shell("printf child", give), 0);
+  EXPECT_EQ(read_exactly(far.fd, 5), "child");
+  exchange(far.fd, " parent");
+  EXPECT_EQ(far.all(), "child parent");
+}
+
+TEST(Spawn, AConnectionByAnyNumber) {
+  Echo far(kProof);
+  const auto give = [&](posix_spawn_file_actions_t* a) {
+    posix_spawn_file_actions_adddup2(a, far.fd, 120);
+    posix_spawn_file_actions_addclose(a, far.fd);
+    posix_spawn_file_actions_adddup2(a, 120, 9);
+  };
+  EXPECT_EQ(spawn_shell("printf child >&9; test $(head -c 5 <&9) = child", give), 0);
+  exchange(far.fd, " parent");
+  EXPECT_EQ(far.all(), "child parent");
+}
+
+TEST(Spawn, WhatIsClosedAndOpenedInTheChildStaysTheParents) {
+  Echo far(kProof);
+  Fd listener = listen_at(here());
+  Callers callers(listener);
+  const auto take = [&](posix_spawn_file_actions_t* a) {
+    posix_spawn_file_actions_addclose(a, listener);
+    posix_spawn_file_actions_addopen(a, far.fd, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_adddup2(a, far.fd, 1);
+  };
+  EXPECT_EQ(spawn_shell("echo to nobody", take), 0);
+  exchange(far.fd, "parent");
+  callers.call();
+  serve(listener, "parent");
+  EXPECT_EQ(callers.word(), "parent");
+  EXPECT_EQ(far.all(), "parent");
+}
+
+TEST(Spawn, AListenerForTheChild) {
+  Echo proof(kProof);
+  Fd listener = listen_at(here());
+  Callers far(listener);
+  far.call();
+  EXPECT_EQ(wait_for(listener, POLLIN), POLLIN);  // as inetd does
+  serve(listener, "parent");
+  EXPECT_EQ(far.word(), "parent");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, listener, 3);
+  std::string program =
+      "import socket\n"
+      "s = socket.socket(fileno=3)\n"
+      "for i in range(5):\n"
+      "  c = s.accept()[0]\n"
+      "  assert c.recv(1) == b'?'\n"
+      "  c.sendall(b'child')\n"
+      "  c.close()\n";
+  std::string python = "python3", c = "-c";
+  char* const arguments[] = {python.data(), c.data(), program.data(), nullptr};
+  pid_t child = -1;
+  ASSERT_EQ(posix_spawnp(&child, "python3", &actions, nullptr, arguments, environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  for (int i = 0; i < 5; ++i) {
+    far.call();
+    EXPECT_EQ(far.word(), "child");
+  }
+  EXPECT_EQ(status_of(child), 0);
+  proof.all();
+}
+
+TEST(Spawn, AChildOfVforkGetsTheConnection) {
+  Echo far(kProof);
+  const int fd = far.fd;
+  const pid_t child = vfork();
+  if (child == 0) {
+    dup2(fd, 1);
+    close(fd);
+    execl("/bin/sh", "sh", "-c", "printf child", nullptr);
+    _exit(1);
+  }
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(read_exactly(far.fd, 5), "child");
+  exchange(far.fd, " parent");
+  EXPECT_EQ(far.all(), "child parent");
+}
+
+// ---- pidfd_getfd ----
+
+// An accelerated connection is in its process: who takes its descriptor from outside has the shadow, which
+// holds its port. The owner does not notice.
+TEST(PidFd, TheOwnerKeepsItsConnection) {
+  Echo far(kProof);
+  const pid_t owner = getpid();
+  const int fd = far.fd;
+  const uint16_t port = port_of(far.fd);
+  const pid_t child = in_child([&] {
+    far.fd.reset();
+    Fd process(static_cast<int>(syscall(SYS_pidfd_open, owner, 0)));
+    Fd taken(static_cast<int>(syscall(SYS_pidfd_getfd, static_cast<int>(process), fd, 0)));
+    EXPECT_EQ(port_of(taken), port);
+  });
+  EXPECT_EQ(status_of(child), 0);
+  exchange(far.fd, "owner");
+  EXPECT_EQ(far.all(), "owner");
+}
+
+}  // namespace
