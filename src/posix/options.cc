@@ -23,10 +23,11 @@ bool vetoes(std::span<const Option> table, int level, int name, const void* valu
   return !can_read(value, length) || !std::all_of(bytes, bytes + length, [](char c) { return c == 0; });
 }
 
-Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* length) {
+Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* length,
+                       NegativeSize negative) {
   socklen_t room;
   if (!get_user(room, length)) return err(EFAULT);
-  if (static_cast<int>(room) < 0) return err(EINVAL);
+  if (static_cast<int>(room) < 0 && negative == NegativeSize::kIsInvalid) return err(EINVAL);
   room = static_cast<socklen_t>(std::min<size_t>(room, size));
   if (!can_overwrite(value, room)) return err(EFAULT);
   std::memcpy(value, answer, room);

@@ -46,7 +46,10 @@ const Option* find_option(std::span<const Option> table, int level, int name);
 /// Whether setting `name` on a socket whose path is undecided decides it (the socket must be the kernel's).
 bool vetoes(std::span<const Option> table, int level, int name, const void* value, socklen_t length);
 
-/// Copies an answer as getsockopt(2) does: cut at *length, which becomes what was copied.
-Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* length);
+/// Copies an answer as getsockopt(2) does: cut at *length, which becomes what was copied. A negative *length
+/// is EINVAL, but do_ipv6_getsockopt() takes it for a large one.
+enum class NegativeSize : uint8_t { kIsInvalid, kIsLarge };
+Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* length,
+                       NegativeSize negative = NegativeSize::kIsInvalid);
 
 }  // namespace accel::posix

@@ -130,8 +130,10 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
 Result<void> TcpSocket::bind_implicitly(const PathChoice& path, Endpoint& local) {
   const IpAddress source = local.address.is_any() ? path.route.source : local.address;
   if (local.port == 0) {
+    const bool v6_only = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
     if (Result<void> r = bind_port(*this, source); !r) return r;
     bound_by_us_ = true;
+    v6_only_ = v6_only;
     local = shadow_name();
     if (local.port == 0) return err(EADDRNOTAVAIL);
   }
@@ -185,6 +187,8 @@ void TcpSocket::release_port() {
   free_port(*this);
   // bind() fixed the address for good, but another may follow: the next connection chooses its source anew.
   if (bind_port(*this, v6() ? IpAddress::any_v6() : IpAddress::any_v4())) free_port(*this);
+  const int v6_only = v6_only_;
+  if (v6()) real.setsockopt(shadow(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
 }
 
 }  // namespace accel::posix

@@ -254,6 +254,9 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     return set_later_on_shadow(pass, name, *static_cast<const int*>(value) != 0);
   write_inherited_options();
   if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) return err(EINVAL);  // it has a name
+  if (live() && level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && length >= sizeof(int) &&
+      can_read(value, sizeof(int)) && *static_cast<const int*>(value) == 0)
+    return err(EINVAL);  // for unconnected sockets: do_tcp_setsockopt()
   if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
   const Option* option = find_option(kOptions, level, name);
   if (state_ == State::kListening) save_options();
@@ -380,8 +383,14 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).snd_mss);
   } else if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
     return err(ENOPROTOOPT);
-  } else if ((level == IPPROTO_IP && name == IP_MTU) || (level == IPPROTO_IPV6 && name == IPV6_MTU && v6())) {
+  } else if (level == IPPROTO_IP && name == IP_MTU) {
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
+  } else if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6()) {
+    answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
+    return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
+  } else if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6() && bound_by_us_) {
+    answer = v6_only_;
+    return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
   } else if (level == SOL_SOCKET && name == SO_PEEK_OFF) {
     answer = peek_offset_;
   } else {
