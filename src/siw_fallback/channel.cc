@@ -269,13 +269,19 @@ void Channel::read_socket(Instant now, bool to_the_end) {
     }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
-    lost_ = true;
-    if (n < 0 && errno != ECONNRESET) error_ = err(errno);
-    n == 0 ? conn_->receive_end() : conn_->receive_reset();
+    lose(n == 0 ? Errno{} : err(errno));
   }
   if (conn_->failed() && !was_failed) explain_failure();
   if (conn_->available() > before) raise(kIn);
   converse(now);
+}
+
+/// Nothing more can come. A send may have been told of it first (broken_), and the socket says end then.
+void Channel::lose(Errno why) {
+  lost_ = true;
+  if (broken_ != Errno{}) why = broken_;
+  why == Errno{} ? conn_->receive_end() : conn_->receive_reset();
+  if (conn_->failed() && why != Errno{} && why != err(ECONNRESET) && why != err(EPIPE)) error_ = why;
 }
 
 /// What follows from what was read.
@@ -316,11 +322,12 @@ void Channel::flush(Instant now) {
     } else if (errno == EAGAIN) {
       blocked = true;
     } else if (errno != EINTR) {
+      const Errno why = err(errno);
       conn_->sent(out.size());
-      if (lost_) break;
-      lost_ = true;
-      conn_->receive_reset();
-      converse(now);
+      if (lost_ || shut_) break;
+      broken_ = why;
+      read_socket(now, true);  // what came before, the peer's farewell perhaps
+      if (!lost_) lose(why), converse(now);
     }
   }
   if (blocked != output_watched_) {

@@ -96,6 +96,7 @@ class Channel {
   void request(Instant now);
   void answer(Instant now);
   void read_socket(Instant now, bool to_the_end);
+  void lose(Errno why);
   void converse(Instant now);
   void kick(Instant now);
   void unsuitable(Errno error);
@@ -115,7 +116,7 @@ class Channel {
   Stage stage_ = Stage::kConnecting;
   bool hold_over_ = false, pending_mpa_ = false, output_watched_ = false, shut_ = false, lost_ = false;
   bool was_writable_ = false, was_over_ = false, was_failed_ = false, watched_ = false;
-  Errno error_{};
+  Errno error_{}, broken_{};
   Instant deadline_ = kNever;
   Instant kick_until_{};  ///< of an initiator that has not heard anything yet; else long ago
   size_t reserved_ = 0;

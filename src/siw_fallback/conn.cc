@@ -49,8 +49,7 @@ Violation Conn::on_event(const Event& event) {
       return on_request(event.payload);
     case Event::Kind::kEstablished:
       if (options_.role == Role::kResponder) return Violation::none;
-      established_ = true;
-      return stream_.start(event.payload);
+      return on_reply(event.payload);
     case Event::Kind::kWrite:
       return stream_.on_write(event.stag, event.offset, event.payload);
     case Event::Kind::kSend:
@@ -70,8 +69,21 @@ Violation Conn::on_request(Bytes private_data) {
     return v;
   }
   endpoint_.accept(stream_.connection_data());
-  established_ = true;
+  establish();
   return v;
+}
+
+Violation Conn::on_reply(Bytes private_data) {
+  const Violation v = stream_.start(private_data);
+  if (v == Violation::none)
+    emit_control();  // the first grant, which the responder may have to wait for before it speaks
+  establish();
+  return v;
+}
+
+void Conn::establish() {
+  established_ = true;
+  if (!stream_.peer_lingers()) stream_.grant_late();
 }
 
 void Conn::fail(Violation why) {

@@ -65,6 +65,8 @@ class Conn {
  private:
   Violation on_event(const Event& event);
   Violation on_request(Bytes private_data);
+  Violation on_reply(Bytes private_data);
+  void establish();
   void emit_control();
   void fail(Violation why);
   size_t room() const;

@@ -43,6 +43,7 @@ RsStream::RsStream(const RsIdentity& id, size_t ring, uint16_t credits)
 
 std::array<uint8_t, kRsConnectionData> RsStream::connection_data() const {
   RsConnectionData d;
+  d.lingers = true;
   d.credits = rq_size_;
   d.entries_address = id_.entries_address, d.entries_key = id_.entries_key;
   d.data_address = id_.data_address, d.data_key = id_.data_key;
@@ -57,6 +58,7 @@ Violation RsStream::start(Bytes data) {
       !possible(peer.entries_address, static_cast<uint32_t>(peer.entries * kRsEntrySize))) {
     return Violation::rs_target;
   }
+  peer_lingers_ = peer.lingers;
   peer_entries_address_ = peer.entries_address;
   peer_entries_key_ = peer.entries_key;
   peer_entries_ = peer.entries;
@@ -189,7 +191,10 @@ std::optional<RsTransfer> RsStream::send_data(size_t available) {  // rs_write_d
   return t;
 }
 
+bool RsStream::peer_is_stuck() const { return (granted_ == 0 && placed_ == 0) || received_ == limit_; }
+
 bool RsStream::owes_credits() const {  // rs_give_credits
+  if (late_ && !peer_is_stuck()) return false;
   return free_ >= ring_.size() / 2 || static_cast<int16_t>(static_cast<uint16_t>(read_ - grant_due_)) >= 0;
 }
 

@@ -35,6 +35,9 @@ constexpr uint32_t rs_message(RsOp op, uint32_t data) {
 /// The private data of MPA's request and reply (rsocket.c struct rs_conn_data), big-endian.
 struct RsConnectionData {
   bool big_endian_host = false;
+  // Ours alone, in a byte that rsockets leave 0 and do not look at: after its program's close this side goes
+  // on reading until the peer has ended too, so nothing that reaches it late does harm.
+  bool lingers = false;
   uint16_t credits = 0;
   uint8_t iomap_size = 0;
   uint64_t entries_address = 0, data_address = 0;
@@ -45,6 +48,7 @@ struct RsConnectionData {
 constexpr Violation parse_connection_data(Bytes in, RsConnectionData& out) {
   if (in.size() < kRsConnectionData || in[0] != 1) return Violation::rs_connection_data;
   out.big_endian_host = in[1] & 1;
+  out.lingers = in[4] & 1;
   out.credits = load_be<uint16_t>(in, 2);
   out.iomap_size = in[7];
   out.entries_address = load_be<uint64_t>(in, 8);
@@ -62,6 +66,7 @@ constexpr std::array<uint8_t, kRsConnectionData> build_connection_data(const RsC
   std::array<uint8_t, kRsConnectionData> out{};
   out[0] = 1;
   out[1] = d.big_endian_host;
+  out[4] = d.lingers;
   store_be(out, 2, d.credits);
   out[7] = d.iomap_size;
   store_be(out, 8, d.entries_address);
@@ -103,6 +108,12 @@ class RsStream {
   std::array<uint8_t, kRsConnectionData> connection_data() const;
   /// The peer's connection data; before it nothing can be sent.
   Violation start(Bytes connection_data);
+  /// The kernel's siw closes its TCP connection as soon as its program closes, whatever it still has to send:
+  /// what reaches it afterwards makes that TCP reset the connection and drop those bytes (TCPAbortOnData). A
+  /// reader of TCP sends nothing, so neither do we then: credits go only to a peer that can send no more
+  /// without them, and so has not closed.
+  void grant_late() { late_ = true; }
+  bool peer_lingers() const { return peer_lingers_; }
 
   // From the wire.
   Violation on_write(uint32_t stag, uint64_t offset, Bytes payload);
@@ -140,12 +151,13 @@ class RsStream {
   Violation place_data(uint64_t at, Bytes payload);
   Violation on_data(uint32_t length);
   Violation on_control(uint32_t what);
+  bool peer_is_stuck() const;
   bool owes_credits() const;
   RsTransfer grant();
   void consumed(size_t bytes);
 
   RsIdentity id_;
-  bool started_ = false;
+  bool started_ = false, peer_lingers_ = false, late_ = false;
 
   // Receiving. The ring's two halves are granted in turn, a half again once it has been read.
   std::vector<uint8_t> ring_;

@@ -204,7 +204,7 @@ TEST(Conn, RequestIsGolden) {
   EXPECT_EQ(
       copy(a.pending()),
       hex("'MPA ID Req Frame' 10 02 002c 0001 0001"
-          "01 00 0010 000000 00 0000000000020000 00002222 00000002 0000000000010000 00001111 00001000"));
+          "01 00 0010 010000 00 0000000000020000 00002222 00000002 0000000000010000 00001111 00001000"));
 }
 
 // --- refusals while setting up ---
@@ -402,6 +402,22 @@ TEST(Conn, EndsAsATcpUserExpects) {
   farewell.conn.receive_reset();
   n = farewell.conn.recv(out);
   EXPECT_TRUE(n && *n == 0 && !farewell.conn.ended_unannounced());
+}
+
+// What the program has not read yet when the reset comes is not lost, as with TCP; only then it is told.
+TEST(Conn, AResetComesBehindTheData) {
+  std::vector<uint8_t> out(10);
+  for (const bool farewell : {false, true}) {
+    Peer p;
+    p.put({.opcode = Opcode::kWrite, .stag = 0x3333, .offset = 0x30000}, hex("aabb"));
+    p.put({.opcode = Opcode::kSend, .msn = 1}, hex("02000000"));
+    if (farewell) p.put({.opcode = Opcode::kSend, .msn = 2}, hex("000000e0"));
+    p.conn.receive_reset();
+    auto n = p.conn.recv(out);
+    EXPECT_TRUE(n && *n == 2);
+    n = p.conn.recv(out);
+    EXPECT_TRUE(farewell ? n && *n == 0 : n.is(ECONNRESET));
+  }
 }
 
 TEST(Conn, KeepaliveAndKick) {

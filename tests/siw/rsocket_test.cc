@@ -31,7 +31,7 @@ std::vector<uint8_t> word(uint32_t w) {
 TEST(Rsocket, ConnectionDataGolden) {
   const RsStream s(kId, 131072, 384);
   const auto wire =
-      hex("01 00 0180 000000 00 0000000000200000 22222222 00000002 0000000000100000 11111111 00010000");
+      hex("01 00 0180 010000 00 0000000000200000 22222222 00000002 0000000000100000 11111111 00010000");
   EXPECT_EQ(copy(s.connection_data()), wire);
   RsConnectionData d;
   ASSERT_EQ(parse_connection_data(wire, d), Violation::none);
@@ -147,6 +147,31 @@ TEST(Rsocket, CreditsLimitMessages) {
   p.b.read(out);
   p.control();
   EXPECT_TRUE(p.a.can_send());
+}
+
+// A peer that closes without having used up its credits never hears of new ones.
+TEST(Rsocket, LateGrantsComeWhenThePeerCannotGoOn) {
+  Pair p(8192, 8);
+  p.b.grant_late();
+  EXPECT_FALSE(p.b.send_control());
+  std::vector<uint8_t> data(20000, 0x5a), out(20000);
+  EXPECT_EQ(Pair::send(p.a, p.b, Bytes(data).first(4095)), 4095u);
+  EXPECT_EQ(p.b.read(out), 4095u);
+  EXPECT_FALSE(p.b.send_control());
+  size_t sent = 4095;
+  for (int round = 0; round < 3; round++) {  // half by half
+    sent += Pair::send(p.a, p.b, Bytes(data).first(data.size() - sent));
+    EXPECT_FALSE(p.a.can_send());
+    EXPECT_EQ(sent, 4096u * static_cast<unsigned>(round + 1));
+    p.b.read(out);
+    p.control();
+    EXPECT_TRUE(p.a.can_send());
+  }
+  for (int i = 0; i < 40; i++) {  // messages are used up as well
+    ASSERT_EQ(Pair::send(p.a, p.b, Bytes(data).first(1)), 1u);
+    p.b.read(out);
+    p.control();
+  }
 }
 
 TEST(Rsocket, RandomStreamBothWaysPastEveryWrap) {
