@@ -243,14 +243,16 @@ void Channel::on_deadline(Instant now) {
   }
 }
 
-/// The kernel's siw may have slept through what came right behind its reply (siw_qp.c:93): more bytes wake
-/// it.
+/// The kernel's siw may have slept through what came soon after its reply (siw_qp.c:93): more bytes wake it.
+/// That it speaks proves nothing: its program writes until it misses our credits. So what was sent gets one
+/// kick; a peer that is wholly silent, more.
 void Channel::kick(Instant now) {
-  if (now >= kick_until_) return;
+  if (now >= kick_until_ || (conn_->endpoint().heard() && bytes_out_ == kicked_)) return;
   conn_->kick();
   count(Counter::iwarp_kicks);
-  schedule(now + kKickAfter);
   flush(now);
+  kicked_ = bytes_out_;
+  schedule(now + kKickAfter);
 }
 
 /// A short read means that the socket is empty, and what comes later is a new event, its end included.
@@ -262,8 +264,8 @@ void Channel::read_socket(Instant now, bool to_the_end) {
     const ssize_t n = receive_now(fd_, buffer);
     if (n > 0) {
       bytes_in_ += static_cast<uint64_t>(n);
-      if (stage_ == Stage::kOpen) kick_until_ = Instant{};
       conn_->receive({buffer.data(), static_cast<size_t>(n)});
+      if (now < kick_until_ && deadline_ != kNever && owner != nullptr) schedule(now + kKickAfter);
       if (static_cast<size_t>(n) < buffer.size() && !to_the_end) break;
       continue;
     }
@@ -286,12 +288,12 @@ void Channel::lose(Errno why) {
 
 /// What follows from what was read.
 void Channel::converse(Instant now) {
-  if (stage_ == Stage::kOpen && kick_until_ == Instant{} && owner != nullptr) schedule(kNever);
   if (stage_ == Stage::kNegotiating) {
     if (conn_->established() && !conn_->failed()) {
       count(server_ ? Counter::iwarp_accepted : Counter::iwarp_connected);
-      schedule(server_ ? kNever : now + kKickAfter);
-      if (!server_) kick_until_ = now + kKickUntil;
+      const bool may_sleep = !server_ && !conn_->peer_lingers();
+      if (may_sleep) kick_until_ = now + kKickUntil;
+      schedule(may_sleep ? now + kKickAfter : kNever);
       decide(Stage::kOpen);
     } else if (conn_->failed() || lost_) {
       flush(now);  // the refusal
@@ -319,6 +321,7 @@ void Channel::flush(Instant now) {
     if (n > 0) {
       bytes_out_ += static_cast<uint64_t>(n);
       conn_->sent(static_cast<size_t>(n));
+      if (now < kick_until_ && deadline_ == kNever && owner != nullptr) schedule(now + kKickAfter);
     } else if (errno == EAGAIN) {
       blocked = true;
     } else if (errno != EINTR) {

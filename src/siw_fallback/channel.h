@@ -118,9 +118,10 @@ class Channel {
   bool was_writable_ = false, was_over_ = false, was_failed_ = false, watched_ = false;
   Errno error_{}, broken_{};
   Instant deadline_ = kNever;
-  Instant kick_until_{};  ///< of an initiator that has not heard anything yet; else long ago
+  Instant kick_until_{};  ///< of an initiator whose peer may sleep; else long ago
   size_t reserved_ = 0;
   uint64_t bytes_in_ = 0, bytes_out_ = 0;
+  uint64_t kicked_ = 0;  ///< of bytes_out_, with the last kick
   std::optional<Conn> conn_;
 };
 

@@ -56,6 +56,8 @@ class Conn {
   Violation violation() const { return violation_; }
   /// The byte stream ended without the peer's farewell, as when its process was killed.
   bool ended_unannounced() const { return ended_ && !stream_.peer_finished(); }
+  /// What reaches the peer after its close does no harm: it is libaccel.
+  bool peer_lingers() const { return stream_.peer_lingers(); }
   void keepalive();
   /// An empty Write. A kernel's siw that lost its wake-up goes on when more bytes come (siw_qp.c:93).
   void kick();

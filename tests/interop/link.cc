@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace accel::interop {
 namespace {
@@ -69,7 +70,7 @@ siw::Bytes Link::exchange(siw::Bytes out, size_t& written) {
   if (ready <= 0) return {};
   if (p.revents & POLLOUT) {
     const ssize_t n = send(fd_, out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n > 0) written = static_cast<size_t>(n);
+    if (n > 0) written = static_cast<size_t>(n), unkicked_ = !std::exchange(kicking_, false);
     trace_.add(Trace::kOut, out.first(written));
   }
   if (!(p.revents & (POLLIN | POLLHUP | POLLERR))) return {};
@@ -88,11 +89,12 @@ siw::Bytes Link::exchange(siw::Bytes out, size_t& written) {
 
 void Link::end_sending() { shutdown(fd_, SHUT_WR); }
 
-bool Link::kick_due() {
+bool Link::kick_due(bool heard) {
   const int64_t now = now_ms();
-  const bool due = quiet_ && now - opened_ms_ < kKickUntilMs && now - heard_ms_ >= options_.kick_after_ms;
+  const bool due = quiet_ && (unkicked_ || !heard) && now - opened_ms_ < kKickUntilMs &&
+                   now - heard_ms_ >= options_.kick_after_ms;
   quiet_ = false;
-  if (due) kicks_++;
+  if (due) kicks_++, kicking_ = true;
   return due;
 }
 

@@ -39,8 +39,8 @@ class Link {
 
   /// The kernel's siw may sleep over what reaches it just after its MPA reply, until more bytes come
   /// (siw_qp.c, siw_qp_llp_data_ready). True when nothing came for a while at a connection's beginning: send
-  /// an empty Write.
-  bool kick_due();
+  /// an empty Write, one for whatever was sent; more to a peer that was not `heard` at all.
+  bool kick_due(bool heard);
   unsigned kicks() const { return kicks_; }
 
   /// After this nothing more is sent; what the peer still has to say is read. Closing with bytes unread would
@@ -53,6 +53,7 @@ class Link {
   const PeerOptions& options_;
   int fd_ = -1;
   bool ended_ = false, reset_ = false, timed_out_ = false, quiet_ = false;
+  bool unkicked_ = false, kicking_ = false;  // bytes went since the last kick; the next that go are one
   unsigned kicks_ = 0;
   int64_t opened_ms_ = 0, heard_ms_ = 0;
   std::vector<uint8_t> buffer_;

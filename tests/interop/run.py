@@ -39,6 +39,13 @@ class Peer:
         if "-server" in what:
             assert self._process.stderr.readline() == b"listening\n"
 
+    def ended_within(self, seconds):
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def result(self):
         """What it says of the connection; `output` is then what it wrote."""
         try:
@@ -226,15 +233,23 @@ class Siw:
         self.assertEqual(got.split()[0], theirs)
 
     def test_lost_wakeup(self):
-        """siw sleeps over what comes just after its MPA reply; the empty Write that we send after two seconds of silence gets it going."""
-        kicks = connections = 0
-        while kicks == 0 and connections < 20:
-            connections += 1
-            said, server = self.we_connect("rping -s -C 1", RPING_PORT, "rping-client", count=1, size=64, rtr="read", kick_after=2000)
-            kicks += said["kicks"]
+        """As acceptor siw drops the event of what arrives while its program's modify_qp() holds the queue pair's lock (siw_qp_llp_data_ready()):
+        the bytes lie in its socket until more come. One connection in three to ten; none in dozens where a first message is agreed, as the
+        library always asks for. The empty Write that we send after four seconds of silence gets it going."""
+        unread = f"sleep 1; awk '$2 ~ /:{RPING_PORT:04X}$/ && $4 == \"01\" && $5 !~ /:00000000$/' /proc/net/tcp | wc -l"
+        slept = 0
+        for _ in range(100):
+            server = self.guest.start("rping -s -C 1")
+            self.guest.await_listener(RPING_PORT)
+            peer = Peer("rping-client", address=GUEST_ADDRESS, port=RPING_PORT, count=1, size=64, rtr="none", kick_after=4000)
+            if not peer.ended_within(0.5):
+                slept = int(self.guest.run(unread))
+            said = peer.result()
+            self.assertEqual(said["error"], "", server.output)
             server.wait(SECONDS)
-        if kicks == 0:  # whether siw loses one is up to the guest's scheduler
-            self.skipTest(f"not provoked in {connections} connections")
+            if slept and said["kicks"]:
+                return
+        self.fail("not provoked in 100 connections")
 
 
 class Stock(Siw, unittest.TestCase):

@@ -41,8 +41,8 @@ std::string Stream::step() {
   if (link_.ended()) link_.reset() ? conn_.receive_reset() : conn_.receive_end();
   if (conn_.failed()) return broken("broken off");
   if (link_.timed_out()) return broken("nothing came for too long");
-  if (!conn_.endpoint().heard() && conn_.established() && options_.role == siw::Role::kInitiator &&
-      link_.kick_due())
+  if (conn_.established() && options_.role == siw::Role::kInitiator &&
+      link_.kick_due(conn_.endpoint().heard()))
     conn_.kick();
   return {};
 }

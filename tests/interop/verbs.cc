@@ -87,8 +87,7 @@ std::string QueuePair::step() {
   }
   if (link_.ended() && endpoint_.end() != siw::Violation::none) return broken("cut off");
   if (link_.timed_out()) return "nothing came for too long";
-  if (!silent && established_ && !endpoint_.heard() && options_.role == siw::Role::kInitiator &&
-      link_.kick_due())
+  if (!silent && established_ && options_.role == siw::Role::kInitiator && link_.kick_due(endpoint_.heard()))
     endpoint_.write(1, 0, {});
   return {};
 }

@@ -3,12 +3,16 @@
 that break the rules, fork, exec. Each end is a program that knows nothing of it; the proof is what the library counts.
 
 usage: siw.py peers|limits|process|hostile"""
+import inspect
 import json
+import os
 import pathlib
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
@@ -28,6 +32,10 @@ SERVERS = {
     "keeps": "k = []\nwhile True:\n  c, _ = s.accept()\n  k.append(c)\n  try: c.sendall(c.recv(9))\n  except OSError: pass",
     "large": "import hashlib\nc, _ = s.accept()\nd = b''\nwhile len(d) < 1000000: d += c.recv(70000)\nc.sendall(d)\n"
              "print(hashlib.sha256(d).hexdigest(), flush=True)\nc.recv(1)",
+    "late": "c, _ = s.accept()\nprint('got', c.recv(99).decode(), flush=True)\nsys.stdin.readline()\nfailed = ''\n"
+            "try: c.sendall(b'too late')\nexcept OSError as e: failed = 'error ' + errno.errorcode[e.errno]\n"
+            "try:\n  while d := c.recv(99): print('got', d.decode(), flush=True)\n"
+            "except OSError as e: failed = 'error ' + errno.errorcode[e.errno]\nprint(failed.replace('error EPIPE', '') or 'end', flush=True)",
     "plain": "while True:\n  c, _ = s.accept()\n  c.close()",
     "silent": "c, _ = s.accept()\nr = select.select([c], [], [], 3)[0]\nprint('got', c.recv(100).decode() if r else 'nothing', flush=True)\n"
               "c.sendall(b'late')\nc.recv(1)",
@@ -76,6 +84,13 @@ class Server:
     def counters(self):
         output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(self.child.pid), "--json"], capture_output=True, text=True)
         return json.loads(output.stdout)["processes"][0]["counters"]
+
+    def await_counter(self, name):
+        """Until it is one: a process publishes its counters now and then."""
+        deadline = time.monotonic() + 10
+        while (now := self.counters()).get(name) != 1:
+            expect(time.monotonic() < deadline, name, now)
+            time.sleep(0.05)
 
     def __enter__(self):
         return self
@@ -257,10 +272,11 @@ def hostile_peers(lab):
             raw(lab, parts)
             line = s.line()
             expect(line == "error ECONNRESET", reason, line)
-            expect(s.counters().get(f"iwarp_{reason}") == 1, reason, s.counters())
+            s.await_counter(f"iwarp_{reason}")
     with Server(lab, "error", "prefer") as s:  # we asked for CRCs: zero is a wrong one
         back = raw(lab, [request(), fpdu(tagged)])
-        expect(s.line() == "error ECONNRESET" and s.counters().get("iwarp_fpdu_crc") == 1, s.counters())
+        expect(s.line() == "error ECONNRESET")
+        s.await_counter("iwarp_fpdu_crc")
         # The reply, then a Terminate in the RFC's form: untagged, opcode 7, layer MPA, type 0, code CRC.
         expect(bytes.fromhex(back).startswith(b"MPA ID Rep Frame") and "4147" in back and "2002" in back, back)
     with Server(lab, "silent", "prefer") as s:  # the beginning of the key, and then nothing, is plain
@@ -268,25 +284,69 @@ def hostile_peers(lab):
         expect(s.line() == "got MAIL", "MAIL")
 
 
-def silent_peer(lab):
-    """A kernel's siw may sleep over our first words until more come: empty Writes, also from a program that polls and never waits."""
-    text = ("import socket, sys\ns = socket.socket()\ns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
-            "s.bind((sys.argv[1], int(sys.argv[2])))\ns.listen(5)\nc, _ = s.accept()\nc.recv(1000)\nc.sendall(bytes.fromhex(sys.argv[3]))\n"
-            "got = b''\nwhile len(got) < 104: got += c.recv(104 - len(got))\nprint(got.hex(), flush=True)")
-    polls = CONNECT + "c.setblocking(False)\nwhile True:\n  try:\n    if not c.recv(1): break\n  except BlockingIOError: pass\n"
-    polls += "  except ConnectionResetError: break\n"
-    reply = request().replace(b"Req", b"Rep")
-    child = lab.near.popen([sys.executable, "-c", text, lab.near.address, str(PORT), reply.hex()], stdout=subprocess.PIPE, text=True)
+def write(stag, offset, data):
+    return fpdu(struct.pack(">BBIQ", 0xc1, 0x40, stag, offset) + data)
+
+
+def message(number, word):
+    return fpdu(struct.pack(">BBIIII", 0x41, 0x43, 0, 0, number, 0) + struct.pack("<I", word))
+
+
+KICK = write(1, 0, b"")
+FIRST_CREDITS = 64  # bytes that we send unasked
+REPLY = request().replace(b"Req", b"Rep")
+RAW = "\n".join(["import socket, struct, sys", *map(inspect.getsource, (fpdu, write, message)),
+                 "def take(n):\n  got = b''\n  while len(got) < n: got += c.recv(n - len(got))\n  return got\n"])
+RAW_SERVER = RAW + LISTEN + "c, _ = s.accept()\nc.recv(1000)\nc.sendall(bytes.fromhex(sys.argv[3]))\n"
+
+
+def wakes(lab, server, program):
+    """What a peer that sleeps gets to see of a program, in hex."""
+    child = lab.near.popen([sys.executable, "-c", RAW_SERVER + server, lab.near.address, str(PORT), REPLY.hex()], stdout=subprocess.PIPE, text=True)
     lab.near.wait_for_listener(PORT, child)
-    lab.far.run([sys.executable, "-c", polls, lab.near.address, str(PORT)], accel=True, env={**settings("require"), "ACCEL_IWARP_CRC": "false"},
-                require=False, timeout=30)
-    got = child.stdout.readline().strip()
-    expect(got[128:] == fpdu(struct.pack(">BBIQ", 0xc1, 0x40, 1, 0)).hex() * 2, got)  # behind our first credits: 64 bytes
+    lab.far.run([sys.executable, "-c", CONNECT + program, lab.near.address, str(PORT)], accel=True,
+                env={**settings("require"), "ACCEL_IWARP_CRC": "false"}, require=False, timeout=30)
+    seen = child.stdout.readline().strip()
     child.wait()
+    return seen
+
+
+def sleepy_peers(lab):
+    """A kernel's siw may sleep over our first words until more come: empty Writes, also from a program that polls and never waits."""
+    polls = ("c.setblocking(False)\nwhile True:\n  try:\n    if not c.recv(1): break\n  except BlockingIOError: pass\n"
+             "  except ConnectionResetError: break\n")
+    seen = wakes(lab, f"print(take({FIRST_CREDITS + 2 * len(KICK)}).hex(), flush=True)", polls)
+    expect(seen[2 * FIRST_CREDITS:] == KICK.hex() * 2, seen)
+    # The peer gives credits, which its program does unasked, and sleeps over what comes then.
+    want = write(9, 0x20000, b"x") + message(2, 1) + KICK
+    wakes(lab, f"take({FIRST_CREDITS})\nc.sendall(message(1, 4 << 29 | 384))\ngot = b''\n"
+          f"while not got.endswith(bytes.fromhex('{want.hex()}')): got += take(1)\n",
+          "time.sleep(0.3)\nc.sendall(b'x')\ntry: c.recv(1)\nexcept ConnectionResetError: pass\n")
+
+
+def reset_behind_data(lab):
+    """A reset costs nothing of what came before it, even where a send is told of it first; behind the peer's farewell it is no error."""
+    text = (RAW + "import fcntl, termios, time\nc = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+            "c.sendall(bytes.fromhex(sys.argv[3]))\n"
+            "address, key = struct.unpack('>QI', take(64)[48:60])\nc.sendall(write(key, address, b'first') + message(1, 5))\n"
+            "sys.stdin.readline()\nc.sendall(write(key, address + 5, b'second') + message(2, 6) + bytes.fromhex(sys.argv[4]))\n"
+            "while any(fcntl.ioctl(c, termios.TIOCOUTQ, bytes(4))): time.sleep(0.01)\n"
+            "c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n")
+    for farewell, end in ((message(3, 7 << 29), "end"), (b"", "error ECONNRESET")):
+        with Server(lab, "late", "require", ACCEL_IWARP_CRC="false") as s:
+            peer = lab.far.popen([sys.executable, "-c", text, lab.near.address, str(PORT), request().hex(), farewell.hex()], stdin=subprocess.PIPE)
+            expect(s.line() == "got first")
+            os.kill(s.child.pid, signal.SIGSTOP)
+            peer.communicate(b"\n", timeout=20)
+            s.child.stdin.write("\n")
+            s.child.stdin.flush()
+            os.kill(s.child.pid, signal.SIGCONT)
+            lines = [s.line(), s.line()]
+            expect(lines == ["got second", end], lines)
 
 
 GROUPS = {"peers": (both_speak_it, plain_peers, rules), "limits": (limits, under_accel_require),
-          "process": (over_fork, handovers, time_wait), "hostile": (hostile_peers, silent_peer)}
+          "process": (over_fork, handovers, time_wait), "hostile": (hostile_peers, sleepy_peers, reset_behind_data)}
 
 
 def main():
