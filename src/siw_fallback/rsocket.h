@@ -108,10 +108,10 @@ class RsStream {
   std::array<uint8_t, kRsConnectionData> connection_data() const;
   /// The peer's connection data; before it nothing can be sent.
   Violation start(Bytes connection_data);
-  /// The kernel's siw closes its TCP connection as soon as its program closes, whatever it still has to send:
-  /// what reaches it afterwards makes that TCP reset the connection and drop those bytes (TCPAbortOnData). A
-  /// reader of TCP sends nothing, so neither do we then: credits go only to a peer that can send no more
-  /// without them, and so has not closed.
+  /// The kernel's siw closes its TCP connection as soon as its program closes, with bytes still to send: what
+  /// reaches it then makes that TCP reset the connection and drop them (TCPAbortOnData). A reader of TCP
+  /// sends nothing, so neither do we: credits go only to a peer that can send no more without them, so has
+  /// not closed; or has with the last byte granted, and that one is here.
   void grant_late() { late_ = true; }
   bool peer_lingers() const { return peer_lingers_; }
 
