@@ -80,6 +80,7 @@ void Engine::Impl::tell_stack_of(InterfaceId id) {
   info.tx_checksum = port.tx_checksum;
   info.tso = port.tso && config().settings.tso;
   info.tso_max = port.tso_max;
+  info.kernel_sees_errors = port.kernel_sees_errors;
   info.up = link && link->up;
   stack->set_interface(id, info);
   for (const auto& [key, neighbour] : network.neighbours)

@@ -70,6 +70,7 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   options.moderation_count = settings.mlx5_moderation_count;
   options.moderation_usec = settings.mlx5_moderation_usec;
   options.report = &report_mlx5;
+  options.note_descriptor = &note_private;
   OpenedPort opened;
   opened.kind = PathKind::kMlx5;
   auto port = Mlx5Port::open(options, pool, &opened.detail);

@@ -39,6 +39,19 @@ size_t DirectPort::rx_burst(std::span<Packet*> out) {
     }
   }
   if (receive_.error() || send_.error()) recover();
+  if (icmp_.ready()) n += take_icmp(out.subspan(n));
+  return n;
+}
+
+size_t DirectPort::take_icmp(std::span<Packet*> out) {
+  size_t n = 0;
+  while (n < out.size() && icmp_.ready()) {
+    Packet* frame = icmp_.take(pool_, stats_.rx_refused);
+    if (frame)
+      out[n++] = frame;
+    else if (icmp_.ready() && pool_.available() == 0)
+      break;
+  }
   return n;
 }
 
@@ -61,12 +74,12 @@ bool DirectPort::arm() {
   receive_.refill(1);
   if (send_.busy()) send_.reclaim();
   if (receive_.error() || send_.error()) recover();
-  if (receive_.ready()) return false;
+  if (receive_.ready() || icmp_.ready()) return false;
   take_events();  // one of an earlier sleep would end this one at once
   if (!alive()) return true;
   // A completion that comes in between raises the event at once: the device compares with our index.
   arm_completions(receive_cq_record_, cq_uar_, cqn_, arm_sequence_, receive_.consumer());
-  return !receive_.ready();
+  return !receive_.ready() && !icmp_.ready();
 }
 
 void DirectPort::take_events() {
@@ -168,7 +181,7 @@ void DirectPort::read_device_events() {
 
 Mlx5Stats DirectPort::stats() const {
   Mlx5Stats now = stats_;
-  now.rx_refused = receive_.refused();
+  now.rx_refused += receive_.refused();
   now.rx_no_buffer = receive_.empty();
   now.tx_refused = send_.refused();
   now.rules = flows_ ? flows_->rules() : 0;

@@ -8,6 +8,7 @@
 
 #include "mlx5/flow_table.h"
 #include "mlx5/handles.h"
+#include "mlx5/icmp_tap.h"
 #include "mlx5/kernel_inlet.h"
 #include "mlx5/mlx5_port.h"
 #include "mlx5/provider.h"
@@ -62,6 +63,8 @@ class DirectPort final : public Mlx5Port {
 
   size_t keep_ours(std::span<const Received> got, std::span<Packet*> out);
   void recover();
+  size_t take_icmp(std::span<Packet*> out);
+  void note_descriptors(bool open) const;
   void take_events();
   void read_device_events();
   void report(const std::string& text) const;
@@ -78,6 +81,7 @@ class DirectPort final : public Mlx5Port {
   SendQueue send_;
   ReceiveQueue receive_;
   KernelInlet inlet_;
+  IcmpTap icmp_;
   DoorbellRecord receive_cq_record_;
   void* cq_uar_ = nullptr;
   uint32_t cqn_ = 0;

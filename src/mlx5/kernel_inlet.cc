@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "mlx5/private_fd.h"
+
 namespace accel::mlx5 {
 namespace {
 
@@ -21,14 +23,14 @@ constexpr size_t kMaxPieces = 8;
 KernelInlet::~KernelInlet() { close(); }
 
 void KernelInlet::close() {
-  for (int* fd : {&v4_, &v6_})
-    if (*fd >= 0) ::close(std::exchange(*fd, -1));
+  for (int* fd : {&v4_, &v6_}) let_go(*fd);
 }
 
 int KernelInlet::socket_for(bool v6) {
   int& fd = v6 ? v6_ : v4_;
   // IPPROTO_RAW: the header is the sender's, and nothing is received.
-  if (fd < 0) fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+  if (fd < 0)
+    fd = keep(socket(v6 ? AF_INET6 : AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW));
   return fd;
 }
 

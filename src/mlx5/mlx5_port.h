@@ -26,6 +26,8 @@ struct Mlx5Options {
   uint32_t moderation_count = 0;               ///< frames before a sleeper is woken ...
   uint32_t moderation_usec = 0;                ///< ... or microseconds; 0: at once
   void (*report)(const char* text) = nullptr;  ///< events that an operator should know
+  /// Told of each descriptor that the port opens, and just before it is closed.
+  void (*note_descriptor)(int fd, bool open) = nullptr;
 };
 
 struct Mlx5Stats {
@@ -43,7 +45,8 @@ struct Mlx5Stats {
 ///
 /// Every frame of a flow that is steered comes here, whatever receive queue of the netdev it would have gone
 /// to: queues_held and queues_total are both 1. What a listener's rule brings and is the kernel's (segments
-/// of its own connections, fragments) goes back to it by a raw socket.
+/// of its own connections, fragments) goes back to it by a raw socket. ICMP errors come to the kernel; copies
+/// come here.
 ///
 /// An error completion resets the queues: frames under way are lost, connections go on by retransmission.
 class Mlx5Port : public Port {

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 
 #include "mlx5/direct_port.h"
 #include "mlx5/module.h"
+#include "mlx5/private_fd.h"
 
 namespace accel::mlx5 {
 namespace {
@@ -70,6 +72,7 @@ void Objects::abandon() {
 Result<std::unique_ptr<Mlx5Port>> DirectPort::open(const Mlx5Options& options, FramePool& pool,
                                                    std::unique_ptr<ListenerSharing> sharing, Evidence& seen) {
   try {
+    note_descriptor = options.note_descriptor;
     std::unique_ptr<DirectPort> port(new DirectPort(options, pool));
     port->sharing_ = std::move(sharing);
     if (!port->open_device(seen) || !port->make_queues(seen)) return err(seen.error ? seen.error : ENODEV);
@@ -125,6 +128,12 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (!try_steering()) return stop(seen, Stage::kSteer, errno);
   flows_.emplace(*rules_, random_owner(), sharing_.get());
   describe(limits);
+  note_descriptors(true);
+  if (!icmp_.open(options_.ifindex))
+    report(options_.netdev + ": ICMP errors do not come to connections: " + std::strerror(errno));
+  fds_ = {verbs_.channel->fd, context->async_fd};
+  for (const int fd : {icmp_.fd(), sharing_ ? sharing_->event_fd() : -1})
+    if (fd >= 0) fds_.push_back(fd);
   receive_.refill(1);
   return true;
 }
@@ -225,8 +234,6 @@ bool DirectPort::take_queues(const ibv_device_attr_ex& limits, const mlx5dv_cont
                    receive_cq_record_, pool_, segments, target, pool_.size() / 8);
   cq_uar_ = receive_cq.cq_uar;
   cqn_ = receive_cq.cqn;
-  fds_ = {verbs_.channel->fd, verbs_.context->async_fd};
-  if (sharing_ && sharing_->event_fd() >= 0) fds_.push_back(sharing_->event_fd());
   return true;
 }
 
@@ -262,9 +269,15 @@ void DirectPort::describe(const ibv_device_attr_ex& limits) {
   info_.mac = options_.mac;
   info_.mtu = options_.mtu;
   info_.zero_copy = true;
+  info_.kernel_sees_errors = true;
   info_.tx_checksum = limits.orig_attr.device_cap_flags & IBV_DEVICE_RAW_IP_CSUM;
   info_.tso = info_.tx_checksum && limits.tso_caps.max_tso != 0 &&
               (limits.tso_caps.supported_qpts & 1u << IBV_QPT_RAW_PACKET);
+}
+
+/// Before libibverbs closes them itself.
+void DirectPort::note_descriptors(bool open) const {
+  for (const int fd : {verbs_.channel->fd, verbs_.context->async_fd, verbs_.context->cmd_fd}) note(fd, open);
 }
 
 DirectPort::~DirectPort() {
@@ -280,12 +293,15 @@ DirectPort::~DirectPort() {
   if (!cq_uar_) return;  // opening stopped before there were queues
   send_.reset();
   receive_.reset();
+  note_descriptors(false);
 }
 
 void DirectPort::abandon_in_child() {
   if (flows_) flows_->abandon();
   if (sharing_) sharing_->abandon();
   inlet_.close();
+  icmp_.close();
+  note_descriptors(false);
   verbs_.abandon();
   fds_.clear();
   failure_ = "the port belongs to the parent process";

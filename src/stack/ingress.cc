@@ -254,7 +254,9 @@ class Ingress {
       mtu = std::max(mtu, a_.v6 ? 1280u : 552u);
     }
     if (q.flow.protocol == Protocol::kUdp)
-      return core_.udp->on_icmp_error(q.flow.local, q.flow.remote, meaning.error, meaning.fatal, mtu);
+      return core_.udp->on_icmp_error(
+          q.flow.local, q.flow.remote, meaning.error,
+          meaning.fatal && !core_.interfaces[a_.interface].info.kernel_sees_errors, mtu);
     // Any error but too-big ends an opening connection, as tcp_v4_err and tcp_v6_err do.
     return core_.tcp->on_icmp_error(q.flow.local, q.flow.remote, q.sequence, meaning.error, !meaning.too_big,
                                     mtu, core_.now);

@@ -28,8 +28,9 @@ struct PortInfo {
   uint32_t queues_held = 1;   ///< queues of the device that this port receives on
   uint32_t queues_total = 1;  ///< queues of the device that packets may arrive on
   bool zero_copy = false;
-  bool tx_checksum = false;  ///< honours Packet::checksum_offload
-  bool tso = false;          ///< honours Packet::tso_size
+  bool tx_checksum = false;         ///< honours Packet::checksum_offload
+  bool tso = false;                 ///< honours Packet::tso_size
+  bool kernel_sees_errors = false;  ///< ICMP errors come here and to the kernel as well
   uint32_t tso_max =
       kTsoPayload;  ///< TCP payload of such a frame at most; beyond 64 KiB IP's length field is not looked at
 };

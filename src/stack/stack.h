@@ -40,7 +40,8 @@ struct Interface {
   bool tso = false;
   uint32_t tso_max = kTsoPayload;  ///< PortInfo::tso_max
   bool up = true;
-  std::optional<uint16_t> vlan;  ///< 802.1Q tag of outgoing frames
+  bool kernel_sees_errors = false;  ///< PortInfo's: UDP sockets have them from their kernel socket
+  std::optional<uint16_t> vlan;     ///< 802.1Q tag of outgoing frames
 };
 
 /// Where frames to a destination leave, as the kernel's routing decided.

@@ -179,6 +179,78 @@ def workers():
         print(load(41000))
 
 
+REFUSED = """
+import errno, socket, sys
+for address in sys.argv[1:]:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as s:
+        s.settimeout(20)
+        print(errno.errorcode.get(s.connect_ex((address, 7001))))
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(20)
+        s.connect((address, 7002))
+        for n in range(3):
+            s.setblocking(False) if n == 2 else None
+            try:
+                if n < 2: s.send(b"x")
+                print("got", s.recv(1))
+            except OSError as e:
+                print(errno.errorcode.get(e.errno))
+"""
+# What goes by is quoted back as too big for a router that is not there; says the connection's path MTU before and after.
+PATH_MTU = """
+import socket, struct, sys
+TCP_INFO, PMTU = 11, 24 + 36
+def pmtu(s): return struct.unpack_from("=I", s.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 104), PMTU)[0]
+s = socket.create_connection((sys.argv[1], 7003), 30)
+print(pmtu(s))
+s.sendall(bytes(100000)); s.shutdown(socket.SHUT_WR)
+print(s.recv(100))
+print(pmtu(s))
+"""
+ROUTER = """
+import socket, struct, sys, threading
+me, mac = sys.argv[1], sys.argv[2]
+def total(b): return sum(struct.unpack(f"!{len(b) // 2}H", b))
+def check(b):
+    n = total(b + bytes(len(b) % 2)); n = (n >> 16) + (n & 0xffff); return ~(n + (n >> 16)) & 0xffff
+tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800)); tap.bind((sys.argv[3], 0))
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+server = socket.create_server((me, 7003))
+def route():
+    while True:
+        f = tap.recv(65536)
+        if f[23] != 6 or f[36:38] != struct.pack("!H", 7003) or len(f) < 1500: continue
+        quoted = f[14:14 + 28]
+        m = struct.pack("!BBHHH", 3, 4, 0, 0, 900) + quoted
+        raw.sendto(m[:2] + struct.pack("!H", check(m)) + m[4:], (socket.inet_ntoa(f[26:30]), 0))
+        return
+threading.Thread(target=route, daemon=True).start()
+print("ready", flush=True)
+c, _ = server.accept()
+n = 0
+while b := c.recv(1 << 16): n += len(b)
+c.sendall(str(n).encode())
+"""
+
+
+def icmp():
+    """What ICMP errors say comes to connections on the model as it does in the kernel: refusal, and a path's MTU."""
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        # What does not fit the path never arrives, so it is in flight when the router speaks.
+        far.enter("nft", "add table inet t; add chain inet t c { type filter hook input priority 0; }; "
+                  "add rule inet t c tcp dport 7001 reject with icmpx port-unreachable; add rule inet t c tcp dport 7003 ip length > 900 drop")
+        said = [near.run([sys.executable, "-c", REFUSED, far.address, far.address6], accel=accel) for accel in (False, True)]
+        check(said[0] == said[1] and said[0].startswith("ECONNREFUSED\nECONNREFUSED\n"), said)
+        for accel in (False, True):
+            router = far.popen([sys.executable, "-c", ROUTER, far.address, far.mac, far.device], stdout=subprocess.PIPE, text=True)
+            check(router.stdout.readline() == "ready\n", "no router")
+            said = near.run([sys.executable, "-c", PATH_MTU, far.address], accel=accel).split()
+            check(said == ["1500", "b'100000'", "900"], (accel, said))
+            check(router.wait(20) == 0, router.returncode)
+            near.ip("route", "flush", "cache")  # the kernel heard of it too
+
+
 if __name__ == "__main__":
     if os.geteuid() != 0:
         print("needs root")
