@@ -2,6 +2,7 @@
 """libaccel at both ends on model NICs, and what the model alone can do to them: accel.py TEST
 
 Each moves megabytes by TCP and compares digests; the counters must show that the NICs' queues carried them."""
+import hashlib
 import os
 import pathlib
 import subprocess
@@ -249,6 +250,34 @@ def icmp():
             check(said == ["1500", "b'100000'", "900"], (accel, said))
             check(router.wait(20) == 0, router.returncode)
             near.ip("route", "flush", "cache")  # the kernel heard of it too
+
+
+DESCRIPTORS = """
+import hashlib, os, socket, sys
+c = socket.create_connection((sys.argv[1], 7000))
+def of_verbs(fd):
+    target = os.readlink(f"/proc/self/fd/{fd}")  # the model's device file is /dev/null, its events are pipes
+    flags = next(int(line.split()[1], 8) for line in open(f"/proc/self/fdinfo/{fd}") if line.startswith("flags"))
+    return target == "/dev/null" or (target.startswith("pipe:") and flags & os.O_ACCMODE == os.O_RDONLY)
+found = [fd for fd in range(3, 1024) if os.path.lexists(f"/proc/self/fd/{fd}") and of_verbs(fd)]
+for fd in found:
+    try:
+        os.close(fd)
+        print("closed", fd)
+    except OSError as e:
+        print(e.errno)
+c.sendall(b"x")
+"""
+
+
+def descriptors():
+    """The device's file, its events and its completions are not the program's to close."""
+    with ModelLab() as lab:
+        receiver = lab.far.popen([sys.executable, "-c", RECEIVER, lab.far.address], stdout=subprocess.PIPE, text=True)
+        lab.far.wait_for_listener(7000, receiver)
+        said = lab.near.run([sys.executable, "-c", DESCRIPTORS, lab.far.address], accel=True).split()
+        check(said == ["9"] * 3, said)
+        check(receiver.communicate(timeout=20)[0].strip() == hashlib.sha256(b"x").hexdigest(), "the byte did not come")
 
 
 if __name__ == "__main__":
