@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <sched.h>
 #include <sys/auxv.h>
 #include <sys/random.h>
 
@@ -71,6 +72,11 @@ std::array<uint64_t, 2> host_key() {
   return key;
 }
 
+uint32_t usable_cpus() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : CPU_SETSIZE;
+}
+
 StackConfig stack_config(const Settings& s) {
   StackConfig c;
   c.max_connections = s.max_connections;
@@ -102,6 +108,7 @@ Result<void> Engine::Impl::start() {
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
   stack = std::make_unique<Stack>(c, *pool, counters);
   longest_spin = std::chrono::microseconds(settings.spin);
+  cpus = usable_cpus();
   one_queue_only = listener_inherited;
   auto n = Netlink::open();
   if (!n) return n.error();

@@ -197,7 +197,8 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       woke = Woke::kSignal;
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
-    } else if (!slept && may_spin(request, began, now) && w_.take_charge(*me_, now, spin_until_)) {
+    } else if (!slept && w_.has_spare_cpu() && may_spin(request, began, now) &&
+               w_.take_charge(*me_, now, spin_until_)) {
       w_.unlock_out();
       pause_cpu();
       look_at_kernel(request, now);

@@ -52,13 +52,28 @@ void Engine::Impl::unlock_out() {
     std::copy_n(to_wake.begin(), n, fds.begin());
     waking.fetch_add(1, std::memory_order_relaxed);
   }
+  std::array<Port*, kMaxInterfaces> to_tell;
+  size_t tells = 0;
+  if (std::exchange(telling_deferred, false))
+    for (InterfaceId id = 0; id < slot_count; ++id)
+      if (Port* port = slots[id].port(); port && port->begin_telling()) to_tell[tells++] = port;
   lock.unlock();
+  bool told = true;
+  for (size_t i = 0; i < tells; ++i) told &= to_tell[i]->tell();  // NOLINT: filled by the loop above
   if (n != 0) {
     for (size_t i = 0; i < n; ++i) write_wake(fds[i]);
     waking.fetch_sub(1, std::memory_order_release);
   }
+  if (!told) wake_in_charge();
   thread_state.inside = false;
   if (after_unlock) after_unlock();
+}
+
+/// The thread that watches the ports has to have the device told again.
+void Engine::Impl::wake_in_charge() {
+  lock.lock();
+  if (in_charge && in_charge->request && in_charge->wake_fd >= 0) write_wake(in_charge->wake_fd);
+  lock.unlock();
 }
 
 void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
@@ -136,6 +151,9 @@ void Engine::Impl::transmit(PortSlot& slot, InterfaceId id) {
       sizes[i] = burst[i]->total();
       cuts[i] = segments(*burst[i], sizes[i]);
     }
+    const bool contended = sleepers.size() > 1;
+    telling_deferred |= contended;
+    port->defer_telling(contended);
     const size_t taken = port->tx_burst({burst, n});
     for (size_t i = 0; i < taken; ++i) {
       bytes += sizes[i];  // NOLINT: filled by the loop above

@@ -94,6 +94,7 @@ struct Engine::Impl {
   void leave();  ///< the work, then the lock
   void lock_in();
   void unlock_out();
+  void wake_in_charge();
   /// Receives, runs deadlines.
   void poll(Instant now);
   /// Sends what became possible, tells the notifier, wakes sleepers; what leaving a pass does before the lock
@@ -139,6 +140,9 @@ struct Engine::Impl {
   void appoint();  ///< when nobody is in charge, and nobody out
   void go_out(Sleeper& s, Instant now);
   void come_in(Sleeper& s);
+  /// One for a thread that polls, beside those of the threads that are out. With none of them out it is the
+  /// spin's own success that tells (spin.h).
+  bool has_spare_cpu() const { return out_count == 0 || out_count + 1 < cpus; }
   /// False: nobody has been out since the last time.
   bool distrust_the_late(Instant now);
   void forget(Sleeper& s);
@@ -227,6 +231,7 @@ struct Engine::Impl {
   std::atomic<uint32_t> asleep_count{0};
   std::array<int, 16> to_wake{};  ///< wake_fds to be written after the lock
   size_t to_wake_count = 0;
+  bool telling_deferred = false;    ///< in this pass
   std::atomic<uint32_t> waking{0};  ///< threads that write them: until then none is closed
   uint64_t wakes = 0;               ///< sleeps that ended by something else than time
   std::atomic<uint32_t> steered_count{
@@ -242,6 +247,7 @@ struct Engine::Impl {
   Sleeper* timekeeper = nullptr;  ///< the one whose timeout covers the stack's deadlines
   Instant timekeeper_until = kNever;
   Duration longest_spin{0};
+  uint32_t cpus = 1;            ///< that this process may run on
   bool one_queue_only = false;  ///< a forked child that shares its listener with others
   Instant neighbours_kept{};    ///< when keep_neighbours() last ran
   bool serving = false;         ///< housekeeping is in a pass

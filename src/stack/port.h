@@ -45,8 +45,17 @@ class Port {
   virtual size_t rx_burst(std::span<Packet*> out) = 0;
 
   /// Sends frames in order; returns how many it took (it owns those, and releases them when the device is
-  /// done). The caller keeps the rest and offers them again. The device has been told when this returns.
+  /// done). The caller keeps the rest and offers them again. The device has been told when this returns
+  /// (but for defer_telling).
   virtual size_t tx_burst(std::span<Packet* const> frames) = 0;
+
+  /// On: the device may be told later, without the lock, for processes whose threads would wait for the lock
+  /// meanwhile. Before the lock is let go begin_telling() is asked, and where that is true tell() follows.
+  virtual void defer_telling(bool) {}
+  virtual bool begin_telling() { return false; }
+  /// Without the lock, beside all other calls. False: the device did not take everything; the next rx_burst()
+  /// or arm() has it told again.
+  virtual bool tell() { return true; }
 
   /// Descriptors that turn readable when rx_burst would find something after arm().
   virtual std::span<const int> poll_fds() const = 0;

@@ -21,7 +21,9 @@ constexpr uint32_t kFillEpoch = 16384, kFillLeast = 512;
 
 uint32_t consumed(const xsk_ring_prod& ring) { return __atomic_load_n(ring.consumer, __ATOMIC_ACQUIRE); }
 
-bool is_drained(const xsk_ring_prod& ring) { return consumed(ring) == *ring.producer; }
+bool is_drained(const xsk_ring_prod& ring) {
+  return consumed(ring) == __atomic_load_n(ring.producer, __ATOMIC_ACQUIRE);
+}
 
 /// The sum of the two ports, alike in both directions; 0 for frames without.
 uint32_t ports_hash(const Packet& frame) {
@@ -55,6 +57,7 @@ Packet* SocketPort::from_address(uint64_t address) {
 size_t SocketPort::rx_burst(std::span<Packet*> out) {
   size_t n = 0;
   if (queues_.empty()) return 0;
+  take_back_untold();
   for (size_t i = 0; i < queues_.size() && n < out.size(); ++i) {
     Queue& queue = *queues_[(next_queue_ + i) % queues_.size()];
     n += receive(queue, out.subspan(n));
@@ -63,7 +66,7 @@ size_t SocketPort::rx_burst(std::span<Packet*> out) {
   for (auto& queue : queues_) {
     if (queue->filled + std::min(kRefillBatch, queue->fill_level) <= queue->fill_level) refill(*queue);
     if (queue->sent != 0) reclaim(*queue);
-    if (queue->kick) tell_kernel(*queue);
+    if (queue->kick && !deferred_) tell_kernel(*queue);
   }
   return n;
 }
@@ -123,10 +126,11 @@ void SocketPort::refill(Queue& queue) {
 }
 
 bool SocketPort::arm() {
+  take_back_untold();
   for (auto& queue : queues_) {
     refill(*queue);
-    if (queue->kick) tell_kernel(*queue);
-    if (xsk_cons_nb_avail(&queue->rx, 1) != 0 || queue->kick) return false;
+    if (queue->kick && !deferred_) tell_kernel(*queue);
+    if (xsk_cons_nb_avail(&queue->rx, 1) != 0 || (queue->kick && !deferred_)) return false;
   }
   check_device();
   return true;
@@ -154,9 +158,50 @@ size_t SocketPort::tx_burst(std::span<Packet* const> frames) {
     if (!(frame->tso_size ? put_for_cutting(frame) : put(tx_queue(*frame), frame))) break;
     ++taken;
   }
+  deferred_ = deferring_;
   for (auto& queue : queues_)
-    if (queue->kick) tell_kernel(*queue);
+    if (queue->kick && !deferred_) tell_kernel(*queue);
   return taken;
+}
+
+bool SocketPort::begin_telling() {
+  if (!std::exchange(deferred_, false)) return false;
+  bool any = false;
+  for (auto& queue : queues_) any |= std::exchange(queue->kick, false);
+  if (any) tellers_.fetch_add(1, std::memory_order_relaxed);
+  return any;
+}
+
+bool SocketPort::tell() {
+  bool all = true;
+  // The kernel has a mutex there: who would sleep on it leaves it to its holder.
+  if (telling_.exchange(kAgain, std::memory_order_acq_rel) == kNobody) {
+    uint32_t expected;
+    do {
+      telling_.store(kTelling, std::memory_order_relaxed);
+      all = true;
+      for (auto& queue : queues_) all &= tell_kernel_unlocked(*queue);
+      expected = kTelling;
+    } while (!telling_.compare_exchange_strong(expected, kNobody, std::memory_order_acq_rel));
+  }
+  if (!all) untold_.store(true, std::memory_order_relaxed);
+  tellers_.fetch_sub(1, std::memory_order_release);
+  return all;
+}
+
+bool SocketPort::tell_kernel_unlocked(const Queue& queue) {
+  for (uint32_t before = consumed(queue.tx); !is_drained(queue.tx);) {
+    sendto(queue.fd, nullptr, 0, MSG_DONTWAIT, nullptr, 0);
+    const uint32_t after = consumed(queue.tx);
+    if (after == before) return false;
+    before = after;
+  }
+  return true;
+}
+
+void SocketPort::take_back_untold() {
+  if (!untold_.load(std::memory_order_relaxed) || !untold_.exchange(false, std::memory_order_relaxed)) return;
+  for (auto& queue : queues_) queue->kick = !is_drained(queue->tx);
 }
 
 bool SocketPort::put(Queue& queue, Packet* frame) {
@@ -185,7 +230,8 @@ bool SocketPort::put(Queue& queue, Packet* frame) {
 /// By the packet socket, behind the frames before it. False: not now.
 bool SocketPort::put_for_cutting(Packet* frame) {
   for (auto& queue : queues_) {
-    if (queue->kick) tell_kernel(*queue);
+    if (!is_drained(queue->tx)) tell_kernel(*queue);  // also when another thread is at it
+    queue->kick = !is_drained(queue->tx);
     if (queue->kick) return false;
   }
   switch (segments_.send(*frame)) {

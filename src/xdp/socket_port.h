@@ -1,6 +1,7 @@
 // The port itself: received descriptors into packets, packets into descriptors.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,9 @@ class SocketPort final : public XdpPort {
 
   size_t rx_burst(std::span<Packet*> out) override;
   size_t tx_burst(std::span<Packet* const> frames) override;
+  void defer_telling(bool on) override { deferring_ = on && !info_.zero_copy; }
+  bool begin_telling() override;
+  bool tell() override;
   std::span<const int> poll_fds() const override { return fds_; }
   bool arm() override;
   bool alive() const override { return failure_.empty(); }
@@ -50,6 +54,8 @@ class SocketPort final : public XdpPort {
   bool put(Queue& queue, Packet* frame);
   bool put_for_cutting(Packet* frame);
   void tell_kernel(Queue& queue);
+  bool tell_kernel_unlocked(const Queue& queue);
+  void take_back_untold();
   Queue& tx_queue(const Packet& frame);
   Packet* from_address(uint64_t address);
   void check_device();
@@ -69,8 +75,15 @@ class SocketPort final : public XdpPort {
   std::vector<int> fds_;
   SegmentSocket segments_;  ///< open: info_.tso
   uint64_t tx_dropped_ = 0;
-  std::vector<bool> lent_;  ///< by buffer number: in one of the kernel's rings
-  size_t next_queue_ = 0;   ///< where the next rx_burst begins
+  bool deferring_ = false;  ///< the kernel is told by tell()
+  bool deferred_ = false;   ///< begin_telling() has something to do
+  enum : uint32_t { kNobody, kTelling, kAgain };
+  /// One thread tells for all. kAgain: there is more since it looked.
+  std::atomic<uint32_t> telling_{kNobody};
+  std::atomic<uint32_t> tellers_{0};  ///< threads between begin_telling() and the end of tell()
+  std::atomic<bool> untold_{false};   ///< the kernel did not take what tell() was called for
+  std::vector<bool> lent_;            ///< by buffer number: in one of the kernel's rings
+  size_t next_queue_ = 0;             ///< where the next rx_burst begins
   std::string failure_;
 };
 

@@ -1,6 +1,7 @@
 // Opening and closing a port; frames are in socket_port.cc.
 #include <bpf/libbpf.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <xdp/libxdp.h>
@@ -176,6 +177,8 @@ Result<void> SocketPort::tune(Queue& queue, std::string* why) {
 }
 
 SocketPort::~SocketPort() {
+  while (tellers_.load(std::memory_order_acquire) != 0) sched_yield();
+  take_back_untold();
   if (flows_) {
     for (auto& queue : queues_) {
       flows_->disclaim(queue->id);
@@ -209,6 +212,8 @@ void SocketPort::abandon_in_child() {
     FramePool::release(queue->chain);
     queue->chain = nullptr;
   }
+  telling_ = kNobody;  // threads of the parent's
+  tellers_ = 0;
   segments_.close();
   // The UMEM's descriptor is the first socket's, closed above.
   umem_.handle = nullptr;

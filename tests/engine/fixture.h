@@ -112,6 +112,7 @@ class MemoryPort : public Port {
   }
   ~MemoryPort() override { close(event_); }
   size_t rx_burst(std::span<Packet*> out) override {
+    if (untold_.exchange(false)) send_held();
     std::lock_guard lock(mutex_);
     size_t n = 0;
     while (n < out.size() && !arrived_.empty()) {
@@ -124,11 +125,30 @@ class MemoryPort : public Port {
   }
   size_t tx_burst(std::span<Packet* const> frames) override {
     for (Packet* p : frames) {
-      far_.receive(bytes_of(p));
+      {
+        std::lock_guard lock(mutex_);
+        held_.push_back(bytes_of(p));
+      }
       FramePool::release(p);
     }
+    if (!deferring_) send_held();
     return frames.size();
   }
+  void defer_telling(bool on) override { deferring_ = on && on_tell; }
+  bool begin_telling() override {
+    std::lock_guard lock(mutex_);
+    return !held_.empty();
+  }
+  bool tell() override {
+    const bool all = on_tell();
+    if (all)
+      send_held();
+    else
+      untold_ = true;
+    return all;
+  }
+  /// Called by tell(), which with it is possible; false: the frames stay where they are.
+  std::function<bool()> on_tell;
   std::span<const int> poll_fds() const override { return {&event_, 1}; }
   bool arm() override {
     std::lock_guard lock(mutex_);
@@ -155,9 +175,20 @@ class MemoryPort : public Port {
   }
 
  private:
+  void send_held() {
+    std::deque<Frame> frames;
+    {
+      std::lock_guard lock(mutex_);
+      frames.swap(held_);
+    }
+    for (const Frame& frame : frames) far_.receive(frame);
+  }
   FramePool& pool_;
   Far& far_;
   PortInfo info_;
+  bool deferring_ = false;
+  std::atomic<bool> untold_{false};
+  std::deque<Frame> held_;  ///< taken by tx_burst, not told of
   std::mutex mutex_;
   std::deque<Frame> arrived_;
   std::set<FlowKey> steered_;

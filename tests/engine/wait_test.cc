@@ -305,6 +305,42 @@ TEST(Wait, DataWakes) {
   }
 }
 
+// While one thread sleeps, another's frames leave when it has let go of the lock.
+TEST(Wait, TheDeviceIsToldWithoutTheLock) {
+  World& w = world();
+  Connected c = connect(92);
+  ASSERT_TRUE(c.near && c.far);
+  for (bool refused : {false, true}) {
+    Waiter waiter;
+    waiter.start();
+    waiter.until_asleep();
+    std::atomic<int> told{0};
+    w.port->on_tell = [&] {
+      std::thread([&] { Pass pass{*w.engine, Pass::Polling::kNo}; }).join();
+      return told.fetch_add(1) > 0 || !refused;
+    };
+    const int before = w.far.frames_received;
+    {
+      Pass pass{*w.engine};
+      char text[] = "hello";
+      iovec v{text, 5};
+      EXPECT_TRUE(pass.stack().tcp_send(*c.near, {&v, 1}, false, false, pass.now()).ok());
+    }
+    EXPECT_GT(told, 0);
+    EXPECT_TRUE(comes_true([&] { return w.far.frames_received > before; }));
+    {
+      Pass pass{*w.engine};
+      w.port->on_tell = nullptr;
+      w.port->defer_telling(false);
+      waiter.flag = true;
+      w.engine->touch();
+    }
+    EXPECT_EQ(waiter.join(), Woke::kReady);
+  }
+  Pass pass{*w.engine};
+  pass.stack().tcp_close(c.near, true, pass.now());
+}
+
 int spins_in(SpinPolicy& policy, int waits, bool hit) {
   int spins = 0;
   for (int i = 0; i < waits; ++i)
