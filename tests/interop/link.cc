@@ -91,7 +91,8 @@ void Link::end_sending() { shutdown(fd_, SHUT_WR); }
 
 bool Link::kick_due(bool heard) {
   const int64_t now = now_ms();
-  const bool due = quiet_ && (unkicked_ || !heard) && now - opened_ms_ < kKickUntilMs &&
+  const bool due = quiet_ && (unkicked_ || !heard) &&
+                   now - opened_ms_ < kKickUntilMs + options_.kick_after_ms &&
                    now - heard_ms_ >= options_.kick_after_ms;
   quiet_ = false;
   if (due) kicks_++, kicking_ = true;

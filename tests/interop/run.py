@@ -235,13 +235,13 @@ class Siw:
     def test_lost_wakeup(self):
         """As acceptor siw drops the event of what arrives while its program's modify_qp() holds the queue pair's lock (siw_qp_llp_data_ready()):
         the bytes lie in its socket until more come. One connection in three to ten; none in dozens where a first message is agreed, as the
-        library always asks for. The empty Write that we send after four seconds of silence gets it going."""
+        library always asks for. The empty Write that we send after three seconds of silence gets it going."""
         unread = f"sleep 1; awk '$2 ~ /:{RPING_PORT:04X}$/ && $4 == \"01\" && $5 !~ /:00000000$/' /proc/net/tcp | wc -l"
         slept = 0
         for _ in range(100):
             server = self.guest.start("rping -s -C 1")
             self.guest.await_listener(RPING_PORT)
-            peer = Peer("rping-client", address=GUEST_ADDRESS, port=RPING_PORT, count=1, size=64, rtr="none", kick_after=4000)
+            peer = Peer("rping-client", address=GUEST_ADDRESS, port=RPING_PORT, count=1, size=64, rtr="none", kick_after=3000)
             if not peer.ended_within(0.5):
                 slept = int(self.guest.run(unread))
             said = peer.result()
