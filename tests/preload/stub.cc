@@ -180,7 +180,9 @@ bool must_fork_for_vfork() { return forking_for_vfork; }
 void before_exec() { log("before_exec"); }
 void after_failed_exec() { log("after_failed_exec"); }
 void at_exit() { log("at_exit"); }
-void before_spawn() { log("before_spawn"); }
+void before_spawn(const void*) { log("before_spawn"); }
+void add_spawn_source(const void*, int) {}
+void forget_spawn_sources(const void*) {}
 Result<void> before_passing(const msghdr*) {
   log("before_passing");
   return {};
