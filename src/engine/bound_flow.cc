@@ -66,6 +66,14 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
   return keys;
 }
 
+/// One that was added a moment ago: who binds to it knows of it before housekeeping does.
+void Engine::Impl::learn_address(const IpAddress& address) {
+  const auto is = [&](const LocalAddress& a) { return a.address == address && a.usable; };
+  if (address.is_any() || std::any_of(network.addresses.begin(), network.addresses.end(), is)) return;
+  std::vector<LocalAddress> fresh;
+  if (netlink->ask_addresses(fresh)) network.addresses = std::move(fresh);
+}
+
 bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
   if (flow.leaving) return false;
   auto wanted = coverage(flow.protocol, flow.local, flow.remote, flow.v6_only, flow.bound_ifindex, why);
@@ -110,6 +118,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
                                   int bound_ifindex, void* owner) {
   choice = impl_->by_configuration(Role::kTcpServer, local);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
+  impl_->learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
   if (impl_->coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason).empty()) {
     choice = kernel(choice.reason);
@@ -135,6 +144,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   choice =
       impl_->by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
+  impl_->learn_address(local.address);
   if (impl_->coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty()) {
     choice = kernel(choice.reason);
     return err(EOPNOTSUPP);

@@ -313,9 +313,11 @@ Result<void> Netlink::read_links(std::map<int, Link>& out) {
   return {};
 }
 
-Result<void> Netlink::read_addresses(std::vector<LocalAddress>& out) {
+namespace {
+
+Result<void> addresses_by(nl_sock* socket, std::vector<LocalAddress>& out) {
   nl_cache* raw = nullptr;
-  if (int code = rtnl_addr_alloc_cache(snapshots_, &raw); code < 0) return from_nl(code);
+  if (int code = rtnl_addr_alloc_cache(socket, &raw); code < 0) return from_nl(code);
   Cache cache{raw};
   out.clear();
   each<rtnl_addr>(cache, [&](rtnl_addr* a) {
@@ -328,6 +330,12 @@ Result<void> Netlink::read_addresses(std::vector<LocalAddress>& out) {
   });
   return {};
 }
+
+}  // namespace
+
+Result<void> Netlink::read_addresses(std::vector<LocalAddress>& out) { return addresses_by(snapshots_, out); }
+
+Result<void> Netlink::ask_addresses(std::vector<LocalAddress>& out) { return addresses_by(questions_, out); }
 
 Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_routing) {
   nl_cache* raw = nullptr;

@@ -125,6 +125,8 @@ class Netlink {
   /// The kernel's answer for a flow. Errors: what connect(2) would say (ENETUNREACH, EHOSTUNREACH, EACCES
   /// ...).
   Result<RouteAnswer> ask_route(const RouteQuestion& question);
+  /// The addresses as of now: housekeeping is a little behind.
+  Result<void> ask_addresses(std::vector<LocalAddress>& out);
   /// Has the kernel resolve or probe a neighbour; the answer comes as a change.
   void resolve(int ifindex, const IpAddress& address);
 

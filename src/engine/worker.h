@@ -174,6 +174,7 @@ struct Engine::Impl {
   /// Local addresses that a socket bound to `local` is reached at, with their interfaces.
   std::vector<BoundFlow::Key> coverage(Protocol protocol, const Endpoint& local, const Endpoint& remote,
                                        bool v6_only, int bound_ifindex, Reason* why);
+  void learn_address(const IpAddress& address);
   /// Steers what an address that came brings, unsteers what one that went took. False: no interface is left.
   bool cover_again(BoundFlow& flow, Reason* why);
   Result<BoundFlow*> admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice);

@@ -2,6 +2,9 @@
 #include <errno.h>
 #include <netinet/in.h>
 
+#include <set>
+#include <vector>
+
 #include "base/config.h"
 #include "base/real.h"
 #include "posix/siw_socket.h"
@@ -36,6 +39,47 @@ Result<void> bind_port(const Socket& s, const IpAddress& address) {
   if (late != 0) real.setsockopt(s.shadow(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
   if (result != 0)
     return err(error == EADDRINUSE ? EADDRNOTAVAIL : error);  // connect()'s word for "no port left"
+  return {};
+}
+
+/// One of our connections that was given its port by connect(), a port from which none of them goes to
+/// `remote`: the kernel's connect() shares such ports once none is free. nullptr: there is none.
+TcpSocket* one_to_share_with(const IpAddress& address, const Endpoint& remote) {
+  static int start = 0;  // not always the same one
+  std::set<uint16_t> taken;
+  std::vector<TcpSocket*> found;
+  fds.for_each(0, fds.limit(), [&](int, File* file) {
+    if (file->kind() != FileKind::kTcp || !file->carries_connection()) return;
+    auto* s = static_cast<TcpSocket*>(file);
+    const Endpoint local = s->local_endpoint();
+    if (local.address != address) return;
+    if (s->remote_endpoint() == remote)
+      taken.insert(local.port);
+    else if (s->shares_port())
+      found.push_back(s);
+  });
+  std::erase_if(found, [&](TcpSocket* s) { return taken.contains(s->local_endpoint().port); });
+  return found.empty() ? nullptr : found[static_cast<size_t>(++start) % found.size()];
+}
+
+/// Two sockets may be bound to one port while both have SO_REUSEADDR (inet_csk_bind_conflict()).
+Result<void> share_port(const Socket& s, const TcpSocket& with) {
+  const int on = 1;
+  const Endpoint name = with.local_endpoint();
+  const int fds_of[] = {s.shadow(), with.shadow()};
+  int before[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    socklen_t size = sizeof before[i];
+    real.getsockopt(fds_of[i], SOL_SOCKET, SO_REUSEADDR, &before[i], &size);
+    real.setsockopt(fds_of[i], SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  }
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  (void)to_sockaddr(name, s.domain(), reinterpret_cast<sockaddr*>(&address), &length);
+  const Result<int> bound = from_libc(real.bind(s.shadow(), reinterpret_cast<sockaddr*>(&address), length));
+  for (int i = 0; i < 2; ++i)
+    real.setsockopt(fds_of[i], SOL_SOCKET, SO_REUSEADDR, &before[i], sizeof before[i]);
+  if (!bound) return err(EADDRNOTAVAIL);
   return {};
 }
 
@@ -100,7 +144,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
   choice = pass.engine().choose(flow_request(Role::kTcpClient, local, remote));
   if (!choice.accelerated()) return leave(&pass, choice.reason);
   if (Result<void> r = check_required(); !r) return r.error();
-  if (Result<void> r = bind_implicitly(choice, local); !r) return r.error();
+  if (Result<void> r = bind_implicitly(choice, local, remote); !r) return r.error();
 
   TcpSettings settings = read_settings();
   settings.replies_may_stray =
@@ -115,7 +159,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
     choice = path;
     release_port();
     local.port = 0;
-    if (Result<void> r = bind_implicitly(choice, local); !r) return r.error();
+    if (Result<void> r = bind_implicitly(choice, local, remote); !r) return r.error();
   }
   if (!conn) {
     if (conn.is(EADDRINUSE)) return err(EADDRNOTAVAIL);
@@ -127,11 +171,15 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
 }
 
 /// Gives the shadow an address and port where it has none, so that the kernel gives them to nobody else.
-Result<void> TcpSocket::bind_implicitly(const PathChoice& path, Endpoint& local) {
+Result<void> TcpSocket::bind_implicitly(const PathChoice& path, Endpoint& local, const Endpoint& remote) {
   const IpAddress source = local.address.is_any() ? path.route.source : local.address;
   if (local.port == 0) {
     const bool v6_only = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
-    if (Result<void> r = bind_port(*this, source); !r) return r;
+    if (Result<void> r = bind_port(*this, source); !r) {
+      const TcpSocket* other = r.is(EADDRNOTAVAIL) ? one_to_share_with(source, remote) : nullptr;
+      if (other == nullptr) return r;
+      if (r = share_port(*this, *other); !r) return r;
+    }
     bound_by_us_ = true;
     v6_only_ = v6_only;
     local = shadow_name();

@@ -70,6 +70,8 @@ class TcpSocket final : public Socket {
 
   TcpConn* conn() const { return conn_; }
   BoundFlow* flow() const { return flow_; }
+  /// Its port was found by connect(): others may have it too.
+  bool shares_port() const { return bound_by_us_; }
 
  private:
   enum class State : uint8_t {
@@ -91,7 +93,7 @@ class TcpSocket final : public Socket {
   bool wants_iwarp(Pass& pass, const Endpoint& remote);
   Result<int> connect_as_iwarp(Pass& pass, const sockaddr* address, socklen_t length);
   Result<int> start_connect(Pass& pass, const Endpoint& remote);
-  Result<void> bind_implicitly(const PathChoice& path, Endpoint& local);
+  Result<void> bind_implicitly(const PathChoice& path, Endpoint& local, const Endpoint& remote);
   Result<int> finish_connect(Pass& pass, Errno unfinished);
   void disconnect(Pass& pass);
   void release_port();
