@@ -7,9 +7,11 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #include <atomic>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -54,6 +56,15 @@ struct Partner : Far {
 
 std::atomic<int> runs{0};
 void count_run(int) { ++runs; }
+
+/// Most likely in the call that it is about to make: the test holds as well when it is not there yet.
+void until_asleep(const std::atomic<pid_t>& thread) {
+  for (char state = 'R'; state != 'S'; usleep(1000)) {
+    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string id, name;
+    if (thread != 0) stat >> id >> name >> state;
+  }
+}
 
 /// A handler for the time of a test.
 class Handler {
@@ -235,39 +246,172 @@ TEST(Signals, HandlerJumpsOutOfABlockedCall) {
   EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
 }
 
+struct Blocking {
+  int fd, full, set, listener, unanswered;
+  Address nobody;
+};
+
+struct BlockingCall {
+  const char* name;
+  void (*call)(const Blocking&);
+};
+
+/// Every call that may block, on sockets where it does.
+const BlockingCall kBlockingCalls[] = {
+    {"recv",
+     [](const Blocking& b) {
+       char c;
+       recv(b.fd, &c, 1, 0);
+     }},
+    {"recvfrom",
+     [](const Blocking& b) {
+       char c;
+       recvfrom(b.fd, &c, 1, 0, nullptr, nullptr);
+     }},
+    {"recvmsg",
+     [](const Blocking& b) {
+       msghdr m{};
+       char c;
+       iovec v{&c, 1};
+       m.msg_iov = &v;
+       m.msg_iovlen = 1;
+       recvmsg(b.fd, &m, 0);
+     }},
+    {"recvmmsg",
+     [](const Blocking& b) {
+       mmsghdr m{};
+       char c;
+       iovec v{&c, 1};
+       m.msg_hdr.msg_iov = &v;
+       m.msg_hdr.msg_iovlen = 1;
+       recvmmsg(b.fd, &m, 1, 0, nullptr);
+     }},
+    {"read",
+     [](const Blocking& b) {
+       char c;
+       (void)!read(b.fd, &c, 1);
+     }},
+    {"readv",
+     [](const Blocking& b) {
+       char c;
+       iovec v{&c, 1};
+       (void)!readv(b.fd, &v, 1);
+     }},
+    {"send", [](const Blocking& b) { send(b.full, "x", 1, MSG_NOSIGNAL); }},
+    {"sendto", [](const Blocking& b) { sendto(b.full, "x", 1, MSG_NOSIGNAL, nullptr, 0); }},
+    {"sendmsg",
+     [](const Blocking& b) {
+       msghdr m{};
+       char c = 0;
+       iovec v{&c, 1};
+       m.msg_iov = &v;
+       m.msg_iovlen = 1;
+       sendmsg(b.full, &m, MSG_NOSIGNAL);
+     }},
+    {"sendmmsg",
+     [](const Blocking& b) {
+       mmsghdr m{};
+       char c = 0;
+       iovec v{&c, 1};
+       m.msg_hdr.msg_iov = &v;
+       m.msg_hdr.msg_iovlen = 1;
+       sendmmsg(b.full, &m, 1, MSG_NOSIGNAL);
+     }},
+    {"write", [](const Blocking& b) { (void)!write(b.full, "x", 1); }},
+    {"writev",
+     [](const Blocking& b) {
+       char c = 0;
+       iovec v{&c, 1};
+       (void)!writev(b.full, &v, 1);
+     }},
+    {"accept", [](const Blocking& b) { accept(b.listener, nullptr, nullptr); }},
+    {"accept4", [](const Blocking& b) { accept4(b.listener, nullptr, nullptr, 0); }},
+    {"connect", [](const Blocking& b) { connect(b.unanswered, b.nobody.raw(), b.nobody.size); }},
+    {"poll",
+     [](const Blocking& b) {
+       pollfd p{b.fd, POLLIN, 0};
+       poll(&p, 1, -1);
+     }},
+    {"ppoll",
+     [](const Blocking& b) {
+       pollfd p{b.fd, POLLIN, 0};
+       ppoll(&p, 1, nullptr, nullptr);
+     }},
+    {"select",
+     [](const Blocking& b) {
+       fd_set s;
+       FD_ZERO(&s);
+       FD_SET(b.fd, &s);
+       select(b.fd + 1, &s, nullptr, nullptr, nullptr);
+     }},
+    {"pselect",
+     [](const Blocking& b) {
+       fd_set s;
+       FD_ZERO(&s);
+       FD_SET(b.fd, &s);
+       pselect(b.fd + 1, &s, nullptr, nullptr, nullptr, nullptr);
+     }},
+    {"epoll_wait",
+     [](const Blocking& b) {
+       epoll_event e;
+       epoll_wait(b.set, &e, 1, -1);
+     }},
+    {"epoll_pwait",
+     [](const Blocking& b) {
+       epoll_event e;
+       epoll_pwait(b.set, &e, 1, -1, nullptr);
+     }},
+    {"epoll_pwait2",
+     [](const Blocking& b) {
+       epoll_event e;
+       epoll_pwait2(b.set, &e, 1, nullptr, nullptr);
+     }},
+};
+
+struct Cancelled {
+  const BlockingCall* call;
+  const Blocking* on;
+  std::atomic<pid_t> id{0};
+};
+
 TEST(Threads, ABlockedCallIsCancelled) {
-  Partner far;
-  Fd fd = connect_to(there(far.port));
+  Partner far, deaf;
+  Fd fd = connect_to(there(far.port)), full = connect_to(there(deaf.port)), listener = listen_at(here());
+  Fd unanswered = tcp_socket();
   Fd set(epoll_create1(0));
   epoll_event event{};
   event.events = EPOLLIN;
   ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
-  struct Descriptors {
-    int fd, set;
-  } descriptors{fd, set};
-  void* (*const calls[])(void*) = {[](void* d) -> void* {
-                                     char byte;
-                                     recv(static_cast<Descriptors*>(d)->fd, &byte, 1, 0);
-                                     return nullptr;
-                                   },
-                                   [](void* d) -> void* {
-                                     epoll_event got;
-                                     epoll_wait(static_cast<Descriptors*>(d)->set, &got, 1, -1);
-                                     return nullptr;
-                                   },
-                                   [](void* d) -> void* {
-                                     pollfd one{static_cast<Descriptors*>(d)->fd, POLLIN, 0};
-                                     poll(&one, 1, -1);
-                                     return nullptr;
-                                   }};
-  for (auto* call : calls) {
-    pthread_t thread;
-    ASSERT_EQ(pthread_create(&thread, nullptr, call, &descriptors), 0);
-    pthread_cancel(thread);
-    void* result = nullptr;
-    ASSERT_EQ(pthread_join(thread, &result), 0);
-    EXPECT_EQ(result, PTHREAD_CANCELED);
-  }
+  set_nonblocking(full);
+  const std::string chunk = pattern(1 << 16);
+  do {
+    while (send(full, chunk.data(), chunk.size(), MSG_NOSIGNAL) > 0) {
+    }
+  } while (wait_for(full, POLLOUT, 300) != 0 || send(full, "x", 1, MSG_NOSIGNAL) > 0);  // nobody reads
+  set_nonblocking(full, false);
+  Address nobody = there(9);  // an address of the network that no host has
+  reinterpret_cast<sockaddr_in*>(nobody.raw())->sin_addr.s_addr |= htonl(0xc0);
+  const Blocking on{fd, full, set, listener, unanswered, nobody};
+  for (const BlockingCall& call : kBlockingCalls)
+    for (const bool asleep : {false, true}) {
+      Cancelled one{&call, &on};
+      pthread_t thread;
+      ASSERT_EQ(pthread_create(
+                    &thread, nullptr,
+                    [](void* argument) -> void* {
+                      auto* c = static_cast<Cancelled*>(argument);
+                      c->id = gettid();
+                      c->call->call(*c->on);
+                      return nullptr;
+                    },
+                    &one),
+                0);
+      if (asleep) until_asleep(one.id);
+      pthread_cancel(thread);
+      void* result = nullptr;
+      ASSERT_EQ(pthread_join(thread, &result), 0);
+      EXPECT_EQ(result, PTHREAD_CANCELED) << call.name;
+    }
   far.say("send x");  // nothing is held, nobody is missed
   EXPECT_EQ(epoll_wait(set, &event, 1, 20000), 1);
   char byte;
