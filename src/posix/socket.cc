@@ -11,6 +11,7 @@
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/call.h"
+#include "posix/epoll_set.h"
 
 namespace accel::posix {
 namespace {
@@ -85,7 +86,7 @@ void Socket::keep_shadow(int fd) {
   if (other < 0) return;
   fd_ = other;
   shadow_moved();
-  kernel_fd_changed();
+  ++readiness_epoch;  // the sets stay as they are: the kernel knows a member by its file
 }
 
 Result<void> Socket::may_use_kernel(Reason reason) const {

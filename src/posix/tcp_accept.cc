@@ -47,6 +47,7 @@ void set_shadow_timeout(int fd, Duration timeout) {
 Result<int> TcpSocket::listen(Pass& pass, int backlog) {
   if (state_ == State::kKernel) return kOnKernel;
   if (live()) return err(EINVAL);
+  left_name_ = {};
   const uint32_t limit = std::min(static_cast<uint32_t>(backlog), most_backlog());
   if (state_ == State::kListening) {
     backlog_ = limit;

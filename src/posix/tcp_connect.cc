@@ -1,5 +1,6 @@
 // connect() on TCP: __inet_stream_connect() of net/ipv4/af_inet.c, with the shadow holding the local port.
 #include <errno.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 
 #include <set>
@@ -10,6 +11,7 @@
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
+#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 namespace {
@@ -96,6 +98,7 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   if (state_ == State::kKernel) return kOnKernel;
   if (address == nullptr || length < sizeof address->sa_family) return kOnKernel;  // which refuses it
   if (family_of(address) == AF_UNSPEC) {
+    shut_read_ = shut_write_ = false;
     if (state_ == State::kUndecided) return kOnKernel;
     if (state_ == State::kListening)
       stop_listening(pass);
@@ -104,6 +107,7 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
     return 0;
   }
   if (state_ == State::kConnected || state_ == State::kListening) return err(EISCONN);
+  if (disconnecting_) return err(EINVAL);
   if (state_ == State::kConnecting) return finish_connect(pass, err(EALREADY));
   Result<Endpoint> remote = from_sockaddr(address, length, domain());
   if (!remote || shadow_connected(shadow())) return kOnKernel;
@@ -166,6 +170,9 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
     return choice.accelerated() ? conn.error() : leave(&pass, choice.reason);
   }
   conn_ = *conn;
+  pass.stack().tcp_connect_shut(*conn_, shut_read_, shut_write_);
+  left_unacked_ = left_unsent_ = 0;
+  left_name_ = {};
   set_state(State::kConnecting);
   return finish_connect(pass, err(EINPROGRESS));
 }
@@ -219,24 +226,48 @@ Result<int> TcpSocket::finish_connect(Pass& pass, Errno unfinished) {
 void TcpSocket::disconnect(Pass& pass) {
   const bool alive = pass.stack().tcp_state(*conn_) != TcpState::kClosed;
   const int untold = pass.stack().tcp_take_error(*conn_);
+  const uint32_t jump = pass.stack().tcp_max_window(*conn_) + 2;
+  left_unacked_ = static_cast<uint32_t>(pass.stack().tcp_unacked_bytes(*conn_)) + jump;
+  left_unsent_ = static_cast<uint32_t>(pass.stack().tcp_unsent_bytes(*conn_)) + jump;
+  const bool accepted = !conn_->active;
+  if (accepted && !renamed_) left_name_ = {inherited_name_, pass.stack().tcp_local(*conn_).port};
+  renamed_ = false;
   pass.stack().tcp_close(conn_, alive, pass.now());
   conn_ = nullptr;
   pending_error_ = alive ? ECONNRESET : untold;
   write_inherited_options();
   release_port();
+  leave_unsent_on_shadow();
+  shut_read_ = shut_write_ = disconnecting_ = false;
   set_state(State::kUndecided);
   pass.engine().touch();
 }
 
-/// Undoes the implicit bind.
+/// Undoes the implicit bind; an accepted connection's shadow gets the name that is left of the listener's.
 void TcpSocket::release_port() {
-  if (!bound_by_us_) return;
+  const bool accepted = !inherited_name_.is_any();
+  if (!bound_by_us_ && !accepted) return;
   bound_by_us_ = false;
   free_port(*this);
   // bind() fixed the address for good, but another may follow: the next connection chooses its source anew.
-  if (bind_port(*this, v6() ? IpAddress::any_v6() : IpAddress::any_v4())) free_port(*this);
+  const IpAddress any = v6() ? IpAddress::any_v6() : IpAddress::any_v4();
+  if (bind_port(*this, accepted ? std::exchange(inherited_name_, any) : any)) free_port(*this);
   const int v6_only = v6_only_;
-  if (v6()) real.setsockopt(shadow(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
+  if (v6() && !accepted) real.setsockopt(shadow(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
+}
+
+/// What tcp_disconnect() leaves counts against TCP_NOTSENT_LOWAT: the shadow, which is polled now, gets it.
+void TcpSocket::leave_unsent_on_shadow() {
+  if (left_unsent_ == 0 || shadow_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT) == 0) return;
+  const int reuse = shadow_option(SOL_SOCKET, SO_REUSEADDR);  // which TCP_REPAIR switches off
+  auto set = [this](int level, int name, int value) {
+    return real.setsockopt(shadow(), level, name, &value, sizeof value) == 0;
+  };
+  if (!set(IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON)) return;  // no privilege: the socket is writable
+  set(IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
+  set(IPPROTO_TCP, TCP_QUEUE_SEQ, static_cast<int>(left_unsent_));
+  set(IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
+  set(SOL_SOCKET, SO_REUSEADDR, reuse);
 }
 
 }  // namespace accel::posix

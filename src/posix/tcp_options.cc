@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/time.h>
 
 #include <algorithm>
@@ -120,6 +121,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_IPV6, IPV6_UNICAST_HOPS, kMirror, true,
      [](TcpSettings& s, int v) { s.ttl = static_cast<uint8_t>(v < 0 ? 64 : v); }},
     {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, true},
+    {IPPROTO_IPV6, IPV6_MTU, kShadow, true},  // of fragments
     {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, true},
     {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kShadow, true},
     {IPPROTO_IPV6, IPV6_RECVPKTINFO, kShadow, true},
@@ -225,6 +227,7 @@ TcpSettings TcpSocket::read_settings() {
   char name[16] = {};
   const std::string_view algorithm = congestion(*this, name);
   s.newreno = algorithm == "reno";
+  s.defer_ack = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT) != 0;
   linger keep{};
   socklen_t length = sizeof keep;
   real.getsockopt(shadow(), SOL_SOCKET, SO_LINGER, &keep, &length);
@@ -248,12 +251,20 @@ void TcpSocket::settings_changed(Pass& pass) {
 }
 
 Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
+  if (state_ == State::kUndecided && left_unsent_ != 0 && level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT) {
+    Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length));
+    leave_unsent_on_shadow();
+    return r;
+  }
   if (state_ == State::kUndecided || state_ == State::kKernel) return kOnKernel;
   if (live() && level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY) && length == sizeof(int) &&
       can_read(value, length))
     return set_later_on_shadow(pass, name, *static_cast<const int*>(value) != 0);
   write_inherited_options();
-  if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) return err(EINVAL);  // it has a name
+  if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) {
+    if (pass.stack().tcp_state(*conn_) != TcpState::kClosed) return err(EINVAL);  // it has a port
+    release_port();
+  }
   if (live() && level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && length >= sizeof(int) &&
       can_read(value, sizeof(int)) && *static_cast<const int*>(value) == 0)
     return err(EINVAL);  // for unconnected sockets: do_tcp_setsockopt()
@@ -268,8 +279,18 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       int set = 0;  // as the kernel has rounded it
       socklen_t size = sizeof set;
       if (s == nullptr || real.getsockopt(shadow(), level, name, &set, &size) != 0) return 0;
+      const uint8_t tos = s->tos;
       option->apply(*s, set);
-      settings_changed(pass);
+      if (live() && level == IPPROTO_IP && s->tos != tos)  // the kernel forgets the route until it sends
+        routeless_at_ = pass.stack().tcp_info(*conn_, pass.now()).segments_out;
+      if (live() && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK))
+        pass.stack().tcp_settings_changed(*conn_, pass.now(), (set != 0) == (name == TCP_NODELAY));
+      else
+        settings_changed(pass);
+      if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && live() && (readiness() & EPOLLOUT) != 0)
+        notify(kWritable);  // sk_write_space()
+      if (level == SOL_SOCKET && name == SO_RCVLOWAT && live() && (readiness() & EPOLLIN) != 0)
+        notify(kReadable);  // tcp_set_rcvlowat()
       return 0;
     }
     case kKeep:
@@ -291,7 +312,7 @@ Result<int> TcpSocket::set_later_on_shadow(Pass& pass, int name, bool on) {
   TcpSettings& s = pass.stack().settings(*conn_);
   (name == TCP_CORK ? s.cork : s.nodelay) = on;
   (name == TCP_CORK ? late_cork_ : late_nodelay_) = on;
-  settings_changed(pass);
+  pass.stack().tcp_settings_changed(*conn_, pass.now(), on == (name == TCP_NODELAY));
   return 0;
 }
 
@@ -384,8 +405,10 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
   } else if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
     return err(ENOPROTOOPT);
   } else if (level == IPPROTO_IP && name == IP_MTU) {
+    if (renamed_ || routeless_at_ == stack.tcp_info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
   } else if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6()) {
+    if (renamed_) return err(ENOTCONN);
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
     return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
   } else if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6() && bound_by_us_) {

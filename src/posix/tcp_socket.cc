@@ -20,6 +20,7 @@ namespace accel::posix {
 TcpSocket::TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonblock)
     : Socket(FileKind::kTcp, fd, listener.domain()),
       state_(State::kConnected),
+      inherited_name_(listener.shadow_name().address),
       inq_(listener.inq_),
       linger_(listener.linger_),
       linger_time_(listener.linger_time_),
@@ -163,9 +164,19 @@ void TcpSocket::become_kernels(Reason reason) {
   Engine::get()->touch();
 }
 
-Result<int> TcpSocket::bind(Pass&, const sockaddr*, socklen_t) {
-  if (live()) return err(EINVAL);
-  return kOnKernel;  // which refuses a listener
+/// inet_bind(): with the end of a connection goes a port that bind() did not give.
+Result<int> TcpSocket::bind(Pass& pass, const sockaddr* address, socklen_t length) {
+  if (!live()) {  // the kernel refuses a listener
+    if (left_name_.port == 0) return kOnKernel;
+    Result<int> r = from_libc(real.bind(shadow(), address, length));
+    if (r) left_name_ = {};
+    return r;
+  }
+  if (pass.stack().tcp_state(*conn_) != TcpState::kClosed) return err(EINVAL);
+  release_port();
+  Result<int> r = from_libc(real.bind(shadow(), address, length));
+  renamed_ |= r.ok();
+  return r;
 }
 
 /// inet_shutdown().
@@ -175,20 +186,26 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
     if (how != SHUT_WR) stop_listening(pass);
     return 0;
   }
-  if (!live()) return kOnKernel;
+  if (!live()) {  // ENOTCONN, and it holds all the same, also for a connection that is opened afterwards
+    shut_read_ |= how != SHUT_WR;
+    shut_write_ |= how != SHUT_RD;
+    return kOnKernel;
+  }
   if (in_handshake(pass.stack())) {
     disconnect(pass);
     return 0;
   }
-  if (state_ == State::kConnecting) set_state(State::kConnected);
+  disconnecting_ = state_ == State::kConnecting && pass.stack().tcp_state(*conn_) == TcpState::kClosed;
+  if (state_ == State::kConnecting && !disconnecting_) set_state(State::kConnected);
   Result<void> r = pass.stack().tcp_shutdown(*conn_, how, pass.now());
   pass.engine().touch();
   return r ? Result<int>(0) : r.error();
 }
 
 Result<int> TcpSocket::getsockname(Pass& pass, sockaddr* address, socklen_t* length) {
-  if (!live()) return kOnKernel;
-  Result<void> r = to_sockaddr(pass.stack().tcp_local(*conn_), domain(), address, length);
+  const bool left = state_ == State::kUndecided && left_name_.port != 0;
+  if (!left && (!live() || renamed_)) return kOnKernel;
+  Result<void> r = to_sockaddr(left ? left_name_ : pass.stack().tcp_local(*conn_), domain(), address, length);
   return r ? Result<int>(0) : r.error();
 }
 
@@ -210,9 +227,13 @@ Endpoint TcpSocket::remote_endpoint() const {
 
 /// tcp_ioctl(): the queues. A listener's SIOCINQ and SIOCOUTQ fail on the shadow as they do on any listener.
 Result<int> TcpSocket::ioctl(Pass& pass, unsigned long request, void* argument) {
+  int answer = 0;
+  if (state_ == State::kUndecided && left_unacked_ != 0 && (request == SIOCOUTQ || request == SIOCOUTQNSD)) {
+    answer = static_cast<int>(request == SIOCOUTQ ? left_unacked_ : left_unsent_);
+    return put_user(argument, answer) ? Result<int>(0) : err(EFAULT);
+  }
   if (!live()) return kOnKernel;
   Stack& stack = pass.stack();
-  int answer = 0;
   switch (request) {
     case SIOCINQ:  // FIONREAD
       answer = static_cast<int>(stack.tcp_readable_bytes(*conn_));

@@ -97,6 +97,7 @@ class TcpSocket final : public Socket {
   Result<int> finish_connect(Pass& pass, Errno unfinished);
   void disconnect(Pass& pass);
   void release_port();
+  void leave_unsent_on_shadow();
 
   // tcp_accept.cc
   Result<int> start_listen(Pass& pass, uint32_t backlog);
@@ -143,10 +144,22 @@ class TcpSocket final : public Socket {
   Result<int> set_later_on_shadow(Pass& pass, int name, bool on);
 
   State state_ = State::kUndecided;
-  bool bound_by_us_ = false;  ///< the shadow's port was chosen by connect(), as the kernel's autobind
-  bool v6_only_ = false;      ///< IPV6_V6ONLY before that: binding to an address has set the shadow's
-  bool inq_ = false;          ///< TCP_INQ
-  bool linger_ = false;       ///< SO_LINGER
+  bool bound_by_us_ = false;   ///< the shadow's port was chosen by connect(), as the kernel's autobind
+  bool v6_only_ = false;       ///< IPV6_V6ONLY before that: binding to an address has set the shadow's
+  Endpoint left_name_;         ///< of a disconnected socket: the name that it still shows
+  IpAddress inherited_name_;   ///< an accepted connection's local address where its listener was bound to it;
+                               ///< else any
+  int64_t routeless_at_ = -1;  ///< IP_TOS was changed when so many segments had gone out
+  bool renamed_ = false;       ///< bound again after the connection's end
+  bool disconnecting_ =
+      false;  ///< the kernel's SS_DISCONNECTING: connect() has not reported the end, and will not
+  bool shut_read_ = false;  ///< shut down before connect()
+  bool shut_write_ = false;
+  /// Of a disconnected socket: what SIOCOUTQ and SIOCOUTQNSD count, since tcp_disconnect() moves write_seq
+  /// on.
+  uint32_t left_unacked_ = 0, left_unsent_ = 0;
+  bool inq_ = false;     ///< TCP_INQ
+  bool linger_ = false;  ///< SO_LINGER
   Duration linger_time_{0};
   uint32_t backlog_ = 0;       ///< listen()'s
   Iwarp iwarp_ = Iwarp::kOff;  ///< of a listener: what its shadow's connections may be

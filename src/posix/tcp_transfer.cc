@@ -43,6 +43,7 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   if (!live() && (flags & (MSG_OOB | MSG_ERRQUEUE)) != 0) return kOnKernel;
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
+  if (state_ == State::kListening) return kOnKernel;  // ENOTCONN; an error is kept
   if (!live()) return take_pending_error();
   message->msg_namelen = 0;
   message->msg_flags = 0;
@@ -77,7 +78,9 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       const size_t next = place();
       const bool at_mark =
           conn_->urgent_in && conn_->urgent_seq == conn_->copied_seq + static_cast<uint32_t>(next);
-      if (stack.tcp_peek_error(*conn_) != 0 || at_mark) break;
+      // take() stops short with what it has to read to drop it.
+      const bool cut = peek && (flags & MSG_TRUNC) != 0 && conn_->unread() > next;
+      if (at_mark || (stack.tcp_peek_error(*conn_) != 0 && !cut)) break;
       // take() may have stopped short: a window of the vector or of its own was full.
       if ((got < target || (flags & MSG_TRUNC) != 0) && conn_->unread() > next) continue;
       if (got >= target) break;

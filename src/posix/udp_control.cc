@@ -66,9 +66,11 @@ void put_socket_messages(ControlWriter& out, uint32_t control, const DatagramFac
 void put_ip_messages(ControlWriter& out, uint32_t control, const DatagramFacts& f) {
   if ((control & kPktInfo) != 0) {
     in_pktinfo info{};
-    info.ipi_ifindex = f.ifindex;
     memcpy(&info.ipi_addr, f.datagram.to.address.v4_bytes(), sizeof info.ipi_addr);
-    info.ipi_spec_dst = info.ipi_addr;
+    if (f.datagram.placed) {  // ipv4_pktinfo_prepare()
+      info.ipi_ifindex = f.ifindex;
+      info.ipi_spec_dst = info.ipi_addr;
+    }
     out.put(IPPROTO_IP, IP_PKTINFO, info);
   }
   if ((control & kRecvTtl) != 0) out.put(IPPROTO_IP, IP_TTL, int{f.datagram.ttl});

@@ -160,12 +160,13 @@ void UdpSocket::read_options(Pass& pass) {
       discovery == IP_PMTUDISC_PROBE || discovery == IP_PMTUDISC_INTERFACE || discovery == IP_PMTUDISC_OMIT;
   const bool locked =
       (shadow_option(SOL_SOCKET, SO_BUF_LOCK) & 2) != 0;  // SOCK_RCVBUF_LOCK: SO_RCVBUF was set
+  if (UdpPcb* p = pcb(pass)) pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
   if (UdpPcb* p = pcb(pass); p != nullptr && locked)
     pass.stack().udp_set_receive_buffer(*p, static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_RCVBUF)));
 }
 
 Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
-  if (state_ != State::kOpen) return kOnKernel;
+  if (state_ != State::kOpen && flow_ == nullptr) return kOnKernel;
   if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
   const Option* option = find_option(kOptions, level, name);
   switch (option == nullptr ? kKernel : option->effect) {
@@ -173,6 +174,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     case kShadow:
       return 0;
     case kKeep:
+      route_kept_ = false;
       read_options(pass);
       request_ = flow_request(request_.role, local_, remote_);
       return 0;
@@ -187,6 +189,12 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
 
 Result<int> UdpSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {
   UdpPcb* p = pcb(pass);
+  const bool mtu = (level == IPPROTO_IP && name == IP_MTU) || (level == IPPROTO_IPV6 && name == IPV6_MTU);
+  if (p != nullptr && mtu && route_kept_ && remote_.port != 0) {  // the shadow may have none, since we send
+    Result<int> r = from_libc(real.getsockopt(shadow(), level, name, value, length));
+    const int bytes = static_cast<int>(choice.route.mtu);
+    return r.is(ENOTCONN) ? put_option(&bytes, sizeof bytes, value, length) : r;
+  }
   if (p == nullptr || level != SOL_SOCKET || name != SO_ERROR) return kOnKernel;
   const int error = pass.stack().udp_take_error(*p);
   return error != 0 ? put_option(&error, sizeof error, value, length) : Result<int>(kOnKernel);

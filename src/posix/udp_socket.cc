@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/time.h>
 
 #include "base/real.h"
@@ -38,6 +39,11 @@ uint32_t UdpSocket::readiness() {
   uint32_t ready = engine->stack().udp_readiness(*engine->udp(*flow_));
   if (shut_read_) ready |= kReadable | kReadClosed;
   if (shut_read_ && shut_write_) ready |= kHangUp;
+  if (shadows_first_) {
+    pollfd kernel{shadow(), POLLIN, 0};
+    shadows_first_ = real.poll(&kernel, 1, 0) > 0;
+    if (shadows_first_) ready |= kReadable;
+  }
   return epoll_bits(ready);
 }
 
@@ -115,10 +121,13 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
     pass.engine().close(pass, *flow);
     return r;
   }
+  shadows_first_ = flow_ == nullptr || pass.stack().udp_front(*pcb(pass)) == nullptr;
   if (flow_ != nullptr) {  // disconnect() left it for its queue
     pass.stack().udp_take_queue(*pass.engine().udp(**flow), *pcb(pass));
     close_flow(pass);
   }
+  pollfd kernel{shadow(), POLLIN, 0};
+  shadows_first_ = shadows_first_ && real.poll(&kernel, 1, 0) > 0;
   flow_ = *flow;
   local_ = local;
   remote_ = remote;
@@ -203,6 +212,8 @@ Result<int> UdpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
   if (flow_ == nullptr) return kOnKernel;
   if (request == FIONREAD) {
     const Datagram* front = pass.stack().udp_front(*pcb(pass));
+    int queued = 0;
+    if (shadows_first_ && real.ioctl(shadow(), FIONREAD, &queued) == 0 && queued > 0) return kOnKernel;
     if (front == nullptr) return kOnKernel;
     const int size = static_cast<int>(front->size);
     return put_user(argument, size) ? Result<int>(0) : err(EFAULT);

@@ -1,7 +1,9 @@
 // Datagrams in and out: our flow's queue and the shadow's; each destination by the path that its route
 // allows.
 #include <errno.h>
+#include <linux/udp.h>
 #include <netinet/in.h>
+#include <netinet/ip.h>
 #include <poll.h>
 #include <time.h>
 
@@ -45,6 +47,13 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   for (;;) {
     if (UdpPcb* p = pcb(pass)) {
       if (const int error = pass.stack().udp_take_error(*p)) return err(error);
+      if (shadows_first_) {
+        *message = asked;
+        Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
+        if (!r.is(EAGAIN)) return r;
+        shadows_first_ = false;
+        *message = asked;
+      }
       if (pass.stack().udp_front(*p) != nullptr) return deliver(pass, message, *room, flags);
     }
     if (!wait || look_at_shadow_) {
@@ -111,11 +120,20 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   // What the kernel refuses, collects (UDP_CORK), or sends with control messages leaves by the shadow: it has
   // the same port.
   const bool more = (flags & MSG_MORE) != 0;
+  if (state_ == State::kUndecided) corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
+  const size_t most = kMostDatagram - sizeof(udphdr) - (to.address.is_v4() ? sizeof(iphdr) : 0);
   const bool odd = to.port == 0 || to.address.is_any() || to.address.is_loopback() ||
-                   to.address.is_multicast() || shut_write_ || more || corked_ || strict_mtu_ ||
-                   message->msg_controllen != 0 || (flags & MSG_OOB) != 0 || mixes_families(to);
+                   to.address.is_multicast() || shut_write_ || more || corked_ || collecting_ ||
+                   strict_mtu_ || message->msg_controllen != 0 || (flags & MSG_OOB) != 0 ||
+                   mixes_families(to) || *size > most;
   if (odd) {
-    corked_ = more || (corked_ && shadow_option(IPPROTO_UDP, 1 /* UDP_CORK */) != 0);
+    const bool refused =
+        ((flags & MSG_OOB) != 0 && to.address.is_v4()) || to.port == 0 || *size > most || mixes_families(to);
+    if (!refused) {  // sock_alloc_send_pskb()
+      if (UdpPcb* p = pcb(pass))
+        if (const int error = pass.stack().udp_take_error(*p)) return err(error);
+      collecting_ = more;
+    }
     return send_kernels(message, flags);
   }
   if (veto != Reason::accelerated && state_ == State::kUndecided) {
@@ -136,10 +154,10 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   }
   if (state_ == State::kUndecided) {
     if (shadow_name().port == 0) {  // the kernel's autobind
-      sockaddr_storage any{};
-      any.ss_family = static_cast<sa_family_t>(domain());
-      const socklen_t length = v6() ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-      if (real.bind(shadow(), reinterpret_cast<sockaddr*>(&any), length) != 0)
+      sockaddr_storage name{};
+      socklen_t length = sizeof name;
+      (void)to_sockaddr({shadow_name().address, 0}, domain(), reinterpret_cast<sockaddr*>(&name), &length);
+      if (real.bind(shadow(), reinterpret_cast<sockaddr*>(&name), length) != 0)
         return err(errno == EADDRINUSE ? EAGAIN : errno);
     }
     if (Result<void> r = open(pass, Role::kUdpSender, shadow_name(), {}); !r) return r.error();
@@ -149,6 +167,7 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   if (path.route.mtu != 0) choice.route = path.route;
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   Result<ssize_t> r = send_ours(pass, vector_of(*message), to, wait);
+  route_kept_ |= r.ok() && message->msg_namelen == 0;
   return r.is(EMSGSIZE) ? send_kernels(message, flags) : r;
 }
 
@@ -164,7 +183,11 @@ Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, co
     if (from.address.is_any()) from.address = choice.route.source;
     Result<size_t> n = pass.stack().udp_send(*p, data, from, to, choice.route, v4 ? tos_ : traffic_class_,
                                              v4 ? ttl_ : hop_limit_, pass.now());
-    if (n) return static_cast<ssize_t>(*n);
+    if (n) {
+      if (watches != nullptr)
+        notify(kWritable);  // the kernel's sock_wfree() tells sets of room after each datagram
+      return static_cast<ssize_t>(*n);
+    }
     if (!(n.is(EAGAIN) || n.is(ENOBUFS)) || !wait) return n.is(ENOBUFS) ? err(EAGAIN) : n.error();
     auto room = [&] {
       const UdpPcb* q = pcb(pass);

@@ -100,7 +100,9 @@ uint32_t Stack::tcp_readiness(const TcpListener& listener) const { return core_-
 int Stack::tcp_take_error(TcpConn& conn) { return core_->tcp->take_error(conn); }
 int Stack::tcp_peek_error(const TcpConn& conn) const { return core_->tcp->peek_error(conn); }
 TcpSettings& Stack::settings(TcpConn& conn) { return core_->tcp->settings(conn); }
-void Stack::tcp_settings_changed(TcpConn& conn, Instant now) { core_->tcp->settings_changed(conn, now); }
+void Stack::tcp_settings_changed(TcpConn& conn, Instant now, bool push) {
+  core_->tcp->settings_changed(conn, now, push);
+}
 TcpInfo Stack::tcp_info(const TcpConn& conn, Instant now) const { return core_->tcp->info(conn, now); }
 TcpState Stack::tcp_state(const TcpConn& conn) const { return core_->tcp->state(conn); }
 Endpoint Stack::tcp_local(const TcpConn& conn) const { return core_->tcp->local(conn); }
@@ -108,6 +110,10 @@ Endpoint Stack::tcp_remote(const TcpConn& conn) const { return core_->tcp->remot
 InterfaceId Stack::tcp_interface(const TcpConn& conn) const { return core_->tcp->interface(conn); }
 size_t Stack::tcp_readable_bytes(const TcpConn& conn) const { return core_->tcp->readable_bytes(conn); }
 size_t Stack::tcp_unacked_bytes(const TcpConn& conn) const { return core_->tcp->unacked_bytes(conn); }
+uint32_t Stack::tcp_max_window(const TcpConn& conn) const { return core_->tcp->max_window(conn); }
+void Stack::tcp_connect_shut(TcpConn& conn, bool read, bool write) {
+  core_->tcp->connect_shut(conn, read, write);
+}
 size_t Stack::tcp_unsent_bytes(const TcpConn& conn) const { return core_->tcp->unsent_bytes(conn); }
 bool Stack::tcp_all_acked(const TcpConn& conn) const { return core_->tcp->all_acked(conn); }
 size_t Stack::tcp_lingering() const { return core_->tcp->lingering(); }
@@ -149,6 +155,7 @@ size_t Stack::udp_receive(UdpPcb& pcb, std::span<const iovec> into, bool pop) {
 }
 uint32_t Stack::udp_readiness(const UdpPcb& pcb) const { return core_->udp->readiness(pcb); }
 int Stack::udp_take_error(UdpPcb& pcb) { return core_->udp->take_error(pcb); }
+void Stack::udp_set_placing(UdpPcb& pcb, bool on) { pcb.placing = on; }
 void Stack::udp_set_receive_buffer(UdpPcb& pcb, uint32_t bytes) { pcb.receive_buffer = bytes; }
 uint64_t Stack::udp_drops(const UdpPcb& pcb) const { return pcb.drops; }
 size_t Stack::udp_queued_bytes(const UdpPcb& pcb) const { return pcb.queued_bytes; }

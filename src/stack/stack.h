@@ -126,6 +126,7 @@ struct TcpSettings {
   Duration fin_wait2 = 60s;    ///< TCP_LINGER2
   bool newreno = false;        ///< TCP_CONGESTION "reno"; else CUBIC
   bool reuse_address = false;  ///< SO_REUSEADDR, for the kernel socket that a closed connection may move into
+  bool defer_ack = false;  ///< TCP_DEFER_ACCEPT of an active connection: data is to carry the handshake's ACK
   /// Replies may come by a device that is not ours. After the first timeout of an active connection no SYN is
   /// sent, but the layer above told (kUnanswered): it may have the connection begin anew elsewhere.
   bool replies_may_stray = false;
@@ -172,6 +173,7 @@ struct Datagram {
   uint8_t ttl = 0;
   int64_t timestamp = 0;  ///< ns since the epoch by the device, 0: none
   uint32_t size = 0;      ///< bytes of payload
+  bool placed = false;    ///< came when the socket asked for IP_PKTINFO: it tells the interface
 };
 
 struct StackConfig {
@@ -292,8 +294,9 @@ class Stack {
   int tcp_take_error(TcpConn& conn);
   int tcp_peek_error(const TcpConn& conn) const;
   TcpSettings& settings(TcpConn& conn);
-  /// To be called after settings() was written to: rearms keepalive, uncorks, and so on.
-  void tcp_settings_changed(TcpConn& conn, Instant now);
+  /// To be called after settings() was written to: rearms keepalive and so on. `push`: TCP_NODELAY was set,
+  /// or TCP_CORK cleared: what waited goes, as far as Nagle allows, with TCP_NODELAY all of it.
+  void tcp_settings_changed(TcpConn& conn, Instant now, bool push = false);
   TcpInfo tcp_info(const TcpConn& conn, Instant now) const;
   TcpState tcp_state(const TcpConn& conn) const;
   Endpoint tcp_local(const TcpConn& conn) const;
@@ -301,8 +304,11 @@ class Stack {
   InterfaceId tcp_interface(const TcpConn& conn) const;
   size_t tcp_readable_bytes(const TcpConn& conn) const;  ///< FIONREAD
   size_t tcp_unacked_bytes(
-      const TcpConn& conn) const;  ///< SIOCOUTQ: unsent and unacknowledged, FIN not counted
+      const TcpConn& conn) const;  ///< SIOCOUTQ: unsent and unacknowledged, FIN included; closed: as it was
   size_t tcp_unsent_bytes(const TcpConn& conn) const;  ///< SIOCOUTQNSD
+  uint32_t tcp_max_window(const TcpConn& conn) const;  ///< the widest window that the peer has offered
+  /// A socket that was shut down before connect(): reads end, writes are EPIPE; no FIN.
+  void tcp_connect_shut(TcpConn& conn, bool read, bool write);
   /// True when all that was sent, FIN included, is acknowledged (what SO_LINGER waits for).
   bool tcp_all_acked(const TcpConn& conn) const;
   /// Connections that the application has closed and that still have bytes or a FIN to deliver (process exit
@@ -347,6 +353,7 @@ class Stack {
   uint32_t udp_readiness(const UdpPcb& pcb) const;
   int udp_take_error(UdpPcb& pcb);
   void udp_set_receive_buffer(UdpPcb& pcb, uint32_t bytes);
+  void udp_set_placing(UdpPcb& pcb, bool on);   ///< Datagram::placed of what comes from now on
   uint64_t udp_drops(const UdpPcb& pcb) const;  ///< SO_RXQ_OVFL
   size_t udp_queued_bytes(const UdpPcb& pcb) const;
 

@@ -189,7 +189,7 @@ void UdpLayer::queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpA
   } else {
     d = new QueuedDatagram;
   }
-  d->info = {in.remote, in.local, in.interface, in.tos, in.ttl, bytes.timestamp, in.size};
+  d->info = {in.remote, in.local, in.interface, in.tos, in.ttl, bytes.timestamp, in.size, pcb.placing};
   d->next = nullptr;
   // Frames in socket queues must not starve the receive ring: beyond half the pool the bytes move to the
   // heap.
@@ -246,7 +246,7 @@ size_t UdpLayer::receive(UdpPcb& pcb, std::span<const iovec> into, bool take) {
 }
 
 uint32_t UdpLayer::readiness(const UdpPcb& pcb) const {
-  return (pcb.head ? kReadable : 0u) | (pcb.blocked ? 0u : kWritable) | (pcb.error ? kError | kReadable : 0u);
+  return (pcb.head ? kReadable : 0u) | (pcb.blocked ? 0u : kWritable) | (pcb.error ? kError : 0u);
 }
 
 int UdpLayer::take_error(UdpPcb& pcb) { return std::exchange(pcb.error, 0); }
@@ -264,7 +264,7 @@ bool UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int 
   // __udp4_lib_err).
   if (fatal && pcb->connected()) {
     pcb->error = error;
-    core_.mark_ready(*pcb, kError | kReadable | kWritable);
+    core_.mark_ready(*pcb, kError);
   }
   return true;
 }

@@ -32,6 +32,7 @@ struct QueuedDatagram {
 struct UdpPcb : StackSocket {
   Endpoint local, remote;  ///< remote.port 0: unconnected
   bool v6_only = false;
+  bool placing = false;  ///< IP_PKTINFO
   bool blocked = false;  ///< a send found no room; flush() tells when there is some
   int error = 0;         ///< pending, errno
   uint32_t receive_buffer = 0;

@@ -55,7 +55,7 @@ TEST_F(OutputTest, NodelayTurnedOnPushesOut) {
   sim.settle();
   EXPECT_EQ(payloads(), (Sizes{1}));
   sim[0].stack->settings(*p.a).nodelay = true;
-  sim[0].stack->tcp_settings_changed(*p.a, sim.now);
+  sim[0].stack->tcp_settings_changed(*p.a, sim.now, true);
   sim.settle();
   EXPECT_EQ(payloads(), (Sizes{1, 1}));
 }
@@ -68,7 +68,7 @@ TEST_F(OutputTest, CorkHoldsPartialSegments) {
   sim.run_for(50ms);
   EXPECT_EQ(payloads(), (Sizes{1448}));
   sim[0].stack->settings(*p.a).cork = false;
-  sim[0].stack->tcp_settings_changed(*p.a, sim.now);
+  sim[0].stack->tcp_settings_changed(*p.a, sim.now, true);
   sim.settle();
   EXPECT_EQ(payloads(), (Sizes{1448, 100}));
 }

@@ -51,8 +51,7 @@ static void free_space(TcpContext& t, TcpConn& c) {
   uint32_t limit = c.settings.send_buffer ? c.settings.send_buffer : t.core.config.send_buffer;
   uint32_t used = c.send_queue.size();
   if (used >= limit || limit - used < used / 2) return;
-  if (c.send_queue.end() - c.snd_nxt >= c.settings.notsent_low_water && seq_lt(c.snd_nxt, c.send_queue.end()))
-    return;
+  if (seq_lt(c.snd_nxt, c.send_queue.end()) && !wakes_writer(c)) return;
   c.no_space = false;
   t.core.mark_ready(c, kWritable);
 }
@@ -127,6 +126,9 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   if (c.timestamps_ok && o.has_timestamps) e.tsecr = o.tsecr;
   bool had_flight = !c.sent.empty();
   take_window(c, s, e);
+  // tcp_data_snd_check() knows no MSG_MORE. Linux gets there with every segment but data with nothing new in
+  // its ACK that finds room in memory it has accounted for.
+  c.more = false;
   if (c.probes_out && (s.ack == c.snd_nxt || e.window_changed)) {  // the peer lives
     c.probes_out = 0;
     c.retransmits = 0;

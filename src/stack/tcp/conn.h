@@ -97,6 +97,9 @@ struct TcpConn : StackSocket, TcpEntry {
   SendQueue send_queue;  ///< from snd_una on (the SYN's and FIN's numbers not included)
   SentRing sent;
 
+  uint32_t left_unacked = 0;  ///< of a closed connection: what tcp_ioctl() still counts, a FIN included
+  uint32_t left_unsent = 0;
+
   // ---- receive sequence ----
   uint8_t rcv_wscale = 0;
   uint16_t rcv_mss = 536;  ///< the peer's segments as observed, for the ACK of every second
@@ -127,13 +130,14 @@ struct TcpConn : StackSocket, TcpEntry {
   bool fin_sent = false;
   bool fin_acked = false;
   bool fin_received = false;
-  bool fin_early = false;  ///< a FIN at fin_early_seq waits for the data before it
-  bool read_shut = false;  ///< SHUT_RD, or the end of the connection
-  bool held = false;       ///< the application (or the accept queue) has it; else it is an orphan
-  bool active = false;     ///< opened by connect()
+  bool fin_early = false;   ///< a FIN at fin_early_seq waits for the data before it
+  bool read_shut = false;   ///< SHUT_RD, or the end of the connection
+  bool write_shut = false;  ///< shut down before it was connected: no sending, but no FIN either
+  bool held = false;        ///< the application (or the accept queue) has it; else it is an orphan
+  bool active = false;      ///< opened by connect()
   bool ack_now = false;
   bool handshake_due = false;  ///< SYN or SYN-ACK to be sent by flush()
-  bool more = false;           ///< MSG_MORE: the last partial segment waits
+  bool more = false;           ///< MSG_MORE: the last partial segment waits, until an ACK at most
   bool push = false;           ///< send partial segments whatever Nagle says
   bool urgent_out = false;
   bool urgent_in = false;     ///< announced
@@ -231,6 +235,9 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;
 
   uint32_t flight() const { return snd_nxt - snd_una; }
+  bool write_ended() const { return fin_queued || write_shut; }
+  /// Linux' write_seq: one past what the application has given, its FIN included.
+  uint32_t write_seq() const { return send_queue.end() + (fin_queued ? 1 : 0); }
   /// RFC 6675's pipe, from the counters that loss.cc keeps. Without SACK each duplicate ACK stands for a
   /// segment.
   uint32_t pipe() const {

@@ -180,6 +180,10 @@ void send_ack(TcpContext& t, TcpConn& c, Instant now);
 bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now);
 uint32_t segment_size(const TcpConn& c);
 inline uint32_t unsent(const TcpConn& c) { return c.send_queue.end() - (c.snd_nxt - (c.fin_sent ? 1 : 0)); }
+/// Linux' tcp_stream_memory_free() for those who poll: half of TCP_NOTSENT_LOWAT.
+inline bool wakes_writer(const TcpConn& c) {
+  return 2 * uint64_t{unsent(c)} < c.settings.notsent_low_water || unsent(c) == 0;
+}
 /// One new data segment of at most `n` bytes; for output() and the tail probe.
 bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now);
 void send_probe(TcpContext& t, TcpConn& c, Instant now);

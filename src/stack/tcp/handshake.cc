@@ -103,6 +103,8 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   if (c.settings.keepalive) restart_keepalive(t, c, now);
 }
 
+constexpr Duration kDeferredAck = 200ms;  ///< Linux' TCP_DELACK_MAX
+
 void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
                     Instant now) {
   // First, the ACK bit (RFC 9293 section 3.10.7.3).
@@ -140,8 +142,12 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
     establish(t, c, s, now);
     t.count(Counter::tcp_active_opens);
     t.core.mark_ready(c, kWritable);
-    c.ack_now = true;
-    want_output(t, c);
+    if (c.settings.defer_ack) {
+      set_timer(t, c, kTimerAck, now + kDeferredAck);
+    } else {
+      c.ack_now = true;
+      want_output(t, c);
+    }
   } else {  // simultaneous open (section 3.5, figure 8)
     c.tcp_state = TcpState::kSynReceived;
     c.snd_wnd = s.window;

@@ -114,6 +114,8 @@ static void on_fin_acked(TcpContext& t, TcpConn& c, Instant now) {
           finish(t, c);
         else
           set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
+      } else {
+        t.core.mark_ready(c, kWritable);  // sk_state_change()
       }
       break;
     case TcpState::kClosing:

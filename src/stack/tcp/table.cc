@@ -88,6 +88,12 @@ void destroy(TcpContext& t, TcpConn& c) {
 void finish(TcpContext& t, TcpConn& c) {
   if (c.hashed) announce_closed(t, c, c.interface);
   detach(t, c);
+  if (c.tcp_state == TcpState::kSynSent) {
+    c.left_unacked = 1;
+  } else if (c.tcp_state != TcpState::kClosed) {
+    c.left_unacked = c.write_seq() - c.snd_una;
+    c.left_unsent = c.write_seq() - c.snd_nxt;
+  }
   purge_send(t, c);
   c.tcp_state = TcpState::kClosed;
   c.read_shut = true;

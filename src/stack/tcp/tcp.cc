@@ -101,10 +101,20 @@ static uint32_t send_limit(const TcpContext& t, const TcpConn& c) {
   return c.settings.send_buffer ? c.settings.send_buffer : t.core.config.send_buffer;
 }
 
+/// What the last buffer of unsent bytes has room for: tcp_sendmsg_locked() fills it without asking for
+/// memory.
+static uint32_t tail_room(const TcpConn& c, bool urgent) {
+  uint32_t waiting = unsent(c), mss = std::max<uint32_t>(c.snd_mss, 1);
+  if (waiting == 0) return 0;
+  uint32_t goal = urgent ? mss : std::max(std::min(c.max_window / 2, 65535u) / mss * mss, mss);
+  return waiting % goal ? goal - waiting % goal : 0;
+}
+
 /// sk_stream_memory_free()
-static uint32_t send_room(const TcpContext& t, const TcpConn& c) {
+static uint32_t send_room(const TcpContext& t, const TcpConn& c, bool urgent) {
   uint32_t limit = send_limit(t, c), used = c.send_queue.size();
-  if (used >= limit || unsent(c) >= c.settings.notsent_low_water) return 0;
+  if (used >= limit) return 0;
+  if (unsent(c) >= c.settings.notsent_low_water) return std::min(tail_room(c, urgent), limit - used);
   if (t.core.buffered >= t.core.config.max_buffered && used > 0) return 0;
   return limit - used;
 }
@@ -119,8 +129,11 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     c.no_space = true;
     return err(EAGAIN);
   }
-  uint32_t room = send_room(t, c);
-  if (urgent && room > 0) {  // tcp_sendmsg_locked() asks for room again before each segment of urgent data
+  if (c.write_shut) return err(EPIPE);
+  uint32_t room = send_room(t, c, urgent);
+  if (urgent && room > 0 &&
+      unsent(c) < c.settings.notsent_low_water) {  // tcp_sendmsg_locked() asks for room again before each
+                                                   // segment of urgent data
     const uint64_t mss = c.snd_mss, low_water = c.settings.notsent_low_water;
     room = static_cast<uint32_t>(std::min<uint64_t>(room, (low_water - unsent(c) + mss - 1) / mss * mss));
   }
@@ -305,7 +318,10 @@ static bool begin_close(TcpConn& c) {
 
 Result<void> TcpLayer::shutdown(TcpConn& c, int how, Instant now) {
   TcpContext& t = *context_;
-  if (c.tcp_state == TcpState::kClosed) return err(ENOTCONN);
+  if (c.tcp_state == TcpState::kClosed) {
+    t.core.mark_ready(c, kWritable);  // inet_shutdown() wakes those who poll all the same
+    return err(ENOTCONN);
+  }
   Working working(t, c);
   if (c.tcp_state == TcpState::kSynSent) {
     fail(t, c, ECONNRESET);  // inet_shutdown() disconnects
@@ -364,15 +380,15 @@ uint32_t TcpLayer::readiness(const TcpConn& c) const {
   const TcpContext& t = *context_;
   uint32_t ready = 0;
   bool closed = c.tcp_state == TcpState::kClosed;
-  if (closed || (c.read_shut && c.fin_queued)) ready |= kHangUp;
+  if (closed || (c.read_shut && c.write_ended())) ready |= kHangUp;
   if (c.read_shut) ready |= kReadable | kReadClosed;
   if (c.tcp_state != TcpState::kSynSent && c.tcp_state != TcpState::kSynReceived) {
     uint32_t target = std::max(c.settings.receive_low_water, 1u), available = c.unread();
     if (c.urgent_in && c.urgent_seq == c.copied_seq && !c.settings.oob_inline) ++target;
     if (available >= target || (available > 0 && receive_space(t, c) == 0)) ready |= kReadable;
     uint32_t limit = send_limit(t, c), used = c.send_queue.size();
-    bool low = unsent(c) < c.settings.notsent_low_water || unsent(c) == 0;
-    if (c.fin_queued || (used < limit && limit - used >= used / 2 && low))
+    bool low = wakes_writer(c);
+    if (c.write_ended() || (used < limit && limit - used >= used / 2 && low))
       ready |= kWritable;
     else
       c.no_space = true;
@@ -386,7 +402,7 @@ int TcpLayer::take_error(TcpConn& c) { return std::exchange(c.error, 0); }
 int TcpLayer::peek_error(const TcpConn& c) const { return c.error; }
 TcpSettings& TcpLayer::settings(TcpConn& c) { return c.settings; }
 
-void TcpLayer::settings_changed(TcpConn& c, Instant now) {
+void TcpLayer::settings_changed(TcpConn& c, Instant now, bool push) {
   TcpContext& t = *context_;
   if (c.hop)
     t.core.make_template(*c.hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos,
@@ -406,7 +422,10 @@ void TcpLayer::settings_changed(TcpConn& c, Instant now) {
       if (c.rcv_nxt != c.rcv_wup) c.ack_now = true;
     }
     if (!c.settings.cork) clear_timer(c, kTimerCork);
-    if (c.settings.nodelay && !c.settings.cork && unsent(c) > 0) c.push = true;  // setting TCP_NODELAY pushes
+    if (push) {
+      c.more = false;
+      if (c.settings.nodelay && unsent(c) > 0) c.push = true;
+    }
     Working working(t, c);
     output(t, c, now);
   }
@@ -426,10 +445,20 @@ size_t TcpLayer::readable_bytes(const TcpConn& c) const {
   return c.urgent_seq - c.copied_seq;
 }
 
-size_t TcpLayer::unacked_bytes(const TcpConn& c) const { return c.send_queue.size(); }
-size_t TcpLayer::unsent_bytes(const TcpConn& c) const {
-  return c.tcp_state == TcpState::kClosed ? 0 : unsent(c);
+/// Linux' tcp_ioctl(): a FIN counts, what a closed connection had left stays.
+size_t TcpLayer::unacked_bytes(const TcpConn& c) const {
+  if (c.tcp_state == TcpState::kClosed) return c.left_unacked;
+  return c.synchronized() ? c.write_seq() - c.snd_una : 0;
 }
+size_t TcpLayer::unsent_bytes(const TcpConn& c) const {
+  if (c.tcp_state == TcpState::kClosed) return c.left_unsent;
+  return c.synchronized() ? c.write_seq() - c.snd_nxt : 0;
+}
+void TcpLayer::connect_shut(TcpConn& c, bool read, bool write) {
+  c.read_shut |= read;
+  c.write_shut |= write;
+}
+uint32_t TcpLayer::max_window(const TcpConn& c) const { return c.max_window; }
 bool TcpLayer::all_acked(const TcpConn& c) const {
   return c.tcp_state == TcpState::kClosed || (c.send_queue.size() == 0 && (!c.fin_queued || c.fin_acked));
 }

@@ -60,7 +60,7 @@ class TcpLayer {
   int take_error(TcpConn& conn);
   int peek_error(const TcpConn& conn) const;
   TcpSettings& settings(TcpConn& conn);
-  void settings_changed(TcpConn& conn, Instant now);
+  void settings_changed(TcpConn& conn, Instant now, bool push);
   TcpInfo info(const TcpConn& conn, Instant now) const;
   TcpState state(const TcpConn& conn) const;
   Endpoint local(const TcpConn& conn) const;
@@ -69,6 +69,8 @@ class TcpLayer {
   size_t readable_bytes(const TcpConn& conn) const;
   size_t unacked_bytes(const TcpConn& conn) const;
   size_t unsent_bytes(const TcpConn& conn) const;
+  uint32_t max_window(const TcpConn& conn) const;
+  void connect_shut(TcpConn& conn, bool read, bool write);
   bool all_acked(const TcpConn& conn) const;
   size_t lingering() const;
   void for_each(void (*visit)(TcpConn& conn, void* context), void* context);
