@@ -1,0 +1,169 @@
+#include "posix/differential/sequence.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "posix/differential/log.h"
+
+namespace differential {
+
+using std::to_string;
+
+const char* kind_name(Kind kind) {
+  static const char* const kNames[] = {"tcp_connect",   "tcp_accept", "tcp_fresh",
+                                       "udp_connected", "udp_bound",  "udp_fresh"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+const Sequence::Step Sequence::kSteps[] = {
+    {10, &Sequence::receive},      {4, &Sequence::receive_message},
+    {8, &Sequence::send},          {3, &Sequence::send_message},
+    {6, &Sequence::ready_by_poll}, {4, &Sequence::ready_by_epoll},
+    {2, &Sequence::names},         {4, &Sequence::count_bytes},
+    {2, &Sequence::shut_down},     {2, &Sequence::duplicate},
+    {1, &Sequence::bind},          {1, &Sequence::listen},
+    {1, &Sequence::connect},       {1, &Sequence::disconnect},
+    {1, &Sequence::accept},        {1, &Sequence::too_many_buffers},
+    {3, &Sequence::set_option},    {4, &Sequence::get_option},
+    {1, &Sequence::set_linger},    {12, &Sequence::far_sends},
+    {4, &Sequence::far_drains},    {1, &Sequence::far_shuts_down},
+    {1, &Sequence::far_closes},    {1, &Sequence::far_calls},
+};
+
+Sequence::Sequence(uint64_t seed, FarEnd& far, const Hosts& hosts, const std::vector<Kind>& kinds)
+    : random_(seed),
+      far_(far),
+      hosts_(hosts),
+      kind_(any(kinds)),
+      stream_(kind_ < Kind::kUdpConnected),
+      six_(chance(25)) {}
+
+Sequence::~Sequence() {
+  for (int fd : extra_) ::close(fd);
+  if (sock_ >= 0) ::close(sock_);
+  if (set_ >= 0) ::close(set_);
+  far_.end();
+}
+
+const std::string& Sequence::play() {
+  log({kind_name(kind_), six_ ? "IPv6" : "IPv4"}, "");
+  far_port_ = far_.begin(stream_, far_address());
+  begin();
+  uint32_t total = 0;
+  for (const Step& step : kSteps) total += static_cast<uint32_t>(step.weight);
+  for (uint32_t left = 3 + below(16); left > 0; --left) {
+    const Step* step = kSteps;
+    for (auto at = static_cast<int>(below(total)); at >= step->weight; ++step) at -= step->weight;
+    (this->*step->play)();
+  }
+  settle();
+  log({"far took"}, far_.drain([this] { settle(); }));
+  for (int fd : extra_) ::close(fd);
+  extra_.clear();
+  log({"close"}, shown(::close(sock_)));
+  sock_ = -1;
+  log({"far took"}, far_.drain([this] { settle(); }));
+  return log_;
+}
+
+void Sequence::log(std::initializer_list<std::string_view> words, std::string_view result) {
+  log_ += line(words, result) += '\t';
+}
+
+void Sequence::log_sent(std::initializer_list<std::string_view> words, std::string_view result) {
+  settle();
+  log(words, std::string(result) + ", far has " + far_.waiting());
+}
+
+void Sequence::settle() {
+  for (int round = 0; round < 2; ++round) {
+    pollfd p{sock_, POLLIN, 0};
+    if (sock_ >= 0) poll(&p, 1, 0);  // an accelerated end takes in what has come
+    far_.round_trip();
+    far_.acknowledge();
+  }
+  pollfd p{sock_, POLLIN, 0};
+  if (sock_ >= 0) poll(&p, 1, 0);
+}
+
+void Sequence::watch(int fd) {
+  if (set_ < 0) return;
+  epoll_event e{.events = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLET, .data = {.u64 = 0}};
+  log({"EPOLL_CTL_ADD"}, shown(epoll_ctl(set_, EPOLL_CTL_ADD, fd, &e)));
+}
+
+std::string Sequence::hidden(long result, const Name& n) const {
+  if (result < 0) return shown(result);
+  if (n.size == 0) return "no name";
+  uint16_t port = n.port();
+  return bytes(n.storage.ss_family == AF_INET6 ? reinterpret_cast<const char*>(&n.storage) + 8
+                                               : reinterpret_cast<const char*>(&n.storage) + 4,
+               n.storage.ss_family == AF_INET6 ? 16 : 4) +
+         (port == 0           ? " no port"
+          : port == far_port_ ? " far's port"
+                              : " port");
+}
+
+/// Whether data that comes in lets go what MSG_MORE holds back depends on how much memory the kernel has
+/// accounted for (tcp_rcv_established(): sk_forward_alloc): not with what a driver makes of frames. So
+/// nothing is held then.
+void Sequence::let_go() {
+  if (!stream_ || !held_) return;
+  held_ = false;
+  std::string data = pattern(1, sent_);
+  long done = ::send(sock_, data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (done > 0) sent_ += static_cast<size_t>(done);
+  log_sent({"send 1"}, shown(done));
+}
+
+void Sequence::far_sends() {
+  let_go();
+  // Fragments come through the kernel, whatever the path: between them and whole datagrams there is no order.
+  size_t n = any<size_t>({1, 10, 200, six_ ? 1452u : 1472u, stream_ ? 4000u : 50u});
+  bool urgent = stream_ && chance(15);
+  Name to;
+  if (stream_) {
+    far_.accept();
+    if (!far_.has_connection()) return;
+  } else {
+    to.size = sizeof to.storage;
+    if (!far_.has_connection() || getsockname(sock_, to.raw(), &to.size) < 0 || to.port() == 0) return;
+    to = name(near(), to.port());
+  }
+  std::string result = far_.send(n, urgent, stream_ ? nullptr : &to);
+  settle();
+  log({"far sends", to_string(n), urgent ? "OOB" : ""}, result);
+}
+
+void Sequence::far_drains() {
+  far_.accept();
+  log({"far took"}, far_.drain([this] { settle(); }));
+}
+
+void Sequence::far_shuts_down() {
+  if (!stream_ || !far_.has_connection()) return;
+  int how = any<int>({0, 1, 1, 2});
+  std::string result = far_.shutdown(how);
+  settle();
+  log({"far shuts down", to_string(how)}, result);
+}
+
+void Sequence::far_closes() {
+  std::string result = far_.close(chance(40));
+  settle();
+  log({"far closes"}, result);
+}
+
+void Sequence::far_calls() {
+  Name to;
+  to.size = sizeof to.storage;
+  if (!stream_ || far_.has_connection() || getsockname(sock_, to.raw(), &to.size) < 0 || to.port() == 0)
+    return;
+  std::string result = far_.call(name(near(), to.port()));
+  settle();
+  log({"far calls"}, result);
+}
+
+}  // namespace differential
