@@ -170,6 +170,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
     return choice.accelerated() ? conn.error() : leave(&pass, choice.reason);
   }
   conn_ = *conn;
+  pending_error_ = 0;  // tcp_connect_init()
   pass.stack().tcp_connect_shut(*conn_, shut_read_, shut_write_);
   left_unacked_ = left_unsent_ = 0;
   left_name_ = {};

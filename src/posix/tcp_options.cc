@@ -427,6 +427,7 @@ void TcpSocket::save_options() {
   const int fresh = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
   if (fresh < 0) return;
   auto saved = std::make_shared<SavedOptions>();
+  const int locked = shadow_option(SOL_SOCKET, SO_BUF_LOCK);
   for (const Option& o : kOptions) {
     if (!o.inherited || o.effect == kKernel || (o.level == IPPROTO_IPV6 && !v6())) continue;
     char mine[64] = {}, theirs[64] = {};
@@ -434,11 +435,12 @@ void TcpSocket::save_options() {
     if (real.getsockopt(shadow(), o.level, o.name, mine, &mine_size) != 0) continue;
     if (real.getsockopt(fresh, o.level, o.name, theirs, &their_size) != 0) continue;
     if (mine_size == their_size && std::equal(mine, mine + mine_size, theirs)) continue;
-    if (o.level == SOL_SOCKET &&
-        (o.name == SO_RCVBUF || o.name == SO_SNDBUF)) {  // the kernel doubles what is set
+    if (o.level == SOL_SOCKET && (o.name == SO_RCVBUF || o.name == SO_SNDBUF)) {
+      // SO_RCVLOWAT, too, makes the buffer larger, but the kernel goes on tuning it.
+      if ((locked & (o.name == SO_RCVBUF ? kReceiveLock : kSendLock)) == 0) continue;
       int bytes;
       std::memcpy(&bytes, mine, sizeof bytes);
-      bytes /= 2;
+      bytes /= 2;  // the kernel doubles what is set
       std::memcpy(mine, &bytes, sizeof bytes);
     }
     saved->push_back({o.level, o.name, {mine, mine + mine_size}});

@@ -173,11 +173,13 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     case kMirror:
     case kShadow:
       return 0;
-    case kKeep:
-      route_kept_ = false;
+    case kKeep: {
+      const uint8_t before = tos_;
       read_options(pass);
+      if (tos_ != before) route_kept_ = false;  // __ip_sock_set_tos()
       request_ = flow_request(request_.role, local_, remote_);
       return 0;
+    }
     case kRoute:
       break;
     case kKernel:

@@ -87,7 +87,7 @@ class UdpSocket final : public Socket {
   uint8_t hop_limit_ = 64;
   bool v6_only_ = false;
   bool corked_ = false;         ///< UDP_CORK: the kernel collects the datagram
-  bool route_kept_ = false;     ///< by a send to the peer since an option was set: the kernel knows its MTU
+  bool route_kept_ = false;     ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
   bool collecting_ = false;     ///< by MSG_MORE it may have begun one
   bool shadows_first_ = false;  ///< what the shadow has queued is older than what we have
   bool strict_mtu_ = false;     ///< IP_MTU_DISCOVER other than the normal kinds: the kernel sends
