@@ -14,6 +14,8 @@
 #include <cstring>
 #include <optional>
 
+#include "base/bare_syscall.h"
+
 namespace accel::xdp {
 namespace {
 
@@ -120,8 +122,9 @@ SegmentSocket::Outcome SegmentSocket::send(const Packet& frame) {
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = n;
-  if (sendmsg(fd_.get(), &message, MSG_DONTWAIT) >= 0) return Outcome::kSent;
-  switch (errno) {
+  const long sent = bare_syscall(SYS_sendmsg, fd_.get(), reinterpret_cast<intptr_t>(&message), MSG_DONTWAIT);
+  if (sent >= 0) return Outcome::kSent;
+  switch (-sent) {
     case EAGAIN:
     case EINTR:
       return Outcome::kFull;

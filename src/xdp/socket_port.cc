@@ -9,6 +9,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/bare_syscall.h"
+
 namespace accel::xdp {
 namespace {
 
@@ -24,6 +26,9 @@ uint32_t consumed(const xsk_ring_prod& ring) { return __atomic_load_n(ring.consu
 bool is_drained(const xsk_ring_prod& ring) {
   return consumed(ring) == __atomic_load_n(ring.producer, __ATOMIC_ACQUIRE);
 }
+
+/// sendto() without data: has the kernel take what is in the transmit ring. Returns errno, 0 for none.
+int look_at_ring(int fd) { return static_cast<int>(-bare_syscall(SYS_sendto, fd, 0, 0, MSG_DONTWAIT)); }
 
 /// The sum of the two ports, alike in both directions; 0 for frames without.
 uint32_t ports_hash(const Packet& frame) {
@@ -178,7 +183,8 @@ bool SocketPort::tell() {
   if (telling_.exchange(kAgain, std::memory_order_acq_rel) == kNobody) {
     uint32_t expected;
     do {
-      telling_.store(kTelling, std::memory_order_relaxed);
+      // Not a store, which could come behind the look at the ring: a mark made in between would be lost.
+      telling_.exchange(kTelling, std::memory_order_acq_rel);
       all = true;
       for (auto& queue : queues_) all &= tell_kernel_unlocked(*queue);
       expected = kTelling;
@@ -191,7 +197,7 @@ bool SocketPort::tell() {
 
 bool SocketPort::tell_kernel_unlocked(const Queue& queue) {
   for (uint32_t before = consumed(queue.tx); !is_drained(queue.tx);) {
-    sendto(queue.fd, nullptr, 0, MSG_DONTWAIT, nullptr, 0);
+    (void)look_at_ring(queue.fd);
     const uint32_t after = consumed(queue.tx);
     if (after == before) return false;
     before = after;
@@ -273,9 +279,8 @@ void SocketPort::tell_kernel(Queue& queue) {
   // when it cannot go on: progress tells the two apart.
   for (;;) {
     const uint32_t before = consumed(queue.tx);
-    const ssize_t rc = sendto(queue.fd, nullptr, 0, MSG_DONTWAIT, nullptr, 0);
-    const int error = rc < 0 ? errno : 0;
-    if (info_.zero_copy ? rc >= 0 : is_drained(queue.tx)) {
+    const int error = look_at_ring(queue.fd);
+    if (info_.zero_copy ? error == 0 : is_drained(queue.tx)) {
       queue.kick = false;
       return;
     }
