@@ -118,7 +118,9 @@ TEST(LastWords, LeaveThePortToTheNextListener) {
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  { Fd next = listen_at(here(static_cast<uint16_t>(port))); }
+  const pid_t next = in_child([&] { listen_at(here(static_cast<uint16_t>(port))); });
+  EXPECT_EQ(waitpid(next, &status, 0), next);
+  EXPECT_EQ(status, 0);
   far.say("go");
   EXPECT_EQ(far.number(), accepted);
   far.finish();
