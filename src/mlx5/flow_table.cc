@@ -85,12 +85,13 @@ Result<void> FlowTable::add(const FlowKey& key) {
 Result<void> FlowTable::add_bound(const FlowKey& key) {
   const auto known = bound_.find(key);
   const bool tcp = key.protocol == Protocol::kTcp;
+  ListenerSharing* const sharing = sharing_of(key);
   if (known != bound_.end()) {  // kept for connections of an earlier listener
     known->second.open = true;
-    if (tcp && sharing_) sharing_->set_listening(key, true);
+    if (sharing) sharing->set_listening(key, true);
     return {};
   }
-  if (tcp && sharing_ && !sharing_->join(key)) {
+  if (sharing && !sharing->join(key)) {
     // The others leave us shares; until then the kernel accepts.
     Wide& entry = bound_[key];
     entry.open = true;
@@ -99,7 +100,7 @@ Result<void> FlowTable::add_bound(const FlowKey& key) {
   }
   auto rule = make({.key = key, .priority = kLocalEnd, .tag = tcp ? tags_.wide() : tags_.exact()});
   if (!rule) {
-    if (tcp && sharing_) sharing_->leave(key);
+    if (sharing) sharing->leave(key);
     return no_room(rule) ? err(ENOSPC) : rule.error();
   }
   Wide& entry = bound_[key];
@@ -145,7 +146,7 @@ void FlowTable::drop_if_unused(WideRules& wide, WideRules::iterator at) {
   destroy_all(at->second);
   const FlowKey key = at->first;
   wide.erase(at);
-  if (&wide == &bound_ && key.protocol == Protocol::kTcp && sharing_) sharing_->leave(key);
+  if (ListenerSharing* s = sharing_of(key); s && &wide == &bound_) s->leave(key);
 }
 
 void FlowTable::destroy(void*& rule) {
@@ -174,7 +175,7 @@ void FlowTable::remove(const FlowKey& key) {
     at->second.open = false;
     const bool stays = at->second.covered != 0;
     drop_if_unused(bound_, at);
-    if (stays && key.protocol == Protocol::kTcp && sharing_) sharing_->set_listening(key, false);
+    if (ListenerSharing* s = sharing_of(key); s && stays) s->set_listening(key, false);
     return;
   }
   const auto at = connected_.find(key);
@@ -198,9 +199,8 @@ void FlowTable::clear() {
     if (flow.rule) device_.destroy(flow.rule);
   for (WideRules* wide : {&bound_, &remotes_})
     for (auto& [key, entry] : *wide) destroy_all(entry);
-  if (sharing_)
-    for (const auto& [key, entry] : bound_)
-      if (key.protocol == Protocol::kTcp) sharing_->leave(key);
+  for (const auto& [key, entry] : bound_)
+    if (ListenerSharing* s = sharing_of(key)) s->leave(key);
   abandon();
 }
 

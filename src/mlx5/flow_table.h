@@ -95,6 +95,10 @@ class FlowTable final : private ListenerSharing::Holder {
 
   static FlowKey local_of(const FlowKey& key) { return {key.protocol, key.local, {}}; }
   static FlowKey remote_of(const FlowKey& key) { return {key.protocol, {key.local.address, 0}, key.remote}; }
+  /// Listeners are shared, bound UDP sockets are not.
+  ListenerSharing* sharing_of(const FlowKey& key) const {
+    return key.protocol == Protocol::kTcp ? sharing_ : nullptr;
+  }
   Result<void> add_bound(const FlowKey& key);
   Shares hold(const FlowKey& local, Shares wanted) override;
   Shares uncover_shares(const FlowKey& local, Wide& entry, Shares leaving);

@@ -242,17 +242,24 @@ void settle_members(Guard& guard, EpollSet& set) {
   if (!set.inherited_set) return;
   std::vector<File*> files;
   set.for_each_item([&](EpollItem& item) {
-    if (item.file->inherited == File::Inherited::kNo && item.file->kind() != FileKind::kEpoll) return;
     item.file->retain();
     files.push_back(item.file);
   });
   for (File* file : files) {
-    if (file->kind() == FileKind::kEpoll)
-      settle_members(guard, *static_cast<EpollSet*>(file));
-    else if (file->inherited != File::Inherited::kNo)
-      (void)settle_inherited(guard, file);
+    settle_waited_on(guard, file);
     file->release(guard.pass());
   }
+}
+
+void settle_waited_on(Guard& guard, File* file) {
+  const bool is_set = file->kind() == FileKind::kEpoll;
+  if (!is_set && file->inherited == File::Inherited::kNo) return;
+  file->retain();
+  if (is_set)
+    settle_members(guard, *static_cast<EpollSet*>(file));
+  else
+    (void)settle_inherited(guard, file);
+  file->release(guard.pass());
 }
 
 Result<int> epoll_create1(int flags) {

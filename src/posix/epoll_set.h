@@ -134,5 +134,7 @@ EpollSet* find_set(int fd);
 /// Members that came by fork(), those of nested sets too, open in this process or become the kernel's, now
 /// that it waits for them.
 void settle_members(Guard& guard, EpollSet& set);
+/// The same of one file that is waited on: a socket, or a set.
+void settle_waited_on(Guard& guard, File* file);
 
 }  // namespace accel::posix

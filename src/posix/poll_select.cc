@@ -146,16 +146,8 @@ class Poll {
   /// Descriptors that came by fork() open in this process, or become the kernel's, now that it waits for
   /// them.
   void settle(Guard& guard) {
-    for (const pollfd& entry : entries_) {
-      File* file = fds.find(entry.fd);
-      if (file == nullptr) continue;
-      file->retain();
-      if (file->kind() == FileKind::kEpoll)
-        settle_members(guard, *static_cast<EpollSet*>(file));
-      else if (file->inherited != File::Inherited::kNo)
-        (void)settle_inherited(guard, file);
-      file->release(guard.pass());
-    }
+    for (const pollfd& entry : entries_)
+      if (File* file = fds.find(entry.fd)) settle_waited_on(guard, file);
   }
 
   /// Without our lock (a handler of a synchronous fault): the kernel's view.

@@ -20,7 +20,7 @@ namespace accel::posix {
 TcpSocket::TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonblock)
     : Socket(FileKind::kTcp, fd, listener.domain()),
       state_(State::kConnected),
-      inherited_name_(listener.shadow_name().address),
+      inherited_name_(Engine::get()->listener(*listener.flow_)->local.address),
       inq_(listener.inq_),
       linger_(listener.linger_),
       linger_time_(listener.linger_time_),

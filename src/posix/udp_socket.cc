@@ -76,15 +76,19 @@ void UdpSocket::revive(Pass& pass) {
   if (flow_ != nullptr) read_options(pass);
 }
 
+void UdpSocket::leave_all_to_shadow(Pass& pass) {
+  give_queue_to_shadow(pass);
+  close_flow(pass);
+  state_ = State::kKernel;
+}
+
 Result<void> UdpSocket::to_kernel(Pass& pass, Reason reason) {
   if (state_ == State::kKernel) return {};
   if (state_ == State::kUndecided) {
     veto = reason;
     return {};
   }
-  give_queue_to_shadow(pass);
-  close_flow(pass);
-  state_ = State::kKernel;
+  leave_all_to_shadow(pass);
   choice.path = PathKind::kKernel;
   choice.reason = reason;
   stats::note_kernel(shadow(), reason);
@@ -98,9 +102,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   auto decline = [&](Reason reason) {
     const Errno answer = leave(&pass, reason);
     if (answer != kOnKernel) return answer;
-    give_queue_to_shadow(pass);
-    close_flow(pass);
-    state_ = State::kKernel;
+    leave_all_to_shadow(pass);
     return answer;
   };
   if (veto != Reason::accelerated) return decline(veto);
@@ -169,9 +171,7 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
     } else {
       opened = leave(&pass, next.reason);
       if (opened.error() == kOnKernel) {
-        give_queue_to_shadow(pass);
-        close_flow(pass);
-        state_ = State::kKernel;
+        leave_all_to_shadow(pass);
       }
     }
   }

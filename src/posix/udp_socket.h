@@ -61,8 +61,9 @@ class UdpSocket final : public Socket {
   UdpPcb* pcb(Pass& pass) const { return flow_ != nullptr ? pass.engine().udp(*flow_) : nullptr; }
   Result<void> open(Pass& pass, Role role, const Endpoint& local, const Endpoint& remote);
   void close_flow(Pass& pass);
-  /// Before close_flow(), when the kernel serves from now on (udp_return.cc). What cannot be given is
-  /// counted.
+  /// The kernel serves from now on.
+  void leave_all_to_shadow(Pass& pass);
+  /// Before close_flow() (udp_return.cc). What cannot be given is counted.
   void give_queue_to_shadow(Pass& pass);
   Result<int> disconnect(Pass& pass, const sockaddr* address, socklen_t length);
 
