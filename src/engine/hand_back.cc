@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/real.h"
+#include "engine/inject.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
 
@@ -184,9 +185,8 @@ std::span<const uint8_t> unsent(const TcpSnapshot& s) {
   return std::span{s.send_queue}.subspan(sent);
 }
 
-/// A segment as the peer would send it, into the kernel by a raw socket: its destination is local, so it
-/// never leaves the host. The FIN that the peer has sent once and that we have acknowledged does not come
-/// again.
+/// A segment as the peer would send it. The FIN that the peer has sent once and that we have acknowledged
+/// does not come again.
 void inject_fin(Repair& r, const TcpSnapshot& s) {
   struct Segment {
     uint16_t source, destination;
@@ -207,7 +207,6 @@ void inject_fin(Repair& r, const TcpSnapshot& s) {
   const bool v4 = s.local.address.is_v4();
   uint8_t packet[60]{};
   size_t length = 0;
-  AnyAddress to;
   // Its checksum covers the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): addresses, protocol,
   // length.
   uint8_t pseudo[40]{};
@@ -243,11 +242,8 @@ void inject_fin(Repair& r, const TcpSnapshot& s) {
   }
   std::memcpy(packet + length, &tcp, sizeof(tcp));
   length += sizeof(tcp);
-  const int raw = real.socket(v4 ? AF_INET : AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
-  if (raw < 0) return r.fail(errno);
-  const socklen_t to_length = to_address({s.local.address, 0}, v4 ? AF_INET : AF_INET6, to);
-  if (real.sendto(raw, packet, length, 0, &to.any, to_length) < 0) r.fail(errno);
-  real.close(raw);
+  if (Result<void> sent = Injector().send({packet, length}, s.local.address); !sent)
+    r.fail(static_cast<int>(sent.error()));
 }
 
 }  // namespace

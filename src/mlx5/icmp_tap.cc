@@ -11,7 +11,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "mlx5/private_fd.h"
+#include "base/module_fd.h"
 
 namespace accel::mlx5 {
 namespace {
@@ -48,8 +48,8 @@ constexpr sock_filter kErrors[] = {
 }  // namespace
 
 bool IcmpTap::open(int ifindex) {
-  fd_ = keep(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (fd_ < 0) return false;
+  fd_ = high(Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+  if (!fd_) return false;
   const sock_fprog filter{std::size(kErrors), const_cast<sock_filter*>(kErrors)};  // NOLINT: it is read only
   const int version = TPACKET_V2;
   tpacket_req ring{};
@@ -62,12 +62,12 @@ bool IcmpTap::open(int ifindex) {
   address.sll_protocol = htons(ETH_P_ALL);
   address.sll_ifindex = ifindex;
   void* mapped = MAP_FAILED;
-  if (setsockopt(fd_, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0 &&
-      setsockopt(fd_, SOL_PACKET, PACKET_VERSION, &version, sizeof(version)) == 0 &&
-      setsockopt(fd_, SOL_PACKET, PACKET_RX_RING, &ring, sizeof(ring)) == 0)
-    mapped = mmap(nullptr, kRing, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (setsockopt(fd_.get(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0 &&
+      setsockopt(fd_.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof(version)) == 0 &&
+      setsockopt(fd_.get(), SOL_PACKET, PACKET_RX_RING, &ring, sizeof(ring)) == 0)
+    mapped = mmap(nullptr, kRing, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (mapped != MAP_FAILED) ring_ = static_cast<uint8_t*>(mapped);
-  if (ring_ && bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return true;
+  if (ring_ && bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return true;
   const int error = errno;
   close();
   errno = error;
@@ -77,7 +77,7 @@ bool IcmpTap::open(int ifindex) {
 void IcmpTap::close() {
   if (ring_) munmap(ring_, kRing);
   ring_ = nullptr;
-  let_go(fd_);
+  fd_ = Fd();
 }
 
 uint8_t* IcmpTap::slot() const { return ring_ + size_t{next_} * kSlot; }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/module_fd.h"
 #include "stack/frame_pool.h"
 
 namespace accel::mlx5 {
@@ -20,7 +21,7 @@ class IcmpTap {
   /// Also what a forked child does.
   void close();
   /// Turns readable when ready(); -1: not open.
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   bool ready() const;
   /// The next one; nullptr: no buffer, or one of a length that cannot be, which is counted.
   Packet* take(FramePool& pool, uint64_t& refused);
@@ -28,7 +29,7 @@ class IcmpTap {
  private:
   uint8_t* slot() const;
 
-  int fd_ = -1;
+  Fd fd_;
   uint8_t* ring_ = nullptr;
   uint32_t next_ = 0;
 };

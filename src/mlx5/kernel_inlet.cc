@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "mlx5/private_fd.h"
+#include "base/module_fd.h"
 
 namespace accel::mlx5 {
 namespace {
@@ -23,15 +23,16 @@ constexpr size_t kMaxPieces = 8;
 KernelInlet::~KernelInlet() { close(); }
 
 void KernelInlet::close() {
-  for (int* fd : {&v4_, &v6_}) let_go(*fd);
+  v4_ = Fd();
+  v6_ = Fd();
 }
 
 int KernelInlet::socket_for(bool v6) {
-  int& fd = v6 ? v6_ : v4_;
+  Fd& fd = v6 ? v6_ : v4_;
   // IPPROTO_RAW: the header is the sender's, and nothing is received.
-  if (fd < 0)
-    fd = keep(socket(v6 ? AF_INET6 : AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW));
-  return fd;
+  if (!fd)
+    fd = high(Fd(socket(v6 ? AF_INET6 : AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW)));
+  return fd.get();
 }
 
 bool KernelInlet::give(const Packet& frame) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/module_fd.h"
 #include "stack/packet.h"
 
 namespace accel::mlx5 {
@@ -25,7 +26,7 @@ class KernelInlet {
 
  private:
   int socket_for(bool v6);
-  int v4_ = -1, v6_ = -1;
+  Fd v4_, v6_;
 };
 
 }  // namespace accel::mlx5

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/module_fd.h"
 #include "mlx5/direct_port.h"
 #include "mlx5/module.h"
-#include "mlx5/private_fd.h"
 
 namespace accel::mlx5 {
 namespace {

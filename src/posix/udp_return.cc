@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/real.h"
+#include "engine/inject.h"
 #include "posix/udp_socket.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/ipv4.h"
@@ -54,23 +54,6 @@ void put_checksum(std::vector<uint8_t>& packet) {
   store_checksum(packet.data() + kUdp + 6, value != 0 ? value : 0xffff);
 }
 
-/// Sends an IP packet to this host itself. The kernel routes it over loopback with the route's own
-/// destination entry, so the foreign source is not questioned (raw_send_hdrinc(), loopback_xmit()).
-bool send_to_self(const std::vector<uint8_t>& packet, const Datagram& d, int ifindex) {
-  const bool v4 = d.to.address.is_v4();
-  sockaddr_storage name{};
-  socklen_t length = sizeof name;
-  if (!to_sockaddr({d.to.address, 0}, v4 ? AF_INET : AF_INET6, reinterpret_cast<sockaddr*>(&name), &length,
-                   d.to.address.is_link_local() ? static_cast<uint32_t>(ifindex) : 0))
-    return false;
-  const int fd = real.socket(v4 ? AF_INET : AF_INET6, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
-  if (fd < 0) return false;
-  const bool sent = real.sendto(fd, packet.data(), packet.size(), MSG_NOSIGNAL,
-                                reinterpret_cast<sockaddr*>(&name), length) >= 0;
-  real.close(fd);
-  return sent;
-}
-
 }  // namespace
 
 void UdpSocket::give_queue_to_shadow(Pass& pass) {
@@ -78,6 +61,7 @@ void UdpSocket::give_queue_to_shadow(Pass& pass) {
   pass.engine().stop_taking(*flow_);
   UdpPcb& p = *pcb(pass);
   Stack& stack = pass.stack();
+  Injector injector;
   while (const Datagram* front = stack.udp_front(p)) {
     const Datagram d = *front;
     std::vector<uint8_t> packet(sizeof(Ipv6Header) + sizeof(UdpHeader) + d.size);
@@ -88,7 +72,7 @@ void UdpSocket::give_queue_to_shadow(Pass& pass) {
     if (!d.to.address.is_v4()) put_checksum(packet);
     const PortInfo* port = pass.engine().port_info(d.interface);
     const bool wanted = local_.port != 0 && (remote_.port == 0 || remote_ == d.from);
-    const bool given = wanted && send_to_self(packet, d, port != nullptr ? port->ifindex : 0);
+    const bool given = wanted && injector.send(packet, d.to.address, port != nullptr ? port->ifindex : 0);
     pass.engine().counters().add(given ? Counter::udp_to_shadow : Counter::drop_udp_left_behind);
   }
 }

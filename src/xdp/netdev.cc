@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "xdp/fd.h"
+#include "base/module_fd.h"
 #include "xdp/flow_abi.h"
 #include "xdp/segment_socket.h"
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "base/module_fd.h"
 #include "base/result.h"
-#include "xdp/fd.h"
 
 namespace accel::xdp {
 

@@ -1,7 +1,6 @@
 #include "xdp/segment_socket.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <sys/socket.h>
@@ -34,9 +33,6 @@ constexpr int kSendBuffer = 4 << 20;
 constexpr uint32_t kLargeFrame = 128 << 10;
 /// Such a frame in buffers of 2048 bytes, and the headers.
 constexpr size_t kMaxParts = 72;
-/// A program that closes descriptors it does not know gets low numbers for its own next files: our frames
-/// must not go there.
-constexpr int kHighDescriptor = 700;
 constexpr uint16_t kChecksumOffset = 16;  // in the TCP header
 
 struct Layout {
@@ -82,8 +78,7 @@ bool SegmentSocket::open(int ifindex) {
   if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return false;
   if (setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof(kSendBuffer)) != 0)
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof(kSendBuffer));
-  if (Fd high(fcntl(fd.get(), F_DUPFD_CLOEXEC, kHighDescriptor)); high) fd = std::move(high);
-  fd_ = std::move(fd);
+  fd_ = high(std::move(fd));
   return true;
 }
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "base/module_fd.h"
 #include "stack/packet.h"
-#include "xdp/fd.h"
 
 namespace accel::xdp {
 

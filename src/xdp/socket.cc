@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "xdp/fd.h"
+#include "base/module_fd.h"
 
 namespace accel::xdp {
 namespace {

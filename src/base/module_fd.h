@@ -1,4 +1,5 @@
-// Ownership of a file descriptor.
+// Ownership of a file descriptor in the modules (libaccel-xdp.so, libaccel-mlx5.so), where base/private_fds.h
+// is not linked: the library is told of each.
 #pragma once
 
 #include <fcntl.h>
@@ -6,9 +7,9 @@
 
 #include <utility>
 
-namespace accel::xdp {
+namespace accel {
 
-/// XdpOptions::note_descriptor.
+/// XdpOptions::note_descriptor, Mlx5Options::note_descriptor; a variable in each module.
 inline void (*note_descriptor)(int fd, bool open) = nullptr;
 inline void note(int fd, bool open) {
   if (note_descriptor != nullptr && fd >= 0) note_descriptor(fd, open);
@@ -38,8 +39,9 @@ class Fd {
 /// Above the numbers that programs use by name, as base/private_fds.h has it.
 inline Fd high(Fd fd) {
   constexpr int kHighDescriptor = 700;
+  if (!fd) return fd;
   Fd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, kHighDescriptor));
   return moved ? std::move(moved) : std::move(fd);
 }
 
-}  // namespace accel::xdp
+}  // namespace accel
