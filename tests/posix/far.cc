@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <stdexcept>
 #include <thread>
@@ -207,6 +208,14 @@ int get_option(int fd, int level, int name) {
   socklen_t size = sizeof(value);
   check(getsockopt(fd, level, name, &value, &size), "getsockopt");
   return value;
+}
+
+void until_asleep(const std::atomic<pid_t>& thread) {
+  for (char state = 'R'; state != 'S'; usleep(1000)) {
+    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string id, name;
+    if (thread != 0) stat >> id >> name >> state;
+  }
 }
 
 std::string pattern(size_t size, uint32_t seed) {

@@ -6,7 +6,6 @@
 #include <sys/select.h>
 
 #include <atomic>
-#include <fstream>
 #include <thread>
 
 #include "posix/far.h"
@@ -53,15 +52,6 @@ epoll_event wait_one(int set, int timeout = kGuard) {
   int n = epoll_wait(set, &e, 1, timeout);
   if (n <= 0) e.events = 0;
   return e;
-}
-
-/// Most likely in the call that it is about to make: the test holds as well when it is not there yet.
-void until_asleep(const std::atomic<pid_t>& thread) {
-  for (char state = 'R'; state != 'S'; usleep(1000)) {
-    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
-    std::string id, name;
-    if (thread != 0) stat >> id >> name >> state;
-  }
 }
 
 void add(int set, int fd, uint32_t events) {

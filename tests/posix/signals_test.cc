@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 
 #include <atomic>
-#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -56,15 +55,6 @@ struct Partner : Far {
 
 std::atomic<int> runs{0};
 void count_run(int) { ++runs; }
-
-/// Most likely in the call that it is about to make: the test holds as well when it is not there yet.
-void until_asleep(const std::atomic<pid_t>& thread) {
-  for (char state = 'R'; state != 'S'; usleep(1000)) {
-    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
-    std::string id, name;
-    if (thread != 0) stat >> id >> name >> state;
-  }
-}
 
 /// A handler for the time of a test.
 class Handler {
