@@ -24,6 +24,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PREFIX = "acl"
+SCRATCH = "accel-lab-"
 _serial = itertools.count()
 
 
@@ -213,12 +214,20 @@ class Host:
         return False
 
 
+def _unused_tag():
+    """A killed run may have left namespaces that bear the process number which is ours now."""
+    for serial in _serial:
+        tag = f"{PREFIX}{os.getpid()}x{serial}"
+        if not any(os.path.exists(f"/run/netns/{tag}{end}") for end in "nf"):
+            return tag
+
+
 class Lab:
     """near and far, joined by one cable."""
 
     def __init__(self, queues=1, mtu=1500):
         self.queues, self.mtu = queues, mtu
-        tag = f"{PREFIX}{os.getpid()}x{next(_serial)}"
+        tag = _unused_tag()
         self.near, self.far = Host(self, tag + "n", 1), Host(self, tag + "f", 2)
         self.hosts = (self.near, self.far)
         self._directory = None
@@ -227,7 +236,7 @@ class Lab:
     def directory(self):
         """A scratch folder that goes with the lab."""
         if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="accel-lab-")
+            self._directory = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-")
         return pathlib.Path(self._directory)
 
     def other(self, host):
@@ -307,11 +316,13 @@ class Loop(Lab):
 
 
 def left_behind():
-    """Namespaces of dead labs, scratch folders, XDP programs on devices of this namespace."""
+    """Namespaces and scratch folders of dead labs, XDP programs on devices of this namespace."""
     found = []
-    for name in re.findall(rf"^({PREFIX}(\d+)x\S+)", sh("ip", "netns", "list", check=False), re.M):
-        if not os.path.exists(f"/proc/{name[1]}"):
-            found.append(f"namespace {name[0]}")
+    for kind, folder, name in (("namespace", "/run/netns", rf"{PREFIX}(\d+)x"), ("folder", tempfile.gettempdir(), rf"{SCRATCH}(\d+)-")):
+        for entry in os.listdir(folder) if os.path.isdir(folder) else ():
+            process = re.match(name, entry)
+            if process and not os.path.exists(f"/proc/{process[1]}"):
+                found.append(f"{kind} {folder}/{entry}")
     if '"xdp"' in sh("ip", "-j", "-d", "link", "show", check=False):
         found.append("an XDP program on a device of this host")
     return found
