@@ -123,7 +123,8 @@ Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   }
 }
 
-/// What Conn takes of the vector beyond `done` bytes; one call of the kernel sends all of it.
+/// What Conn takes of the vector beyond `done` bytes, on loan; the flush that has to follow sends all of it
+/// in one call of the kernel.
 Result<size_t> SiwSocket::put(const msghdr& message, size_t done) {
   siw::Conn& conn = *channel_->conn();
   size_t taken = 0;
@@ -133,7 +134,7 @@ Result<size_t> SiwSocket::put(const msghdr& message, size_t done) {
       last = err(EFAULT);
       return false;
     }
-    last = conn.send(piece);
+    last = conn.send(piece, true);
     if (last) taken += *last;
     return last && *last == piece.size();
   });

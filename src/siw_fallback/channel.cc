@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/log.h"
 #include "base/real.h"
@@ -27,6 +28,7 @@ constexpr Duration kLeastPatience = 250ms;
 constexpr Duration kKickAfter = 100ms, kKickUntil = 5s;
 constexpr Duration kLeastHold = 5ms, kLongestHold = 50ms;
 constexpr size_t kMaxPending = 128 << 10;
+constexpr size_t kMostPieces = 256;  ///< of memory for one sendmsg(); a frame of one TCP segment has two
 
 Counter counter_of(Violation v) {
   switch (v) {
@@ -60,9 +62,19 @@ ssize_t receive_now(int fd, MutableBytes into, int flags = 0) {
                       static_cast<long>(flags | MSG_DONTWAIT), nullptr, nullptr);
 }
 
-ssize_t send_now(int fd, Bytes out) {
-  return real.syscall(SYS_sendto, static_cast<long>(fd), out.data(), out.size(),
-                      static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), nullptr, 0L);
+ssize_t send_now(int fd, const OutQueue& out) {
+  constexpr long kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+  std::array<Bytes, kMostPieces> pieces;
+  const size_t count = out.gather(pieces);
+  if (count == 1)
+    return real.syscall(SYS_sendto, static_cast<long>(fd), pieces[0].data(), pieces[0].size(), kFlags,
+                        nullptr, 0L);
+  std::array<iovec, kMostPieces> vector;
+  for (size_t i = 0; i < count; ++i) vector[i] = {const_cast<uint8_t*>(pieces[i].data()), pieces[i].size()};
+  msghdr message{};
+  message.msg_iov = vector.data();
+  message.msg_iovlen = count;
+  return real.syscall(SYS_sendmsg, static_cast<long>(fd), &message, kFlags);
 }
 
 }  // namespace
@@ -305,18 +317,19 @@ void Channel::converse(Instant now) {
 }
 
 void Channel::flush(Instant now) {
-  if (reactor_ == nullptr || !conn_) return;
+  if (!conn_) return;
+  if (reactor_ == nullptr) return conn_->keep();
   bool blocked = false;
   // Who says farewell first has the TIME-WAIT, as with TCP. So the FIN goes with the farewell, not behind it,
   // where the peer could answer before, and does not go at the peer's.
   auto ends = [&] { return !shut_ && conn_->wants_close() && (owner == nullptr || conn_->failed()); };
   // MSG_MORE would not do: an ACK that comes in between sends what it holds back.
-  if (ends() && !conn_->pending().empty()) {
+  if (ends() && unsent()) {
     const int on = 1;
     real.setsockopt(fd_, IPPROTO_TCP, TCP_CORK, &on, sizeof on);
   }
-  while (!conn_->pending().empty() && !blocked) {
-    const Bytes out = conn_->pending();
+  while (unsent() && !blocked) {
+    const OutQueue& out = conn_->out();
     const ssize_t n = lost_ && conn_->failed() ? static_cast<ssize_t>(out.size()) : send_now(fd_, out);
     if (n > 0) {
       bytes_out_ += static_cast<uint64_t>(n);
@@ -333,6 +346,7 @@ void Channel::flush(Instant now) {
       if (!lost_) lose(why), converse(now);
     }
   }
+  conn_->keep();
   if (blocked != output_watched_) {
     reactor_->set_output_watch(*this, output_watched_ = blocked);
     blocked ? void(reactor_->blocked_.insert(this)) : void(reactor_->blocked_.erase(this));

@@ -57,10 +57,11 @@ class Channel {
   /// From kNegotiating on, else nullptr.
   Conn* conn() { return conn_ ? &*conn_ : nullptr; }
   const Conn* conn() const { return conn_ ? &*conn_ : nullptr; }
-  /// To be called when the program's call has put something into conn(): sends it.
+  /// To be called when the program's call has put something into conn(): sends it, and copies what was lent
+  /// and the socket has not taken.
   void flush(Instant now);
   /// Bytes that the socket has not taken yet.
-  bool unsent() const { return conn_ && !conn_->pending().empty(); }
+  bool unsent() const { return conn_ && !conn_->out().empty(); }
   /// The peer has acknowledged all that was sent.
   bool delivered() const;
   /// Nothing more comes: the peer has ended too, or it failed.

@@ -123,7 +123,7 @@ void Conn::emit_control() {
 
 Errno Conn::error() const { return err(violation_ == Violation::mpa_rejected ? ECONNREFUSED : ECONNRESET); }
 
-Result<size_t> Conn::send(Bytes data) {
+Result<size_t> Conn::send(Bytes data, bool lent) {
   if (failed()) return error();
   if (!stream_.write_open() || stream_.peer_disconnected() || ended_) return err(EPIPE);
   if (data.empty()) return size_t{0};
@@ -131,7 +131,7 @@ Result<size_t> Conn::send(Bytes data) {
   while (done < data.size() && writable()) {
     const auto t = stream_.send_data(std::min(data.size() - done, room()));
     if (!t) break;
-    endpoint_.write(t->stag, t->offset, data.subspan(done, t->length));
+    endpoint_.write(t->stag, t->offset, data.subspan(done, t->length), lent);
     std::array<uint8_t, kRsMessageSize> word;
     store_le(MutableBytes(word), 0, *t->message);
     endpoint_.send(Opcode::kSend, word);
@@ -183,7 +183,7 @@ bool Conn::writable() const {
 
 /// How many bytes the program may send now; a little more goes out with their headers.
 size_t Conn::room() const {
-  const size_t pending = endpoint_.pending().size();
+  const size_t pending = endpoint_.out().size();
   if (pending >= options_.max_pending || (!endpoint_.heard() && unheard_ >= kUnheard)) return 0;
   const size_t room = options_.max_pending - pending;
   return endpoint_.heard() ? room : std::min(room, kUnheard - unheard_);

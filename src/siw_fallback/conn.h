@@ -27,13 +27,18 @@ class Conn {
   void receive(Bytes in);
   void receive_end();
   void receive_reset();
+  /// What waits to go out; while the program's memory is on loan, out() has its pieces.
   Bytes pending() const { return endpoint_.pending(); }
+  const OutQueue& out() const { return endpoint_.out(); }
   void sent(size_t n) { endpoint_.sent(n); }
   /// Nothing more will come or go over the byte stream, once what is pending has been written.
   bool wants_close() const;
 
   // The program. Errors are those of a TCP socket; nothing blocks, EAGAIN instead.
-  Result<size_t> send(Bytes data);
+  /// `lent`: long data may stay the program's memory, until keep().
+  Result<size_t> send(Bytes data, bool lent = false);
+  /// The program's call ends: what was lent and has not gone out is copied.
+  void keep() { endpoint_.keep(); }
   /// 0 is the end of the stream.
   Result<size_t> recv(MutableBytes out, bool peek = false);
   /// SHUT_RD, SHUT_WR or SHUT_RDWR.

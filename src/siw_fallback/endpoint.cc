@@ -7,6 +7,8 @@ namespace {
 
 constexpr uint32_t kRtrStag = 1;  // what the kernel's siw uses for its empty messages (siw_qp.c)
 constexpr size_t kMinFpdu = 128, kMaxFpdu = 65528;
+constexpr size_t kWorthALoan =
+    1024;  // a shorter piece is copied in less time than the kernel takes to find it
 
 }  // namespace
 
@@ -21,14 +23,14 @@ Endpoint::Endpoint(const EndpointOptions& options)
 void Endpoint::put_frame(const MpaFrame& frame) {
   std::array<uint8_t, kMpaMaxFrame> wire;
   const size_t n = build_mpa(frame, wire);
-  out_.insert(out_.end(), wire.begin(), wire.begin() + static_cast<ptrdiff_t>(n));
+  out_.put(Bytes(wire).first(n));
   total_out_ += n;
 }
 
 bool Endpoint::connect(Bytes private_data) {
   if (state_ != State::kIdle || private_data.size() > kMpaMaxPrivate - kMpaEnhancedSize) return false;
   put_frame(make_request(options_.offer, private_data));
-  request_ = out_;
+  request_.assign(out_.own().begin(), out_.own().end());
   state_ = State::kAwaitReply;
   return true;
 }
@@ -252,22 +254,28 @@ Violation Endpoint::end() {
 
 // --- the way out ---
 
-void Endpoint::put_segments(Segment s, Bytes payload) {
+void Endpoint::put_segments(Segment s, Bytes payload, bool lent) {
   const size_t room = options_.max_fpdu - 2 - header_size(s.opcode) - kFpduCrcSize;
+  // With a CRC it is copied: another thread may write to it until the kernel has it, and the CRC would be
+  // wrong then.
+  lent = lent && !agreed_.crc;
   do {
     const Bytes piece = payload.first(std::min(room, payload.size()));
     payload = payload.subspan(piece.size());
     s.last = payload.empty();
-    const size_t before = out_.size();
-    append_fpdu(out_, build_head(s, piece.size()).view(), piece, agreed_.crc);
-    total_out_ += out_.size() - before;
+    const SegmentHead head = build_head(s, piece.size());
+    const FpduTail tail = fpdu_tail(head.view(), piece, agreed_.crc);
+    out_.put(head.view());
+    lent&& piece.size() >= kWorthALoan ? out_.lend(piece) : out_.put(piece);
+    out_.put(tail.view());
+    total_out_ += head.size + piece.size() + tail.size;
     s.offset += piece.size();
   } while (!payload.empty());
 }
 
-void Endpoint::write(uint32_t stag, uint64_t offset, Bytes payload) {
+void Endpoint::write(uint32_t stag, uint64_t offset, Bytes payload, bool lent) {
   if (state_ == State::kOpen)
-    put_segments({.opcode = Opcode::kWrite, .stag = stag, .offset = offset}, payload);
+    put_segments({.opcode = Opcode::kWrite, .stag = stag, .offset = offset}, payload, lent);
 }
 
 void Endpoint::send(Opcode opcode, Bytes payload) {
@@ -298,15 +306,8 @@ void Endpoint::fail(Violation why, Bytes culprit) {
 }
 
 void Endpoint::sent(size_t n) {
-  out_at_ += n;
+  out_.sent(n);
   total_sent_ += n;
-  if (out_at_ == out_.size()) {
-    out_.clear();
-    out_at_ = 0;
-  } else if (out_at_ > (size_t{64} << 10) && out_at_ * 2 > out_.size()) {
-    out_.erase(out_.begin(), out_.begin() + static_cast<ptrdiff_t>(out_at_));
-    out_at_ = 0;
-  }
 }
 
 }  // namespace accel::siw

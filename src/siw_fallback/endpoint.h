@@ -7,6 +7,7 @@
 
 #include "siw_fallback/fpdu.h"
 #include "siw_fallback/mpa.h"
+#include "siw_fallback/out_queue.h"
 #include "siw_fallback/rdmap.h"
 
 namespace accel::siw {
@@ -58,15 +59,19 @@ class Endpoint {
 
   /// RFC 5044 §7.1.3: a responder is silent until the initiator's first FPDU came.
   bool may_send() const { return state_ == State::kOpen && (options_.role == Role::kInitiator || heard_); }
-  void write(uint32_t stag, uint64_t offset, Bytes payload);
+  /// `lent`: the payload stays the caller's memory, until keep().
+  void write(uint32_t stag, uint64_t offset, Bytes payload, bool lent = false);
   void send(Opcode opcode, Bytes payload);
   void read(const ReadRequest& request);
   void respond(const ReadRequest& request, Bytes data);
   /// Says why (once the connection stands) and takes nothing more.
   void fail(Violation why, Bytes culprit = {});
 
-  Bytes pending() const { return Bytes(out_).subspan(out_at_); }
+  /// What waits to go out; with memory on loan, out() has its pieces.
+  Bytes pending() const { return out_.own(); }
+  const OutQueue& out() const { return out_; }
   void sent(size_t n);
+  void keep() { out_.keep(); }
 
   Violation violation() const { return violation_; }
   bool heard() const { return heard_; }
@@ -89,7 +94,7 @@ class Endpoint {
   Violation on_read_response(const Segment& s, Event& event);
   Violation check_rtr(const Segment& s) const;
   void put_frame(const MpaFrame& frame);
-  void put_segments(Segment s, Bytes payload);
+  void put_segments(Segment s, Bytes payload, bool lent = false);
   void put_rtr();
   void enter_open();
 
@@ -106,8 +111,7 @@ class Endpoint {
   bool delivered_ = false;        // message_ has been given out
   std::array<uint32_t, kQueues> next_msn_{1, 1, 1};
   bool read_outstanding_ = false;  // our Read; the library's is the empty one that says RTR
-  std::vector<uint8_t> out_;
-  size_t out_at_ = 0;
+  OutQueue out_;
   uint64_t total_out_ = 0, total_sent_ = 0;  // bytes since the beginning
   uint64_t response_end_ = 0;                // where the last Read Response ends
   Terminate terminate_;

@@ -16,13 +16,6 @@ FpduTail fpdu_tail(Bytes head, Bytes payload, bool crc) {
   return tail;
 }
 
-void append_fpdu(std::vector<uint8_t>& out, Bytes head, Bytes payload, bool crc) {
-  const FpduTail tail = fpdu_tail(head, payload, crc);
-  out.insert(out.end(), head.begin(), head.end());
-  out.insert(out.end(), payload.begin(), payload.end());
-  out.insert(out.end(), tail.bytes.begin(), tail.bytes.begin() + static_cast<ptrdiff_t>(tail.size));
-}
-
 Violation FpduParser::take(Bytes& in, Bytes& ulpdu) {
   ulpdu = {};
   if (taken_) held_.clear(), taken_ = false;

@@ -22,14 +22,12 @@ static_assert(fpdu_size(14) == 20 && fpdu_size(18) == 24 && fpdu_size(22) == 28)
 struct FpduTail {
   std::array<uint8_t, 3 + kFpduCrcSize> bytes{};
   size_t size = 0;
+  constexpr Bytes view() const { return Bytes(bytes).first(size); }
 };
 
 /// `head` is the length field and the ULPDU's headers, `payload` the rest. Without CRC the field is there and
 /// zero.
 FpduTail fpdu_tail(Bytes head, Bytes payload, bool crc);
-
-/// Appends head, payload and tail.
-void append_fpdu(std::vector<uint8_t>& out, Bytes head, Bytes payload, bool crc);
 
 /// Takes the stream in pieces of any size and gives whole, checked frames. A frame that lies in one piece is
 /// not copied.

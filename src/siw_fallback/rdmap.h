@@ -74,7 +74,7 @@ constexpr Violation parse_segment(Bytes ulpdu, Segment& out) {
   return out.queue == queue_of(out.opcode) ? Violation::none : Violation::ddp_queue;
 }
 
-/// MPA's length and the segment's headers; what append_fpdu calls the head.
+/// MPA's length and the segment's headers; what fpdu_tail() calls the head.
 struct SegmentHead {
   std::array<uint8_t, 2 + kUntaggedHeader> bytes{};
   size_t size = 0;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "../siw/frame.h"
 #include "siw_fallback/conn.h"
 
 namespace {
@@ -29,9 +30,7 @@ struct Feeder {
       s.msn = msn[s.queue];
       if (s.last) msn[s.queue]++;
     }
-    std::vector<uint8_t> wire;
-    append_fpdu(wire, build_head(s, payload.size()).view(), payload, crc);
-    conn.receive(wire);
+    conn.receive(test::frame(s, payload, crc));
   }
 };
 
@@ -79,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       default:
         if (how & 1) conn.sent(conn.pending().size());
-        if (how & 2) (void)conn.send(Bytes(buffer).first(n * 64));
+        if (how & 2) (void)conn.send(Bytes(buffer).first(n * 64), how & 64), conn.keep();
         if (how & 4) (void)conn.recv(buffer, how & 8);
         if (how & 16) (void)conn.shutdown(how >> 5 & 3);
         if (how == 0) conn.receive_end();

@@ -296,6 +296,24 @@ TEST(Stream, ASlowReaderStopsTheWriterAndGetsEverything) {
   far.finish();
 }
 
+TEST(Stream, AfterSendTheBufferIsTheProgramsAgain) {
+  Far far("echo");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  set_option(fd, SOL_SOCKET, SO_SNDBUF, 4096);  // takes only a part of what is sent
+  const std::string all = pattern(3'000'000);
+  std::thread sender([&] {
+    for (size_t at = 0, size = 1; at < all.size(); at += size, size = size * 3 % 100'003) {
+      std::string buffer = all.substr(at, size);
+      write_all(fd, buffer);
+      buffer.assign(buffer.size(), '?');
+    }
+    shutdown(fd, SHUT_WR);
+  });
+  EXPECT_TRUE(read_to_end(fd) == all);
+  sender.join();
+  far.finish();
+}
+
 TEST(Stream, SendToAClosedPeerIsAPipeError) {
   Fd listener = listen_at(here());
   Far far("reset_at_once", {std::to_string(port_of(listener))});

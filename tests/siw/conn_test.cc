@@ -8,6 +8,7 @@
 
 #include <functional>
 
+#include "frame.h"
 #include "hex.h"
 
 namespace accel::siw {
@@ -279,11 +280,7 @@ struct Peer {
     EXPECT_TRUE(conn.established());
   }
   /// A tagged or untagged segment as `head` says; its length and CRC are added.
-  void put(const Segment& s, Bytes payload, bool crc = false) {
-    std::vector<uint8_t> wire;
-    append_fpdu(wire, build_head(s, payload.size()).view(), payload, crc);
-    conn.receive(wire);
-  }
+  void put(const Segment& s, Bytes payload, bool crc = false) { conn.receive(test::frame(s, payload, crc)); }
   Conn conn;
 };
 
@@ -358,8 +355,7 @@ TEST(Conn, NegativeTable) {
 
 TEST(Conn, WrongCrcIsKept) {
   Peer p(true);
-  std::vector<uint8_t> wire;
-  append_fpdu(wire, build_head({.stag = 1}, 0).view(), {}, true);
+  std::vector<uint8_t> wire = test::frame({.stag = 1}, {}, true);
   wire[5] ^= 1;
   p.conn.receive(wire);
   EXPECT_EQ(name_of(p.conn.violation()), "fpdu_crc");

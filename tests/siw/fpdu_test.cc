@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "frame.h"
 #include "hex.h"
 #include "siw_fallback/crc32c.h"
 #include "siw_fallback/rdmap.h"
@@ -11,6 +12,7 @@ namespace accel::siw {
 namespace {
 
 using test::copy;
+using test::frame;
 using test::hex;
 
 /// Independent of ISA-L: bit by bit, reflected Castagnoli polynomial.
@@ -38,12 +40,6 @@ TEST(Crc32c, PiecesAndLengths) {
     EXPECT_EQ(Crc32c().add(Bytes(data).first(n / 3)).add(Bytes(data).subspan(n / 3)).value(), whole);
     data.push_back(static_cast<uint8_t>(n * 37 + 11));
   }
-}
-
-std::vector<uint8_t> frame(const Segment& s, Bytes payload, bool crc) {
-  std::vector<uint8_t> out;
-  append_fpdu(out, build_head(s, payload.size()).view(), payload, crc);
-  return out;
 }
 
 TEST(Fpdu, GoldenWithoutCrc) {
