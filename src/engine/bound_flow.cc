@@ -86,6 +86,7 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
       now.push_back(key);
     } else {
       *why = steered.is(EEXIST) ? Reason::no_queue : Reason::steering_failed;
+      give_up_barren(key.interface, steered.error());
     }
   }
   for (const auto& key : flow.keys)

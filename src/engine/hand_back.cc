@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/real.h"
-#include "engine/inject.h"
+#include "engine/raw_segment.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
 
@@ -185,65 +185,18 @@ std::span<const uint8_t> unsent(const TcpSnapshot& s) {
   return std::span{s.send_queue}.subspan(sent);
 }
 
-/// A segment as the peer would send it. The FIN that the peer has sent once and that we have acknowledged
-/// does not come again.
+/// As the peer would send it. The FIN that the peer has sent once and that we have acknowledged does not come
+/// again.
 void inject_fin(Repair& r, const TcpSnapshot& s) {
-  struct Segment {
-    uint16_t source, destination;
-    uint32_t seq, ack;
-    uint8_t offset, flags;
-    uint16_t window, checksum, urgent;
-  } tcp{};
-  static_assert(sizeof(Segment) == 20);
   const Fins fins{s};
-  tcp.source = htons(s.remote.port);
-  tcp.destination = htons(s.local.port);
-  tcp.seq = htonl(s.rcv_nxt - 1);
-  tcp.ack = htonl(s.snd_una - fins.acked);
-  tcp.offset = 5 << 4;
-  tcp.flags = TH_FIN | TH_ACK;
-  tcp.window =
-      htons(static_cast<uint16_t>(std::min<uint32_t>(s.snd_wnd >> (s.wscale_ok ? s.snd_wscale : 0), 65535)));
-  const bool v4 = s.local.address.is_v4();
-  uint8_t packet[60]{};
-  size_t length = 0;
-  // Its checksum covers the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): addresses, protocol,
-  // length.
-  uint8_t pseudo[40]{};
-  const size_t address = v4 ? 4 : 16;
-  std::memcpy(pseudo, v4 ? s.remote.address.v4_bytes() : s.remote.address.bytes.data(), address);
-  std::memcpy(pseudo + address, v4 ? s.local.address.v4_bytes() : s.local.address.bytes.data(), address);
-  pseudo[2 * address + (v4 ? 1 : 7)] = IPPROTO_TCP;
-  pseudo[2 * address + 3] = sizeof(tcp);
-  if (!v4) pseudo[35] = sizeof(tcp), pseudo[39] = IPPROTO_TCP;
-  auto sum = [](const uint8_t* p, size_t n, uint32_t start) {
-    for (size_t i = 0; i < n; i += 2) start += static_cast<uint32_t>(p[i] << 8 | p[i + 1]);
-    return start;
-  };
-  uint8_t* at = reinterpret_cast<uint8_t*>(&tcp);
-  uint32_t total = sum(at, sizeof(tcp), sum(pseudo, v4 ? 12 : 40, 0));
-  while (total >> 16) total = (total & 0xffff) + (total >> 16);
-  tcp.checksum = htons(static_cast<uint16_t>(~total));
-  if (v4) {
-    packet[0] = 0x45;
-    packet[8] = 64;
-    packet[9] = IPPROTO_TCP;  // total length, ID and checksum: the kernel's (raw(7))
-    std::memcpy(packet + 12, s.remote.address.v4_bytes(), 4);
-    std::memcpy(packet + 16, s.local.address.v4_bytes(), 4);
-    length = 20;
-  } else {
-    packet[0] = 0x60;
-    packet[5] = sizeof(tcp);
-    packet[6] = IPPROTO_TCP;
-    packet[7] = 64;
-    std::memcpy(packet + 8, s.remote.address.bytes.data(), 16);
-    std::memcpy(packet + 24, s.local.address.bytes.data(), 16);
-    length = 40;
-  }
-  std::memcpy(packet + length, &tcp, sizeof(tcp));
-  length += sizeof(tcp);
-  if (Result<void> sent = Injector().send({packet, length}, s.local.address); !sent)
-    r.fail(static_cast<int>(sent.error()));
+  const uint32_t window = std::min<uint32_t>(s.snd_wnd >> (s.wscale_ok ? s.snd_wscale : 0), 65535);
+  auto sent = send_raw({.from = s.remote,
+                        .to = s.local,
+                        .seq = s.rcv_nxt - 1,
+                        .ack = s.snd_una - fins.acked,
+                        .flags = TH_FIN | TH_ACK,
+                        .window = static_cast<uint16_t>(window)});
+  if (!sent) r.fail(static_cast<int>(sent.error()));
 }
 
 }  // namespace
@@ -304,6 +257,13 @@ Result<void> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
   return handed;
 }
 
+/// A handshake that a peer began and whose end would find nobody. The kernel's listener has no part in it. A
+/// peer that has our SYN-ACK is reset; one that has not does not mind a reset without ACK (RFC 9293 section
+/// 3.10.7.3), sends its SYN again and finds that listener.
+void reset_handshake(const TcpConn& conn) {
+  (void)send_raw({.from = conn.local, .to = conn.remote, .seq = conn.snd_nxt, .flags = TH_RST});
+}
+
 }  // namespace
 
 // ---- a device that is gone ----
@@ -331,10 +291,12 @@ void Engine::let_go_of_lost(Pass& pass) {
 void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
   for (TcpConn* conn : all_connections(*stack)) {
     if (stack->tcp_interface(*conn) != id) continue;
-    if (conn->owner || conn->queued)
+    if (conn->owner || conn->queued) {
       stack->tcp_fail(*conn, ENETDOWN);
-    else if (stack->tcp_all_acked(*conn) || !hand_back_closed(engine, pass, conn))
-      stack->tcp_forget(conn);
+      continue;
+    }
+    if (conn->tcp_state == TcpState::kSynReceived) reset_handshake(*conn);
+    if (stack->tcp_all_acked(*conn) || !hand_back_closed(engine, pass, conn)) stack->tcp_forget(conn);
   }
   unsteer_closed();
   for (auto& flow : flows) {

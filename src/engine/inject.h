@@ -1,4 +1,4 @@
-// Packets into this host's own kernel stack, as if a peer's.
+// Packets by the kernel's routing: into this host's own stack as if a peer's, or (raw_segment.h) to a peer.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Which path a flow takes, and why (DESIGN 3): configuration, then the kernel's routing, then the port of the
 // route's device.
 #include <algorithm>
+#include <cstring>
 
 #include "base/config.h"
 #include "base/log.h"
@@ -62,6 +63,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
     return refuse(opened.reason, EOPNOTSUPP);
   }
   if (id == slot_count) ++slot_count;
+  slots[id].has_steered = false;
   slots[id].opened = std::move(opened);
   slots[id].ifindex = ifindex;
   tell_stack_of(id);
@@ -116,6 +118,16 @@ void Engine::Impl::close_port(InterfaceId id) {
   stack->remove_interface(id);
   slots[id].opened = {};
   tell_routes();
+}
+
+/// Its queues would bring nothing, and cost memory and polls; it is tried again as one that could not be
+/// opened.
+void Engine::Impl::give_up_barren(InterfaceId id, Errno why) {
+  if (why == err(EEXIST) || !slots[id].port() || slots[id].has_steered) return;
+  log(LogLevel::kWarning, "%s: its only flow rule is refused (%s): its queues are given back",
+      slots[id].opened.port->info().name.c_str(), strerrordesc_np(static_cast<int>(why)));
+  failed_ports[slots[id].ifindex] = {Reason::steering_failed, pass_now};
+  close_port(id);
 }
 
 Result<RouteAnswer> Engine::Impl::route_to(const RouteQuestion& question) {
@@ -177,6 +189,7 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
   const InterfaceId id = choice.route.interface;
   const FlowKey key{Protocol::kTcp, local, remote};
   if (auto steered = impl_->steer(id, key); !steered) {
+    impl_->give_up_barren(id, steered.error());
     choice = kernel(Reason::steering_failed);
     return steered.error();
   }

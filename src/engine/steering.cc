@@ -17,6 +17,7 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key) {
       counters.add(Counter::port_errors);
       return r;
     }
+    slot.has_steered = true;
     if (is_new && steered_count.fetch_add(1, std::memory_order_relaxed) == 0)
       housekeeping->application_began();
   }

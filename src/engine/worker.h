@@ -38,6 +38,7 @@ struct PortSlot {
   int ifindex = 0;
   bool lost = false;  ///< its device is gone: the slot stays, since connections name it
   bool table_full = false;
+  bool has_steered = false;  ///< since the port was opened
   struct Steered {
     uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
     bool resting = false;
@@ -166,6 +167,8 @@ struct Engine::Impl {
   void let_go_of(InterfaceId id, Pass& pass);
   /// Gives the device's queues back; the slot is taken again when the device is needed again.
   void close_port(InterfaceId id);
+  /// The device has refused a rule (`why`) and never took one: see close_port().
+  void give_up_barren(InterfaceId id, Errno why);
   void tell_stack_of(InterfaceId id);
   void tell_routes();
   PathChoice choose(const FlowRequest& request, bool needs_all_queues);

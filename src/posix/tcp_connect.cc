@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/config.h"
@@ -213,7 +214,8 @@ Result<int> TcpSocket::finish_connect(Pass& pass, Errno unfinished) {
   }
   if (state_ == State::kConnected) return 0;  // another thread's connect() came first
   if (state_ == State::kKernel) return kOnKernel;
-  if (state_ != State::kConnecting) return err(ECONNABORTED);
+  if (state_ != State::kConnecting)
+    return err(pending_error_ != 0 ? std::exchange(pending_error_, 0) : ECONNABORTED);
   if (stack.tcp_state(*conn_) == TcpState::kClosed) {
     const int error = stack.tcp_take_error(*conn_);
     disconnect(pass);

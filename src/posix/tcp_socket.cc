@@ -121,7 +121,7 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
     if (!given_.empty()) return {};  // these are this process's to accept; what comes is the shadow's
     give_up_queue(pass);
   } else if (in_handshake(pass.stack())) {
-    restart_in_kernel();
+    if (Result<void> r = restart_in_kernel(); !r) return r;
   } else {
     if (Result<void> r = pass.engine().hand_back(pass, conn_, shadow()); !r) return r;
     conn_ = nullptr;
@@ -130,8 +130,9 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
   return {};
 }
 
-/// A connection whose SYN is unanswered: the kernel begins anew from the same port.
-void TcpSocket::restart_in_kernel() {
+/// A connection whose SYN is unanswered: the kernel begins anew from the same port. Where it cannot (the
+/// device went with its routes) the attempt ends with the kernel's error, and the socket is unconnected.
+Result<void> TcpSocket::restart_in_kernel() {
   Engine& engine = *Engine::get();
   const Endpoint remote = engine.stack().tcp_remote(*conn_);
   engine.forget(conn_);
@@ -141,16 +142,23 @@ void TcpSocket::restart_in_kernel() {
   (void)to_sockaddr(remote, domain(), reinterpret_cast<sockaddr*>(&name), &length);
   const int flags = real.fcntl(shadow(), F_GETFL);
   real.fcntl(shadow(), F_SETFL, flags | O_NONBLOCK);
-  real.connect(shadow(), reinterpret_cast<sockaddr*>(&name), length);
+  const Result<int> begun = from_libc(real.connect(shadow(), reinterpret_cast<sockaddr*>(&name), length));
   real.fcntl(shadow(), F_SETFL, flags);
+  if (begun || begun.is(EINPROGRESS)) return {};
+  pending_error_ = static_cast<int>(begun.error());
+  release_port();
+  shut_read_ = shut_write_ = false;
+  set_state(State::kUndecided);
+  notify(kError | kHangUp | kWritable | kReadable);
+  engine.touch();
+  return begun.error();
 }
 
 void TcpSocket::unanswered() {
   if (state_ != State::kConnecting) return;
   retain();
   write_inherited_options();
-  restart_in_kernel();
-  become_kernels(Reason::unanswered);
+  if (restart_in_kernel()) become_kernels(Reason::unanswered);
   release(nullptr);
 }
 

@@ -86,7 +86,7 @@ class TcpSocket final : public Socket {
   bool live() const { return state_ == State::kConnecting || state_ == State::kConnected; }
   bool in_handshake(Stack& stack) const;
   void set_state(State state);
-  void restart_in_kernel();
+  Result<void> restart_in_kernel();
   void become_kernels(Reason reason);
 
   // tcp_connect.cc

@@ -5,8 +5,10 @@ mlx5: the model NIC is removed, its netdev stays: all three go on in the kernel.
 go on, and whoever waits hears ENETDOWN. Either way the listener serves on."""
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import time
 
 here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "model"))
@@ -56,6 +58,19 @@ sys.stdin.readline()
 if connections[2].recv(5, socket.MSG_WAITALL) != b"early": sys.exit("the bytes before")
 for c in connections: trip(c, 20)
 """
+CONNECTING = """
+import errno, select, socket, sys, threading
+address = (sys.argv[1], 7009)
+def block():
+    print("blocking", errno.errorcode[socket.socket().connect_ex(address)], flush=True)
+s = socket.socket(); s.setblocking(False)
+assert s.connect_ex(address) == errno.EINPROGRESS
+t = threading.Thread(target=block); t.start()
+p = select.poll(); p.register(s, select.POLLOUT)
+p.poll(20000)
+print("polled", errno.errorcode[s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)], flush=True)
+t.join()
+"""
 
 
 def start(lab, kind, require):
@@ -94,6 +109,17 @@ def xdp():
         local = "import socket; c = socket.create_connection(('127.0.0.1', 7000)); c.sendall(b'x'); print(c.recv(1))"
         assert lab.near.run([sys.executable, "-c", local], timeout=30) == "b'x'\n"
         done(server, "127.0.0.1 closed\n")
+    with Lab() as lab:  # handshakes under way
+        lab.far.enter("nft", "add table inet t; add chain inet t c { type filter hook input priority 0; }; "
+                      "add rule inet t c tcp dport 7009 counter drop")
+        child = lab.near.popen([sys.executable, "-c", CONNECTING, lab.far.address], accel=True, require="xdp",
+                               stdout=subprocess.PIPE, text=True)
+        end = time.monotonic() + 20
+        while int(re.search(r"packets (\d+)", lab.far.enter("nft", "list", "ruleset"))[1]) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        lab.near.ip("link", "del", lab.near.device)
+        done(child, "blocking ENETUNREACH\npolled ENETUNREACH\n")
 
 
 if __name__ == "__main__":

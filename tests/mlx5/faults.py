@@ -107,6 +107,152 @@ def removal():
     assert "port lost" in said and "was removed or failed" in said, said
 
 
+GREETER = """
+import socket, sys, threading
+def greet(c):
+    try:
+        c.sendall(b"hello")
+        while b := c.recv(65536): c.sendall(b)
+    except OSError: pass
+    c.close()
+for address in sys.argv[1:]:
+    s = socket.create_server((address, 7004), family=socket.AF_INET6 if ":" in address else socket.AF_INET, backlog=512)
+    def serve(s=s):
+        while True: threading.Thread(target=greet, args=(s.accept()[0],), daemon=True).start()
+    threading.Thread(target=serve).start()
+print("ready", flush=True)
+"""
+# Connections whose handshake is cut (from the ports named), others one after the other meanwhile, until stdin ends. Each must end; says how.
+CALLERS = """
+import collections, errno, select, socket, sys, threading
+address, here, ranges = sys.argv[1], sys.argv[2], [int(p) for p in sys.argv[3:]]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+ended, over = collections.defaultdict(collections.Counter), threading.Event()
+def call(name, port=0, nonblocking=False):
+    s = socket.socket(family)
+    s.settimeout(25)
+    try:
+        if port: s.bind((here, port))
+        if nonblocking:
+            s.setblocking(False)
+            s.connect_ex((address, 7004))
+            p = select.poll(); p.register(s, select.POLLOUT)
+            if not p.poll(25000): raise TimeoutError("connect")
+            if e := s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR): raise OSError(e, "connect")
+            s.settimeout(25)
+        else:
+            s.connect((address, 7004))
+        got = s.recv(5)  # nothing is sent before, which would bring a reset of itself
+        s.sendall(b"x" * 2000)
+        while len(got) < 2005 and (more := s.recv(2005)): got += more
+        ended[name]["served" if got == b"hello" + b"x" * 2000 else f"ended after {len(got)}"] += 1
+    except ConnectionResetError: ended[name]["reset"] += 1
+    except OSError as e: ended[name][f"{type(e).__name__} {e}"] += 1
+    s.close()
+def load():
+    while not over.is_set(): call("load")
+threads = [threading.Thread(target=load) for _ in range(4)]
+for first in ranges:
+    threads += [threading.Thread(target=call, args=(first, first + i, i % 2 == 1)) for i in range(20)]
+for t in threads: t.start()
+print("started", flush=True)
+sys.stdin.readline()
+over.set()
+for t in threads: t.join()
+print({name: dict(found) for name, found in ended.items()})
+"""
+
+
+def until(condition, what, timeout=20):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def cut_handshakes(near_calls, v6):
+    """The device goes while handshakes are under way that the cable holds up, among others that go through. Far's end is the kernel's."""
+    lost_ack, lost_syn_ack = 41000, 42000
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        server, caller = (far, near) if near_calls else (near, far)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        to, me = (server.address6, caller.address6) if v6 else (server.address, caller.address)
+        serving = server.popen([sys.executable, "-c", GREETER, to], accel=not near_calls, **pipes)
+        assert serving.stdout.readline() == "ready\n"
+        # A caller on the model never sends the ACK before it has left SYN-SENT, so there only the first kind is.
+        out, back = ("input", "output") if near_calls else ("output", "input")
+        rules = f"add table inet t; add chain inet t o {{ type filter hook {out} priority 0; }}; " \
+                f"add chain inet t b {{ type filter hook {back} priority 0; }}; " \
+                f"add rule inet t b tcp dport {lost_syn_ack}-{lost_syn_ack + 19} drop; " \
+                f"add rule inet t o tcp sport {lost_ack}-{lost_ack + 19} tcp flags & (syn|ack) == ack drop"
+        far.enter("nft", rules)
+        ports = [lost_syn_ack] if near_calls else [lost_ack, lost_syn_ack]
+        calling = caller.popen([sys.executable, "-c", CALLERS, to, me, *map(str, ports)], accel=near_calls, **pipes,
+                               env={"ACCEL_REQUIRE": "off"})  # afterwards they go by the kernel
+        assert calling.stdout.readline() == "started\n"
+
+        def stuck(state, first):
+            return len(far.enter("ss", "-Htn", "state", state, f"sport >= :{first} and sport <= :{first + 19}").splitlines())
+        if near_calls:
+            until(lambda: len(far.enter("ss", "-Htn", "state", "syn-recv", f"dport >= :{lost_syn_ack} and dport <= :{lost_syn_ack + 19}")
+                              .splitlines()) == 20, "no SYNs")
+        else:
+            until(lambda: stuck("established", lost_ack) == 20 and stuck("syn-sent", lost_syn_ack) == 20, "no handshakes")
+        under_way(near, 400)
+        near.remove_device()
+        until(lambda: "drop" not in near.enter("nft", "list", "ruleset"), "the rules stay")
+        far.enter("nft", "delete table inet t")
+        calling.stdin.write("\n")
+        calling.stdin.flush()
+        said = calling.communicate(timeout=60)[0]
+        print(said)
+        ended = eval(said)
+        served = {"served": 20}
+        assert ended[lost_syn_ack] == served, said
+        assert near_calls or ended[lost_ack] == {"reset": 20}, said
+        assert set(ended["load"]) <= {"served", "reset"} and ended["load"]["served"] > 20 and ended["load"].get("reset", 0) <= 4, said
+
+
+def handshakes():
+    """A device goes while handshakes are under way: each ends served or reset, none hangs."""
+    for v6 in (False, True):
+        cut_handshakes(False, v6)
+        cut_handshakes(True, v6)
+
+
+BARREN = """
+import os, socket, sys
+def of_verbs(fd):
+    target = os.readlink(f"/proc/self/fd/{fd}")
+    return target == "/dev/null" or target.startswith("pipe:")
+before = {fd for fd in range(1024) if os.path.lexists(f"/proc/self/fd/{fd}")}
+one, two = (socket.create_server((sys.argv[1], port)) for port in (7100, 7101))
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.bind((sys.argv[1], 7100))
+left = [fd for fd in range(1024) if fd not in before and os.path.lexists(f"/proc/self/fd/{fd}") and of_verbs(fd)]
+print(left)
+one.accept()[0].sendall(b"served")
+"""
+
+
+def only_rule():
+    """The device takes no rule: its queues are given back at once, and what would steer is the kernel's without asking again."""
+    for error in ("ENOSPC", "EPERM"):
+        with ModelLab() as lab:
+            env = {"MLX5_MODEL_REFUSE": f"create_flow:{error}:1", "ACCEL_REQUIRE": "off", "ACCEL_LOG": "warning"}
+            errors = open(lab.directory / "stderr", "w+")
+            child = lab.near.popen([sys.executable, "-c", BARREN, lab.near.address], accel=True, env=env, stdout=subprocess.PIPE,
+                                   stderr=errors, text=True)
+            assert child.stdout.readline() == "[]\n", "descriptors of the device are left"
+            got = lab.far.run([sys.executable, "-c", "import socket, sys; print(socket.create_connection((sys.argv[1], 7100)).recv(9))",
+                               lab.near.address])
+            errors.seek(0)
+            said = errors.read()
+            assert child.wait(20) == 0 and got == "b'served'\n" and said.count("only flow rule is refused") == 1, (got, said)
+            assert len(list((lab.near.folder / "report").glob("counters.*"))) == 1, "the device was opened again"
+
+
 REFUSALS = {  # what the kernel denies: what the line must say
     "reg_mr:ENOMEM": r"frame memory cannot be registered with mlx5_0",
     "create_qp:EPERM": r"raw-packet queues: CAP_NET_RAW of the host",
