@@ -10,12 +10,23 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
-from lab import CommandFailed, Lab, Loop, accel_environment, build_dir  # noqa: E402,F401
+from lab import CommandFailed, Loop, accel_environment, build_dir  # noqa: E402,F401
+
+from lab import Lab as PlainLab  # noqa: E402
+
+
+def Lab(proved=True, **options):
+    """proved=False: bytes may be the kernel's (on the model every other one must be the NIC's)."""
+    return PlainLab(**options)
+
 
 ON_MODEL = os.environ.get("LAB_DEVICE") == "model"
 if ON_MODEL:  # the hosts have model mlx5 NICs (tests/model)
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
-    from model_lab import ModelLab as Lab  # noqa: E402,F811
+    from model_lab import ModelLab  # noqa: E402
+
+    def Lab(proved=True, **options):  # noqa: F811
+        return ModelLab(proved=proved, **options)
 
 # Which ends are preloaded: (server, client).
 MODES = {"kernel": (False, False), "server": (True, False), "client": (False, True), "both": (True, True)}

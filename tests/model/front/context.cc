@@ -65,7 +65,7 @@ void Context::abandon() {
 
 int Context::start() {
   if (started_) return EINVAL;
-  uar_memory_ = static_cast<int>(raw::call(SYS_memfd_create, raw::word("mlx5-uar"), MFD_CLOEXEC));
+  uar_memory_ = raw::keep(static_cast<int>(raw::call(SYS_memfd_create, raw::word("mlx5-uar"), MFD_CLOEXEC)));
   if (uar_memory_ < 0) return -uar_memory_;
   raw::call(SYS_ftruncate, uar_memory_, kPages * kPage);
   void* clock = raw::mmap(2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, uar_memory_, kClockInfoPage * kPage);

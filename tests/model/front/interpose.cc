@@ -61,7 +61,8 @@ int open_device(int flags) {
   static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
   (void)registered;
   if (const int no = refusal("open"); no != 0) return -no;
-  const int fd = raw::openat("/dev/null", (flags & O_CLOEXEC) | O_RDWR, 0);
+  const auto fd = static_cast<int>(
+      raw::call(SYS_openat, AT_FDCWD, raw::word("/dev/null"), (flags & O_CLOEXEC) | O_RDWR, 0));
   if (fd < 0 || fd >= kDescriptors) return fd < 0 ? fd : -EMFILE;
   files[static_cast<size_t>(fd)].store(new Context, std::memory_order_release);
   open_files.fetch_add(1);
@@ -118,9 +119,21 @@ EXPORT int open64(const char* path, int flags, ...) {
 }
 
 EXPORT int close(int fd) {
+  if (model::raw::is_kept(static_cast<unsigned>(fd))) return static_cast<int>(model::raw::to_libc(-EBADF));
   model::forget(fd);
   static auto* const next = behind<int(int)>("close");
   return next(fd);
+}
+
+EXPORT int close_range(unsigned first, unsigned last, int flags) {
+  using model::raw::call;
+  for (unsigned fd = first; fd <= last && fd < model::raw::kept.size(); ++fd) {
+    if (!model::raw::is_kept(fd)) continue;
+    if (const long bad = fd > first ? call(SYS_close_range, first, fd - 1, flags) : 0; bad < 0)
+      return static_cast<int>(model::raw::to_libc(bad));
+    first = fd + 1;
+  }
+  return first > last ? 0 : static_cast<int>(model::raw::to_libc(call(SYS_close_range, first, last, flags)));
 }
 
 EXPORT ssize_t write(int fd, const void* data, size_t size) {

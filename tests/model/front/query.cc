@@ -49,7 +49,7 @@ int Commands::get_context(Context& c, Request& r) {
   if (const int bad = raw::pipe(events, O_CLOEXEC | O_NONBLOCK); bad < 0) return -bad;
   // libibverbs reads asynchronous events blocking, unless its user asks otherwise.
   raw::call(SYS_fcntl, events[0], F_SETFL, 0);
-  c.async_write_ = events[1];
+  c.async_write_ = raw::keep(events[1]);
 
   ib_uverbs_get_context_resp out{};
   out.async_fd = static_cast<uint32_t>(events[0]);

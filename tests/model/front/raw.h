@@ -8,6 +8,8 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -36,10 +38,22 @@ inline long to_libc(long result) {
   return -1;
 }
 
-inline int openat(const char* path, int flags, mode_t mode) {
-  return static_cast<int>(call(SYS_openat, AT_FDCWD, word(path), flags, mode));
+/// The hardware's descriptors. A program whose NIC is a real one has none of them: to its close() they are
+/// not open.
+inline std::array<std::atomic<bool>, 65536> kept{};
+inline int keep(int fd) {
+  if (fd >= 0 && fd < static_cast<int>(kept.size())) kept[static_cast<size_t>(fd)] = true;
+  return fd;
 }
-inline void close(int fd) { call(SYS_close, fd); }
+inline bool is_kept(unsigned fd) { return fd < kept.size() && kept[fd].load(std::memory_order_relaxed); }
+
+inline int openat(const char* path, int flags, mode_t mode) {
+  return keep(static_cast<int>(call(SYS_openat, AT_FDCWD, word(path), flags, mode)));
+}
+inline void close(int fd) {
+  if (is_kept(static_cast<unsigned>(fd))) kept[static_cast<size_t>(fd)] = false;
+  call(SYS_close, fd);
+}
 inline long write(int fd, const void* data, size_t size) {
   return call(SYS_write, fd, word(data), word(size));
 }
@@ -51,7 +65,7 @@ inline void* mmap(size_t size, int protection, int flags, int fd, off_t offset) 
 inline bool failed(const void* p) { return reinterpret_cast<uintptr_t>(p) > static_cast<uintptr_t>(-4096); }
 inline void munmap(void* p, size_t size) { call(SYS_munmap, word(p), word(size)); }
 inline int socket(int family, int type, int protocol) {
-  return static_cast<int>(call(SYS_socket, family, type, protocol));
+  return keep(static_cast<int>(call(SYS_socket, family, type, protocol)));
 }
 inline long setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
   return call(SYS_setsockopt, fd, level, name, word(value), size);
