@@ -76,6 +76,8 @@ Result<BoundFlow*> TcpSocket::open_listener(Pass& pass) {
   Result<BoundFlow*> flow = pass.engine().listen(
       pass, choice, shadow_name(), v6_only, shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0, backlog_, settings,
       shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX), static_cast<File*>(this));
+  if (flow && choice.accelerated())
+    pass.stack().tcp_listen_shut(*pass.engine().listener(**flow), shut_read_, shut_write_);
   const int defer = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT);
   if (flow && choice.accelerated() && defer != 0)
     pass.stack().set_defer_accept(*pass.engine().listener(**flow), std::chrono::seconds(defer));
@@ -158,6 +160,7 @@ void TcpSocket::stop_listening(Pass& pass) {
   sockaddr none{};
   none.sa_family = AF_UNSPEC;
   real.connect(shadow(), &none, sizeof none);
+  shut_read_ = shut_write_ = false;
   set_state(State::kUndecided);
   pass.engine().touch();
 }

@@ -191,7 +191,12 @@ Result<int> TcpSocket::bind(Pass& pass, const sockaddr* address, socklen_t lengt
 Result<int> TcpSocket::shutdown(Pass& pass, int how) {
   if (how < SHUT_RD || how > SHUT_RDWR) return err(EINVAL);
   if (state_ == State::kListening) {
-    if (how != SHUT_WR) stop_listening(pass);
+    if (how == SHUT_WR) {  // changes nothing, but wakes those who poll
+      notify(kReadable);
+      pass.engine().touch();
+      return kOnKernel;
+    }
+    stop_listening(pass);
     return 0;
   }
   if (!live()) {  // ENOTCONN, and it holds all the same, also for a connection that is opened afterwards

@@ -71,6 +71,9 @@ void Stack::set_backlog(TcpListener& listener, uint32_t backlog) {
 }
 TcpSettings& Stack::settings(TcpListener& listener) { return core_->tcp->settings(listener); }
 void Stack::set_defer_accept(TcpListener& listener, Duration d) { core_->tcp->set_defer_accept(listener, d); }
+void Stack::tcp_listen_shut(TcpListener& listener, bool read, bool write) {
+  core_->tcp->listen_shut(listener, read, write);
+}
 TcpConn* Stack::tcp_accept(TcpListener& listener) { return core_->tcp->accept(listener); }
 uint32_t Stack::accept_queue_length(const TcpListener& listener) const {
   return core_->tcp->accept_queue_length(listener);

@@ -253,6 +253,8 @@ class Stack {
   void set_backlog(TcpListener& listener, uint32_t backlog);
   TcpSettings& settings(TcpListener& listener);  ///< inherited by the connections it accepts
   void set_defer_accept(TcpListener& listener, Duration d);
+  /// A socket that was shut down before listen(): so are its connections, from their beginning, FIN included.
+  void tcp_listen_shut(TcpListener& listener, bool read, bool write);
   /// The oldest completed connection (owner is nullptr until the caller sets it), or nullptr.
   TcpConn* tcp_accept(TcpListener& listener);
   uint32_t accept_queue_length(const TcpListener& listener) const;

@@ -116,13 +116,14 @@ void UdpLayer::close(UdpPcb* pcb) {
 }
 
 void UdpLayer::take_queue(UdpPcb& to, UdpPcb& from) {
+  if (from.error != 0) to.error = std::exchange(from.error, 0);
+  core_.mark_ready(to, from.edges);  // those told before are not told again
   if (from.head == nullptr) return;
   from.tail->next = to.head;
   if (to.head == nullptr) to.tail = from.tail;
   to.head = std::exchange(from.head, nullptr);
   to.queued_bytes += std::exchange(from.queued_bytes, 0);
   to.charged_bytes += std::exchange(from.charged_bytes, 0);
-  core_.mark_ready(to, kReadable);
 }
 
 // ---- receiving ----

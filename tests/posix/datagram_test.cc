@@ -1,6 +1,7 @@
 // UDP: bound, connected and not; datagrams below and above the MTU.
 #include <netinet/udp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 
 #include "posix/far.h"
@@ -174,6 +175,42 @@ TEST(Datagram, AClosedPortRefuses) {
   char byte;
   EXPECT_EQ(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
   EXPECT_EQ(errno, ECONNREFUSED);
+}
+
+TEST(Datagram, AnErrorOutlivesADisconnect) {
+  Fd fd = udp_socket();
+  Address to = there(9);
+  const sockaddr none{AF_UNSPEC, {}};
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  ASSERT_EQ(send(fd, "x", 1, 0), 1);
+  EXPECT_TRUE(wait_for(fd, POLLIN) & POLLERR);
+  ASSERT_EQ(connect(fd, &none, sizeof none), 0);
+  EXPECT_EQ(sendto(fd, "x", 1, 0, to.raw(), to.size), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+}
+
+// The port is lost and another one found; what had come is no news then.
+TEST(Datagram, WhatADisconnectKeepsIsNoEdge) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_socket();
+  const sockaddr none{AF_UNSPEC, {}};
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  ASSERT_EQ(send(fd, "one", 3, 0), 3);
+  ASSERT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+  Fd set(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event e{};
+  e.events = EPOLLIN | EPOLLET;
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e), 0);
+  EXPECT_EQ(epoll_wait(set, &e, 1, 0), 1);
+  ASSERT_EQ(connect(fd, &none, sizeof none), 0);
+  while (epoll_wait(set, &e, 1, 0) > 0) {
+  }
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  EXPECT_EQ(epoll_wait(set, &e, 1, 0), 0);
+  EXPECT_EQ(receive(fd), "one");
+  sendto(fd, "", 0, 0, to.raw(), to.size);
+  far.finish();
 }
 
 TEST(Datagram, ManyMessagesAtOnce) {

@@ -212,6 +212,22 @@ TEST(Epoll, ASetInASet) {
   EXPECT_EQ(wait_for(inner, POLLIN), POLLIN);
 }
 
+// inet_shutdown() wakes those who poll, also where it changes nothing.
+TEST(Epoll, AListenersShutdownForWritingIsAnEdge) {
+  Fd listener = listen_at(here());
+  Fd set(epoll_create1(EPOLL_CLOEXEC));
+  add(set, listener, EPOLLIN | EPOLLET);
+  Far far("dial", {std::to_string(port_of(listener))});
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN));
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  EXPECT_EQ(shutdown(listener, SHUT_WR), 0);
+  EXPECT_EQ(wait_one(set, 0).events, static_cast<uint32_t>(EPOLLIN));
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  Fd fd = accept_one(listener);
+  fd.reset();
+  far.finish();
+}
+
 TEST(Epoll, AListenerBecomesReadable) {
   Fd listener = listen_at(here());
   set_nonblocking(listener);

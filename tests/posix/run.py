@@ -89,6 +89,8 @@ def main():
         sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
         from model_lab import ModelLab
     with (ModelLab if options.model else Lab)(queues=options.queues, mtu=options.mtu) as lab:
+        for host in lab.hosts:
+            host.enter("sysctl", "-qw", "net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0")  # so that tests may be repeated
         before = {h: (h.wire_packets(), h.kernel_packets()) for h in lab.hosts}
         far = lab.far.popen([options.program, "--far"], accel=far_accelerated or siw, env=environment(lab, lab.far, siw), require=not siw,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -38,6 +38,25 @@ FAR(call) {
   near.say(back == sent ? "same" : "different: " + std::to_string(back.size()));
 }
 
+// Connects to near; says what it first hears, and ends when told to.
+FAR(meets_the_end) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[0]))));
+  char byte;
+  near.say(recv(fd, &byte, 1, 0) == 1 ? "a byte" : "the end");
+  near.word();
+}
+
+// Takes a question, and answers when told to.
+FAR(answer) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  near.say(read_exactly(fd, 1));
+  near.word();
+  write_all(fd, "!");
+  read_to_end(fd);
+}
+
 TEST(Stream, EchoesBytes) {
   Far far("echo");
   Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
@@ -169,6 +188,44 @@ TEST(Stream, ShutdownOfAConnectingSocketIsAReset) {
   EXPECT_EQ(wait_for(fd, POLLOUT), POLLOUT | POLLERR | POLLHUP);
   EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNRESET);
   EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0);
+}
+
+// What is shut down before it listens stays so, and its connections are shut down from their beginning.
+TEST(Stream, AListenerShutDownBeforeEndsItsConnections) {
+  for (int how : {SHUT_RD, SHUT_WR, SHUT_RDWR}) {
+    Fd listener = tcp_socket();
+    EXPECT_EQ(shutdown(listener, how), -1);
+    EXPECT_EQ(errno, ENOTCONN);
+    Address at = here();
+    ASSERT_EQ(bind(listener, at.raw(), at.size), 0);
+    ASSERT_EQ(listen(listener, 4), 0);
+    Far far("meets_the_end", {std::to_string(port_of(listener))});
+    Fd fd = accept_one(listener);
+    char byte;
+    if (how != SHUT_WR) {
+      EXPECT_EQ(recv(fd, &byte, 1, 0), 0);
+    }
+    EXPECT_EQ(send(fd, "x", 1, MSG_NOSIGNAL), how == SHUT_RD ? 1 : -1);
+    EXPECT_EQ(far.word(), how == SHUT_RD ? "a byte" : "the end");
+    far.say("go");
+    fd.reset();
+    far.finish();
+  }
+}
+
+// A client's first words answer nothing, so the first answer is acknowledged at once: the kernel has found
+// its route again with that, which IP_TOS had it forget.
+TEST(Stream, TheFirstAnswerIsAcknowledgedAtOnce) {
+  Far far("answer");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  write_all(fd, "?");
+  far.word();
+  set_option(fd, IPPROTO_IP, IP_TOS, 0x10);
+  far.say("go");
+  EXPECT_EQ(read_exactly(fd, 1), "!");
+  EXPECT_GE(get_option(fd, IPPROTO_IP, IP_MTU), 1500);
+  fd.reset();
+  far.finish();
 }
 
 TEST(Stream, ADisconnectKeepsAnErrorThatNobodyTook) {

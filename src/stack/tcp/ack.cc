@@ -98,6 +98,12 @@ static void take_window(TcpConn& c, const TcpSegmentInfo& s, AckEvent& e) {
   c.max_window = std::max(c.max_window, window);
 }
 
+/// What Linux' tcp_rcv_established() predicts and finds no news in: it looks for nothing to send then.
+static bool brings_only_data(const TcpConn& c, const TcpSegmentInfo& s, const AckEvent& e) {
+  return s.payload_length > 0 && s.seq == c.rcv_nxt && s.ack == c.snd_una && !e.window_changed &&
+         (s.flags & (kUrg | kFin)) == 0 && !c.out_of_order && !c.urgent_in;
+}
+
 bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now) {
   if (seq_lt(s.ack, c.snd_una)) {
     // RFC 5961 section 5.2: what was never ours within the last window.
@@ -126,9 +132,8 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   if (c.timestamps_ok && o.has_timestamps) e.tsecr = o.tsecr;
   bool had_flight = !c.sent.empty();
   take_window(c, s, e);
-  // tcp_data_snd_check() knows no MSG_MORE. Linux gets there with every segment but data with nothing new in
-  // its ACK that finds room in memory it has accounted for.
-  c.more = false;
+  // tcp_data_snd_check() knows no MSG_MORE.
+  if (c.more) c.more = brings_only_data(c, s, e);
   if (c.probes_out && (s.ack == c.snd_nxt || e.window_changed)) {  // the peer lives
     c.probes_out = 0;
     c.retransmits = 0;

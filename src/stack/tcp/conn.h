@@ -132,7 +132,7 @@ struct TcpConn : StackSocket, TcpEntry {
   bool fin_received = false;
   bool fin_early = false;   ///< a FIN at fin_early_seq waits for the data before it
   bool read_shut = false;   ///< SHUT_RD, or the end of the connection
-  bool write_shut = false;  ///< shut down before it was connected: no sending, but no FIN either
+  bool write_shut = false;  ///< shut down before it was connected: no sending; a FIN only of who was called
   bool held = false;        ///< the application (or the accept queue) has it; else it is an orphan
   bool active = false;      ///< opened by connect()
   bool ack_now = false;
@@ -257,6 +257,7 @@ struct TcpListener : StackSocket {
   Endpoint local;
   bool v6_only = false;
   bool reuse_port = false;
+  bool read_shut = false, write_shut = false;  ///< shut down before listen(): its connections are, too
   uint32_t backlog = 0;
   Duration defer_accept{0};
   TcpSettings settings;

@@ -185,8 +185,10 @@ bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Inst
   } else {
     t.count(Counter::tcp_active_opens);
     t.core.mark_ready(c, kWritable);
-    if (c.fin_queued || c.send_queue.size() > 0) want_output(t, c);
   }
+  c.fin_queued |= c.write_shut;
+  if (c.fin_queued) c.tcp_state = TcpState::kFinWait1;  // tcp_rcv_state_process() ends TCP_SYN_RECV so
+  if (c.fin_queued || c.send_queue.size() > 0) want_output(t, c);
   return true;
 }
 

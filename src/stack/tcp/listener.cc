@@ -111,6 +111,8 @@ void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss
   c->local = s.local;
   c->remote = s.remote;
   c->settings = l.settings;
+  c->read_shut = l.read_shut;
+  c->write_shut = l.write_shut;
   c->tcp_state = TcpState::kSynReceived;
   prepare(t, *c, iss ? iss : initial_sequence(t, s.local, s.remote, now), now);
   c->irs = s.seq;
@@ -207,6 +209,10 @@ void TcpLayer::close_listener(TcpListener* l) {
 
 void TcpLayer::set_backlog(TcpListener& l, uint32_t backlog) { l.backlog = backlog; }
 TcpSettings& TcpLayer::settings(TcpListener& l) { return l.settings; }
+void TcpLayer::listen_shut(TcpListener& l, bool read, bool write) {
+  l.read_shut = read;
+  l.write_shut = write;
+}
 void TcpLayer::set_defer_accept(TcpListener& l, Duration d) { l.defer_accept = d; }
 uint32_t TcpLayer::accept_queue_length(const TcpListener& l) const { return l.accept_size; }
 uint32_t TcpLayer::readiness(const TcpListener& l) const { return l.accept_size > 0 ? kReadable : 0u; }

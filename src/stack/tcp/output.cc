@@ -247,8 +247,9 @@ static void note_data_sent(TcpConn& c, uint32_t segments, uint32_t n, Instant no
   c.data_segments_out += segments;
   c.bytes_sent += n;
   c.last_sent = now;
-  // An answer soon after a question: from now on ACKs ride on answers.
-  if (now - c.last_received < 40ms) c.pingpong = true;
+  // An answer soon after a question: from now on ACKs ride on answers. What opens the conversation answers
+  // nothing: tcp_event_data_sent(), where ato is 0 until the first data have come.
+  if (c.data_segments_in > 0 && now - c.last_received < 40ms) c.pingpong = true;
   if (c.recovery == Recovery::kFast) c.prr_out += n;
 }
 

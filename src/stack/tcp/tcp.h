@@ -43,6 +43,7 @@ class TcpLayer {
                               const TcpSettings& settings, void* owner);
   void set_backlog(TcpListener& listener, uint32_t backlog);
   TcpSettings& settings(TcpListener& listener);
+  void listen_shut(TcpListener& l, bool read, bool write);
   void set_defer_accept(TcpListener& listener, Duration d);
   TcpConn* accept(TcpListener& listener);
   uint32_t accept_queue_length(const TcpListener& listener) const;

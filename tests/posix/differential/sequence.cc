@@ -106,9 +106,10 @@ std::string Sequence::hidden(long result, const Name& n) const {
                               : " port");
 }
 
-/// Whether data that comes in lets go what MSG_MORE holds back depends on how much memory the kernel has
-/// accounted for (tcp_rcv_established(): sk_forward_alloc): not with what a driver makes of frames. So
-/// nothing is held then.
+/// Data that come in let go what MSG_MORE holds back when they find no room in memory that the kernel has
+/// accounted for already (tcp_rcv_established(): truesize against sk_forward_alloc). That depends on what a
+/// driver makes of frames, and on what was sent, received and freed before: no result to compare. So nothing
+/// is held then. Where there is room, both keep it.
 void Sequence::let_go() {
   if (!stream_ || !held_) return;
   held_ = false;

@@ -94,8 +94,7 @@ class Sequence {
   std::vector<int> extra_;
   uint16_t far_port_ = 0;
   size_t sent_ = 0;
-  bool shut_early_ = false;  ///< shut down before it was connected
-  bool held_ = false;        ///< the last send had MSG_MORE
+  bool held_ = false;  ///< the last send had MSG_MORE
   std::string log_;
 };
 

@@ -50,7 +50,6 @@ void Sequence::count_bytes() {
 void Sequence::shut_down() {
   int how = any<int>({0, 1, 1, 2, 3});
   int r = ::shutdown(sock_, how);
-  shut_early_ |= r < 0 && errno == ENOTCONN;
   log_sent({"shutdown", to_string(how)}, shown(r));
 }
 
@@ -69,10 +68,7 @@ void Sequence::bind() {
   log({"bind"}, shown(::bind(sock_, at.raw(), at.size)));
 }
 
-void Sequence::listen() {
-  if (shut_early_) return;  // what it accepts is shut down too in Linux
-  log({"listen"}, shown(::listen(sock_, 5)));
-}
+void Sequence::listen() { log({"listen"}, shown(::listen(sock_, 5))); }
 
 void Sequence::connect() {
   Name to = name(far_address(), far_port_);
@@ -86,11 +82,6 @@ void Sequence::disconnect() {
   sockaddr to{};
   to.sa_family = AF_UNSPEC;
   std::string result = shown(::connect(sock_, &to, sizeof to));
-  shut_early_ = false;
-  // Datagrams of before lie in two queues, if the port is lost and another one found by a send that fails.
-  char byte;
-  while (!stream_ && recv(sock_, &byte, 1, MSG_DONTWAIT) >= 0) {
-  }
   settle();
   log({"disconnect"}, result);
 }
