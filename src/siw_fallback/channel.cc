@@ -28,7 +28,8 @@ constexpr Duration kLeastPatience = 250ms;
 constexpr Duration kKickAfter = 100ms, kKickUntil = 5s;
 constexpr Duration kLeastHold = 5ms, kLongestHold = 50ms;
 constexpr size_t kMaxPending = 128 << 10;
-constexpr size_t kMostPieces = 256;  ///< of memory for one sendmsg(); a frame of one TCP segment has two
+constexpr size_t kBesidePlace = 4 << 10;  ///< bytes read behind those that go to their place
+constexpr size_t kMostPieces = 256;       ///< of memory for one sendmsg(); a frame of one TCP segment has two
 
 Counter counter_of(Violation v) {
   switch (v) {
@@ -60,6 +61,16 @@ int socket_int(int fd, int level, int name) {
 ssize_t receive_now(int fd, MutableBytes into, int flags = 0) {
   return real.syscall(SYS_recvfrom, static_cast<long>(fd), into.data(), into.size(),
                       static_cast<long>(flags | MSG_DONTWAIT), nullptr, nullptr);
+}
+
+/// First into `place`, the rest into `more`.
+ssize_t receive_now(int fd, MutableBytes place, MutableBytes more) {
+  if (place.empty()) return receive_now(fd, more);
+  iovec vector[] = {{place.data(), place.size()}, {more.data(), more.size()}};
+  msghdr message{};
+  message.msg_iov = vector;
+  message.msg_iovlen = 2;
+  return real.syscall(SYS_recvmsg, static_cast<long>(fd), &message, static_cast<long>(MSG_DONTWAIT));
 }
 
 ssize_t send_now(int fd, const OutQueue& out) {
@@ -269,16 +280,22 @@ void Channel::kick(Instant now) {
 
 /// A short read means that the socket is empty, and what comes later is a new event, its end included.
 void Channel::read_socket(Instant now, bool to_the_end) {
-  auto& buffer = reactor_->buffer_;
   const size_t before = conn_->available();
   const bool was_failed = conn_->failed();
   while (!conn_->failed() && !lost_) {
-    const ssize_t n = receive_now(fd_, buffer);
+    // What follows a payload on its way to its place is the next frame's header, and so on: a long read
+    // beside it would bring bytes that had to be copied.
+    const MutableBytes place = conn_->landing();
+    const auto buffer =
+        MutableBytes(reactor_->buffer_).first(conn_->expects_long() ? kBesidePlace : kReadBuffer);
+    const ssize_t n = receive_now(fd_, place, buffer);
     if (n > 0) {
       bytes_in_ += static_cast<uint64_t>(n);
-      conn_->receive({buffer.data(), static_cast<size_t>(n)});
+      const size_t placed = std::min(static_cast<size_t>(n), place.size());
+      conn_->landed(placed);
+      conn_->receive(buffer.first(static_cast<size_t>(n) - placed));
       if (now < kick_until_ && deadline_ != kNever && owner != nullptr) schedule(now + kKickAfter);
-      if (static_cast<size_t>(n) < buffer.size() && !to_the_end) break;
+      if (static_cast<size_t>(n) < place.size() + buffer.size() && !to_the_end) break;
       continue;
     }
     if (n < 0 && errno == EINTR) continue;

@@ -50,6 +50,10 @@ Violation Conn::on_event(const Event& event) {
     case Event::Kind::kEstablished:
       if (options_.role == Role::kResponder) return Violation::none;
       return on_reply(event.payload);
+    case Event::Kind::kArriving:
+      if (const auto place = stream_.place_for(event.stag, event.offset, event.size); !place.empty())
+        endpoint_.place(place);
+      return Violation::none;
     case Event::Kind::kWrite:
       return stream_.on_write(event.stag, event.offset, event.payload);
     case Event::Kind::kSend:

@@ -25,6 +25,11 @@ class Conn {
 
   // The byte stream.
   void receive(Bytes in);
+  /// Memory for the stream's next bytes, or nothing: what is read there needs no receive().
+  MutableBytes landing() const { return failed() ? MutableBytes{} : endpoint_.landing(); }
+  void landed(size_t n) { endpoint_.landed(n); }
+  /// It pays to read no more than a header at a time where landing() is empty.
+  bool expects_long() const { return endpoint_.expects_long(); }
   void receive_end();
   void receive_reset();
   /// What waits to go out; while the program's memory is on loan, out() has its pieces.

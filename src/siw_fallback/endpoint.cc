@@ -160,25 +160,39 @@ Violation Endpoint::take(Bytes& in, Event& event) {
 Violation Endpoint::take_frame(Bytes& in, Event& event) {
   if (delivered_) message_.clear(), delivered_ = false;
   while (event.kind == Event::Kind::kNone) {
+    if (parser_.begins_long(in) && announce(event)) return Violation::none;
     Bytes ulpdu;
     Violation v = parser_.take(in, ulpdu);
     if (v == Violation::fpdu_crc) bad_frame_.assign(parser_.frame().begin(), parser_.frame().end());
     if (v != Violation::none || ulpdu.empty()) return v;
     Segment s;
     v = parse_segment(ulpdu, s);
+    if (!parser_.placed().empty()) s.payload = parser_.placed();
     if (v == Violation::none) v = order_.check(s, s.queue == kSendQueue ? options_.max_message : kMaxUlpdu);
     const bool rtr = !heard_ && agreed_.rtr != kRtrNone && options_.role == Role::kResponder;
     if (v == Violation::none && rtr && s.opcode != Opcode::kTerminate) v = check_rtr(s);
     if (v == Violation::none) heard_ = true, v = on_segment(s, event);
-    if (v != Violation::none) return fail(v, ulpdu), v;
+    if (v != Violation::none) return fail(v, parser_.in_one_piece()), v;
     if (rtr) event = {.kind = Event::Kind::kEstablished};  // it is not the program's
   }
   return Violation::none;
 }
 
+bool Endpoint::announce(Event& event) const {
+  Segment s;
+  if (parse_segment(parser_.header(), s) != Violation::none || s.opcode != Opcode::kWrite) return false;
+  event = {.kind = Event::Kind::kArriving,
+           .opcode = s.opcode,
+           .stag = s.stag,
+           .offset = s.offset,
+           .size = parser_.place_size()};
+  return true;
+}
+
 Violation Endpoint::on_segment(const Segment& s, Event& event) {
   switch (s.opcode) {
     case Opcode::kWrite:
+      short_writes_ = s.payload.size() >= kLongUlpdu - kMinUlpdu ? 0 : std::min(short_writes_ + 1, kShortRun);
       event = {.kind = Event::Kind::kWrite,
                .opcode = s.opcode,
                .stag = s.stag,

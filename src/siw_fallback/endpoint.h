@@ -30,6 +30,7 @@ struct Event {
     kRequest,      // responder: `payload` is the private data; accept() or reject()
     kEstablished,  // initiator: `payload` is the reply's private data; responder: the agreed first message
                    // came
+    kArriving,     // the header of a long Write, not whole yet: `stag`, `offset`, `size`; place() may follow
     kWrite,        // one segment: `stag`, `offset`, `payload`
     kSend,         // a whole message
     kRead,         // with `reads`: the peer's, `payload` is the request
@@ -40,6 +41,7 @@ struct Event {
   uint32_t stag = 0;
   uint64_t offset = 0;
   Bytes payload = {};
+  size_t size = 0;
 };
 
 class Endpoint {
@@ -54,6 +56,13 @@ class Endpoint {
 
   /// Consumes from the front of `in` up to the next event. After a violation nothing more is taken.
   Violation take(Bytes& in, Event& event);
+  /// After kArriving: where the payload goes, which is not copied then. It is not checked before kWrite.
+  void place(MutableBytes where) { parser_.place(where); }
+  /// Where the stream's next bytes belong, or nothing; what was read there is told by landed(), not taken.
+  MutableBytes landing() const { return state_ == State::kOpen ? parser_.landing() : MutableBytes{}; }
+  void landed(size_t n) { parser_.landed(n); }
+  /// Of the last few Writes one was long.
+  bool expects_long() const { return short_writes_ < kShortRun; }
   /// The stream ended: cleanly between two frames, or not.
   Violation end();
 
@@ -88,6 +97,8 @@ class Endpoint {
   Violation take_request(Bytes& in, Event& event);
   Violation take_reply(Bytes& in, Event& event);
   Violation take_frame(Bytes& in, Event& event);
+  bool announce(Event& event) const;
+  static constexpr int kShortRun = 8;
   Violation on_segment(const Segment& s, Event& event);
   Violation on_send(const Segment& s, Event& event);
   Violation on_read_request(const Segment& s, Event& event);
@@ -109,6 +120,7 @@ class Endpoint {
   InboundOrder order_;
   std::vector<uint8_t> message_;  // a Send in several segments
   bool delivered_ = false;        // message_ has been given out
+  int short_writes_ = kShortRun;  // since a long one
   std::array<uint32_t, kQueues> next_msn_{1, 1, 1};
   bool read_outstanding_ = false;  // our Read; the library's is the empty one that says RTR
   OutQueue out_;

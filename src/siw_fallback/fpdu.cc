@@ -2,9 +2,20 @@
 
 #include <algorithm>
 
-#include "siw_fallback/crc32c.h"
-
 namespace accel::siw {
+namespace {
+
+constexpr size_t kLongHead = kFpduLengthSize + kMinUlpdu;
+
+/// Moves bytes over until `held` has `target`, or `in` is used up.
+bool hold(std::vector<uint8_t>& held, Bytes& in, size_t target) {
+  const size_t n = std::min(target - held.size(), in.size());
+  held.insert(held.end(), in.begin(), in.begin() + static_cast<ptrdiff_t>(n));
+  in = in.subspan(n);
+  return held.size() == target;
+}
+
+}  // namespace
 
 FpduTail fpdu_tail(Bytes head, Bytes payload, bool crc) {
   FpduTail tail;
@@ -18,15 +29,9 @@ FpduTail fpdu_tail(Bytes head, Bytes payload, bool crc) {
 
 Violation FpduParser::take(Bytes& in, Bytes& ulpdu) {
   ulpdu = {};
-  if (taken_) held_.clear(), taken_ = false;
-  const auto hold = [&](size_t target) {  // moves bytes over until held_ has `target`, or `in` is used up
-    const size_t n = std::min(target - held_.size(), in.size());
-    held_.insert(held_.end(), in.begin(), in.begin() + static_cast<ptrdiff_t>(n));
-    in = in.subspan(n);
-    return held_.size() == target;
-  };
+  begin_frame();
   const bool direct = held_.empty() && in.size() >= kFpduLengthSize;
-  if (!direct && held_.size() < kFpduLengthSize && !hold(kFpduLengthSize)) return Violation::none;
+  if (!direct && held_.size() < kFpduLengthSize && !hold(held_, in, kFpduLengthSize)) return Violation::none;
   const size_t length = load_be<uint16_t>(direct ? in : Bytes(held_), 0);
   if (length < kMinUlpdu) {
     frame_ = (direct ? in : Bytes(held_)).first(kFpduLengthSize);
@@ -38,10 +43,65 @@ Violation FpduParser::take(Bytes& in, Bytes& ulpdu) {
     in = in.subspan(size);
     return check(ulpdu);
   }
-  if (!hold(size)) return Violation::none;
+  const Bytes here = in.first(std::min(in.size(), place_.size() - placed_));
+  std::copy(here.begin(), here.end(), landing().begin());
+  in = in.subspan(here.size());
+  landed(here.size());
+  if (placed_ < place_.size() || !hold(held_, in, size - place_.size())) return Violation::none;
   frame_ = held_;
   taken_ = true;
-  return check(ulpdu);
+  return place_.empty() ? check(ulpdu) : check_placed(ulpdu);
+}
+
+void FpduParser::begin_frame() {
+  if (!taken_) return;
+  held_.clear();
+  taken_ = false;
+  place_ = {};
+  placed_ = 0;
+}
+
+bool FpduParser::begins_long(Bytes& in) {
+  begin_frame();
+  const size_t held = held_.size(), here = held + in.size();
+  if (held >= kLongHead || here < kFpduLengthSize) return false;
+  const auto byte = [&](size_t i) { return i < held ? held_[i] : in[i - held]; };
+  const size_t length = size_t{byte(0)} << 8 | byte(1);
+  if (length < kLongUlpdu || here >= fpdu_size(length)) return false;
+  return hold(held_, in, kLongHead);
+}
+
+void FpduParser::place(MutableBytes where) {
+  place_ = where;
+  placed_ = 0;
+  sum_ = {};
+  if (crc_) sum_.add(held_);
+}
+
+void FpduParser::landed(size_t n) {
+  if (crc_) sum_.add(landing().first(n));
+  placed_ += n;
+}
+
+Violation FpduParser::check_placed(Bytes& ulpdu) {
+  const Bytes tail = frame_.subspan(kLongHead);
+  const size_t pad = tail.size() - kFpduCrcSize;
+  if (crc_ && sum_.add(tail.first(pad)).value() != load_le<uint32_t>(tail, pad)) {
+    in_one_piece();
+    return Violation::fpdu_crc;
+  }
+  ulpdu = header();
+  return Violation::none;
+}
+
+Bytes FpduParser::in_one_piece() {
+  if (!place_.empty()) {
+    held_.insert(held_.begin() + kLongHead, place_.begin(), place_.end());
+    frame_ = held_;
+    place_ = {};
+    placed_ = 0;
+  }
+  return frame_.subspan(kFpduLengthSize, load_be<uint16_t>(frame_, 0));
 }
 
 Violation FpduParser::check(Bytes& ulpdu) const {

@@ -21,7 +21,6 @@ constexpr size_t kMostPlain = 1024;
 constexpr Duration kPlainFor = std::chrono::minutes(10);
 /// As long as the kernel sends for a closed socket whose peer does not answer (tcp_orphan_retries: 100 s).
 constexpr Duration kOrphanFor = 100s;
-constexpr size_t kReadBuffer = 256 << 10;
 
 epoll_event event_for(Channel& channel, bool output) {
   epoll_event event{};

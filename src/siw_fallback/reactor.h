@@ -15,6 +15,8 @@
 
 namespace accel::siw {
 
+inline constexpr size_t kReadBuffer = 256 << 10;
+
 struct ReactorOptions {
   bool crc = true;
   size_t ring = 128 << 10;
@@ -80,7 +82,7 @@ class Reactor {
   std::set<Channel*> blocked_;                     ///< with bytes that their sockets have not taken
   std::vector<std::unique_ptr<Channel>> orphans_;  ///< of these, closed by the program
   std::map<accel::Endpoint, Instant> plain_;       ///< until when
-  std::vector<uint8_t> buffer_;                    ///< what a read brings, until the channel's Conn has it
+  std::vector<uint8_t> buffer_;  ///< kReadBuffer bytes: what a read brings, until the channel's Conn has it
 };
 
 }  // namespace accel::siw

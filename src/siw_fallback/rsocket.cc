@@ -87,15 +87,23 @@ Violation RsStream::on_write(uint32_t stag, uint64_t offset, Bytes payload) {
   return Violation::none;
 }
 
+MutableBytes RsStream::place_for(uint32_t stag, uint64_t offset, size_t size) {
+  if (stag != id_.data_key || peer_finished() || !may_place(offset - id_.data_address, size)) return {};
+  return MutableBytes(ring_).subspan(write_at_, size);
+}
+
 /// A peer fills what it was granted from front to back, and no transfer of it crosses a half.
-Violation RsStream::place_data(uint64_t at, Bytes payload) {
+bool RsStream::may_place(uint64_t at, size_t size) const {
   const size_t half = ring_.size() / 2;
+  return at == write_at_ && size <= granted_ && size <= half - write_at_ % half;
+}
+
+Violation RsStream::place_data(uint64_t at, Bytes payload) {
   if (peer_finished()) return Violation::rs_after_shutdown;
-  if (at != write_at_ || payload.size() > granted_ || payload.size() > half - write_at_ % half) {
-    return Violation::ddp_bounds;
-  }
+  if (!may_place(at, payload.size())) return Violation::ddp_bounds;
   // After shutdown(SHUT_RD) bytes are still taken, as TCP does, and dropped when announced.
-  std::memcpy(ring_.data() + write_at_, payload.data(), payload.size());
+  uint8_t* const place = ring_.data() + write_at_;
+  if (payload.data() != place) std::memcpy(place, payload.data(), payload.size());
   write_at_ = (write_at_ + payload.size()) % ring_.size();
   granted_ -= payload.size();
   placed_ += payload.size();

@@ -116,6 +116,9 @@ class RsStream {
   bool peer_lingers() const { return peer_lingers_; }
 
   // From the wire.
+  /// The ring's memory for a Write of data whose payload has not come; empty where it may not go to the ring.
+  /// What is there counts once on_write() is called with it.
+  MutableBytes place_for(uint32_t stag, uint64_t offset, size_t size);
   Violation on_write(uint32_t stag, uint64_t offset, Bytes payload);
   Violation on_message(Bytes message);
 
@@ -148,6 +151,7 @@ class RsStream {
   };
   Entry entry(size_t index) const;
   void store_entry(size_t index, const Entry& e);
+  bool may_place(uint64_t at, size_t size) const;
   Violation place_data(uint64_t at, Bytes payload);
   Violation on_data(uint32_t length);
   Violation on_control(uint32_t what);

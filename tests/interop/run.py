@@ -4,6 +4,10 @@
 usage: run.py [-v] [Class[.test]...]      Skipped, with status 0 and a line that says why, where there can be no guest.
 
 Nothing is tried again: what fails leaves in $INTEROP_KEEP (default: a new folder in /tmp) what passed on the wire, and a bad FPDU itself.
+
+A machine that stands still for ten seconds breaks a connection in set-up: the guest's clock goes on, and siw waits no longer for MPA's reply.
+librspreload then connects by plain TCP to our listener, which has its one connection: "connect: Connection refused" in the guest, while the trace
+ends with our reply.
 """
 import hashlib
 import itertools

@@ -40,6 +40,7 @@ std::string QueuePair::broken(const char* what) const {
 
 std::string QueuePair::on_event(const Event& event) {
   switch (event.kind) {
+    case Event::Kind::kArriving:
     case Event::Kind::kNone:
       return {};
     case Event::Kind::kRequest:

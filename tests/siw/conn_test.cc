@@ -269,6 +269,95 @@ TEST(Conn, RepliesRefused) {
   }
 }
 
+// --- payloads that go straight to the ring ---
+
+/// As Channel reads: pieces of the stream, each first to where landing() says. Returns how much went there.
+size_t read_in_place(Conn& to, Bytes in, size_t piece) {
+  size_t sum = 0;
+  while (!in.empty()) {
+    const MutableBytes place = to.landing();
+    const size_t n = std::min(in.size(), piece), placed = std::min(n, place.size());
+    std::copy_n(in.begin(), placed, place.begin());
+    to.landed(placed);
+    to.receive(in.subspan(placed, n - placed));
+    in = in.subspan(n);
+    sum += placed;
+  }
+  return sum;
+}
+
+ConnOptions long_frames(Role role, bool crc, uint8_t rtr) {
+  ConnOptions o = options(role, offer(crc, true, rtr));
+  o.offer.long_frames = true;
+  o.ring = 256 << 10;
+  return o;
+}
+
+TEST(Conn, LongPayloadsAreReadIntoTheRing) {
+  const auto data = pattern(1'000'000, 5);
+  for (bool crc : {false, true}) {
+    for (size_t piece : {1, 17, 1000, 4096, 30001, 65552, 200000}) {
+      Wire w;
+      Conn a(long_frames(Role::kInitiator, crc, kNoRtr)), b(long_frames(Role::kResponder, crc, kNoRtr));
+      w.settle(a, b);
+      std::vector<uint8_t> got, buffer(50000);
+      size_t sent = 0, placed = 0;
+      for (size_t size = 1; got.size() < data.size(); size = size * 7 % 99991) {
+        if (const auto n = a.send(Bytes(data).subspan(sent, std::min(size, data.size() - sent)))) sent += *n;
+        placed += read_in_place(b, a.pending(), piece);
+        a.sent(a.pending().size());
+        if (const auto n = b.recv(buffer))
+          got.insert(got.end(), buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(*n));
+        w.settle(a, b);
+        ASSERT_FALSE(a.failed() || b.failed()) << name_of(a.violation()) << name_of(b.violation());
+      }
+      EXPECT_TRUE(got == data) << piece;
+      EXPECT_GE(placed, piece < 65552 ? data.size() / 4 : 0) << piece;
+    }
+  }
+}
+
+/// Whether its payload was placed or not, a bad frame meets the same verdict, Terminate and record.
+void judge_alike(bool crc, uint8_t rtr, const std::vector<uint8_t>& wire, Violation expected,
+                 const std::vector<uint8_t>& before = {}) {
+  for (size_t piece : {size_t{100}, size_t{5000}, wire.size()}) {
+    Conn a(long_frames(Role::kInitiator, crc, rtr)), b(long_frames(Role::kResponder, crc, kRtrAll));
+    b.receive(copy(a.pending()));
+    b.sent(b.pending().size());
+    b.receive(before);
+    read_in_place(b, wire, piece);
+    EXPECT_EQ(name_of(b.violation()), name_of(expected)) << piece;
+    std::vector<uint8_t> out(1);
+    EXPECT_TRUE(b.recv(out).is(ECONNRESET));
+    Conn whole(long_frames(Role::kResponder, crc, kRtrAll));
+    whole.receive(copy(a.pending()));
+    whole.sent(whole.pending().size());
+    whole.receive(before);
+    whole.receive(wire);
+    EXPECT_EQ(copy(b.pending()), copy(whole.pending())) << piece;
+    EXPECT_EQ(copy(b.endpoint().bad_frame()), copy(whole.endpoint().bad_frame())) << piece;
+  }
+}
+
+TEST(Conn, ALongFrameThatIsBadIsSoInItsPlaceToo) {
+  const auto payload = pattern(40'001, 6);
+  const Segment good{.opcode = Opcode::kWrite, .stag = 0x3333, .offset = 0x30000};
+  auto wrong_crc = test::frame(good, payload, true);
+  wrong_crc[20'000] ^= 1;
+  judge_alike(true, kNoRtr, wrong_crc, Violation::fpdu_crc);
+  judge_alike(false, kRtrWrite, test::frame(good, payload, false), Violation::mpa_wrong_rtr);
+  Segment elsewhere = good;
+  elsewhere.offset += 8;
+  judge_alike(true, kNoRtr, test::frame(elsewhere, payload, true), Violation::ddp_bounds);
+  elsewhere.stag = 0x9999;
+  judge_alike(true, kNoRtr, test::frame(elsewhere, payload, true), Violation::ddp_stag);
+  Segment first = good;  // a message that goes on somewhere else
+  first.last = false;
+  first.offset -= 8, first.stag = 0x4444;
+  judge_alike(true, kNoRtr, test::frame(good, payload, true), Violation::ddp_tagged_interleave,
+              test::frame(first, {}, true));
+}
+
 // --- a peer that breaks the rules once connected ---
 
 struct Peer {
