@@ -147,6 +147,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
     return leave(&pass, Reason::route_unusual);
 
   choice = pass.engine().choose(flow_request(Role::kTcpClient, local, remote));
+  if (choice.reason == Reason::no_route) return kOnKernel;  // ENETUNREACH; the next connect() may find one
   if (!choice.accelerated()) return leave(&pass, choice.reason);
   if (Result<void> r = check_required(); !r) return r.error();
   if (Result<void> r = bind_implicitly(choice, local, remote); !r) return r.error();

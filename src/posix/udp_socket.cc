@@ -123,7 +123,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
     pass.engine().close(pass, *flow);
     return r;
   }
-  shadows_first_ = flow_ == nullptr || pass.stack().udp_front(*pcb(pass)) == nullptr;
+  shadows_first_ |= flow_ == nullptr || pass.stack().udp_front(*pcb(pass)) == nullptr;
   if (flow_ != nullptr) {  // disconnect() left it for its queue
     pass.stack().udp_take_queue(*pass.engine().udp(**flow), *pcb(pass));
     close_flow(pass);

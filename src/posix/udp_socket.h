@@ -68,6 +68,7 @@ class UdpSocket final : public Socket {
   Result<int> disconnect(Pass& pass, const sockaddr* address, socklen_t length);
 
   // udp_transfer.cc
+  Result<void> open_to_send(Pass& pass);
   Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
   Result<ssize_t> send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to, bool wait);
   bool mixes_families(const Endpoint& to) const;

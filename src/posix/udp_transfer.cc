@@ -59,7 +59,13 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
     if (!wait || look_at_shadow_) {
       *message = asked;
       Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
-      if (!r.is(EAGAIN) || !wait) return r;  // 0 as well: shutdown(SHUT_RD)
+      if (!r.is(EAGAIN) || !wait) return r;
+      if (shut_read_) {  // __skb_wait_for_more_packets(): who would wait has the end
+        message->msg_namelen = 0;
+        message->msg_controllen = 0;
+        message->msg_flags = 0;
+        return 0;
+      }
     }
     pollfd kernel{shadow(), POLLIN, 0};
     Result<Woke> woke = wait_for(pass, deadline, ready, std::span(&kernel, 1));
@@ -105,11 +111,28 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? datagram.size : copied);
 }
 
+/// inet_send_prepare(): a port is found first.
+Result<void> UdpSocket::open_to_send(Pass& pass) {
+  if (shadow_name().port == 0) {
+    sockaddr_storage name{};
+    socklen_t length = sizeof name;
+    (void)to_sockaddr({shadow_name().address, 0}, domain(), reinterpret_cast<sockaddr*>(&name), &length);
+    if (real.bind(shadow(), reinterpret_cast<sockaddr*>(&name), length) != 0)
+      return err(errno == EADDRINUSE ? EAGAIN : errno);
+  }
+  Result<void> opened = open(pass, Role::kUdpSender, shadow_name(), {});
+  if (opened) pass.engine().touch();
+  return opened;
+}
+
 Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
   if (state_ == State::kKernel) return kOnKernel;
   waited_on_ = true;
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
+  // A queue that disconnect() left is older than what comes by the new port, also where the send fails.
+  if (state_ == State::kUndecided && flow_ != nullptr && veto == Reason::accelerated)
+    if (Result<void> r = open_to_send(pass); !r) return r.error();
   Endpoint to = remote_;
   if (message->msg_name != nullptr && message->msg_namelen != 0) {
     Result<Endpoint> named =
@@ -146,22 +169,14 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   request.remote = to;
   const PathChoice path = pass.engine().choose_udp_destination(request);
   if (!path.accelerated()) {
-    if (state_ == State::kUndecided) {
+    if (state_ == State::kUndecided && path.reason != Reason::no_route) {
       if (Result<void> r = may_use_kernel(path.reason); !r) return r.error();
       choice = path;
     }
     return send_kernels(message, flags);
   }
   if (state_ == State::kUndecided) {
-    if (shadow_name().port == 0) {  // the kernel's autobind
-      sockaddr_storage name{};
-      socklen_t length = sizeof name;
-      (void)to_sockaddr({shadow_name().address, 0}, domain(), reinterpret_cast<sockaddr*>(&name), &length);
-      if (real.bind(shadow(), reinterpret_cast<sockaddr*>(&name), length) != 0)
-        return err(errno == EADDRINUSE ? EAGAIN : errno);
-    }
-    if (Result<void> r = open(pass, Role::kUdpSender, shadow_name(), {}); !r) return r.error();
-    pass.engine().touch();
+    if (Result<void> r = open_to_send(pass); !r) return r.error();
   }
   if (flow_ == nullptr) return send_kernels(message, flags);
   if (path.route.mtu != 0) choice.route = path.route;

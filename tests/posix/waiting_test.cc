@@ -1,0 +1,327 @@
+// Calls that wait: what wakes them when another thread shuts down or closes, sets that are polled elsewhere,
+// very many descriptors at once, and connections that are long in coming or never come.
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include "posix/echo.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+constexpr int kGuard = 20000;
+
+std::string shown(long result) { return result >= 0 ? std::to_string(result) : strerrorname_np(errno); }
+
+/// A thread that makes one call; the constructor returns once it sleeps in it.
+class Waiter {
+ public:
+  template <class F>
+  explicit Waiter(F call)
+      : thread_([this, call] {
+          id_ = static_cast<pid_t>(syscall(SYS_gettid));
+          said_ = call();
+        }) {
+    until_asleep(id_);
+  }
+  std::string said() {
+    thread_.join();
+    return said_;
+  }
+  void interrupt(int signal) { pthread_kill(thread_.native_handle(), signal); }
+
+ private:
+  std::atomic<pid_t> id_{0};
+  std::string said_;
+  std::thread thread_;
+};
+
+// Accepts as many as told, and holds them until told to end; "send" sends a byte by each.
+FAR(holder) {
+  Fd listener = listen_at(here(), 4096);
+  near.say(port_of(listener));
+  std::vector<Fd> held;
+  for (int left = std::stoi(args[0]); left > 0; --left) held.push_back(accept_one(listener));
+  for (std::string order; (order = near.word()) != "end";)
+    for (Fd& fd : held) write_all(fd, "!");
+}
+
+struct Holder : Far {
+  explicit Holder(int connections) : Far("holder", {std::to_string(connections)}) {
+    to = there(static_cast<uint16_t>(number()));
+    for (int i = 0; i < connections; ++i) fds.push_back(connect_to(to));
+  }
+  ~Holder() {
+    say("end");
+    finish();
+  }
+  Address to;
+  std::vector<Fd> fds;
+};
+
+/// An address on the test's network that nobody has: what is sent there waits.
+Address nobody(uint16_t port) {
+  Address a = there(port);
+  reinterpret_cast<sockaddr_in*>(a.raw())->sin_addr.s_addr ^= htonl(0x40);
+  return a;
+}
+
+int fill(int fd) {
+  const std::string block(1 << 16, 'x');
+  int sent = 0;
+  for (ssize_t n; (n = send(fd, block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0;)
+    sent += static_cast<int>(n);
+  return sent;
+}
+
+// ---- shutdown() and close() by another thread ----
+
+TEST(Wakes, ShutdownEndsEveryKindOfWait) {
+  Holder far(1);
+  const int fd = far.fds[0];
+  Fd set(epoll_create1(0));
+  epoll_event e{EPOLLIN | EPOLLRDHUP, {.u64 = 7}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e), 0);
+  char byte;
+  Waiter reads([&] { return shown(recv(fd, &byte, 1, 0)); });
+  Waiter peeks([&] { return shown(recv(fd, &byte, 1, MSG_PEEK)); });
+  Waiter polls([&] {
+    pollfd p{fd, POLLIN | POLLRDHUP, 0};
+    const std::string n = shown(poll(&p, 1, kGuard));
+    return n + " " + std::to_string(p.revents);
+  });
+  Waiter selects([&] {
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(fd, &in);
+    return shown(select(fd + 1, &in, nullptr, nullptr, nullptr));
+  });
+  Waiter waits([&] {
+    epoll_event got{};
+    const std::string n = shown(epoll_wait(set, &got, 1, kGuard));
+    return n + " " + std::to_string(got.events);
+  });
+  EXPECT_EQ(shutdown(fd, SHUT_RD), 0);
+  EXPECT_EQ(reads.said(), "0");
+  EXPECT_EQ(peeks.said(), "0");
+  EXPECT_EQ(polls.said(), "1 8193");
+  EXPECT_EQ(selects.said(), "1");
+  EXPECT_EQ(waits.said(), "1 8193");
+  EXPECT_GT(fill(fd), 0);
+  Waiter sends([&] { return shown(send(fd, "x", 1, MSG_NOSIGNAL)); });
+  EXPECT_EQ(shutdown(fd, SHUT_WR), 0);
+  EXPECT_EQ(sends.said(), "EPIPE");
+}
+
+TEST(Wakes, ShutdownEndsAccept) {
+  Echo proof(kProof);
+  Fd listener = listen_at(here());
+  Waiter accepts([&] { return shown(accept(listener, nullptr, nullptr)); });
+  Waiter polls([&] {
+    pollfd p{listener, POLLIN, 0};
+    const std::string n = shown(poll(&p, 1, kGuard));
+    return n + " " + std::to_string(p.revents);
+  });
+  EXPECT_EQ(shutdown(listener, SHUT_RD), 0);
+  EXPECT_EQ(accepts.said(), "EINVAL");
+  EXPECT_EQ(polls.said(), "1 16");
+  proof.all();
+}
+
+TEST(Wakes, ShutdownEndsConnect) {
+  Echo proof(kProof);
+  Fd fd = tcp_socket();
+  Address to = nobody(9);
+  Waiter connects([&] { return shown(connect(fd, to.raw(), to.size)); });
+  EXPECT_EQ(shutdown(fd, SHUT_RDWR), 0);
+  EXPECT_EQ(connects.said(), "ECONNRESET");
+  proof.all();
+}
+
+TEST(Wakes, ShutdownEndsADatagramsWait) {
+  Echo proof(kProof);
+  Fd fd = udp_socket();
+  Address to = there(9);
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  char byte;
+  Waiter reads([&] { return shown(recv(fd, &byte, 1, 0)); });
+  EXPECT_EQ(shutdown(fd, SHUT_RDWR), 0);
+  EXPECT_EQ(reads.said(), "0");
+  EXPECT_EQ(shown(recv(fd, &byte, 1, 0)), "0");
+  EXPECT_EQ(shown(recv(fd, &byte, 1, MSG_DONTWAIT)), "EAGAIN");
+  proof.all();
+}
+
+// close() takes the number; the call that waits has the socket, as in the kernel, and gets what comes.
+TEST(Wakes, CloseLeavesTheWaitingCallItsSocket) {
+  Holder far(1);
+  const int fd = far.fds[0].release();
+  Waiter reads([fd] {
+    char byte = 0;
+    const std::string n = shown(recv(fd, &byte, 1, 0));
+    return n + " " + byte;
+  });
+  EXPECT_EQ(close(fd), 0);
+  EXPECT_EQ(shown(send(fd, "x", 1, MSG_NOSIGNAL)), "EBADF");
+  far.say("send");
+  EXPECT_EQ(reads.said(), "1 !");
+}
+
+// ---- sets ----
+
+TEST(Sets, APolledSetWakesAnotherThread) {
+  Holder far(1);
+  Fd set(epoll_create1(0));
+  epoll_event e{EPOLLIN, {.u64 = 7}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, far.fds[0], &e), 0);
+  Waiter polls([&] {
+    pollfd p{set, POLLIN, 0};
+    const std::string n = shown(poll(&p, 1, kGuard));
+    return n + " " + std::to_string(p.revents);
+  });
+  Waiter selects([&] {
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(set, &in);
+    return shown(select(set + 1, &in, nullptr, nullptr, nullptr));
+  });
+  far.say("send");
+  EXPECT_EQ(polls.said(), "1 1");
+  EXPECT_EQ(selects.said(), "1");
+}
+
+// Both kinds are always ready and each wait has room for one: each has its turn.
+TEST(Sets, NeitherKindOfMemberStarves) {
+  Holder far(2);
+  far.say("send");
+  for (Fd& fd : far.fds) ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
+  Fd event(eventfd(1, EFD_NONBLOCK)), other(eventfd(1, EFD_NONBLOCK)), set(epoll_create1(0));
+  const int members[] = {far.fds[0], far.fds[1], event, other};
+  for (uint32_t i = 0; i < 4; ++i) {
+    epoll_event e{EPOLLIN, {.u32 = i}};
+    ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, members[i], &e), 0);
+  }
+  int seen[4] = {};
+  for (int i = 0; i < 400; ++i) {
+    epoll_event e{};
+    ASSERT_EQ(epoll_wait(set, &e, 1, 0), 1);
+    ++seen[e.data.u32];
+  }
+  for (int count : seen) EXPECT_GE(count, 40);
+}
+
+// ---- very many ----
+
+class Many : public testing::Test {
+ protected:
+  static constexpr int kOurs = 500, kPipes = 1500;
+  void SetUp() override {
+    const rlimit enough{16384, 16384};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &enough), 0);
+    far.emplace(kOurs);
+    for (int i = 0; i < kPipes; ++i) {
+      int ends[2];
+      ASSERT_EQ(pipe(ends), 0);
+      readers.emplace_back(ends[0]);
+      writers.emplace_back(ends[1]);
+    }
+  }
+  std::optional<Holder> far;
+  std::vector<Fd> readers, writers;
+};
+
+TEST_F(Many, ArePolled) {
+  std::vector<pollfd> list;
+  for (int i = 0; i < kPipes; ++i) {
+    list.push_back({readers[static_cast<size_t>(i)], POLLIN, 0});
+    if (i % 3 == 0) list.push_back({far->fds[static_cast<size_t>(i / 3)], POLLIN, 0});
+  }
+  EXPECT_EQ(poll(list.data(), list.size(), 0), 0);
+  Waiter polls([&] { return shown(poll(list.data(), list.size(), kGuard)); });
+  ASSERT_EQ(write(writers[1234], "x", 1), 1);
+  EXPECT_EQ(polls.said(), "1");
+  far->say("send");
+  for (Fd& fd : far->fds) ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
+  EXPECT_EQ(poll(list.data(), list.size(), 0), kOurs + 1);
+}
+
+TEST_F(Many, AreSelected) {
+  constexpr size_t kBits = 16384;
+  std::vector<unsigned long> bits(kBits / 64);  // more than an fd_set holds
+  int highest = 0;
+  auto add = [&](int fd) {
+    bits[static_cast<size_t>(fd) / 64] |= 1ul << (fd % 64);
+    highest = std::max(highest, fd);
+  };
+  for (Fd& fd : readers) add(fd);
+  for (Fd& fd : far->fds) add(fd);
+  ASSERT_GE(highest, 3000);
+  far->say("send");
+  for (Fd& fd : far->fds) ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
+  timeval none{};
+  EXPECT_EQ(select(highest + 1, reinterpret_cast<fd_set*>(bits.data()), nullptr, nullptr, &none), kOurs);
+  for (Fd& fd : far->fds) EXPECT_TRUE(bits[static_cast<size_t>(fd) / 64] >> (fd % 64) & 1);
+}
+
+// ---- connections that do not come ----
+
+void nothing(int) {}
+
+TEST(Connect, InterruptedItGoesOnAndIsAskedAgain) {
+  Echo proof(kProof);
+  struct sigaction action {};
+  action.sa_handler = nothing;  // without SA_RESTART
+  ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+  Fd fd = tcp_socket();
+  Address to = nobody(9);
+  Waiter connects([&] { return shown(connect(fd, to.raw(), to.size)); });
+  connects.interrupt(SIGUSR1);
+  EXPECT_EQ(connects.said(), "EINTR");
+  set_nonblocking(fd);
+  EXPECT_EQ(shown(connect(fd, to.raw(), to.size)), "EALREADY");
+  EXPECT_EQ(wait_for(fd, POLLOUT, 0), 0);
+  proof.all();
+}
+
+TEST(Connect, TimesOut) {
+  Echo proof(kProof);
+  Fd fd = tcp_socket(), counted = tcp_socket(AF_INET, SOCK_NONBLOCK);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 300);
+  set_option(counted, IPPROTO_TCP, TCP_SYNCNT, 1);
+  Address to = nobody(9);
+  EXPECT_EQ(shown(connect(counted, to.raw(), to.size)), "EINPROGRESS");
+  const std::string said = shown(connect(fd, to.raw(), to.size));
+  EXPECT_TRUE(said == "ETIMEDOUT" || said == "EHOSTUNREACH") << said;  // whether ARP gives up first
+  const timeval limit{0, 50000};
+  Fd limited = tcp_socket();
+  ASSERT_EQ(setsockopt(limited, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  EXPECT_EQ(shown(connect(limited, to.raw(), to.size)), "EINPROGRESS");
+  EXPECT_EQ(shown(connect(limited, to.raw(), to.size)), "EALREADY");
+  EXPECT_NE(wait_for(counted, POLLIN) & POLLERR, 0);
+  const int error = get_option(counted, SOL_SOCKET, SO_ERROR);
+  EXPECT_TRUE(error == ETIMEDOUT || error == EHOSTUNREACH) << error;
+  proof.all();
+}
+
+TEST(Connect, NoRouteNoPeer) {
+  Echo proof(kProof);
+  Fd fd = tcp_socket(), datagrams = udp_socket();
+  const Address away = address("192.0.2.1", 9);
+  EXPECT_EQ(shown(connect(fd, away.raw(), away.size)), "ENETUNREACH");
+  EXPECT_EQ(shown(sendto(datagrams, "x", 1, 0, away.raw(), away.size)), "ENETUNREACH");
+  EXPECT_EQ(shown(connect(datagrams, away.raw(), away.size)), "ENETUNREACH");
+  proof.all();
+}
+
+}  // namespace
