@@ -16,6 +16,18 @@ struct Feeder {
   bool crc;
   uint32_t msn[kQueues] = {1, 1, 1};
 
+  /// Long payloads in pieces, read into their place.
+  void receive(Bytes wire) {
+    while (!wire.empty()) {
+      const MutableBytes place = conn.landing();
+      const size_t n = std::min<size_t>(wire.size(), 5000), placed = std::min(n, place.size());
+      std::copy_n(wire.begin(), placed, place.begin());
+      conn.landed(placed);
+      conn.receive(wire.subspan(placed, n - placed));
+      wire = wire.subspan(n);
+    }
+  }
+
   /// A well-formed frame: what is behind the framing is then met, not only the CRC.
   void segment(uint8_t how, Bytes payload) {
     Segment s;
@@ -30,7 +42,7 @@ struct Feeder {
       s.msn = msn[s.queue];
       if (s.last) msn[s.queue]++;
     }
-    conn.receive(test::frame(s, payload, crc));
+    receive(test::frame(s, payload, crc));
   }
 };
 
@@ -45,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   o.role = mode & 1 ? Role::kResponder : Role::kInitiator;
   o.offer = {.crc = crc, .peer_to_peer = (mode & 4) != 0, .rtr = static_cast<uint8_t>(1 << (mode >> 3) % 3)};
   o.identity = {2, 3, 0x1000, 0x10000};
-  o.ring = 4096, o.credits = 4, o.max_pending = 8192;
+  o.ring = mode & 0x40 ? 128 << 10 : 4096, o.credits = 4, o.max_pending = 8192;
   ConnOptions p = o;
   p.role = mode & 1 ? Role::kInitiator : Role::kResponder;
   p.offer.rtr = mode & 1 ? p.offer.rtr : uint8_t{kRtrAll};
@@ -73,9 +85,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         conn.receive(rest);
         break;
       case 1:
-      case 2:
         feeder.segment(how, rest);
         break;
+      case 2: {
+        const std::vector<uint8_t> longer(rest.size() * 600, how);
+        feeder.segment(how, longer);
+        break;
+      }
       default:
         if (how & 1) conn.sent(conn.pending().size());
         if (how & 2) (void)conn.send(Bytes(buffer).first(n * 64), how & 64), conn.keep();
