@@ -84,6 +84,7 @@ class BlueField {
   void push(const uint8_t* wqe, uint32_t blocks, const uint8_t* ring_start, const uint8_t* ring_end) {
     uint8_t* to = reg_ + offset_;
     for (; blocks > 0; --blocks) {
+#pragma GCC unroll 8
       for (size_t i = 0; i < 64; i += 8) {
         uint64_t word;
         std::memcpy(&word, wqe + i, sizeof(word));

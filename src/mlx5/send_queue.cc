@@ -11,6 +11,37 @@ SendQueue::SendQueue(const SendRing& ring, const SendDoorbell& doorbell, const C
   slots_.resize(ring.blocks);
 }
 
+/// A completion for every `batch` WQEs, and often enough that a ring of long ones cannot fill without any.
+[[gnu::always_inline]] inline bool SendQueue::next_signalled(uint32_t blocks) {
+  ++unsignalled_;
+  unsignalled_blocks_ += blocks;
+  if (unsignalled_ < options_.batch && unsignalled_blocks_ < ring_.blocks / 4) return false;
+  unsignalled_ = unsignalled_blocks_ = 0;
+  return true;
+}
+
+[[gnu::always_inline]] inline void SendQueue::close(uint32_t octoword_count, Packet* held, Last& last) {
+  const auto blocks = static_cast<uint16_t>(blocks_of(octoword_count));
+  if (next_signalled(blocks)) mark_signalled(ring_, next_);
+  slots_[next_ & mask()] = {held, blocks, ++posted_};
+  held_ += held != nullptr;
+  last = {next_, blocks, last.count + 1};
+  next_ = static_cast<uint16_t>(next_ + blocks);
+  ++under_way_;
+}
+
+/// What most frames are: of one piece, and whole in its WQE.
+[[gnu::always_inline]] inline bool SendQueue::put_small(Packet* frame, Last& last) {
+  const SendRing ring = ring_;  // a copy: what is written through bytes does not have it read again
+  const uint32_t header = options_.header;
+  if (!has_room(blocks_of(inline_octowords(frame->length, header)))) return false;
+  const Piece whole{frame->data(), frame->length, frame->tailroom()};
+  const uint8_t checksum = frame->checksum_offload ? kChecksum : kNoChecksum;
+  close(write_inline(ring, next_, whole, checksum, header, false), nullptr, last);
+  FramePool::release(frame);
+  return true;
+}
+
 size_t SendQueue::post(std::span<Packet* const> frames) {
   if (error_) return 0;
   if (under_way_ >= options_.batch) reclaim();
@@ -23,7 +54,7 @@ size_t SendQueue::post(std::span<Packet* const> frames) {
         has_room(kMaxBlocks))
       n = put_many(frames.subspan(taken), last);
     else
-      n = put_one(frames[taken], last) ? 1 : 0;
+      n = (is_small(frames[taken]) ? put_small(frames[taken], last) : put_one(frames[taken], last)) ? 1 : 0;
     if (n == 0) {
       if (std::exchange(reclaimed, true)) break;
       reclaim();
@@ -35,24 +66,6 @@ size_t SendQueue::post(std::span<Packet* const> frames) {
     doorbell_.announce(next_, ring_.block(last.index), last.blocks, last.count == 1, ring_.start,
                        ring_.end());
   return taken;
-}
-
-/// A completion for every `batch` WQEs, and often enough that a ring of long ones cannot fill without any.
-bool SendQueue::next_signalled(uint32_t blocks) {
-  ++unsignalled_;
-  unsignalled_blocks_ += blocks;
-  if (unsignalled_ < options_.batch && unsignalled_blocks_ < ring_.blocks / 4) return false;
-  unsignalled_ = unsignalled_blocks_ = 0;
-  return true;
-}
-
-void SendQueue::close(uint32_t octoword_count, Packet* held, Last& last) {
-  const auto blocks = static_cast<uint16_t>(blocks_of(octoword_count));
-  if (next_signalled(blocks)) mark_signalled(ring_, next_);
-  slots_[next_ & mask()] = {held, blocks};
-  last = {next_, blocks, last.count + 1};
-  next_ = static_cast<uint16_t>(next_ + blocks);
-  ++under_way_;
 }
 
 void SendQueue::refuse(Packet* frame) {
@@ -125,13 +138,22 @@ size_t SendQueue::put_many(std::span<Packet* const> frames, Last& last) {
 }
 
 void SendQueue::finish_through(uint16_t index) {
+  const Slot& last = slots_[index & mask()];
+  if (const uint32_t left = posted_ - last.number; held_ == 0 && left < under_way_) {
+    done_ = static_cast<uint16_t>(index + last.blocks);
+    under_way_ = left;
+    return;
+  }
   for (;;) {
     Slot& slot = slots_[done_ & mask()];
     const bool is_last = done_ == index;
-    for (Packet* p = std::exchange(slot.frames, nullptr); p;) {
-      Packet* next = std::exchange(p->next, nullptr);
-      FramePool::release(p);
-      p = next;
+    if (slot.frames != nullptr) {
+      --held_;
+      for (Packet* p = std::exchange(slot.frames, nullptr); p;) {
+        Packet* next = std::exchange(p->next, nullptr);
+        FramePool::release(p);
+        p = next;
+      }
     }
     done_ = static_cast<uint16_t>(done_ + slot.blocks);
     --under_way_;

@@ -57,6 +57,7 @@ class SendQueue {
   struct Slot {
     Packet* frames = nullptr;  ///< linked by next
     uint16_t blocks = 0;
+    uint32_t number = 0;  ///< of the WQE, counted from the first ever
   };
   struct Last {
     uint16_t index = 0;
@@ -69,6 +70,11 @@ class SendQueue {
   bool has_room(uint32_t blocks) const {
     return in_flight() + blocks <= ring_.blocks && under_way_ < options_.most;
   }
+  bool is_small(const Packet* frame) const {
+    return frame->more == nullptr && frame->tso_size == 0 && frame->length > options_.header &&
+           frame->length <= options_.inline_max;
+  }
+  bool put_small(Packet* frame, Last& last);
   bool put_one(Packet* frame, Last& last);
   bool put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t length, Last& last);
   size_t put_many(std::span<Packet* const> frames, Last& last);
@@ -87,6 +93,8 @@ class SendQueue {
   uint16_t next_ = 0;        ///< block of the next WQE
   uint16_t done_ = 0;        ///< first block not yet complete
   uint32_t under_way_ = 0;   ///< WQEs between
+  uint32_t posted_ = 0;      ///< WQEs ever
+  uint32_t held_ = 0;        ///< of those between: with frames
   uint32_t unsignalled_ = 0, unsignalled_blocks_ = 0;
   std::optional<Completion> error_;
   uint64_t refused_ = 0;

@@ -77,16 +77,24 @@ class WqeCursor {
     std::memcpy(at_, from, n);
     at_ += n;
   }
-  /// As put(), but may read and write up to the next octoword: for bytes whose buffer goes on, at an
-  /// inline segment's start. Copies of known size are several times faster than memcpy of any.
-  void put_rounded(const uint8_t* from, uint32_t n) {
-    if (n + kOctoword >= static_cast<uint32_t>(end_ - at_)) [[unlikely]]
+  /// An inline segment. With `room` behind the bytes they are read, and written, up to the next octoword:
+  /// copies of known size are several times faster than memcpy of any.
+  void put_inline(const uint8_t* from, uint32_t n, uint32_t room) {
+    if (room < kOctoword || n + 2 * kOctoword >= static_cast<uint32_t>(end_ - at_)) [[unlikely]] {
+      put_inline_length(n);
       return put(from, n);
-    uint8_t* const stop = at_ + n;
-    std::memcpy(at_, from, kOctoword - 4);  // the octoword that the length is in
-    for (uint32_t done = kOctoword - 4; done < n; done += kOctoword)
-      std::memcpy(at_ + done, from + done, kOctoword);
-    at_ = stop;
+    }
+    uint64_t first = htobe32(n | uint32_t{MLX5_INLINE_SEG}), second;
+    uint32_t start;
+    std::memcpy(&start, from, sizeof(start));
+    std::memcpy(&second, from + sizeof(start), sizeof(second));
+    first = htole64(le32toh(static_cast<uint32_t>(first)) | uint64_t{le32toh(start)} << 32);
+    std::memcpy(at_, &first, sizeof(first));
+    std::memcpy(at_ + sizeof(first), &second, sizeof(second));
+    constexpr uint32_t kWithLength = kOctoword - 4;
+    for (uint32_t done = kWithLength; done < n; done += kOctoword)
+      std::memcpy(at_ + 4 + done, from + done, kOctoword);
+    at_ += 4 + n;
   }
   void put_pointer(const uint8_t* data, uint32_t length, uint32_t lkey) {
     mlx5dv_set_data_seg(reinterpret_cast<mlx5_wqe_data_seg*>(at_), length, lkey,
@@ -118,11 +126,21 @@ inline mlx5_wqe_ctrl_seg& control_of(const SendRing& ring, uint32_t index) {
   return *reinterpret_cast<mlx5_wqe_ctrl_seg*>(ring.block(index));
 }
 
+/// An octoword by two stores of 8 bytes, big-endian. The doorbell reads WQEs back by 8 bytes: from smaller
+/// stores the CPU cannot forward that, which costs more than all the rest of a small send.
+inline void store_octoword(uint8_t* at, uint64_t first, uint64_t second) {
+  first = htobe64(first);
+  second = htobe64(second);
+  std::memcpy(at, &first, sizeof(first));
+  std::memcpy(at + sizeof(first), &second, sizeof(second));
+}
+
 inline void write_control(const SendRing& ring, uint16_t index, uint8_t opcode, uint32_t octoword_count,
                           bool signal) {
-  mlx5dv_set_ctrl_seg(&control_of(ring, index), index, opcode, 0, ring.qpn,
-                      signal ? MLX5_WQE_CTRL_CQ_UPDATE : 0, static_cast<uint8_t>(octoword_count), 0, 0);
-  control_of(ring, index).dci_stream_channel_id = 0;
+  static_assert(offsetof(mlx5_wqe_ctrl_seg, qpn_ds) == 4 && offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11);
+  const uint32_t what = uint32_t{index} << 8 | opcode, where = ring.qpn << 8 | octoword_count;
+  const uint64_t flags = signal ? MLX5_WQE_CTRL_CQ_UPDATE : 0;
+  store_octoword(ring.block(index), uint64_t{what} << 32 | where, flags << 32);
 }
 
 /// Asks for a completion of a WQE that is written and not yet announced.
@@ -130,24 +148,18 @@ inline void mark_signalled(const SendRing& ring, uint16_t index) {
   control_of(ring, index).fm_ce_se = MLX5_WQE_CTRL_CQ_UPDATE;
 }
 
-/// The Ethernet segment's fixed part.
+/// The Ethernet segment's first octoword, without the start of an inline header.
 inline void write_ethernet(const SendRing& ring, uint32_t index, uint8_t checksum, uint16_t mss,
                            uint16_t header) {
-  const uint32_t words[3] = {0, htole32(uint32_t{checksum} | uint32_t{htobe16(mss)} << 16), 0};
-  const uint16_t size = htobe16(header);
-  uint8_t* at = ring.block(index) + kOctoword;
-  std::memcpy(at, words, sizeof(words));
-  std::memcpy(at + offsetof(mlx5_wqe_eth_seg, inline_hdr_sz), &size, sizeof(size));
+  static_assert(offsetof(mlx5_wqe_eth_seg, cs_flags) == 4 && offsetof(mlx5_wqe_eth_seg, mss) == 6);
+  static_assert(offsetof(mlx5_wqe_eth_seg, inline_hdr_sz) == 12);
+  store_octoword(ring.block(index) + kOctoword, uint64_t{checksum} << 24 | mss, uint64_t{header} << 16);
 }
 
 /// The Ethernet segment's inline header, of 0 or kHeaderInline bytes. Returns the WQE's octowords so far.
 inline uint32_t write_header(const SendRing& ring, uint32_t index, const Piece& first, uint32_t header) {
-  uint8_t* at = ring.block(index) + kOctoword + kInlineStart;
-  if (header == 0) {
-    std::memset(at, 0, 2);
-    return 2;
-  }
-  std::memcpy(at, first.data, kHeaderInline);
+  if (header == 0) return 2;
+  std::memcpy(ring.block(index) + kOctoword + kInlineStart, first.data, kHeaderInline);
   return 3;  // 14 + 18 bytes are two octowords
 }
 
@@ -178,9 +190,22 @@ inline uint32_t write_send(const SendRing& ring, uint16_t index, std::span<const
   return count;
 }
 
-/// A whole frame within the WQE: its memory is free again at once.
+/// A whole frame of one piece within the WQE: its memory is free again at once.
+[[gnu::always_inline]] inline uint32_t write_inline(const SendRing& ring, uint16_t index, const Piece& whole,
+                                                    uint8_t checksum, uint32_t header, bool signal) {
+  write_ethernet(ring, index, checksum, 0, static_cast<uint16_t>(header));
+  const uint32_t fixed = write_header(ring, index, whole, header);
+  WqeCursor cursor(ring, ring.block(index) + size_t{fixed} * kOctoword);
+  const uint32_t length = whole.length - header;
+  cursor.put_inline(whole.data + header, length, whole.room);
+  const uint32_t count = fixed + octowords(4 + length);
+  write_control(ring, index, kOpSend, count, signal);
+  return count;
+}
+
 inline uint32_t write_inline(const SendRing& ring, uint16_t index, std::span<const Piece> pieces,
                              uint8_t checksum, uint32_t header, bool signal) {
+  if (pieces.size() == 1) return write_inline(ring, index, pieces[0], checksum, header, signal);
   uint32_t length = 0;
   for (const Piece& piece : pieces) length += piece.length;
   write_ethernet(ring, index, checksum, 0, static_cast<uint16_t>(header));
@@ -188,13 +213,9 @@ inline uint32_t write_inline(const SendRing& ring, uint16_t index, std::span<con
   WqeCursor cursor(ring, ring.block(index) + size_t{fixed} * kOctoword);
   length -= header;
   cursor.put_inline_length(length);
-  if (pieces.size() == 1 && pieces[0].room >= kOctoword) [[likely]] {
-    cursor.put_rounded(pieces[0].data + header, length);
-  } else {
-    for (const Piece& piece : pieces) {
-      if (piece.length > header) cursor.put(piece.data + header, piece.length - header);
-      header = 0;
-    }
+  for (const Piece& piece : pieces) {
+    if (piece.length > header) cursor.put(piece.data + header, piece.length - header);
+    header = 0;
   }
   const uint32_t count = fixed + octowords(4 + length);
   write_control(ring, index, kOpSend, count, signal);
@@ -230,7 +251,6 @@ class MultiPacketWqe {
   MultiPacketWqe(const SendRing& ring, uint16_t index, uint8_t checksum)
       : ring_(ring), cursor_(ring, ring.block(index) + size_t{2} * kOctoword), index_(index) {
     write_ethernet(ring, index, checksum, 0, 0);
-    std::memset(ring.block(index) + kOctoword + kInlineStart, 0, 2);
   }
 
   static constexpr uint32_t inline_cost(uint32_t length) { return octowords(4 + length); }
@@ -242,8 +262,7 @@ class MultiPacketWqe {
     ++count_;
   }
   void add_inline(const uint8_t* data, uint32_t length, uint32_t room = 0) {
-    cursor_.put_inline_length(length);
-    room >= kOctoword ? cursor_.put_rounded(data, length) : cursor_.put(data, length);
+    cursor_.put_inline(data, length, room);
     cursor_.pad();
     count_ += inline_cost(length);
   }

@@ -15,6 +15,9 @@ if role == "serve":
         c, _ = listener.accept()
 else:
     c = socket.create_connection((address, 7000))
+c.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a peer that had nothing to say just then hears of it by this
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
 n = 0
 try:
     while True:

@@ -175,6 +175,7 @@ def sockperf(host, target, accel, tcp, size=64, seconds=2, port=11111, data_inte
     command = ["sockperf", mode, "-i", target, "-p", str(port), "-m", str(size), "-t", str(seconds)]
     command += ["--tcp"] if tcp else []
     command += ["--data-integrity"] if data_integrity else []
+    command += ["--mps", "1000", "--reply-every", "10"] if mode == "under-load" else []
     output = host.run(command, accel)
     median = re.search(r"percentile 50.000 =\s+([\d.]+)", output)
     if not median:

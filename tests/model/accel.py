@@ -130,6 +130,39 @@ def wakes():
         check(end["arms"] == 0 or end["arms_ignored"] <= end["events"] + 2, end)
 
 
+ECHO = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((sys.argv[1], 7005))
+print("ready", flush=True)
+while (got := s.recvfrom(100))[0] != b"end": s.sendto(*got)
+"""
+BURSTS = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], 7005)); s.settimeout(20)
+burst = int(sys.argv[2])
+for first in range(0, 400, burst):
+    for i in range(burst): s.send(b"%d" % (first + i))
+    for i in range(burst): assert s.recv(100) == b"%d" % (first + i)
+s.send(b"end")
+"""
+
+
+def moderated():
+    """With moderation a sleeper is woken for every so many frames, or when the time is over; without, for each."""
+    def events(burst, env):
+        with ModelLab() as lab:
+            echo = lab.near.popen([sys.executable, "-c", ECHO, lab.near.address], accel=True, stdout=subprocess.PIPE, text=True,
+                                  env={"ACCEL_SPIN": "0", **env})
+            check(echo.stdout.readline() == "ready\n", "no echo")
+            lab.far.run([sys.executable, "-c", BURSTS, lab.near.address, burst])
+            check(echo.wait(20) == 0, echo.returncode)
+            return lab.near.counters()["events"]
+
+    alone, together = events(1, {}), events(8, {"ACCEL_MLX5_MODERATION_COUNT": "8", "ACCEL_MLX5_MODERATION_USEC": "60000"})
+    print(f"wake-ups for 400 frames: {alone} without, {together} with moderation")
+    check(0 < together <= 100 and alone >= 2 * together, (alone, together))
+
+
 SHARES = 32  # src/mlx5/shares.h
 FROM_EACH_SHARE = """
 import socket, sys
