@@ -103,6 +103,9 @@ Link read_link(rtnl_link* l) {
   if (const char* kind = rtnl_link_get_type(l)) link.kind = kind;
   link.mtu = rtnl_link_get_mtu(l);
   link.master = rtnl_link_get_master(l);
+  int32_t other_namespace = 0;
+  if ((link.kind == "vlan" || link.kind == "macvlan") && rtnl_link_get_link_netnsid(l, &other_namespace) != 0)
+    link.lower = rtnl_link_get_link(l);
   const unsigned flags = rtnl_link_get_flags(l);
   link.up = (flags & IFF_UP) && (flags & IFF_LOWER_UP);  // IFF_RUNNING follows late (net/core/link_watch.c)
   link.loopback = flags & IFF_LOOPBACK;

@@ -2,6 +2,7 @@
 // questions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,10 +22,12 @@ namespace accel {
 struct Link {
   int ifindex = 0;
   std::string name;
-  std::string kind;  ///< "veth", "bond" ...; "" for a physical device
+  std::string kind;  ///< "veth", "vlan", "bond" ...; "" for a physical device
   MacAddress mac{};
   uint32_t mtu = 1500;
   int master = 0;
+  int lower =
+      0;  ///< of a VLAN or macvlan: the device that carries its frames, where that is in this namespace
   bool up = false;
   bool loopback = false;
   bool ethernet = false;
@@ -65,6 +68,12 @@ struct Network {
   const Link* link(int ifindex) const {
     auto found = links.find(ifindex);
     return found == links.end() ? nullptr : &found->second;
+  }
+  /// One that sockets are reached at from beyond the link.
+  bool has_address(int ifindex) const {
+    return std::any_of(addresses.begin(), addresses.end(), [ifindex](const LocalAddress& a) {
+      return a.ifindex == ifindex && a.usable && !a.address.is_link_local();
+    });
   }
 };
 

@@ -51,6 +51,9 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   const auto failed = failed_ports.find(ifindex);
   if (failed != failed_ports.end() && pass_now - failed->second.when < retry_after(failed->second.reason))
     return refuse(failed->second.reason, EOPNOTSUPP);
+  // The kernel takes no XDP program on a device below one that has one, so that one's port comes first.
+  if (Reason ignored; link->lower != 0 && network.has_address(link->lower))
+    (void)interface_of(link->lower, &ignored);
   InterfaceId id = 0;  // the device's own of before, or a new one
   while (id < slot_count && (slots[id].ifindex != ifindex || slots[id].opened.port)) ++id;
   if (id == kMaxInterfaces) return refuse(Reason::resources, ENFILE);

@@ -1,5 +1,9 @@
 #include "engine/ports.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "base/config.h"
 #include "base/log.h"
 #include "base/private_fds.h"
@@ -36,7 +40,9 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool) {
   options.note_descriptor = &note_private;
   if (settings.xdp_mode == XdpMode::kZerocopy) options.copy = XdpCopy::kForceZeroCopy;
   if (settings.xdp_mode == XdpMode::kCopy) options.copy = XdpCopy::kForceCopy;
-  options.force_generic = settings.xdp_mode == XdpMode::kGeneric;
+  // Native XDP on a bond runs on its members, from where no frame may go to a socket of the bond
+  // (xsk_rcv_check).
+  options.force_generic = settings.xdp_mode == XdpMode::kGeneric || link.kind == "bond";
   OpenedPort opened;
   opened.kind = PathKind::kXdp;
   const MakingPrivate making;
@@ -111,7 +117,8 @@ void abandon_port(OpenedPort& opened) {
 
 bool carries_frames(const Link& link) {
   if (!link.ethernet || link.loopback || link.master != 0) return false;
-  return link.kind.empty() || link.kind == "veth" || link.kind == "tun";
+  constexpr std::string_view kKinds[] = {"", "veth", "tun", "vlan", "bond", "macvlan"};
+  return std::find(std::begin(kKinds), std::end(kKinds), link.kind) != std::end(kKinds);
 }
 
 }  // namespace accel

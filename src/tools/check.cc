@@ -143,12 +143,16 @@ Findings judge_nic(const Nic& nic, const Config& config) {
     all.push_back({Level::kLack, "no carrier", "connect the cable (or the other end)"});
   if (!nic.master.empty())
     all.push_back({Level::kLack, fmt::format("part of {}", nic.master),
-                   fmt::format("ip link set {} nomaster, and give the address to {}", nic.name, nic.name)});
+                   fmt::format("none: sockets go by {} (or ip link set {} nomaster)", nic.master, nic.name)});
   if (nic.addresses.empty() && nic.master.empty())
     all.push_back(
         {Level::kLack, "no IP address", fmt::format("ip address add ADDRESS/LENGTH dev {}", nic.name)});
-  if (nic.driver == "bridge" || nic.driver == "bonding" || nic.driver == "tun" ||
-      nic.driver == "802.1Q VLAN Support" || nic.driver == "dummy" || nic.driver == "vxlan")
+  if (nic.driver == "bonding" || nic.driver == "802.1Q VLAN Support" || nic.driver == "macvlan")
+    all.push_back(
+        {Level::kWarning,
+         fmt::format("a {} device: AF_XDP serves it by the kernel's generic hook, in copy mode", nic.driver),
+         ""});
+  else if (nic.driver == "bridge" || nic.driver == "tun" || nic.driver == "dummy" || nic.driver == "vxlan")
     all.push_back({Level::kLack, fmt::format("a {} device has no queues of its own", nic.driver),
                    "none: sockets that are routed through it stay with the kernel"});
   else if (nic.xdp_features && !(*nic.xdp_features & kXdpRedirect))

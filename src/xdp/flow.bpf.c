@@ -2,7 +2,8 @@
 // leaves everything else to the kernel (DESIGN 5). One program and one set of maps per netdev, shared by all processes.
 //
 // A frame is taken when its 5-tuple is in `flows`, or else its 3-tuple is: for TCP only a plain SYN, for UDP any datagram.
-// Fragments, protocols other than TCP and UDP, IPv6 extension headers and more than one VLAN tag belong to the kernel.
+// Fragments, protocols other than TCP and UDP, IPv6 extension headers and what a VLAN has belong to the kernel: a VLAN's
+// device has a program of its own, behind the kernel's taking off the tag.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -199,6 +200,7 @@ int ACCEL_XDP_PROGRAM(struct xdp_md *ctx) {
   if (type == bpf_htons(ETH_P_8021Q)) {
     struct vlan_header *vlan = l3;
     if ((void *)(vlan + 1) > end) return XDP_PASS;
+    if (vlan->tci & bpf_htons(0xfff)) return XDP_PASS;  // VLAN 0: a priority only
     type = vlan->type;
     l3 = vlan + 1;
   }

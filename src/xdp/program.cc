@@ -25,6 +25,8 @@ constexpr const char* kProgramName = ACCEL_STRING(ACCEL_XDP_PROGRAM);
 /// Attach and detach of other processes settle within microseconds; this is a guard.
 constexpr int kJoinAttempts = 500;
 constexpr timespec kJoinPause{0, 2'000'000};
+/// As often the device had no program, and the kernel took none: nobody comes and goes there.
+constexpr int kRefusals = 10;
 
 struct ObjectCloser {
   void operator()(bpf_object* o) const { bpf_object__close(o); }
@@ -57,6 +59,7 @@ class ProgramFactory {
   ProgramFactory(const ProgramOptions& options, std::string* why) : options_(options), why_(why) {}
 
   Result<std::shared_ptr<Program>> run() {
+    int refused_in_a_row = 0;
     for (int attempt = 0; attempt < kJoinAttempts; ++attempt) {
       if (attempt > 2) nanosleep(&kJoinPause, nullptr);
       LIBBPF_OPTS(bpf_xdp_query_opts, query);
@@ -66,6 +69,11 @@ class ProgramFactory {
       auto program = query.prog_id == 0 ? attach() : share(query);
       // EAGAIN: another process attached or detached between two of our steps; look again.
       if (program || !program.is(EAGAIN)) return program;
+      refused_in_a_row = query.prog_id == 0 ? refused_in_a_row + 1 : 0;
+      if (refused_in_a_row == kRefusals)
+        return fail(
+            EEXIST,
+            options_.netdev + " can have no XDP program: a device above it (VLAN, macvlan, bridge) has one");
     }
     return fail(EBUSY, "the XDP program of " + options_.netdev +
                            " is not held by a bpf_link, or comes and goes: detach it with `ip link set dev " +

@@ -148,8 +148,14 @@ class Host:
         return sh("nsenter", f"--net=/run/netns/{self.name}", *words, check=check)
 
     def bring_up(self, mtu):
-        self.ip("link", "set", self.device, "mtu", str(mtu))
-        self.enter("ethtool", "-K", self.device, "tx", "off", "rx", "off", "tso", "off", "gso", "off", "gro", "off")
+        self.as_a_wire(self.device, mtu)
+        self.give_addresses()
+
+    def as_a_wire(self, device, mtu):
+        self.ip("link", "set", device, "mtu", str(mtu))
+        self.enter("ethtool", "-K", device, "tx", "off", "rx", "off", "tso", "off", "gso", "off", "gro", "off")
+
+    def give_addresses(self):
         self.ip("addr", "add", f"{self.address}/24", "dev", self.device)
         self.ip("addr", "add", f"{self.address6}/64", "dev", self.device, "nodad")
         self.ip("link", "set", self.device, "up")
@@ -264,13 +270,20 @@ class Lab:
             # every timeout (kernels before 5.18 cannot be told not to).
             host.enter("sysctl", "-qw", "net.core.txrehash=0", check=False)
             host.ip("link", "set", "lo", "up")
-        q = ["numtxqueues", str(self.queues), "numrxqueues", str(self.queues)]
-        near.ip("link", "add", near.device, *q, "type", "veth", "peer", "name", far.device, *q, "netns", far.name)
-        for host in self.hosts:
-            host.bring_up(self.mtu)
+        self._lay_cable(near.device, far.device)
+        self._bring_up()
         # NAPI at both ends from the start, so that the first XDP program does not change the cable under a measurement.
         for host in self.hosts:
             host.enter("ping", "-q", "-c1", "-W5", self.other(host).address)
+
+    def _lay_cable(self, here, there):
+        near, far = self.hosts
+        q = ["numtxqueues", str(self.queues), "numrxqueues", str(self.queues)]
+        near.ip("link", "add", here, *q, "type", "veth", "peer", "name", there, *q, "netns", far.name)
+
+    def _bring_up(self):
+        for host in self.hosts:
+            host.bring_up(self.mtu)
 
     def __exit__(self, *_):
         for host in self.hosts:
@@ -281,6 +294,48 @@ class Lab:
                 _remove_namespace(host.name)
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def knows_device(kind):
+    """Whether this kernel has devices of that kind, as `ip link add type` names it."""
+    words = {"vlan": ["link", "lo", "name", "probe", "type", "vlan", "id", "1"], "bond": ["name", "probe", "type", "bond"],
+             "macvlan": ["link", "lo", "name", "probe", "type", "macvlan"]}[kind]
+    return "Unknown device type" not in sh("unshare", "-n", "ip", "link", "add", *words, check=False)
+
+
+class UpperLab(Lab):
+    """near and far have their addresses on devices above the cable: vlan, macvlan, bond (active-backup, over two cables), or bond_vlan."""
+
+    VLAN = 5
+
+    def __init__(self, upper, queues=1, mtu=1500):
+        super().__init__(queues, mtu)
+        self.kinds = upper.split("_")
+
+    def _bring_up(self):
+        cables = [[host.device for host in self.hosts]]
+        if "bond" in self.kinds:
+            cables.append([host.device + "b" for host in self.hosts])
+            self._lay_cable(*cables[1])
+        for host, devices in zip(self.hosts, zip(*cables)):
+            for device in devices:
+                host.as_a_wire(device, self.mtu)
+            host.enter("sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1")  # the cable must not answer for the macvlan's address
+            for kind in self.kinds:
+                self._stack_upon(host, kind, devices)
+            host.give_addresses()
+
+    def _stack_upon(self, host, kind, lower):
+        if kind == "bond":
+            host.device = f"bond{host.number}"
+            host.ip("link", "add", host.device, "type", "bond", "mode", "active-backup", "miimon", "100")
+            for device in lower:
+                host.ip("link", "set", device, "master", host.device)
+        else:
+            how = ["vlan", "id", str(self.VLAN)] if kind == "vlan" else ["macvlan", "mode", "private"]
+            below, host.device = host.device, f"{kind}{host.number}"
+            host.ip("link", "set", below, "up")
+            host.ip("link", "add", "link", below, "name", host.device, "type", *how)
 
 
 class Loop(Lab):

@@ -9,6 +9,7 @@ the proof is that the end carried frames of its own at all: how many are left to
 siw: both ends are preloaded and must speak iWARP over the kernel's TCP (setting iwarp = require); no connection of the far end may be plain.
 """
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
-from lab import CommandFailed, Lab, build_dir  # noqa: E402
+from lab import CommandFailed, Lab, UpperLab, build_dir, knows_device  # noqa: E402
 
 
 SIW = {"ACCEL_IWARP": "require", "ACCEL_PATH": "kernel"}
@@ -77,6 +78,7 @@ def main():
     parser.add_argument("--mtu", type=int, default=1500)
     parser.add_argument("--timeout", type=int, default=280)
     parser.add_argument("--handed-back", action="store_true", help="connections are handed back to the kernel on purpose")
+    parser.add_argument("--upper", help="the addresses are on devices above the cable: vlan, macvlan, bond, bond_vlan")
     parser.add_argument("--model", action="store_true", help="the accelerated ends have a model mlx5 NIC (tests/model) instead of AF_XDP")
     parser.add_argument("--each", action="store_true", help="a process for each test: its children find the device's queues free")
     options = parser.parse_args()
@@ -88,7 +90,13 @@ def main():
     if options.model:
         sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
         from model_lab import ModelLab
-    with (ModelLab if options.model else Lab)(queues=options.queues, mtu=options.mtu) as lab:
+    kind = ModelLab if options.model else Lab
+    if options.upper:
+        if unknown := [k for k in options.upper.split("_") if not knows_device(k)]:
+            print(f"skipped: this kernel has no {unknown[0]} devices")
+            return 77
+        kind = functools.partial(UpperLab, options.upper)
+    with kind(queues=options.queues, mtu=options.mtu) as lab:
         for host in lab.hosts:
             host.enter("sysctl", "-qw", "net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0")  # so that tests may be repeated
         before = {h: (h.wire_packets(), h.kernel_packets()) for h in lab.hosts}
