@@ -408,7 +408,7 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     if (renamed_ || routeless_at_ == stack.tcp_info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
   } else if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6()) {
-    if (renamed_) return err(ENOTCONN);
+    // Unlike inet_bind(), __inet6_bind() keeps the route of a connection that has ended.
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
     return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
   } else if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6() && bound_by_us_) {

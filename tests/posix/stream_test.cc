@@ -228,6 +228,28 @@ TEST(Stream, TheFirstAnswerIsAcknowledgedAtOnce) {
   far.finish();
 }
 
+// inet_bind() has the route forgotten that a connection has had, __inet6_bind() has not.
+TEST(Stream, BoundAgainAfterItsEndOnlyIpv6KnowsThePathsMtu) {
+  for (int family : {AF_INET, AF_INET6}) {
+    Far far("echo", {std::to_string(family)});
+    Fd fd = connect_to(there(static_cast<uint16_t>(far.number()), family));
+    shutdown(fd, SHUT_WR);
+    EXPECT_EQ(read_to_end(fd), "");
+    Address at = here(0, family);
+    ASSERT_EQ(bind(fd, at.raw(), at.size), 0);
+    int mtu = 0;
+    socklen_t size = sizeof mtu;
+    if (family == AF_INET6) {
+      EXPECT_EQ(get_option(fd, IPPROTO_IPV6, IPV6_MTU), 1500);
+    } else {
+      EXPECT_EQ(getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &size), -1);
+      EXPECT_EQ(errno, ENOTCONN);
+    }
+    fd.reset();
+    far.finish();
+  }
+}
+
 TEST(Stream, ADisconnectKeepsAnErrorThatNobodyTook) {
   Fd fd = tcp_socket(AF_INET, SOCK_NONBLOCK);
   Address to = there(1);
