@@ -75,11 +75,10 @@ ssize_t receive_now(int fd, MutableBytes place, MutableBytes more) {
 
 ssize_t send_now(int fd, const OutQueue& out) {
   constexpr long kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+  if (const Bytes own = out.own(); own.size() == out.size())
+    return real.syscall(SYS_sendto, static_cast<long>(fd), own.data(), own.size(), kFlags, nullptr, 0L);
   std::array<Bytes, kMostPieces> pieces;
   const size_t count = out.gather(pieces);
-  if (count == 1)
-    return real.syscall(SYS_sendto, static_cast<long>(fd), pieces[0].data(), pieces[0].size(), kFlags,
-                        nullptr, 0L);
   std::array<iovec, kMostPieces> vector;
   for (size_t i = 0; i < count; ++i) vector[i] = {const_cast<uint8_t*>(pieces[i].data()), pieces[i].size()};
   msghdr message{};
