@@ -178,6 +178,7 @@ void Engine::after_fork_in_child() {
   w.abandon_sleepers_in_child();
   for (InterfaceId id = 0; id < w.slot_count; ++id) abandon_port(w.slots[id].opened);
   if (w.channels) w.channels->abandon_in_child();
+  w.guardian.abandon_in_child();
   w.netlink->abandon_in_child();
   w.housekeeping->abandon_in_child();
   // The rest is a copy that nobody uses: freeing it would only copy its pages.

@@ -111,6 +111,13 @@ void open() {
   if (Page* p = ensure()) p->has_engine = 1;
 }
 
+void note_guardian(int pid, const char* why) {
+  Page* p = page();
+  if (!p) return;
+  p->guardian = pid;
+  if (why != nullptr) copy_text(p->no_guardian, sizeof p->no_guardian, why);
+}
+
 void after_fork_in_child() {
   Page* p = current.exchange(nullptr, std::memory_order_acq_rel);
   if (!p) return;

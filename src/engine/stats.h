@@ -19,6 +19,9 @@ void open();
 /// In a fork's child: the page is the parent's. Called for every kind of fork; more than once does no harm.
 void after_fork_in_child();
 
+/// The guardian runs (then `why` is nullptr), or why it does not.
+void note_guardian(int pid, const char* why);
+
 /// A reader waits for publish(): one load. For the housekeeping's tick, every 200 ms.
 bool requested();
 

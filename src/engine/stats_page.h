@@ -19,7 +19,7 @@ namespace accel::stats {
 
 inline constexpr char kStatsName[] = "libaccel-stats";
 inline constexpr uint64_t kMagic = 0x7461747363636131;  // "1accstat"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kMaxPorts = 32;
 inline constexpr uint32_t kMaxRows = 65536;   ///< sockets beyond it are counted, not listed
 inline constexpr uint32_t kMaxNotes = 65536;  ///< by descriptor
@@ -72,6 +72,9 @@ struct Page {
   char config_file[256];
   char application[64];
   char profile[16];
+  // when the first TCP connection or listener is accelerated
+  int32_t guardian;      ///< pid of the guardian, in the process's pid namespace; 0: none
+  char no_guardian[92];  ///< why there is none though it is wanted; empty: not known yet, or not wanted
   // the exchange
   std::atomic<uint64_t> asked;     ///< by readers
   std::atomic<uint64_t> answered;  ///< by the process

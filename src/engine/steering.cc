@@ -21,6 +21,7 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key) {
     if (is_new && steered_count.fetch_add(1, std::memory_order_relaxed) == 0)
       housekeeping->application_began();
   }
+  if (key.protocol == Protocol::kTcp) guard(slot, key, steered);
   ++steered.users;
   return {};
 }
@@ -29,18 +30,26 @@ void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key) {
   PortSlot& slot = slots[id];
   auto entry = slot.steered.find(key);
   if (entry == slot.steered.end() || --entry->second.users > 0) return;
+  guardian.remove(entry->second.guarded);
   slot.steered.erase(entry);
   steered_count.fetch_sub(1, std::memory_order_relaxed);
   slot.table_full = false;
   if (slot.opened.port) slot.opened.port->unsteer(key);  // a lost one's rules may outlive the device
 }
 
+/// What the process has to close properly: its connections, but not in TIME-WAIT.
+void Engine::Impl::guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered) {
+  guardian.begin();
+  if (key.is_connected() && steered.guarded == 0) steered.guarded = guardian.add(key, slot.ifindex);
+}
+
 void Engine::Impl::rest(InterfaceId id, const FlowKey& key) {
   Port* port = slots[id].port();
-  // It costs a system call, for what only concerns other processes.
-  if (!port || port->info().queues_held == port->info().queues_total) return;
   auto entry = slots[id].steered.find(key);
-  if (entry == slots[id].steered.end() || entry->second.resting) return;
+  if (!port || entry == slots[id].steered.end() || entry->second.resting) return;
+  guardian.remove(std::exchange(entry->second.guarded, 0));
+  // It costs a system call, for what only concerns other processes.
+  if (port->info().queues_held == port->info().queues_total) return;
   entry->second.resting = true;
   port->rest(key);
 }

@@ -15,6 +15,7 @@
 
 #include "engine/engine.h"
 #include "engine/frame_region.h"
+#include "engine/guardian.h"
 #include "engine/lock.h"
 #include "engine/netlink.h"
 #include "engine/ports.h"
@@ -42,6 +43,7 @@ struct PortSlot {
   struct Steered {
     uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
     bool resting = false;
+    uint32_t guarded = 0;  ///< its row in the guardian's table
   };
   std::unordered_map<FlowKey, Steered, FlowKeyHash> steered;
   Port* port() const { return lost ? nullptr : opened.port.get(); }
@@ -157,6 +159,7 @@ struct Engine::Impl {
   void rest(InterfaceId id, const FlowKey& key);
   void steer_opened();  ///< before flush(): the SYN-ACK must not overtake
   void unsteer_closed();
+  void guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered);
 
   // ---- paths (path_select.cc) ----
   /// The interface of a device, its port opened if need be; or why there is none.
@@ -202,6 +205,7 @@ struct Engine::Impl {
   Engine& engine;
   WorkerLock lock;
   Counters counters;
+  Guardian guardian{counters};
   FrameRegion region;
   std::unique_ptr<FramePool> pool;
   std::unique_ptr<Stack> stack;

@@ -225,6 +225,8 @@ std::optional<Candidate> open_process(int pid) {
   c.result.application = text_of(page.application, sizeof page.application);
   c.result.config_file = text_of(page.config_file, sizeof page.config_file);
   c.result.profile = text_of(page.profile, sizeof page.profile);
+  c.result.guardian = page.guardian;
+  c.result.no_guardian = text_of(page.no_guardian, sizeof page.no_guardian);
   c.result.engine = page.has_engine != 0;
   return c;
 }

@@ -11,12 +11,13 @@ STACK = {"stack"}
 PORTS = {"mlx5", "xdp", "siw_fallback", "shm"}
 MAY = {
     "base": set(),
+    "guardian": set(),
     "stack": set(),
     "mlx5": STACK,
     "xdp": STACK,
     "siw_fallback": STACK,
     "shm": STACK,
-    "engine": STACK | PORTS,
+    "engine": STACK | PORTS | {"guardian"},
     "posix": STACK | PORTS | {"engine"},
     "preload": STACK | PORTS | {"engine", "posix"},
     "tools": {"engine", "mlx5"},

@@ -1,0 +1,262 @@
+#include "engine/guardian.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/memfd.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+#include "base/bare_syscall.h"
+#include "base/config.h"
+#include "base/private_fds.h"
+#include "base/real.h"
+#include "engine/stats.h"
+#include "guardian/program.h"
+
+#ifndef MFD_EXEC  // 6.3
+#define MFD_EXEC 0x0010U
+#endif
+
+namespace accel {
+namespace {
+
+using CloneFunction = int (*)(int (*)(void*), void*, int, void*, ...);
+
+constexpr size_t kStack = 16 * 1024;
+/// As vfork(): the caller's memory, and the calling thread waits. No signal at the end, which would be the
+/// program's SIGCHLD, and no tracer is told.
+constexpr int kVfork = CLONE_VM | CLONE_VFORK | CLONE_UNTRACED;
+
+/// What the processes that become the guardian are told and tell; in the caller's memory.
+struct Birth {
+  CloneFunction clone;
+  char* stack;  ///< the second one's, its upper end
+  pid_t process;
+  int table, lifeline;
+  char* arguments[3];
+  char* environment[1];
+  int guardian = -1;  ///< its pid
+  int error = 0;
+};
+
+/// A new program loses what capabilities a user other than root has, but ambient ones.
+void keep_capability() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  bare_syscall(SYS_capget, reinterpret_cast<long>(&header), reinterpret_cast<long>(sets));
+  sets[0].inheritable |= 1u << CAP_NET_RAW;
+  bare_syscall(SYS_capset, reinterpret_cast<long>(&header), reinterpret_cast<long>(sets));
+  bare_syscall(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_RAW);
+}
+
+/// The program in a memfd: it needs no file, so neither chroot() nor an upgrade takes it away.
+long make_image() {
+  const auto name = reinterpret_cast<long>("accel-guard");
+  long image = bare_syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_EXEC);
+  if (image == -EINVAL) image = bare_syscall(SYS_memfd_create, name, MFD_CLOEXEC);
+  if (image < 0) return image;
+  const long n = bare_syscall(SYS_write, image, reinterpret_cast<long>(guardian::kProgram),
+                              static_cast<long>(guardian::kProgramSize));
+  return n == static_cast<long>(guardian::kProgramSize) ? image : n < 0 ? n : -ENOSPC;
+}
+
+/// The second process, with a descriptor table of its own and the caller's memory: system calls only.
+int become_guardian(void* context) {
+  auto& b = *static_cast<Birth*>(context);
+  constexpr int kClear = 8;  // above the numbers that come into use
+  constexpr int kImage = guardian::kLifeline + 1;
+  const long sources[] = {b.table, bare_syscall(SYS_pidfd_open, b.process), b.lifeline, make_image()};
+  long moved[4];
+  for (int i = 0; i < 4; ++i) {
+    moved[i] = sources[i] < 0 ? sources[i] : bare_syscall(SYS_fcntl, sources[i], F_DUPFD, kClear);
+    if (moved[i] < 0) {
+      b.error = static_cast<int>(-moved[i]);
+      return 1;
+    }
+  }
+  for (int i = 0; i < 4; ++i) bare_syscall(SYS_dup3, moved[i], i, i == kImage ? O_CLOEXEC : 0);
+  bare_syscall(SYS_close_range, kImage + 1, ~0u);
+  keep_capability();
+  const long failed =
+      bare_syscall(SYS_execveat, kImage, reinterpret_cast<long>(""), reinterpret_cast<long>(b.arguments),
+                   reinterpret_cast<long>(b.environment), AT_EMPTY_PATH);
+  b.error = static_cast<int>(-failed);
+  return 1;
+}
+
+/// The first process: its end makes the guardian an orphan, which init reaps. As a child it would show in the
+/// program's wait(), since execve() gives it SIGCHLD as the signal of its end.
+int bear_guardian(void* context) {
+  auto& b = *static_cast<Birth*>(context);
+  b.guardian = b.clone(&become_guardian, b.stack, kVfork, &b);
+  if (b.guardian < 0) b.error = errno;
+  return 0;
+}
+
+/// Who would be an orphan's parent, if it is this process; and what else speaks against starting one.
+const char* obstacle() {
+  if (getpid() == 1)
+    return "the program is process 1 of its pid namespace, with which every other process ends";
+  int subreaper = 0;
+  if (prctl(PR_GET_CHILD_SUBREAPER, &subreaper) == 0 && subreaper != 0)
+    return "the program is a subreaper and would find the guardian among its children";
+  struct stat own {
+  }, childrens{};
+  if (stat("/proc/self/ns/pid", &own) == 0 && stat("/proc/self/ns/pid_for_children", &childrens) == 0 &&
+      own.st_ino != childrens.st_ino)
+    return "the program's children are in another pid namespace";
+  return nullptr;
+}
+
+struct Closing {
+  int fd;
+  ~Closing() {
+    if (fd >= 0) real.close(fd);
+  }
+};
+
+/// All that a signal to the program's group could do to the guardian, which keeps this mask.
+struct AllSignalsBlocked {
+  uint64_t before = 0;
+  AllSignalsBlocked() {
+    const uint64_t all = ~uint64_t{0};
+    change(&all, &before);
+  }
+  ~AllSignalsBlocked() { change(&before, nullptr); }
+  static void change(const uint64_t* mask, uint64_t* old) {
+    bare_syscall(SYS_rt_sigprocmask, SIG_SETMASK, reinterpret_cast<long>(mask), reinterpret_cast<long>(old),
+                 sizeof(uint64_t));
+  }
+};
+
+/// Returns 0 or an errno value.
+int bear(int table, int lifeline, int* pid) {
+  void* memory = mmap(nullptr, 2 * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return errno;
+  auto* stacks = static_cast<char*>(memory);
+  char name[] = "accel-guard";
+  char process[16];
+  snprintf(process, sizeof process, "%d", getpid());
+  Birth birth{reinterpret_cast<CloneFunction>(find_real("clone")),
+              stacks + 2 * kStack,
+              getpid(),
+              table,
+              lifeline,
+              {name, process, nullptr},
+              {nullptr}};
+  {
+    const AllSignalsBlocked blocked;
+    const int first = birth.clone(&bear_guardian, stacks + kStack, kVfork, &birth);
+    if (first < 0)
+      birth.error = errno;
+    else  // it has ended by now
+      bare_syscall(SYS_wait4, first, 0, __WALL);
+  }
+  munmap(memory, 2 * kStack);
+  *pid = birth.guardian;
+  return birth.error;
+}
+
+/// The kernel's error as text, in memory of its own.
+const char* refusal(int error) {
+  static char text[80];
+  snprintf(text, sizeof text, "the kernel refused to start it: %s", strerrordesc_np(error));
+  return text;
+}
+
+}  // namespace
+
+Guardian::~Guardian() { let_go(); }
+
+void Guardian::let_go() {
+  if (table_ != nullptr) munmap(table_, size_);
+  table_ = nullptr;
+  rows_ = 0;
+  if (lifeline_ >= 0) close_private(lifeline_);
+  lifeline_ = -1;
+}
+
+void Guardian::abandon_in_child() { let_go(); }
+
+void Guardian::begin() {
+  if (begun_) return;
+  begun_ = true;
+  if (!config().settings.guardian) return;
+  const int saved = errno;
+  if (const char* why = start()) {
+    let_go();
+    stats::note_guardian(0, why);
+  }
+  errno = saved;
+}
+
+/// nullptr, or why there is none.
+const char* Guardian::start() {
+  if (const char* why = obstacle()) return why;
+  rows_ = config().settings.max_connections;
+  size_ = sizeof(guardian::Table) + rows_ * sizeof(guardian::Row);
+  rlimit limit{};
+  // Growing a file beyond the limit would be a SIGXFSZ for the program.
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < size_)
+    return "its table would exceed RLIMIT_FSIZE";
+  int ends[2];
+  const Closing table{static_cast<int>(real.syscall(SYS_memfd_create, "libaccel-guardian", MFD_CLOEXEC))};
+  if (table.fd < 0 || !map_table(table.fd) || real.pipe2(ends, O_CLOEXEC) != 0) return refusal(errno);
+  const Closing lifeline{ends[0]};
+  lifeline_ = keep_private(ends[1]);
+  int pid = 0;
+  if (const int error = bear(table.fd, lifeline.fd, &pid)) return refusal(error);
+  stats::note_guardian(pid, nullptr);
+  return nullptr;
+}
+
+/// Sparse: rows that were never used take no memory.
+bool Guardian::map_table(int fd) {
+  if (ftruncate(fd, static_cast<off_t>(size_)) != 0) return false;
+  void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED) return false;
+  madvise(memory, size_, MADV_DONTDUMP);
+  table_ = static_cast<guardian::Table*>(memory);
+  return true;
+}
+
+uint32_t Guardian::add(const FlowKey& key, int ifindex) {
+  if (table_ == nullptr || (free_.empty() && table_->touched == rows_)) {
+    if (config().settings.guardian) counters_.add(Counter::tcp_unguarded);
+    return 0;
+  }
+  uint32_t i = table_->touched;
+  if (!free_.empty()) {
+    i = free_.back();
+    free_.pop_back();
+  }
+  guardian::Row& row = table_->row[i];
+  row.ifindex = static_cast<uint32_t>(ifindex);
+  std::memcpy(row.local, key.local.address.bytes.data(), sizeof row.local);
+  std::memcpy(row.remote, key.remote.address.bytes.data(), sizeof row.remote);
+  row.local_port = htons(key.local.port);
+  row.remote_port = htons(key.remote.port);
+  std::atomic_ref(row.used).store(1, std::memory_order_release);
+  if (i == table_->touched) std::atomic_ref(table_->touched).store(i + 1, std::memory_order_release);
+  return i + 1;
+}
+
+void Guardian::remove(uint32_t row) {
+  if (table_ == nullptr || row == 0) return;
+  std::atomic_ref(table_->row[row - 1].used).store(0, std::memory_order_release);
+  free_.push_back(row - 1);
+}
+
+}  // namespace accel

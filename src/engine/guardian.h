@@ -1,0 +1,46 @@
+// The guardian of this process: guardian/main.cc, which resets the peers of our TCP connections when the
+// process dies without closing them. This side starts it and keeps the table of connections that it reads.
+//
+// Nothing here fails: without a guardian connections are as good as before, their peers only learn of a kill
+// -9 late. Under the engine's lock.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/counters.h"
+#include "base/ip.h"
+#include "guardian/table.h"
+
+namespace accel {
+
+class Guardian {
+ public:
+  explicit Guardian(Counters& counters) : counters_(counters) {}
+  ~Guardian();
+  Guardian(const Guardian&) = delete;
+  Guardian& operator=(const Guardian&) = delete;
+
+  /// The process's first accelerated TCP connection or listener is there. Starts the guardian, once.
+  void begin();
+  /// A connection has the tuple. Returns what remove() takes; 0: not listed. No system call.
+  uint32_t add(const FlowKey& key, int ifindex);
+  void remove(uint32_t row);
+  /// In a forked child: it is the parent's.
+  void abandon_in_child();
+
+ private:
+  const char* start();
+  bool map_table(int fd);
+  void let_go();
+
+  Counters& counters_;
+  guardian::Table* table_ = nullptr;
+  size_t size_ = 0;  ///< of the mapping
+  uint32_t rows_ = 0;
+  std::vector<uint32_t> free_;  ///< rows that were used
+  int lifeline_ = -1;
+  bool begun_ = false;
+};
+
+}  // namespace accel

@@ -1,0 +1,335 @@
+// The guardian: a process that outlives the program it stands by. When the program dies without having closed
+// its accelerated TCP connections (kill -9, a crash), nobody would tell their peers: the kernel has no such
+// sockets. For each one it sends an ACK from the connection's tuple that lies outside the peer's window. The
+// peer answers with an ACK of its own (RFC 9293 section 3.10.7.4, "First"), and for that the kernel of this
+// host, which knows no such connection and has the tuple back by now, sends the reset that fits. Whoever
+// lives after all, since another process has the connection, takes the peer's answer for a duplicate: nothing
+// is ever reset that should not be.
+//
+// Freestanding: no libc, started by execveat() of a memfd (engine/guardian.cc), all signals blocked. It ends
+// when the program has ended (or execs) and the peers have answered, at the latest after kRounds.
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/prctl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bare_syscall.h"
+#include "guardian/table.h"
+
+// The compiler's own calls.
+extern "C" {
+void* memset(void* to, int byte, size_t n) {
+  for (size_t i = 0; i < n; ++i) static_cast<volatile uint8_t*>(to)[i] = static_cast<uint8_t>(byte);
+  return to;
+}
+void* memcpy(void* to, const void* from, size_t n) {
+  for (size_t i = 0; i < n; ++i) static_cast<volatile uint8_t*>(to)[i] = static_cast<const uint8_t*>(from)[i];
+  return to;
+}
+}
+
+namespace accel::guardian {
+namespace {
+
+/// An answer may get lost, as any packet. Milliseconds; above tcp_invalid_ratelimit, within which Linux
+/// answers one such segment of a connection only.
+constexpr int kRounds[] = {1000, 2000, 4000};
+/// What is sent before the answers are looked at: a few hundred fill a socket's default buffer.
+constexpr uint32_t kBurst = 32;
+
+template <class... A>
+long call(long number, A... arguments) {
+  return bare_syscall(number, (long)arguments...);  // NOLINT: pointers and numbers alike
+}
+
+[[noreturn]] void end() {
+  for (;;) call(SYS_exit_group, 0);
+}
+
+template <class T>
+T* allocate(size_t count) {
+  const long memory =
+      call(SYS_mmap, 0, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory < 0 && memory > -4096) end();
+  return reinterpret_cast<T*>(memory);
+}
+
+long milliseconds() {
+  timespec now{};
+  call(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+}
+
+/// `timeout` in milliseconds, negative: none.
+void wait(pollfd* watched, unsigned count, long timeout) {
+  timespec t{timeout / 1000, timeout % 1000 * 1'000'000};
+  while (call(SYS_ppoll, watched, count, timeout < 0 ? nullptr : &t, 0, 0) == -EINTR) {
+  }
+}
+
+// ---- beginning ----
+
+/// Leaves everything of the program's that it can: terminal, folder, privileges but one.
+void settle() {
+  call(SYS_prctl, PR_SET_NAME, "accel-guard");
+  call(SYS_setsid, 0);
+  call(SYS_chdir, "/");
+  const long score = call(SYS_openat, AT_FDCWD, "/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (score >= 0) {
+    call(SYS_write, score, "-1000", 5);  // a program that dies for want of memory is what it is for
+    call(SYS_close, score);
+  }
+  call(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2] = {{1u << CAP_NET_RAW, 1u << CAP_NET_RAW, 0}, {0, 0, 0}};
+  call(SYS_capset, &header, sets);
+}
+
+// ---- the program's end ----
+
+/// The table, once there is something to be done about it.
+const Table* wait_for_end(uint32_t* rows) {
+  pollfd watched[] = {{kProcess, POLLIN, 0}, {kLifeline, 0, 0}};
+  wait(watched, 2, -1);
+  const long size = call(SYS_lseek, kTable, 0, SEEK_END);
+  const long memory = call(SYS_mmap, 0, size, PROT_READ, MAP_SHARED, kTable, 0);
+  if (size < static_cast<long>(sizeof(Table)) || (memory < 0 && memory > -4096)) end();
+  const auto* table = reinterpret_cast<const Table*>(memory);
+  *rows = table->touched;
+  const auto most = (static_cast<size_t>(size) - sizeof(Table)) / sizeof(Row);
+  if (*rows > most) *rows = static_cast<uint32_t>(most);
+  bool any = false;
+  for (uint32_t i = 0; i < *rows && !any; ++i) any = table->row[i].used == 1;
+  if (!any) end();
+  // The lifeline alone: the process is about to be dead, or it execs with connections that could not be
+  // handed back. Only the former has an event for the moment at which all of its descriptors are closed and
+  // the tuples are the kernel's.
+  if (watched[0].revents == 0) wait(watched, 1, kRounds[0]);
+  return table;
+}
+
+// ---- segments ----
+
+struct Ipv4Header {
+  uint8_t version, tos;
+  uint16_t length, id, fragment;
+  uint8_t ttl, protocol;
+  uint16_t checksum;
+  uint8_t source[4], destination[4];
+};
+struct Ipv6Header {
+  uint8_t version, flow[3];
+  uint16_t payload;
+  uint8_t next, hops;
+  uint8_t source[16], destination[16];
+};
+struct TcpHeader {
+  uint16_t source, destination;
+  uint32_t seq, ack;
+  uint8_t offset, flags;
+  uint16_t window, checksum, urgent;
+};
+static_assert(sizeof(Ipv4Header) == 20 && sizeof(Ipv6Header) == 40 && sizeof(TcpHeader) == 20);
+
+constexpr uint8_t kAck = 0x10;
+constexpr uint8_t kTtl = 64;
+
+uint32_t sum_of(const void* data, size_t bytes, uint32_t sum) {
+  for (size_t i = 0; i < bytes; i += 2) {
+    const auto* p = static_cast<const uint8_t*>(data) + i;
+    sum += static_cast<uint32_t>(p[0] << 8 | p[1]);
+  }
+  return sum;
+}
+
+bool is_v4(const uint8_t* address) {
+  for (int i = 0; i < 10; ++i)
+    if (address[i] != 0) return false;
+  return address[10] == 0xff && address[11] == 0xff;
+}
+
+/// IPv4's mapped prefix counts for nothing but 0xffff, which is 0 in this sum.
+TcpHeader segment_of(const Row& row, uint32_t seq) {
+  TcpHeader tcp{row.local_port, row.remote_port, htonl(seq), 0, 5 << 4, kAck, 0, 0, 0};
+  uint32_t sum = IPPROTO_TCP + sizeof tcp;
+  sum = sum_of(row.local, 16, sum_of(row.remote, 16, sum_of(&tcp, sizeof tcp, sum)));
+  sum = (sum & 0xffff) + (sum >> 16);
+  sum = (sum & 0xffff) + (sum >> 16);
+  tcp.checksum = htons(static_cast<uint16_t>(~sum));
+  return tcp;
+}
+
+long send_v4(long fd, const Row& row, const TcpHeader& tcp) {
+  struct {
+    Ipv4Header ip;
+    TcpHeader tcp;
+  } packet{{0x45, 0, htons(40), 0, 0, kTtl, IPPROTO_TCP, 0, {}, {}}, tcp};
+  memcpy(packet.ip.source, row.local + 12, 4);
+  memcpy(packet.ip.destination, row.remote + 12, 4);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  memcpy(&to.sin_addr, row.remote + 12, 4);
+  return call(SYS_sendto, fd, &packet, sizeof packet, MSG_DONTWAIT, &to, sizeof to);
+}
+
+long send_v6(long fd, const Row& row, const TcpHeader& tcp) {
+  struct {
+    Ipv6Header ip;
+    TcpHeader tcp;
+  } packet{{0x60, {}, htons(sizeof tcp), IPPROTO_TCP, kTtl, {}, {}}, tcp};
+  memcpy(packet.ip.source, row.local, 16);
+  memcpy(packet.ip.destination, row.remote, 16);
+  sockaddr_in6 to{};
+  to.sin6_family = AF_INET6;
+  memcpy(&to.sin6_addr, row.remote, 16);
+  const bool link_local = row.remote[0] == 0xfe && (row.remote[1] & 0xc0) == 0x80;
+  if (link_local) to.sin6_scope_id = row.ifindex;
+  return call(SYS_sendto, fd, &packet, sizeof packet, MSG_DONTWAIT, &to, sizeof to);
+}
+
+// ---- connections that wait for an answer ----
+
+class Wake {
+ public:
+  Wake(const Table& table, uint32_t rows) : table_(table), rows_(rows), done_(allocate<bool>(rows)) {
+    for (uint32_t i = 0; i < rows; ++i)
+      if (table.row[i].used == 1)
+        ++open_;
+      else
+        done_[i] = true;
+    for (slots_ = 64; slots_ < 2 * open_;) slots_ *= 2;
+    index_ = allocate<uint32_t>(slots_);
+    for (uint32_t i = 0; i < rows; ++i)
+      if (!done_[i]) *free_slot(table.row[i]) = i + 1;
+    const int on = 1;
+    v4_ = call(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
+    call(SYS_setsockopt, v4_, IPPROTO_IP, IP_HDRINCL, &on, sizeof on);
+    v6_ = call(SYS_socket, AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
+    call(SYS_setsockopt, v6_, IPPROTO_IPV6, IPV6_HDRINCL, &on, sizeof on);
+  }
+
+  bool over() const { return open_ == 0; }
+
+  void send_all(uint32_t seq) {
+    for (uint32_t i = 0, sent = 0; i < rows_; ++i) {
+      if (done_[i]) continue;
+      const Row& row = table_.row[i];
+      const TcpHeader tcp = segment_of(row, seq);
+      const long r = is_v4(row.remote) ? send_v4(v4_, row, tcp) : send_v6(v6_, row, tcp);
+      if (r < 0 && r != -EAGAIN && r != -ENOBUFS && r != -ENOMEM) finish(i);  // no way to that peer any more
+      if (++sent % kBurst == 0) hear();
+    }
+  }
+
+  void wait_for_answers(long patience) {
+    const long until = milliseconds() + patience;
+    for (long now; open_ != 0 && (now = milliseconds()) < until; hear()) {
+      pollfd watched[] = {{static_cast<int>(v4_), POLLIN, 0}, {static_cast<int>(v6_), POLLIN, 0}};
+      wait(watched, 2, until - now);
+    }
+  }
+
+ private:
+  /// What the kernel gets of TCP: an answer, to which it sends its reset in the same breath.
+  void hear() {
+    alignas(4) uint8_t data[128];
+    uint8_t from[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    long n;
+    while ((n = call(SYS_recvfrom, v4_, data, sizeof data, MSG_DONTWAIT, 0, 0)) >= 0) {
+      const long header = (data[0] & 15) * 4;
+      if (n < header + 4) continue;
+      memcpy(from + 12, data + 12, 4);
+      answered(from, data + header);
+    }
+    sockaddr_in6 peer{};
+    for (;;) {
+      int length = sizeof peer;
+      if ((n = call(SYS_recvfrom, v6_, data, sizeof data, MSG_DONTWAIT, &peer, &length)) < 0) break;
+      if (n >= 4) answered(reinterpret_cast<const uint8_t*>(&peer.sin6_addr), data);
+    }
+  }
+
+  /// Our address is not compared: connections of two addresses of ours with one tuple of a peer's answer for
+  /// each other, and what that can cost is a second try.
+  void answered(const uint8_t* from, const uint8_t* ports) {
+    Row row{};
+    memcpy(row.remote, from, 16);
+    memcpy(&row.remote_port, ports, 2);
+    memcpy(&row.local_port, ports + 2, 2);
+    for (uint32_t slot = hash(row);; ++slot) {
+      const uint32_t i = index_[slot & (slots_ - 1)];
+      if (i == 0) return;
+      if (!done_[i - 1] && same(table_.row[i - 1], row)) finish(i - 1);
+    }
+  }
+
+  void finish(uint32_t i) {
+    if (!done_[i]) --open_;
+    done_[i] = true;
+  }
+
+  static bool same(const Row& a, const Row& b) {
+    for (int i = 0; i < 16; ++i)
+      if (a.remote[i] != b.remote[i]) return false;
+    return a.remote_port == b.remote_port && a.local_port == b.local_port;
+  }
+
+  /// FNV-1a.
+  static uint32_t hash(const Row& row) {
+    uint32_t h = 2166136261;
+    for (int i = 0; i < 16; ++i) h = (h ^ row.remote[i]) * 16777619;
+    h = (h ^ row.remote_port) * 16777619;
+    h = (h ^ row.local_port) * 16777619;
+    return h ^ h >> 15;
+  }
+
+  uint32_t* free_slot(const Row& row) {
+    for (uint32_t slot = hash(row);; ++slot)
+      if (index_[slot & (slots_ - 1)] == 0) return &index_[slot & (slots_ - 1)];
+  }
+
+  const Table& table_;
+  uint32_t rows_;
+  bool* done_;
+  uint32_t open_ = 0;
+  uint32_t* index_ = nullptr;  ///< of rows, plus 1, by hash; 0: free
+  uint32_t slots_ = 0;
+  long v4_, v6_;
+};
+
+[[noreturn]] void run() {
+  settle();
+  uint32_t rows = 0;
+  const Table* table = wait_for_end(&rows);
+  Wake wake(*table, rows);
+  // A sequence number that happens to lie in the peer's window is half the space away from it the next time.
+  uint32_t seq = 0;
+  for (int patience : kRounds) {
+    wake.send_all(seq);
+    wake.wait_for_answers(patience);
+    if (wake.over()) break;
+    seq += 1u << 31;
+  }
+  end();
+}
+
+}  // namespace
+}  // namespace accel::guardian
+
+extern "C" [[noreturn, gnu::used]] void guardian_main() { accel::guardian::run(); }
+
+#if defined(__x86_64__)
+asm(".globl _start\n_start:\n  xor %ebp, %ebp\n  and $-16, %rsp\n  call guardian_main\n");
+#elif defined(__aarch64__)
+asm(".globl _start\n_start:\n  bl guardian_main\n");
+#else
+#error "write the entry point for this machine"
+#endif

@@ -1,0 +1,31 @@
+// What the guardian (main.cc) and the process that it stands by (engine/guardian.cc) have in common: the
+// table of the process's live accelerated TCP connections, in a memfd.
+//
+// Only the process writes, and it may be killed between any two stores; the guardian reads once it is dead.
+#pragma once
+
+#include <cstdint>
+
+namespace accel::guardian {
+
+struct Row {
+  uint32_t used;                     ///< 1: written last when the connection opens, 0 first when it closes
+  uint32_t ifindex;                  ///< scope of link-local addresses
+  uint8_t local[16], remote[16];     ///< IPv4 in its mapped form
+  uint16_t local_port, remote_port;  ///< network byte order
+};
+static_assert(sizeof(Row) == 44);
+
+struct Table {
+  uint32_t touched;  ///< rows from this one on were never used
+  Row row[];
+};
+
+/// The guardian's descriptors when its program begins; it has no others.
+enum Descriptor : int {
+  kTable,
+  kProcess,  ///< pidfd
+  kLifeline  ///< of a pipe whose other end only the process holds, close-on-exec
+};
+
+}  // namespace accel::guardian
