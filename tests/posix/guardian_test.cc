@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -333,6 +334,30 @@ TEST(Guardian, IsNobodysChild) {
     }
     EXPECT_EQ(children_ended, 0);
     (void)guardian;
+  });
+  EXPECT_EQ(far.word(), "ready");
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(far.word(), "end");
+  far.finish();
+}
+
+TEST(Guardian, IsForTcpOnly) {
+  const pid_t child = in_child([] {
+    Fd fd = udp_at(here());
+    EXPECT_TRUE(guardians_of(getpid()).empty());
+  });
+  EXPECT_EQ(status_of(child), 0);
+}
+
+// It would be the program's child.
+TEST(Guardian, IsNoSubreapers) {
+  Silent far;
+  const pid_t child = in_child([&] {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    Fd fd = far.connection();
+    EXPECT_TRUE(guardians_of(getpid()).empty());
+    EXPECT_EQ(waitpid(-1, nullptr, __WALL), -1);
+    EXPECT_EQ(errno, ECHILD);
   });
   EXPECT_EQ(far.word(), "ready");
   EXPECT_EQ(status_of(child), 0);
