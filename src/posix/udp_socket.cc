@@ -12,6 +12,7 @@
 #include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/wait.h"
+#include "stack/udp.h"
 
 namespace accel::posix {
 namespace {
@@ -184,6 +185,9 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
 Result<int> UdpSocket::disconnect(Pass& pass, const sockaddr* address, socklen_t length) {
   Result<int> r = from_libc(real.connect(shadow(), address, length));
   if (!r || flow_ == nullptr) return r;
+  // Where ICMP errors are the kernel's (PortInfo::kernel_sees_errors) the shadow has it, and sends look at
+  // ours.
+  if (const int error = shadow_option(SOL_SOCKET, SO_ERROR); error != 0) pcb(pass)->error = error;
   local_ = shadow_name();
   remote_ = {};
   if (local_.port == 0) {
