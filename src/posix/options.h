@@ -26,7 +26,7 @@ enum class OptionEffect : uint8_t {
   kMirror,  ///< `apply` copies an int into TcpSettings
   kKeep,    ///< the socket's class keeps it (timeouts, linger, ...)
   kRoute,   ///< concerns path selection: fine before it, a reason for the kernel afterwards
-  kKernel,  ///< only the kernel does this; harmless when set to its default, all zero bytes
+  kKernel,  ///< only the kernel does this; harmless when set to its default, all zero bytes (SO_PEEK_OFF: -1)
 };
 
 struct Option {

@@ -267,7 +267,7 @@ TEST(Passing, AListenerFromAChildThatEnds) {
 
 // Returns every datagram to its sender until an empty one comes.
 FAR(datagram_echo) {
-  Fd fd = udp_at(here());
+  Fd fd = udp_at(args.empty() ? here() : here(0, std::stoi(args[0])));
   near.say(port_of(fd));
   char buffer[2048];
   for (;;) {
@@ -280,7 +280,9 @@ FAR(datagram_echo) {
 
 struct Datagrams : Far {
   explicit Datagrams(int family = AF_INET)
-      : Far("datagram_echo"), to(there(static_cast<uint16_t>(number()), family)), fd(udp_socket(family)) {
+      : Far("datagram_echo", {std::to_string(family)}),
+        to(there(static_cast<uint16_t>(number()), family)),
+        fd(udp_socket(family)) {
     EXPECT_EQ(connect(fd, to.raw(), to.size), 0);
     for (int i = 0; i < kProof; ++i) {
       put(".");
@@ -319,6 +321,25 @@ TEST(Passing, ADatagramSocketToAChild) {
   EXPECT_EQ(status_of(child), 0);
   far.put("parent");
   EXPECT_EQ(Datagrams::get(far.fd), "parent");
+}
+
+// SO_PEEK_OFF on datagrams is the kernel's alone: the socket moves there, with what has come.
+TEST(Options, ADatagramSocketMovesWithItsQueue) {
+  for (int family : {AF_INET, AF_INET6}) {
+    Datagrams far(family);
+    far.put("first");
+    EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);
+    set_option(far.fd, SOL_SOCKET, SO_PEEK_OFF, 0);
+    EXPECT_EQ(Datagrams::get(far.fd), "first");
+    far.put("second");
+    char half[3];
+    EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);
+    EXPECT_EQ(recv(far.fd, half, 3, MSG_PEEK), 3);
+    EXPECT_EQ(std::string(half, 3), "sec");
+    EXPECT_EQ(recv(far.fd, half, 3, MSG_PEEK), 3);
+    EXPECT_EQ(std::string(half, 3), "ond");
+    EXPECT_EQ(Datagrams::get(far.fd), "second");
+  }
 }
 
 TEST(Passing, ADatagramSocketToAProgramWithoutLibaccel) {
