@@ -19,8 +19,7 @@
 namespace accel::posix {
 namespace {
 
-/// Handshakes under way are given this long to end: what the kernel's SYN queue would have gone on with, its
-/// reset would end.
+/// Handshakes under way are given this long to end by themselves.
 constexpr Duration kHandshakesEnd = 200ms;
 
 }  // namespace
@@ -88,11 +87,15 @@ void TcpSocket::keep_queue(Pass& pass) {
   flow_ = nullptr;
 }
 
+/// The kernel's listener would have gone on with them; coming to it now, their last ACK would be answered by
+/// a reset. So what a busy or distant peer has not acknowledged in time counts as complete, and the kernel's
+/// connection takes the ACK.
 void TcpSocket::let_handshakes_end(Pass& pass) {
   const Instant deadline = pass.now() + kHandshakesEnd;
   auto settled = [&] { return flow_ == nullptr || pass.engine().listener(*flow_)->embryo_size == 0; };
   while (!settled() && wait_for(pass, deadline, settled).is(EINTR)) {
   }
+  if (flow_ != nullptr) pass.stack().tcp_complete_handshakes(*pass.engine().listener(*flow_), pass.now());
 }
 
 /// This process listens no more. Ends with nothing in the queue that could be given; the rest is reset when

@@ -78,6 +78,9 @@ TcpConn* Stack::tcp_accept(TcpListener& listener) { return core_->tcp->accept(li
 uint32_t Stack::accept_queue_length(const TcpListener& listener) const {
   return core_->tcp->accept_queue_length(listener);
 }
+void Stack::tcp_complete_handshakes(TcpListener& listener, Instant now) {
+  core_->tcp->complete_handshakes(listener, now);
+}
 void Stack::tcp_close_listener(TcpListener* listener) { core_->tcp->close_listener(listener); }
 Result<size_t> Stack::tcp_send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent,
                                Instant now) {

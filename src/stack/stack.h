@@ -258,6 +258,10 @@ class Stack {
   /// The oldest completed connection (owner is nullptr until the caller sets it), or nullptr.
   TcpConn* tcp_accept(TcpListener& listener);
   uint32_t accept_queue_length(const TcpListener& listener) const;
+  /// Handshakes of which only the peer's ACK is missing are taken for complete and join the queue, whatever
+  /// the backlog says: the caller is about to hand it to somebody who cannot go on with them. A SYN-ACK goes
+  /// out once more. Those whose SYN-ACK has timed out already are left alone.
+  void tcp_complete_handshakes(TcpListener& listener, Instant now);
   /// Unaccepted connections are reset.
   void tcp_close_listener(TcpListener* listener);
   /// Connections in SYN-RECEIVED or later that steering must know of: filled by on_packets for each SYN

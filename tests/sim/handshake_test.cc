@@ -177,6 +177,39 @@ TEST(Handshake, BacklogHoldsBackAndCatchesUp) {
   sim[1].stack->tcp_close_listener(*listener);
 }
 
+/// `lost`: the host whose second (the client's ACK) or first frame (the SYN-ACK) does not arrive in time.
+void complete_without_the_last_ack(int lost, int from) {
+  Sim sim;
+  int frames = 0;
+  sim.filter = [&](int host, std::span<const uint8_t>) { return host != lost || ++frames < from; };
+  Recorder listener_owner, owner, accepted;
+  auto listener =
+      sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 0, {}, static_cast<Actor*>(&listener_owner));
+  TcpConn* c = *dial(sim, owner);
+  sim.run_for(200ms);
+  ASSERT_EQ(sim[1].stack->accept_queue_length(**listener), 0u);
+  sim.filter = nullptr;
+  sim[1].stack->tcp_complete_handshakes(**listener, sim.now);
+  TcpConn* s = sim[1].stack->tcp_accept(**listener);
+  ASSERT_NE(s, nullptr);
+  s->owner = static_cast<Actor*>(&accepted);
+  ASSERT_TRUE(sim[1].stack->tcp_snapshot(*s, sim.now));
+  ASSERT_TRUE(write(sim[1], s, "who speaks first"));
+  sim.run_for(3s);
+  EXPECT_EQ(*read(sim[0], c), "who speaks first");
+  ASSERT_TRUE(write(sim[0], c, "and the answer"));
+  sim.run_for(3s);
+  EXPECT_EQ(*read(sim[1], s), "and the answer");
+  sim[0].stack->tcp_close(c, false, sim.now);
+  sim[1].stack->tcp_close(s, false, sim.now);
+  sim[1].stack->tcp_close_listener(*listener);
+}
+
+TEST(Handshake, MayBeTakenForCompleteWithoutTheLastAck) {
+  complete_without_the_last_ack(0, 2);
+  complete_without_the_last_ack(1, 1);
+}
+
 TEST(Handshake, ClosingAListenerResetsWhatNobodyAccepted) {
   Sim sim;
   Recorder listener_owner, owner;

@@ -59,7 +59,9 @@ class Wire {
     return true;
   }
   void settle(Conn& a, Conn& b) {
-    while (move(a, b, 0) | move(b, a, 1)) {
+    for (bool moved = true; moved;) {
+      moved = move(a, b, 0);
+      moved = move(b, a, 1) || moved;
     }
   }
   size_t passed(int direction) const { return at_[direction]; }

@@ -112,6 +112,8 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
                     Instant now);
 /// Fifth check in SYN-RECEIVED. False: the segment is done with (and `c` may have ended).
 bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
+/// An embryo joins its listener's queue although the peer's ACK has not come.
+void take_for_established(TcpContext& t, TcpConn& c, Instant now);
 void send_handshake(TcpContext& t, TcpConn& c, Instant now);
 void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now);
 

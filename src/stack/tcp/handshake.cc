@@ -192,4 +192,15 @@ bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Inst
   return true;
 }
 
+void take_for_established(TcpContext& t, TcpConn& c, Instant now) {
+  TcpSegmentInfo last;  // as if it had come; its window is the SYN's
+  last.flags = kSyn | kAck;
+  last.seq = c.rcv_nxt;
+  last.ack = c.snd_nxt;
+  last.window = static_cast<uint16_t>(c.snd_wnd);
+  establish(t, c, last, now);
+  t.count(Counter::tcp_passive_opens);
+  queue_accepted(t, c);
+}
+
 }  // namespace accel::tcp

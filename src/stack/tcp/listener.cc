@@ -194,6 +194,16 @@ TcpConn* TcpLayer::accept(TcpListener& l) {
   return c;
 }
 
+void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
+  TcpContext& t = *context_;
+  for (TcpConn *c = l.embryo_tail, *newer; c; c = newer) {
+    newer = c->embryo_prev;
+    if (c->retransmits > 0) continue;  // the peer, if it lives, sends its SYN again
+    send_handshake(t, *c, now);
+    take_for_established(t, *c, now);
+  }
+}
+
 void TcpLayer::close_listener(TcpListener* l) {
   TcpContext& t = *context_;
   auto group = t.listeners.find(l->local.port);

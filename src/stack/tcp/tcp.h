@@ -47,6 +47,7 @@ class TcpLayer {
   void set_defer_accept(TcpListener& listener, Duration d);
   TcpConn* accept(TcpListener& listener);
   uint32_t accept_queue_length(const TcpListener& listener) const;
+  void complete_handshakes(TcpListener& listener, Instant now);
   void close_listener(TcpListener* listener);
   Result<size_t> send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent, Instant now);
   Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""A listener's handshakes under way when one of its processes leaves: late_ack.py kernel|near
+
+Two processes listen on one socket. A peer's last ACK, and all that it sends after, does not arrive until the process that has the handshake
+(the device has one queue) has closed the listener: the other one accepts the connection, as the kernel's queue would have it."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+here = pathlib.Path(__file__).resolve()
+sys.path.insert(0, str(here.parents[1] / "lab"))
+sys.path.insert(0, str(here.parents[1] / "apps"))
+from lab import Lab  # noqa: E402
+from programs import accelerated_sockets, statistics, until  # noqa: E402
+
+PORT = 7000
+SERVER = f"""
+import os, select, socket, sys
+listener = socket.create_server(("0.0.0.0", {PORT}))
+ready, go = os.pipe()
+if os.fork():
+    select.select([listener], [], [], 0)  # takes the queue
+    os.write(go, b"x")
+    sys.stdin.readline()
+    listener.close()
+    print("closed", flush=True)
+    sys.stdin.readline()
+else:
+    os.read(ready, 1)
+    with listener.accept()[0] as c: c.sendall(c.recv(100))
+    print("served", flush=True)
+"""
+CLIENT = f"""
+import socket, sys
+with socket.create_connection((sys.argv[1], {PORT}), 20) as c:
+    c.sendall(b"hello")
+    assert c.recv(100, socket.MSG_WAITALL) == b"hello"
+"""
+HOLD = f"""add table inet late; add chain inet late out {{ type filter hook output priority 0; }};
+add rule inet late out tcp dport {PORT} tcp flags & (syn|ack) == ack counter drop"""
+
+
+def main(accelerated):
+    with Lab() as lab:
+        near, far = lab.hosts
+        server = near.popen([sys.executable, "-c", SERVER], accel=accelerated, require=False, stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True)
+        near.wait_for_listener(PORT, server)
+        if accelerated:
+            until(lambda: accelerated_sockets(server.pid, PORT) == 1, "the queue of the first process")
+        far.enter("nft", HOLD)
+        client = far.popen([sys.executable, "-c", CLIENT, near.address])
+        until(lambda: int(re.search(r"packets (\d+)", far.enter("nft", "list", "ruleset"))[1]) > 0, "the last ACK")
+
+        def counter(name):
+            return statistics(server.pid).get("counters", {}).get(name, 0)
+        before = counter("handed_back")
+        print(file=server.stdin, flush=True)
+        assert server.stdout.readline() == "closed\n"
+        assert counter("handed_back") == before + accelerated, (before, counter("handed_back"))
+        far.enter("nft", "delete", "table", "inet", "late")
+        assert client.wait(30) == 0
+        assert server.stdout.readline() == "served\n"
+        print(file=server.stdin, flush=True)
+        assert server.wait(30) == 0
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("needs root")
+        sys.exit(77)
+    main(sys.argv[1] == "near")
