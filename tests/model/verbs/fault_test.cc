@@ -1,31 +1,10 @@
 // Faults by hand while a program runs: the control page, and the netdev's carrier.
 #include <sys/ioctl.h>
 
-#include <atomic>
-
-#include "tests/model/front/control.h"
 #include "tests/model/verbs/rig.h"
 
 namespace model::verbs {
 namespace {
-
-class Hand {
- public:
-  Hand() {
-    const std::string path = std::string(getenv("MLX5_MODEL_REPORT")) + "/control";
-    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    page_ = static_cast<ControlPage*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    close(fd);
-  }
-  ~Hand() {
-    page_->removed = page_->stalled = 0;
-    munmap(page_, 4096);
-  }
-  volatile ControlPage* operator->() { return page_; }
-
- private:
-  ControlPage* page_;
-};
 
 void set_up(bool up) {
   const int fd = socket(AF_INET, SOCK_DGRAM, 0);

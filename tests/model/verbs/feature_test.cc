@@ -386,13 +386,20 @@ TEST_F(Verbs, CompressedCompletions) {
   ASSERT_EQ(mlx5dv_init_obj(&object, MLX5DV_OBJ_CQ), 0);
   ibv_flow* flow = steer(other, 7212);
   for (unsigned i = 0; i < kReceives; ++i) post_receive(other, i);
-  // A burst of two frames is one session or two entries, as the hardware's turns fall; sooner or later it is
-  // a session.
+  // Entries of one turn of the hardware become a session: it holds them back until both frames are in memory.
+  // Only the first pair may still meet it before it looks at the page.
   const Bytes frame = frame_to(kProtoUdp, 7212, 100, true);
+  Hand hand;
   bool session = false;
   for (uint32_t at = 0; at < kReceives && !session; at += 2) {
+    hand->stalled = 1;
     far.send(frame);
     far.send(frame);
+    for (uint32_t slot : {at, at + 1})
+      for (int n = 0;
+           n < kPatience && memcmp(memory + kReceiveAt + slot * kSlot, frame.data(), frame.size()) != 0; ++n)
+        usleep(1000);
+    hand->stalled = 0;
     auto* first = reinterpret_cast<mlx5_cqe64*>(static_cast<uint8_t*>(entries.buf) + at * entries.cqe_size);
     for (int n = 0;
          n < kPatience && __atomic_load_n(&first->op_own, __ATOMIC_ACQUIRE) >> 4 == MLX5_CQE_INVALID; ++n) {

@@ -24,6 +24,7 @@
 
 #include "tests/model/core/bytes.h"
 #include "tests/model/core/frame.h"
+#include "tests/model/front/control.h"
 
 namespace model::verbs {
 
@@ -140,6 +141,25 @@ struct FlowSpecs {
   ibv_flow_spec_action_tag tag;
 };
 static_assert(sizeof(FlowSpecs) == 20 + 24 + 16 + 12);  // the library reads them one behind the other
+
+/// Faults while a program runs, by the control page.
+class Hand {
+ public:
+  Hand() {
+    const std::string path = std::string(getenv("MLX5_MODEL_REPORT")) + "/control";
+    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    page_ = static_cast<ControlPage*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    close(fd);
+  }
+  ~Hand() {
+    page_->removed = page_->stalled = 0;
+    munmap(page_, 4096);
+  }
+  volatile ControlPage* operator->() { return page_; }
+
+ private:
+  ControlPage* page_;
+};
 
 class Verbs : public ::testing::Test {
  protected:
