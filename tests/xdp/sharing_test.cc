@@ -24,17 +24,27 @@ TEST_F(Sharing, TwoPortsShareAListener) {
   ASSERT_TRUE(sender.open(b)) << sender.why;
   ASSERT_TRUE(one.steer(tcp(a, 80)));
   ASSERT_TRUE(two.steer(tcp(a, 80)));
-  for (uint16_t i = 0; i < lab_queues; ++i)
-    ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(40000 + i), 80, kSyn)));
-  for (uint32_t i = 0; i < lab_queues / 2; ++i) {
-    EXPECT_FALSE(one.receive().empty());
-    EXPECT_FALSE(two.receive().empty());
+  // Many connections, of ports as connect() has them, use every queue.
+  const uint32_t connections = 16 * lab_queues;
+  auto send_all = [&] {
+    for (uint32_t i = 0; i < connections; ++i)
+      ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(40001 + 2 * i), 80, kSyn)));
+  };
+  send_all();
+  uint32_t at_one = 0, at_two = 0;
+  for (; !one.receive_now().empty(); ++at_one) {
   }
+  for (; at_one + at_two < connections && !two.receive().empty(); ++at_two) {
+  }
+  for (; at_one + at_two < connections && !one.receive().empty(); ++at_one) {
+  }
+  EXPECT_EQ(at_one + at_two, connections);
+  EXPECT_GT(at_one, connections / 4);
+  EXPECT_GT(at_two, connections / 4);
   // One leaves: its queues' SYNs are the kernel's, the other's still come.
   one.port.reset();
-  for (uint16_t i = 0; i < lab_queues; ++i)
-    ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(40000 + i), 80, kSyn)));
-  for (uint32_t i = 0; i < lab_queues / 2; ++i) EXPECT_FALSE(two.receive().empty());
+  send_all();
+  for (uint32_t i = 0; i < at_two; ++i) EXPECT_FALSE(two.receive().empty());
   EXPECT_TRUE(two.receive_now().empty());
 }
 
