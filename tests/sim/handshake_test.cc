@@ -210,6 +210,23 @@ TEST(Handshake, MayBeTakenForCompleteWithoutTheLastAck) {
   complete_without_the_last_ack(1, 1);
 }
 
+TEST(Handshake, OneTakenForCompleteEndsAsItsListenerWasShutDown) {
+  Sim sim;
+  sim.filter = [](int host, std::span<const uint8_t>) { return host != 1; };
+  Recorder listener_owner, owner;
+  auto listener =
+      sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 0, {}, static_cast<Actor*>(&listener_owner));
+  sim[1].stack->tcp_listen_shut(**listener, false, true);
+  TcpConn* c = *dial(sim, owner);
+  sim.run_for(200ms);
+  sim.filter = nullptr;
+  sim[1].stack->tcp_complete_handshakes(**listener, sim.now);
+  sim.run_for(3s);
+  EXPECT_EQ(sim[0].stack->tcp_state(*c), TcpState::kCloseWait);
+  sim[0].stack->tcp_close(c, false, sim.now);
+  sim[1].stack->tcp_close_listener(*listener);
+}
+
 TEST(Handshake, ClosingAListenerResetsWhatNobodyAccepted) {
   Sim sim;
   Recorder listener_owner, owner;

@@ -161,6 +161,21 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
   FramePool::release(frame);
 }
 
+/// `s`: the last segment of the handshake.
+static void enter(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
+  establish(t, c, s, now);
+  if (c.listener) {
+    t.count(Counter::tcp_passive_opens);
+    queue_accepted(t, c);
+  } else {
+    t.count(Counter::tcp_active_opens);
+    t.core.mark_ready(c, kWritable);
+  }
+  c.fin_queued |= c.write_shut;
+  if (c.fin_queued) c.tcp_state = TcpState::kFinWait1;  // tcp_rcv_state_process() ends TCP_SYN_RECV so
+  if (c.fin_queued || c.send_queue.size() > 0) want_output(t, c);
+}
+
 bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
   if (s.ack != c.snd_nxt) {
     t.count(Counter::drop_tcp_bad_ack);
@@ -178,17 +193,7 @@ bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Inst
       return false;
     }
   }
-  establish(t, c, s, now);
-  if (c.listener) {
-    t.count(Counter::tcp_passive_opens);
-    queue_accepted(t, c);
-  } else {
-    t.count(Counter::tcp_active_opens);
-    t.core.mark_ready(c, kWritable);
-  }
-  c.fin_queued |= c.write_shut;
-  if (c.fin_queued) c.tcp_state = TcpState::kFinWait1;  // tcp_rcv_state_process() ends TCP_SYN_RECV so
-  if (c.fin_queued || c.send_queue.size() > 0) want_output(t, c);
+  enter(t, c, s, now);
   return true;
 }
 
@@ -198,9 +203,7 @@ void take_for_established(TcpContext& t, TcpConn& c, Instant now) {
   last.seq = c.rcv_nxt;
   last.ack = c.snd_nxt;
   last.window = static_cast<uint16_t>(c.snd_wnd);
-  establish(t, c, last, now);
-  t.count(Counter::tcp_passive_opens);
-  queue_accepted(t, c);
+  enter(t, c, last, now);
 }
 
 }  // namespace accel::tcp
