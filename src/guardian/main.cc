@@ -23,6 +23,10 @@
 
 #include "base/bare_syscall.h"
 #include "guardian/table.h"
+#include "stack/wire/checksum.h"
+#include "stack/wire/ipv4.h"
+#include "stack/wire/ipv6.h"
+#include "stack/wire/tcp.h"
 
 // The compiler's own calls.
 extern "C" {
@@ -118,37 +122,8 @@ const Table* wait_for_end(uint32_t* rows) {
 
 // ---- segments ----
 
-struct Ipv4Header {
-  uint8_t version, tos;
-  uint16_t length, id, fragment;
-  uint8_t ttl, protocol;
-  uint16_t checksum;
-  uint8_t source[4], destination[4];
-};
-struct Ipv6Header {
-  uint8_t version, flow[3];
-  uint16_t payload;
-  uint8_t next, hops;
-  uint8_t source[16], destination[16];
-};
-struct TcpHeader {
-  uint16_t source, destination;
-  uint32_t seq, ack;
-  uint8_t offset, flags;
-  uint16_t window, checksum, urgent;
-};
-static_assert(sizeof(Ipv4Header) == 20 && sizeof(Ipv6Header) == 40 && sizeof(TcpHeader) == 20);
-
 constexpr uint8_t kAck = 0x10;
 constexpr uint8_t kTtl = 64;
-
-uint32_t sum_of(const void* data, size_t bytes, uint32_t sum) {
-  for (size_t i = 0; i < bytes; i += 2) {
-    const auto* p = static_cast<const uint8_t*>(data) + i;
-    sum += static_cast<uint32_t>(p[0] << 8 | p[1]);
-  }
-  return sum;
-}
 
 bool is_v4(const uint8_t* address) {
   for (int i = 0; i < 10; ++i)
@@ -158,12 +133,15 @@ bool is_v4(const uint8_t* address) {
 
 /// IPv4's mapped prefix counts for nothing but 0xffff, which is 0 in this sum.
 TcpHeader segment_of(const Row& row, uint32_t seq) {
-  TcpHeader tcp{row.local_port, row.remote_port, htonl(seq), 0, 5 << 4, kAck, 0, 0, 0};
-  uint32_t sum = IPPROTO_TCP + sizeof tcp;
-  sum = sum_of(row.local, 16, sum_of(row.remote, 16, sum_of(&tcp, sizeof tcp, sum)));
-  sum = (sum & 0xffff) + (sum >> 16);
-  sum = (sum & 0xffff) + (sum >> 16);
-  tcp.checksum = htons(static_cast<uint16_t>(~sum));
+  TcpHeader tcp{};
+  memcpy(&tcp.source, &row.local_port, 2);
+  memcpy(&tcp.destination, &row.remote_port, 2);
+  tcp.sequence = seq;
+  tcp.data_offset = 5 << 4;
+  tcp.flags = kAck;
+  const uint64_t addresses = sum_fixed<16>(row.local) + sum_fixed<16>(row.remote);
+  const uint64_t pseudo = addresses + sum_of(IPPROTO_TCP) + sum_of(sizeof tcp);
+  store_checksum(&tcp.checksum, finish_sum(pseudo + sum_fixed<20>(reinterpret_cast<const uint8_t*>(&tcp))));
   return tcp;
 }
 
@@ -171,9 +149,13 @@ long send_v4(long fd, const Row& row, const TcpHeader& tcp) {
   struct {
     Ipv4Header ip;
     TcpHeader tcp;
-  } packet{{0x45, 0, htons(40), 0, 0, kTtl, IPPROTO_TCP, 0, {}, {}}, tcp};
-  memcpy(packet.ip.source, row.local + 12, 4);
-  memcpy(packet.ip.destination, row.remote + 12, 4);
+  } packet{{}, tcp};
+  packet.ip.version_ihl = 0x45;
+  packet.ip.total_length = sizeof packet;
+  packet.ip.ttl = kTtl;
+  packet.ip.protocol = IPPROTO_TCP;
+  memcpy(&packet.ip.source, row.local + 12, 4);
+  memcpy(&packet.ip.destination, row.remote + 12, 4);
   sockaddr_in to{};
   to.sin_family = AF_INET;
   memcpy(&to.sin_addr, row.remote + 12, 4);
@@ -184,9 +166,13 @@ long send_v6(long fd, const Row& row, const TcpHeader& tcp) {
   struct {
     Ipv6Header ip;
     TcpHeader tcp;
-  } packet{{0x60, {}, htons(sizeof tcp), IPPROTO_TCP, kTtl, {}, {}}, tcp};
-  memcpy(packet.ip.source, row.local, 16);
-  memcpy(packet.ip.destination, row.remote, 16);
+  } packet{{}, tcp};
+  packet.ip.version_class_flow = 6u << 28;
+  packet.ip.payload_length = sizeof tcp;
+  packet.ip.next_header = IPPROTO_TCP;
+  packet.ip.hop_limit = kTtl;
+  memcpy(&packet.ip.source, row.local, 16);
+  memcpy(&packet.ip.destination, row.remote, 16);
   sockaddr_in6 to{};
   to.sin6_family = AF_INET6;
   memcpy(&to.sin6_addr, row.remote, 16);

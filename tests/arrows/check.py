@@ -11,7 +11,7 @@ STACK = {"stack"}
 PORTS = {"mlx5", "xdp", "siw_fallback", "shm"}
 MAY = {
     "base": set(),
-    "guardian": set(),
+    "guardian": STACK,
     "stack": set(),
     "mlx5": STACK,
     "xdp": STACK,
@@ -58,6 +58,8 @@ def include_faults(root):
                 yield f"{where}: against the arrows"
             elif layer in PORTS and to == "stack" and target not in STACK_FOR_PORTS:
                 yield f"{where}: ports see only {', '.join(sorted(STACK_FOR_PORTS))}"
+            elif layer == "guardian" and to == "stack" and not target.startswith("stack/wire/"):
+                yield f"{where}: the guardian links nothing, and sees only the wire's structures"
 
 
 def purity_faults(library):
