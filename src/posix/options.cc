@@ -20,7 +20,7 @@ bool vetoes(std::span<const Option> table, int level, int name, const void* valu
   const Option* option = find_option(table, level, name);
   if (option != nullptr && option->effect != OptionEffect::kKernel) return false;
   auto* bytes = static_cast<const char*>(value);
-  const char off = level == SOL_SOCKET && name == SO_PEEK_OFF ? '\xff' : '\0';
+  const char off = option != nullptr ? option->off : '\0';
   return !can_read(value, length) || !std::all_of(bytes, bytes + length, [off](char c) { return c == off; });
 }
 

@@ -26,7 +26,7 @@ enum class OptionEffect : uint8_t {
   kMirror,  ///< `apply` copies an int into TcpSettings
   kKeep,    ///< the socket's class keeps it (timeouts, linger, ...)
   kRoute,   ///< concerns path selection: fine before it, a reason for the kernel afterwards
-  kKernel,  ///< only the kernel does this; harmless when set to its default, all zero bytes (SO_PEEK_OFF: -1)
+  kKernel,  ///< only the kernel does this; harmless when set to its default, bytes of `off`
 };
 
 struct Option {
@@ -35,6 +35,7 @@ struct Option {
   OptionEffect effect;
   bool inherited;  ///< by the connections of a listener
   void (*apply)(TcpSettings&, int) = nullptr;
+  char off = 0;
 };
 
 std::span<const Option> tcp_options();  ///< posix/tcp_options.cc

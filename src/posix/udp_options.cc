@@ -51,7 +51,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_BINDTOIFINDEX, kRoute, false},
     {SOL_SOCKET, SO_TIMESTAMPING, kKernel, false},
     {SOL_SOCKET, SO_ZEROCOPY, kKernel, false},
-    {SOL_SOCKET, SO_PEEK_OFF, kKernel, false},
+    {SOL_SOCKET, SO_PEEK_OFF, kKernel, false, nullptr, '\xff'},  // -1
     {SOL_SOCKET, SO_NO_CHECK, kKernel, false},
 
     {IPPROTO_UDP, UDP_CORK, kKeep, false},
