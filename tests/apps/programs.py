@@ -10,23 +10,19 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
-from lab import CommandFailed, Loop, accel_environment, build_dir  # noqa: E402,F401
-
+from lab import CommandFailed, Loop, accel_environment, build_dir, until  # noqa: E402,F401
 from lab import Lab as PlainLab  # noqa: E402
-
-
-def Lab(proved=True, **options):
-    """proved=False: bytes may be the kernel's (on the model every other one must be the NIC's)."""
-    return PlainLab(**options)
-
 
 ON_MODEL = os.environ.get("LAB_DEVICE") == "model"
 if ON_MODEL:  # the hosts have model mlx5 NICs (tests/model)
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
     from model_lab import ModelLab  # noqa: E402
 
-    def Lab(proved=True, **options):  # noqa: F811
-        return ModelLab(proved=proved, **options)
+
+def Lab(proved=True, **options):
+    """proved=False: bytes may be the kernel's (on the model every other one must be the NIC's)."""
+    return ModelLab(proved=proved, **options) if ON_MODEL else PlainLab(**options)
+
 
 # Which ends are preloaded: (server, client).
 MODES = {"kernel": (False, False), "server": (True, False), "client": (False, True), "both": (True, True)}
@@ -58,16 +54,6 @@ def accelerated_sockets(pid, port):
     """Sockets bound to the port on an accelerated path, in the process and all below it."""
     return sum(s["path"] in ("xdp", "mlx5", "iwarp") and s.get("state", "-") in ("listen", "-") and s["local"].endswith(f":{port}")
                for p in descendants(pid) for s in statistics(p).get("sockets", []))
-
-
-def until(condition, what, timeout=90):
-    """Waits for the condition and returns what it gave."""
-    end = time.monotonic() + timeout
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise CommandFailed(f"after {timeout} s still not: {what}")
-        time.sleep(0.05)
-    return value
 
 
 @contextlib.contextmanager

@@ -8,12 +8,11 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 
 here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "model"))
 sys.path.insert(0, str(here.parents[1] / "lab"))
-from lab import Lab  # noqa: E402
+from lab import Lab, until  # noqa: E402
 from model_lab import ModelLab  # noqa: E402
 
 SERVER = """
@@ -114,10 +113,7 @@ def xdp():
                       "add rule inet t c tcp dport 7009 counter drop")
         child = lab.near.popen([sys.executable, "-c", CONNECTING, lab.far.address], accel=True, require="xdp",
                                stdout=subprocess.PIPE, text=True)
-        end = time.monotonic() + 20
-        while int(re.search(r"packets (\d+)", lab.far.enter("nft", "list", "ruleset"))[1]) < 2:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: int(re.search(r"packets (\d+)", lab.far.enter("nft", "list", "ruleset"))[1]) >= 2, "two SYNs")
         lab.near.ip("link", "del", lab.near.device)
         done(child, "blocking ENETUNREACH\npolled ENETUNREACH\n")
 

@@ -58,6 +58,16 @@ def sh(*words, check=True):
     return done.stdout
 
 
+def until(condition, what, timeout=90):
+    """Waits for the condition and returns what it gave."""
+    end = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise CommandFailed(f"after {timeout} s still not: {what}")
+        time.sleep(0.05)
+    return value
+
+
 def _die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

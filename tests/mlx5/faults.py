@@ -15,6 +15,8 @@ sys.path.insert(0, str(here.parents[1] / "model"))
 sys.path.insert(0, str(here.parents[1] / "apps"))
 from model_lab import ModelLab  # noqa: E402
 
+from lab import until  # noqa: E402
+
 TRANSFER = here.parents[1] / "apps" / "transfer_app.py"
 
 
@@ -161,13 +163,6 @@ over.set()
 for t in threads: t.join()
 print({name: dict(found) for name, found in ended.items()})
 """
-
-
-def until(condition, what, timeout=20):
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
 
 
 def cut_handshakes(near_calls, v6):

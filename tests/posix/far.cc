@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -265,6 +266,46 @@ Fd dial() {
   return fd;
 }
 }  // namespace
+
+int status_of(pid_t child) {
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+namespace {
+/// One byte with one descriptor (unix(7)).
+struct DescriptorMessage : msghdr {
+  DescriptorMessage() : msghdr{} {
+    msg_iov = &data;
+    msg_iovlen = 1;
+    msg_control = control;
+    msg_controllen = sizeof control;
+  }
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+};
+}  // namespace
+
+void send_descriptor(int channel, int fd) {
+  DescriptorMessage message;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  EXPECT_EQ(sendmsg(channel, &message, MSG_NOSIGNAL), 1) << strerror(errno);
+}
+
+Fd receive_descriptor(int channel) {
+  DescriptorMessage message;
+  EXPECT_EQ(recvmsg(channel, &message, MSG_CMSG_CLOEXEC), 1);
+  int fd = -1;
+  if (CMSG_FIRSTHDR(&message) != nullptr) memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  EXPECT_GE(fd, 0);
+  return Fd(fd);
+}
 
 Far::Far(const std::string& part, const std::vector<std::string>& arguments) : Control(dial()) {
   std::string line = part;

@@ -110,6 +110,13 @@ pid_t in_child(F body) {
   _exit(testing::Test::HasFailure() ? 98 : 0);
 }
 
+/// Waits for the child; its status as waitpid(2) gives it.
+int status_of(pid_t child);
+
+/// SCM_RIGHTS over a Unix socket.
+void send_descriptor(int channel, int fd);
+Fd receive_descriptor(int channel);
+
 /// A line channel to the other side of a running FAR part.
 class Control {
  public:

@@ -122,12 +122,6 @@ void expect_told(Far& far) {
   EXPECT_TRUE(end == "end" || end == strerror(ECONNRESET)) << end;
 }
 
-int status_of(pid_t child) {
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status;
-}
-
 void die(pid_t child, int number = SIGKILL) {
   kill(child, number);
   const int status = status_of(child);
@@ -229,38 +223,6 @@ TEST(Guardian, LetsExitBeAnEnd) {
   const int status = status_of(child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
   far.finish();
-}
-
-void send_descriptor(int channel, int fd) {
-  char byte = 'x';
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* c = CMSG_FIRSTHDR(&message);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof fd);
-  memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  EXPECT_EQ(sendmsg(channel, &message, 0), 1);
-}
-
-Fd receive_descriptor(int channel) {
-  char byte;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  EXPECT_EQ(recvmsg(channel, &message, 0), 1);
-  int fd = -1;
-  memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-  return Fd(fd);
 }
 
 TEST(Guardian, LeavesPassedConnectionsAlone) {

@@ -15,12 +15,6 @@ using namespace posix_test;  // NOLINT: a test program
 
 namespace {
 
-int status_of(pid_t child) {
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status;
-}
-
 struct Pair {
   Pair() {
     int ends[2];
@@ -30,39 +24,6 @@ struct Pair {
   }
   Fd mine, theirs;
 };
-
-void pass(int way, int fd) {
-  char byte = 0;
-  iovec one{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &one;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  EXPECT_EQ(sendmsg(way, &message, MSG_NOSIGNAL), 1) << strerror(errno);
-}
-
-Fd receive(int way) {
-  char byte;
-  iovec one{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &one;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  int fd = -1;
-  if (recvmsg(way, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message) != nullptr)
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-  EXPECT_GE(fd, 0);
-  return Fd(fd);
-}
 
 /// A Python program that libaccel is not in; `way` is its descriptor 3.
 pid_t without_libaccel(int way, const char* program) {
@@ -108,10 +69,10 @@ TEST(Passing, AConnectionToAChild) {
   Pair pair;
   const pid_t child = in_child([&] {
     far.fd.reset();
-    Fd fd = receive(pair.theirs);
+    Fd fd = receive_descriptor(pair.theirs);
     exchange(fd, "receiver ");
   });
-  pass(pair.mine, far.fd);
+  send_descriptor(pair.mine, far.fd);
   EXPECT_EQ(status_of(child), 0);
   exchange(far.fd, "sender");
   EXPECT_EQ(far.all(), "sender receiver sender");
@@ -130,7 +91,7 @@ TEST(Passing, AConnectionToAProgramWithoutLibaccel) {
                                        "assert s.recv(7, socket.MSG_WAITALL) == b'sender '\n"
                                        "s.sendall(b'program ')\n"
                                        "assert s.recv(8, socket.MSG_WAITALL) == b'program '\n");
-  pass(pair.mine, far.fd);
+  send_descriptor(pair.mine, far.fd);
   EXPECT_EQ(status_of(child), 0);
   exchange(far.fd, "sender");
   EXPECT_EQ(far.all(), "sender program sender");
@@ -143,9 +104,9 @@ TEST(Passing, AConnectionFromAChildThatEnds) {
   const pid_t child = in_child([&] {
     Fd fd = connect_to(there(port));
     for (int i = 0; i < kProof; ++i) exchange(fd, ".");
-    pass(pair.theirs, fd);
+    send_descriptor(pair.theirs, fd);
   });
-  Fd fd = receive(pair.mine);
+  Fd fd = receive_descriptor(pair.mine);
   EXPECT_EQ(status_of(child), 0);
   exchange(fd, "parent");
   fd.reset();
@@ -166,7 +127,7 @@ TEST(Passing, AConnectionFromAProgramWithoutLibaccel) {
                                        "s = socket.create_connection(to)\n"
                                        "s.sendall(b'program ')\n"
                                        "socket.send_fds(way, [b'x'], [s.fileno()])\n");
-  Fd fd = receive(pair.mine);
+  Fd fd = receive_descriptor(pair.mine);
   EXPECT_EQ(status_of(child), 0);
   EXPECT_EQ(read_exactly(fd, 8), "program ");
   exchange(fd, "here");
@@ -182,14 +143,14 @@ TEST(Passing, AListenerToAChild) {
   Pair pair;
   const pid_t child = in_child([&] {
     listener.reset();
-    Fd inherited = receive(pair.theirs);
+    Fd inherited = receive_descriptor(pair.theirs);
     for (int i = 0; i < 5; ++i) serve(inherited, "child");
   });
   Callers far(listener);
   far.call();
   serve(listener, "parent");
   EXPECT_EQ(far.word(), "parent");
-  pass(pair.mine, listener);
+  send_descriptor(pair.mine, listener);
   listener.reset();
   for (int i = 0; i < 5; ++i) {
     far.call();
@@ -216,7 +177,7 @@ TEST(Passing, AListenerToAProgramWithoutLibaccel) {
   far.call();
   serve(listener, "parent");
   EXPECT_EQ(far.word(), "parent");
-  pass(pair.mine, listener);
+  send_descriptor(pair.mine, listener);
   for (int i = 0; i < 5; ++i) {
     far.call();
     EXPECT_EQ(far.word(), "program");
@@ -236,11 +197,11 @@ TEST(Passing, AListenerWithACallerWaiting) {
   far.call();
   EXPECT_EQ(wait_for(listener, POLLIN), POLLIN);
   Pair pair;
-  pass(pair.mine, listener);
+  send_descriptor(pair.mine, listener);
   EXPECT_EQ(wait_for(listener, POLLIN), POLLIN);
   serve(listener, "parent");
   EXPECT_EQ(far.word(), "parent");
-  Fd other = receive(pair.theirs);
+  Fd other = receive_descriptor(pair.theirs);
   far.call();
   serve(other, "other");
   EXPECT_EQ(far.word(), "other");
@@ -253,9 +214,9 @@ TEST(Passing, AListenerFromAChildThatEnds) {
     Echo proof(kProof);
     proof.all();
     Fd listener = listen_at(here());
-    pass(pair.theirs, listener);
+    send_descriptor(pair.theirs, listener);
   });
-  Fd listener = receive(pair.mine);
+  Fd listener = receive_descriptor(pair.mine);
   EXPECT_EQ(status_of(child), 0);
   Callers far(listener);
   for (int i = 0; i < 3; ++i) {
@@ -312,12 +273,12 @@ TEST(Passing, ADatagramSocketToAChild) {
   Pair pair;
   const pid_t child = in_child([&] {
     far.fd.reset();
-    Fd fd = receive(pair.theirs);
+    Fd fd = receive_descriptor(pair.theirs);
     EXPECT_EQ(Datagrams::get(fd), "queued");
     EXPECT_EQ(send(fd, "child", 5, 0), 5);
     EXPECT_EQ(Datagrams::get(fd), "child");
   });
-  pass(pair.mine, far.fd);
+  send_descriptor(pair.mine, far.fd);
   EXPECT_EQ(status_of(child), 0);
   far.put("parent");
   EXPECT_EQ(Datagrams::get(far.fd), "parent");
@@ -356,7 +317,7 @@ TEST(Passing, ADatagramSocketToAProgramWithoutLibaccel) {
                                        "assert s.recv(10) == b'second'\n"
                                        "s.send(b'third')\n"
                                        "assert s.recv(10) == b'third'\n");
-  pass(pair.mine, far.fd);
+  send_descriptor(pair.mine, far.fd);
   EXPECT_EQ(status_of(child), 0);
 }
 
@@ -371,14 +332,14 @@ TEST(Passing, ASetToAChild) {
   const pid_t child = in_child([&] {
     far.fd.reset();
     set.reset();
-    Fd got = receive(pair.theirs);
+    Fd got = receive_descriptor(pair.theirs);
     epoll_event e{};
     EXPECT_EQ(epoll_wait(got, &e, 1, 20000), 1);
     EXPECT_EQ(e.data.u64, 77u);
     EXPECT_EQ(e.events, static_cast<uint32_t>(EPOLLIN));
     EXPECT_EQ(wait_for(got, POLLIN), POLLIN);
   });
-  pass(pair.mine, set);
+  send_descriptor(pair.mine, set);
   write_all(far.fd, "x");
   EXPECT_EQ(status_of(child), 0);
   EXPECT_EQ(epoll_wait(set, &event, 1, 20000), 1);
@@ -399,7 +360,7 @@ TEST(Passing, ASetOfASetToAProgramWithoutLibaccel) {
                                        "way = socket.socket(fileno=3)\n"
                                        "s = select.epoll.fromfd(socket.recv_fds(way, 1, 1)[1][0])\n"
                                        "assert s.poll(20) == [(77, select.EPOLLIN)]\n");
-  pass(pair.mine, outer);
+  send_descriptor(pair.mine, outer);
   write_all(far.fd, "x");
   EXPECT_EQ(status_of(child), 0);
   EXPECT_EQ(read_exactly(far.fd, 1), "x");

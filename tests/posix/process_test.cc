@@ -25,12 +25,6 @@ FAR(callers) {
   }
 }
 
-int status_of(pid_t child) {
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status;
-}
-
 /// In a child: whether an exchange works, as an exit status.
 [[noreturn]] void exchange_and_exit(int fd, const std::string& text) {
   const bool sent = send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());

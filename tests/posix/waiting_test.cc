@@ -47,6 +47,20 @@ class Waiter {
   std::thread thread_;
 };
 
+/// poll() and select() for one descriptor, until it is ready; poll()'s with the events that it saw.
+std::string polled(int fd, short events) {
+  pollfd p{fd, events, 0};
+  const std::string n = shown(poll(&p, 1, kGuard));
+  return n + " " + std::to_string(p.revents);
+}
+
+std::string selected(int fd) {
+  fd_set in;
+  FD_ZERO(&in);
+  FD_SET(fd, &in);
+  return shown(select(fd + 1, &in, nullptr, nullptr, nullptr));
+}
+
 // Accepts as many as told, and holds them until told to end; "send" sends a byte by each.
 FAR(holder) {
   Fd listener = listen_at(here(), 4096);
@@ -96,17 +110,8 @@ TEST(Wakes, ShutdownEndsEveryKindOfWait) {
   char byte;
   Waiter reads([&] { return shown(recv(fd, &byte, 1, 0)); });
   Waiter peeks([&] { return shown(recv(fd, &byte, 1, MSG_PEEK)); });
-  Waiter polls([&] {
-    pollfd p{fd, POLLIN | POLLRDHUP, 0};
-    const std::string n = shown(poll(&p, 1, kGuard));
-    return n + " " + std::to_string(p.revents);
-  });
-  Waiter selects([&] {
-    fd_set in;
-    FD_ZERO(&in);
-    FD_SET(fd, &in);
-    return shown(select(fd + 1, &in, nullptr, nullptr, nullptr));
-  });
+  Waiter polls([&] { return polled(fd, POLLIN | POLLRDHUP); });
+  Waiter selects([&] { return selected(fd); });
   Waiter waits([&] {
     epoll_event got{};
     const std::string n = shown(epoll_wait(set, &got, 1, kGuard));
@@ -128,11 +133,7 @@ TEST(Wakes, ShutdownEndsAccept) {
   Echo proof(kProof);
   Fd listener = listen_at(here());
   Waiter accepts([&] { return shown(accept(listener, nullptr, nullptr)); });
-  Waiter polls([&] {
-    pollfd p{listener, POLLIN, 0};
-    const std::string n = shown(poll(&p, 1, kGuard));
-    return n + " " + std::to_string(p.revents);
-  });
+  Waiter polls([&] { return polled(listener, POLLIN); });
   EXPECT_EQ(shutdown(listener, SHUT_RD), 0);
   EXPECT_EQ(accepts.said(), "EINVAL");
   EXPECT_EQ(polls.said(), "1 16");
@@ -185,17 +186,8 @@ TEST(Sets, APolledSetWakesAnotherThread) {
   Fd set(epoll_create1(0));
   epoll_event e{EPOLLIN, {.u64 = 7}};
   ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, far.fds[0], &e), 0);
-  Waiter polls([&] {
-    pollfd p{set, POLLIN, 0};
-    const std::string n = shown(poll(&p, 1, kGuard));
-    return n + " " + std::to_string(p.revents);
-  });
-  Waiter selects([&] {
-    fd_set in;
-    FD_ZERO(&in);
-    FD_SET(set, &in);
-    return shown(select(set + 1, &in, nullptr, nullptr, nullptr));
-  });
+  Waiter polls([&] { return polled(set, POLLIN); });
+  Waiter selects([&] { return selected(set); });
   far.say("send");
   EXPECT_EQ(polls.said(), "1 1");
   EXPECT_EQ(selects.said(), "1");
