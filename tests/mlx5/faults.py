@@ -129,7 +129,9 @@ CALLERS = """
 import collections, errno, select, socket, sys, threading
 address, here, ranges = sys.argv[1], sys.argv[2], [int(p) for p in sys.argv[3:]]
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
-ended, over = collections.defaultdict(collections.Counter), threading.Event()
+ended, over, counting = collections.defaultdict(collections.Counter), threading.Event(), threading.Lock()
+def count(name, how):
+    with counting: ended[name][how] += 1
 def call(name, port=0, nonblocking=False):
     s = socket.socket(family)
     s.settimeout(25)
@@ -147,9 +149,9 @@ def call(name, port=0, nonblocking=False):
         got = s.recv(5)  # nothing is sent before, which would bring a reset of itself
         s.sendall(b"x" * 2000)
         while len(got) < 2005 and (more := s.recv(2005)): got += more
-        ended[name]["served" if got == b"hello" + b"x" * 2000 else f"ended after {len(got)}"] += 1
-    except ConnectionResetError: ended[name]["reset"] += 1
-    except OSError as e: ended[name][f"{type(e).__name__} {e}"] += 1
+        count(name, "served" if got == b"hello" + b"x" * 2000 else f"ended after {len(got)}")
+    except ConnectionResetError: count(name, "reset")
+    except OSError as e: count(name, f"{type(e).__name__} {e}")
     s.close()
 def load():
     while not over.is_set(): call("load")

@@ -42,9 +42,14 @@ std::vector<pid_t> guardians_of(pid_t process) {
   return found;
 }
 
-/// Its guardian while it lives: one when accelerated, else none. -1 in its place.
+/// Its guardian while it lives: one when accelerated, else none. -1 in its place. Who starts it goes on
+/// (vfork) while execve() has its arguments still to set: begin_new_exec(), create_elf_tables().
 Fd guardian_of(pid_t process) {
-  const std::vector<pid_t> found = guardians_of(process);
+  std::vector<pid_t> found = guardians_of(process);
+  for (int n = 0; accelerated() && found.empty() && n < 20000; ++n) {
+    usleep(1000);
+    found = guardians_of(process);
+  }
   EXPECT_EQ(found.size(), accelerated() ? 1u : 0u);
   return found.empty() ? Fd() : watch(found.front());
 }

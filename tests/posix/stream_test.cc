@@ -337,6 +337,7 @@ TEST(Stream, ReceiveTimesOut) {
   EXPECT_EQ(recv(fd, &byte, 1, 0), -1);
   EXPECT_EQ(errno, EAGAIN);
   write_all(fd, "y");
+  EXPECT_EQ(wait_for(fd, POLLIN), POLLIN);  // however long the echo takes
   EXPECT_EQ(read_exactly(fd, 1), "y");
   fd.reset();
   far.finish();
