@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -62,6 +63,26 @@ std::string path_of(std::initializer_list<std::string_view> parts) {
 
 constexpr const char* kMellanox = "0x15b3";
 
+std::string driver_of(const std::string& netdev, const std::string& root) {
+  return link_name(path_of({root, "/class/net/", netdev, "/device/driver"}));
+}
+
+/// The NIC has made one RDMA device of the bond's members (RoCE LAG). Where it has not, the device of one
+/// member may name the bond as well, but frames come by the others too.
+bool is_bond_of(const std::string& name, const std::string& netdev, const std::string& root) {
+  if (read_line(path_of({root, "/class/infiniband/", name, "/ports/1/gid_attrs/ndevs/0"})) != netdev)
+    return false;
+  std::istringstream members(read_line(path_of({root, "/class/net/", netdev, "/bonding/slaves"})));
+  size_t count = 0;
+  for (std::string member; members >> member; ++count) {
+    if (!driver_of(member, root).starts_with("mlx5_core")) return false;
+    for (const std::string& other : entries(root + "/class/infiniband"))
+      if (other != name && exists(path_of({root, "/class/infiniband/", other, "/device/net/", member})))
+        return false;
+  }
+  return count != 0;
+}
+
 /// The RDMA device whose PCI function (or subfunction) has this netdev. Subfunctions have no vendor file.
 std::string rdma_device_of(const std::string& netdev, int ifindex, const std::string& root) {
   for (const std::string& name : entries(root + "/class/infiniband")) {
@@ -72,9 +93,7 @@ std::string rdma_device_of(const std::string& netdev, int ifindex, const std::st
     for (const std::string& candidate : entries(device + "/net"))
       if (read_line(path_of({device, "/net/", candidate, "/ifindex"})) == std::to_string(ifindex))
         return name;
-    if (read_line(path_of({root, "/class/infiniband/", name, "/ports/1/gid_attrs/ndevs/0"})) == netdev &&
-        vendor == kMellanox)
-      return name;
+    if (vendor == kMellanox && is_bond_of(name, netdev, root)) return name;
   }
   return {};
 }
@@ -131,7 +150,7 @@ bool is_candidate(const Evidence& seen) { return seen.mlx5_driver || !seen.devic
 Evidence look(const std::string& netdev, int ifindex, const std::string& root) {
   Evidence seen;
   seen.netdev = netdev;
-  seen.mlx5_driver = link_name(root + "/class/net/" + netdev + "/device/driver").starts_with("mlx5_core");
+  seen.mlx5_driver = driver_of(netdev, root).starts_with("mlx5_core");
   seen.device = rdma_device_of(netdev, ifindex, root);
   if (!is_candidate(seen)) return seen;
 

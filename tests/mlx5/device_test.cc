@@ -79,6 +79,49 @@ TEST_F(Sysfs, SubfunctionHasNoVendorFile) {
   EXPECT_EQ(diagnose(seen).lack, Lack::kNoNode);
 }
 
+TEST_F(Sysfs, VirtualFunctionHasADeviceOfItsOwn) {
+  netdev("eth0", "mlx5_core");
+  netdev("eth0v3", "mlx5_core");
+  rdma("mlx5_0", "0x15b3", "eth0", 4);
+  rdma("mlx5_7", "0x15b3", "eth0v3", 12);
+  EXPECT_EQ(look("eth0v3", 12, root_).device, "mlx5_7");
+  EXPECT_EQ(look("eth0", 4, root_).device, "mlx5_0");
+}
+
+struct Bond : Sysfs {
+  /// Members eth0 and eth1; the second one's driver may be another's.
+  void bond(const std::string& second_driver) {
+    netdev("eth0", "mlx5_core");
+    netdev("eth1", second_driver);
+    file("/class/net/bond0/bonding/slaves", "eth0 eth1");
+  }
+  void names_bond(const std::string& device) {
+    file("/class/infiniband/" + device + "/ports/1/gid_attrs/ndevs/0", "bond0");
+  }
+};
+
+TEST_F(Bond, OneRdmaDeviceOfBothMembers) {
+  bond("mlx5_core");
+  rdma("mlx5_bond_0", "0x15b3", "eth0", 4);
+  names_bond("mlx5_bond_0");
+  EXPECT_EQ(look("bond0", 9, root_).device, "mlx5_bond_0");
+}
+
+TEST_F(Bond, MembersWithDevicesOfTheirOwnAreNotServed) {
+  bond("mlx5_core");
+  rdma("mlx5_0", "0x15b3", "eth0", 4);
+  rdma("mlx5_1", "0x15b3", "eth1", 5);
+  names_bond("mlx5_0");  // the active member's
+  EXPECT_FALSE(is_candidate(look("bond0", 9, root_)));
+}
+
+TEST_F(Bond, WithAnothersNic) {
+  bond("ice");
+  rdma("mlx5_0", "0x15b3", "eth0", 4);
+  names_bond("mlx5_0");
+  EXPECT_FALSE(is_candidate(look("bond0", 9, root_)));
+}
+
 TEST_F(Sysfs, DriverFilterIsSeen) {
   rdma("mlx5_0", "0x15b3", "eth0", 3);
   setenv("RDMAV_DRIVERS", "rxe", 1);
