@@ -87,6 +87,7 @@ struct FlowKey {
   Protocol protocol = Protocol::kTcp;
   Endpoint local;
   Endpoint remote;
+  uint16_t vlan = 0;  ///< of its frames' 802.1Q tag; 0: untagged
   constexpr bool is_connected() const { return remote.port != 0; }
   constexpr auto operator<=>(const FlowKey&) const = default;
 };

@@ -44,7 +44,7 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
       if (reason != Reason::no_port && reason != Reason::loopback) *why = reason;
       return;
     }
-    const PortInfo& port = slots[*id].opened.port->info();
+    const PortInfo& port = *info_of(*id);
     FlowKey key{protocol, {address, local.port}, {}};
     // A connected key holds on all queues of the device, also those whose frames we would not see.
     if (port.queues_held == port.queues_total) key.remote = remote;
@@ -201,8 +201,12 @@ bool Engine::serves_only(size_t count) const {
 
 void Engine::rest(std::span<BoundFlow* const> resting) {
   for (BoundFlow* flow : resting) impl_->drop_flow(flow);
+  auto& slots = impl_->slots;
+  std::array<bool, kMaxInterfaces> needed{};
   for (InterfaceId id = 0; id < impl_->slot_count; ++id)
-    if (impl_->slots[id].port() && impl_->slots[id].steered.empty()) impl_->close_port(id);
+    if (!slots[id].steered.empty()) needed[id] = needed[slots[id].vlan ? slots[id].vlan->lower : id] = true;
+  for (InterfaceId id = 0; id < impl_->slot_count; ++id)
+    if (!needed[id] && !slots[id].lost && impl_->info_of(id)) impl_->close_port(id);
 }
 
 PathChoice Engine::covers(const FlowRequest& request) {

@@ -153,8 +153,7 @@ void Engine::set_port_lost(void (*hook)()) { impl_->port_lost = hook; }
 Counters& Engine::counters() { return impl_->counters; }
 uint32_t Engine::interface_count() const { return impl_->slot_count; }
 const PortInfo* Engine::port_info(InterfaceId id) const {
-  return id < impl_->slot_count && impl_->slots[id].opened.port ? &impl_->slots[id].opened.port->info()
-                                                                : nullptr;
+  return id < impl_->slot_count ? impl_->info_of(id) : nullptr;
 }
 PathKind Engine::port_kind(InterfaceId id) const {
   return id < impl_->slot_count ? impl_->slots[id].opened.kind : PathKind::kUndecided;

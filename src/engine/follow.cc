@@ -52,9 +52,9 @@ void Engine::Impl::follow(NetworkChanges& changes) {
 
 void Engine::Impl::follow_links() {
   for (InterfaceId id = 0; id < slot_count; ++id) {
-    if (!slots[id].port()) continue;
+    if (!port_of(id)) continue;
     const Link* link = network.link(slots[id].ifindex);
-    if (!link || link->name != slots[id].opened.port->info().name)
+    if (!link || link->name != info_of(id)->name)
       lose_port(id);
     else
       tell_stack_of(id);
@@ -80,14 +80,14 @@ void Engine::Impl::follow_neighbours(const NetworkChanges& changes) {
 void Engine::Impl::resolve_neighbours() {
   if (!stack->has_unresolved()) return;
   for (const auto& wanted : stack->take_unresolved())
-    if (slots[wanted.interface].port()) netlink->resolve(slots[wanted.interface].ifindex, wanted.address);
+    if (port_of(wanted.interface)) netlink->resolve(slots[wanted.interface].ifindex, wanted.address);
 }
 
 void Engine::Impl::keep_neighbours(Instant now) {
   if (now - neighbours_kept < kKeepNeighbours) return;
   neighbours_kept = now;
   for (const auto& used : stack->neighbours_in_use()) {
-    if (!slots[used.interface].port()) continue;
+    if (!port_of(used.interface)) continue;
     const int ifindex = slots[used.interface].ifindex;
     auto known = network.neighbours.find({ifindex, used.address});
     if (known == network.neighbours.end() || known->second.stale) netlink->resolve(ifindex, used.address);

@@ -2,6 +2,7 @@
 
 #include <linux/if.h>
 #include <linux/if_addr.h>
+#include <linux/if_ether.h>
 #include <linux/rtnetlink.h>
 #include <net/if_arp.h>
 #include <netinet/in.h>
@@ -9,6 +10,7 @@
 #include <netlink/netlink.h>
 #include <netlink/route/addr.h>
 #include <netlink/route/link.h>
+#include <netlink/route/link/vlan.h>
 #include <netlink/route/neighbour.h>
 #include <netlink/route/nexthop.h>
 #include <netlink/route/route.h>
@@ -96,6 +98,13 @@ nl_sock* connect_socket(int* code) {
   return nullptr;
 }
 
+uint16_t plain_tag(rtnl_link* l) {
+  int priorities = 0;
+  (void)rtnl_link_vlan_get_egress_map(l, &priorities);
+  const bool plain = priorities == 0 && rtnl_link_vlan_get_protocol(l) == htons(ETH_P_8021Q);
+  return plain ? static_cast<uint16_t>(rtnl_link_vlan_get_id(l)) : 0;
+}
+
 Link read_link(rtnl_link* l) {
   Link link;
   link.ifindex = rtnl_link_get_ifindex(l);
@@ -106,6 +115,7 @@ Link read_link(rtnl_link* l) {
   int32_t other_namespace = 0;
   if ((link.kind == "vlan" || link.kind == "macvlan") && rtnl_link_get_link_netnsid(l, &other_namespace) != 0)
     link.lower = rtnl_link_get_link(l);
+  if (link.kind == "vlan") link.vlan = plain_tag(l);
   const unsigned flags = rtnl_link_get_flags(l);
   link.up = (flags & IFF_UP) && (flags & IFF_LOWER_UP);  // IFF_RUNNING follows late (net/core/link_watch.c)
   link.loopback = flags & IFF_LOOPBACK;

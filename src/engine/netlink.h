@@ -28,6 +28,8 @@ struct Link {
   int master = 0;
   int lower =
       0;  ///< of a VLAN or macvlan: the device that carries its frames, where that is in this namespace
+  uint16_t vlan =
+      0;  ///< of a VLAN: the tag that makes its frames; 0: none, or it takes more (802.1ad, priorities)
   bool up = false;
   bool loopback = false;
   bool ethernet = false;

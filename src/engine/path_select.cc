@@ -38,7 +38,7 @@ PathChoice Engine::Impl::by_configuration(Role role, const Endpoint& endpoint) c
 
 Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   for (InterfaceId id = 0; id < slot_count; ++id)
-    if (slots[id].ifindex == ifindex && slots[id].port()) return id;
+    if (slots[id].ifindex == ifindex && port_of(id)) return id;
   auto refuse = [&](Reason reason, int number) -> Result<InterfaceId> {
     *why = reason;
     return err(number);
@@ -51,12 +51,13 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   const auto failed = failed_ports.find(ifindex);
   if (failed != failed_ports.end() && pass_now - failed->second.when < retry_after(failed->second.reason))
     return refuse(failed->second.reason, EOPNOTSUPP);
+  if (auto lower = port_below(*link))
+    if (auto id = free_slot(ifindex)) return install_vlan(*id, *link, *lower);
   // The kernel takes no XDP program on a device below one that has one, so that one's port comes first.
   if (Reason ignored; link->lower != 0 && network.has_address(link->lower))
     (void)interface_of(link->lower, &ignored);
-  InterfaceId id = 0;  // the device's own of before, or a new one
-  while (id < slot_count && (slots[id].ifindex != ifindex || slots[id].opened.port)) ++id;
-  if (id == kMaxInterfaces) return refuse(Reason::resources, ENFILE);
+  const auto id = free_slot(ifindex);
+  if (!id) return refuse(Reason::resources, ENFILE);
 
   const uint32_t queues = one_queue_only ? 1 : config().settings.queues;
   OpenedPort opened = open_port(*link, queues, *pool);
@@ -65,6 +66,21 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
     log_failure(*link, opened);
     return refuse(opened.reason, EOPNOTSUPP);
   }
+  install(*id, std::move(opened), ifindex);
+  return *id;
+}
+
+/// The device's own of before, or a new one.
+std::optional<InterfaceId> Engine::Impl::free_slot(int ifindex) const {
+  InterfaceId id = 0;
+  while (id < slot_count &&
+         (slots[id].ifindex != ifindex || slots[id].opened.port || slots[id].vlan || slots[id].lost))
+    ++id;
+  if (id == kMaxInterfaces) return {};
+  return id;
+}
+
+void Engine::Impl::install(InterfaceId id, OpenedPort opened, int ifindex) {
   if (id == slot_count) ++slot_count;
   slots[id].has_steered = false;
   slots[id].opened = std::move(opened);
@@ -72,12 +88,46 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   tell_stack_of(id);
   tell_routes();
   add_port(id);
+}
+
+InterfaceId Engine::Impl::install_vlan(InterfaceId id, const Link& link, InterfaceId lower) {
+  if (id == slot_count) ++slot_count;
+  PortSlot& slot = slots[id];
+  slot.has_steered = false;
+  slot.opened.kind = slots[lower].opened.kind;
+  slot.ifindex = link.ifindex;
+  slot.vlan = {lower, link.vlan, slots[lower].opened.port->info()};
+  slot.vlan->info.name = link.name;
+  slot.vlan->info.ifindex = link.ifindex;
+  slot.vlan->info.mtu = link.mtu;
+  tell_stack_of(id);
+  tell_routes();
   return id;
 }
 
+std::optional<InterfaceId> Engine::Impl::port_below(const Link& vlan) {
+  const Link* lower = vlan.vlan != 0 ? network.link(vlan.lower) : nullptr;
+  // Frames to an address of its own would come by no rule of the lower port's.
+  if (!lower || !lower->up || !carries_frames(*lower) || lower->mac != vlan.mac) return {};
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (slots[id].ifindex == vlan.lower && slots[id].port())
+      return slots[id].port()->info().vlan_tags ? std::optional(id) : std::nullopt;
+  const auto id = free_slot(vlan.lower);
+  if (!id) return {};
+  OpenedPort opened = open_tagging_port(*lower, *pool);
+  if (!opened.port) return {};
+  install(*id, std::move(opened), vlan.lower);
+  return id;
+}
+
+const PortInfo* Engine::Impl::info_of(InterfaceId id) const {
+  if (slots[id].vlan) return &slots[id].vlan->info;
+  return slots[id].opened.port ? &slots[id].opened.port->info() : nullptr;
+}
+
 void Engine::Impl::tell_stack_of(InterfaceId id) {
-  if (!slots[id].port()) return;
-  const PortInfo& port = slots[id].opened.port->info();
+  if (!port_of(id)) return;
+  const PortInfo& port = port_of(id)->info();
   const Link* link = network.link(slots[id].ifindex);
   Interface info;
   info.mac = link ? link->mac : port.mac;
@@ -87,6 +137,10 @@ void Engine::Impl::tell_stack_of(InterfaceId id) {
   info.tso_max = port.tso_max;
   info.kernel_sees_errors = port.kernel_sees_errors;
   info.up = link && link->up;
+  if (const auto& vlan = slots[id].vlan) {
+    info.lower = vlan->lower;
+    info.vlan = vlan->tag;
+  }
   stack->set_interface(id, info);
   for (const auto& [key, neighbour] : network.neighbours)
     if (key.first == slots[id].ifindex && neighbour.mac) stack->set_neighbour(id, key.second, neighbour.mac);
@@ -97,7 +151,7 @@ void Engine::Impl::tell_routes() {
   // With policy routing the main table may mislead: replies then go back to where their frames came from.
   for (const KernelRoute& r : network.policy_routing ? std::vector<KernelRoute>{} : network.routes)
     for (InterfaceId id = 0; id < slot_count; ++id) {
-      if (slots[id].ifindex != r.ifindex || !slots[id].port()) continue;
+      if (slots[id].ifindex != r.ifindex || !port_of(id)) continue;
       const uint32_t device = stack->interface(id).mtu;
       table.push_back({r.prefix, r.prefix_length, id, r.gateway, r.mtu ? std::min(r.mtu, device) : device});
     }
@@ -106,20 +160,23 @@ void Engine::Impl::tell_routes() {
 
 void Engine::Impl::lose_port(InterfaceId id) {
   PortSlot& slot = slots[id];
-  const Port& port = *slot.opened.port;
-  log(LogLevel::kWarning, "%s: port lost: %s", port.info().name.c_str(),
+  const Port& port = *carrier(id).opened.port;
+  log(LogLevel::kWarning, "%s: port lost: %s", info_of(id)->name.c_str(),
       port.alive() ? "the netdev is gone" : port.failure().c_str());
   counters.add(Counter::port_errors);
-  unwatch_port(id);
+  if (!slot.vlan) unwatch_port(id);
+  for (InterfaceId above = 0; above < slot_count; ++above)
+    if (slots[above].vlan && slots[above].vlan->lower == id && !slots[above].lost) lose_port(above);
   // The port object stays: a thread asleep may name its descriptors, and the pool's frames are in its rings.
   slot.lost = true;
   lost_untold = true;
 }
 
 void Engine::Impl::close_port(InterfaceId id) {
-  unwatch_port(id);
+  if (slots[id].opened.port) unwatch_port(id);
   stack->remove_interface(id);
   slots[id].opened = {};
+  slots[id].vlan.reset();
   tell_routes();
 }
 
@@ -167,7 +224,7 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
   PathChoice choice;
   auto id = interface_of(answer->ifindex, &choice.reason);
   if (!id) return kernel(choice.reason);
-  const PortInfo& port = slots[*id].opened.port->info();
+  const PortInfo& port = *info_of(*id);
   if (needs_all_queues && port.queues_held < port.queues_total) return kernel(Reason::queues_elsewhere);
   choice.path = slots[*id].opened.kind;
   choice.reason = Reason::accelerated;

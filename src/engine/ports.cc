@@ -87,14 +87,18 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   return opened;
 }
 
+void note_no_mlx5(const Link& link, const OpenedPort& opened) {
+  if (opened.reason != Reason::no_port)
+    log(LogLevel::kInfo, "%s: no mlx5 port, AF_XDP is tried: %s", link.name.c_str(), opened.detail.c_str());
+}
+
 /// mlx5 where the device has it, then AF_XDP. A test that requires one kind does not get the other.
 OpenedPort open_fastest(const Link& link, uint32_t queues, FramePool& pool) {
   const Require require = config().settings.require;
   if (require != Require::kXdp) {
     OpenedPort opened = open_mlx5(link, pool);
     if (opened.port || require == Require::kMlx5) return opened;
-    if (opened.reason != Reason::no_port)
-      log(LogLevel::kInfo, "%s: no mlx5 port, AF_XDP is tried: %s", link.name.c_str(), opened.detail.c_str());
+    note_no_mlx5(link, opened);
   }
   return open_xdp(link, queues, pool);
 }
@@ -102,6 +106,13 @@ OpenedPort open_fastest(const Link& link, uint32_t queues, FramePool& pool) {
 }  // namespace
 
 PortOpener open_port = open_fastest;
+
+OpenedPort open_tagging_port(const Link& link, FramePool& pool) {
+  if (config().settings.require == Require::kXdp) return {};
+  OpenedPort opened = open_mlx5(link, pool);
+  if (!opened.port) note_no_mlx5(link, opened);
+  return opened;
+}
 
 void abandon_port(OpenedPort& opened) {
   if (auto* xdp = dynamic_cast<XdpPort*>(opened.port.get())) {

@@ -22,6 +22,9 @@ struct OpenedPort {
 using PortOpener = OpenedPort (*)(const Link& link, uint32_t queues, FramePool& pool);
 extern PortOpener open_port;  ///< tests put their own here before the engine opens
 
+/// For VLANs upon the device: a port that carries tagged frames (PortInfo::vlan_tags), if it can have one.
+OpenedPort open_tagging_port(const Link& link, FramePool& pool);
+
 /// Gives a port up in a forked child, without a trace on the device.
 void abandon_port(OpenedPort& port);
 

@@ -4,20 +4,26 @@
 
 namespace accel {
 
+/// As the port knows it.
+FlowKey Engine::Impl::tagged(InterfaceId id, FlowKey key) const {
+  if (slots[id].vlan) key.vlan = slots[id].vlan->tag;
+  return key;
+}
+
 Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key) {
   PortSlot& slot = slots[id];
-  Port* port = slot.port();
+  Port* port = port_of(id);
   if (!port) return err(ENODEV);
   auto [entry, is_new] = slot.steered.try_emplace(key);
   PortSlot::Steered& steered = entry->second;
   if (is_new || std::exchange(steered.resting, false)) {
-    if (auto r = port->steer(key); !r) {
+    if (auto r = port->steer(tagged(id, key)); !r) {
       if (is_new) slot.steered.erase(entry);
       if (r.is(ENOSPC)) slot.table_full = true;
       counters.add(Counter::port_errors);
       return r;
     }
-    slot.has_steered = true;
+    slot.has_steered = carrier(id).has_steered = true;
     if (is_new && steered_count.fetch_add(1, std::memory_order_relaxed) == 0)
       housekeeping->application_began();
   }
@@ -34,7 +40,8 @@ void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key) {
   slot.steered.erase(entry);
   steered_count.fetch_sub(1, std::memory_order_relaxed);
   slot.table_full = false;
-  if (slot.opened.port) slot.opened.port->unsteer(key);  // a lost one's rules may outlive the device
+  if (Port* port = carrier(id).opened.port.get())
+    port->unsteer(tagged(id, key));  // a lost one's rules may outlive the device
 }
 
 /// What the process has to close properly: its connections, but not in TIME-WAIT.
@@ -44,14 +51,14 @@ void Engine::Impl::guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& 
 }
 
 void Engine::Impl::rest(InterfaceId id, const FlowKey& key) {
-  Port* port = slots[id].port();
+  Port* port = port_of(id);
   auto entry = slots[id].steered.find(key);
   if (!port || entry == slots[id].steered.end() || entry->second.resting) return;
   guardian.remove(std::exchange(entry->second.guarded, 0));
   // It costs a system call, for what only concerns other processes.
   if (port->info().queues_held == port->info().queues_total) return;
   entry->second.resting = true;
-  port->rest(key);
+  port->rest(tagged(id, key));
 }
 
 void Engine::Impl::steer_opened() {

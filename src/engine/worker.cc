@@ -121,7 +121,7 @@ void Engine::Impl::work(Instant now) {
   steer_opened();
   stack->flush(now);
   for (InterfaceId id = 0; id < slot_count; ++id)
-    if (!stack->tx_queue(id).empty()) transmit(slots[id], id);
+    if (!stack->tx_queue(id).empty()) transmit(id);
   unsteer_closed();
   resolve_neighbours();
   bool changed = std::exchange(engine.touched_, false);
@@ -134,9 +134,9 @@ void Engine::Impl::work(Instant now) {
   if (changed && !asleep.empty()) wake_ready_sleepers();
 }
 
-void Engine::Impl::transmit(PortSlot& slot, InterfaceId id) {
+void Engine::Impl::transmit(InterfaceId id) {
   PacketQueue& queue = stack->tx_queue(id);
-  Port* port = slot.port();
+  Port* port = port_of(id);
   while (!queue.empty()) {
     Packet* burst[kBurst];
     size_t n = 0;

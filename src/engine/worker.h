@@ -9,6 +9,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -37,7 +38,14 @@ struct FlowKeyHash {
 struct PortSlot {
   OpenedPort opened;
   int ifindex = 0;
-  bool lost = false;  ///< its device is gone: the slot stays, since connections name it
+  /// A VLAN's frames that go by the port of the device below, with the tag.
+  struct Vlan {
+    InterfaceId lower = 0;
+    uint16_t tag = 0;
+    PortInfo info;  ///< of that port, as this device
+  };
+  std::optional<Vlan> vlan;  ///< instead of a port of its own
+  bool lost = false;         ///< its device is gone: the slot stays, since connections name it
   bool table_full = false;
   bool has_steered = false;  ///< since the port was opened
   struct Steered {
@@ -46,7 +54,7 @@ struct PortSlot {
     uint32_t guarded = 0;  ///< its row in the guardian's table
   };
   std::unordered_map<FlowKey, Steered, FlowKeyHash> steered;
-  Port* port() const { return lost ? nullptr : opened.port.get(); }
+  Port* port() const { return lost ? nullptr : opened.port.get(); }  ///< its own
 };
 
 /// A thread's means to sleep and to be woken. Made at its first wait, registered with the engine until the
@@ -103,7 +111,7 @@ struct Engine::Impl {
   /// Sends what became possible, tells the notifier, wakes sleepers; what leaving a pass does before the lock
   /// goes.
   void work(Instant now);
-  void transmit(PortSlot& slot, InterfaceId id);
+  void transmit(InterfaceId id);
   bool notify_channels();
   bool arm_ports();
   bool tx_waiting() const;
@@ -157,6 +165,7 @@ struct Engine::Impl {
   Result<void> steer(InterfaceId id, const FlowKey& key);
   void unsteer(InterfaceId id, const FlowKey& key);
   void rest(InterfaceId id, const FlowKey& key);
+  FlowKey tagged(InterfaceId id, FlowKey key) const;
   void steer_opened();  ///< before flush(): the SYN-ACK must not overtake
   void unsteer_closed();
   void guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered);
@@ -164,6 +173,18 @@ struct Engine::Impl {
   // ---- paths (path_select.cc) ----
   /// The interface of a device, its port opened if need be; or why there is none.
   Result<InterfaceId> interface_of(int ifindex, Reason* why);
+  /// The lower device's port, where that carries a VLAN's frames.
+  std::optional<InterfaceId> port_below(const Link& vlan);
+  std::optional<InterfaceId> free_slot(int ifindex) const;
+  void install(InterfaceId id, OpenedPort opened, int ifindex);
+  InterfaceId install_vlan(InterfaceId id, const Link& link, InterfaceId lower);
+  const PortSlot& carrier(InterfaceId id) const {
+    return slots[id].vlan ? slots[slots[id].vlan->lower] : slots[id];
+  }
+  PortSlot& carrier(InterfaceId id) { return const_cast<PortSlot&>(std::as_const(*this).carrier(id)); }
+  /// By which the interface's frames go; nullptr: it is lost, or has been closed.
+  Port* port_of(InterfaceId id) const { return slots[id].lost ? nullptr : carrier(id).port(); }
+  const PortInfo* info_of(InterfaceId id) const;
   /// Housekeeping's, and so is what follows it once the lock is let go: see Engine::set_port_lost().
   void lose_port(InterfaceId id);
   void tell_of_lost_ports();

@@ -8,11 +8,13 @@ namespace accel::mlx5 {
 namespace {
 
 /// Exact rules before wide ones; the kernel's own come last. While a local end is divided the rules of its
-/// shares and the one of the whole are there together.
-constexpr uint16_t kExact = 0, kShare = 1, kLocalEnd = 2, kRemoteEnd = 3;
+/// shares and the one of the whole are there together. A VLAN's go before those without, which bring tagged
+/// frames as well (make()).
+constexpr uint16_t kExact = 0, kShare = 2, kLocalEnd = 4, kRemoteEnd = 6;
 
 constexpr uint32_t kEthernetHeader = 14;
 constexpr uint16_t kVlan = 0x8100, kIpv4 = 0x0800, kIpv6 = 0x86dd;
+constexpr uint16_t kVlanId = 0x0fff;
 constexpr uint8_t kSyn = 0x02, kAck = 0x10;
 
 struct Summary {
@@ -28,11 +30,12 @@ std::optional<Summary> summarize(const Packet& frame) {
   uint32_t at = kEthernetHeader;
   if (frame.length < at) return {};
   uint16_t type = be16(p + 12);
+  Summary s;
   if (type == kVlan && frame.length >= at + 4) {
+    s.key.vlan = be16(p + 14) & kVlanId;
     type = be16(p + 16);
     at += 4;
   }
-  Summary s;
   uint8_t protocol = 0;
   if (type == kIpv4 && frame.length >= at + 20) {
     s.key.remote.address = IpAddress::from_v4_bytes(p + at + 12);
@@ -63,6 +66,11 @@ bool is_v4_fragment(const Packet& frame) {
   return frame.length >= kEthernetHeader + 20 && be16(p + 12) == kIpv4 && (be16(p + 20) & 0x3fff) != 0;
 }
 
+/// A rule without VLAN brings tagged frames as well: verbs cannot ask for none.
+bool is_tagged(const Packet& frame) {
+  return frame.length >= kEthernetHeader && be16(frame.data() + 12) == kVlan;
+}
+
 bool no_room(const Result<void*>& rule) { return rule.is(ENOSPC) || rule.is(ENOMEM); }
 
 }  // namespace
@@ -72,7 +80,8 @@ FlowTable::FlowTable(RuleMaker& device, uint32_t owner, ListenerSharing* sharing
   if (sharing_) sharing_->set_holder(this);
 }
 
-Result<void*> FlowTable::make(const RuleMaker::Match& match) {
+Result<void*> FlowTable::make(RuleMaker::Match match) {
+  if (match.key.vlan == 0) ++match.priority;
   auto rule = device_.create(match);
   if (rule) ++rules_;
   return rule;
@@ -286,7 +295,7 @@ Shares FlowTable::hold(const FlowKey& local, Shares wanted) {
 }
 
 bool FlowTable::is_ours(const Packet& frame, uint32_t tag) const {
-  if (tag == tags_.exact()) return !is_v4_fragment(frame);
+  if (tag == tags_.exact() && !is_tagged(frame)) return !is_v4_fragment(frame);
   const auto summary = summarize(frame);
   if (!summary) return true;  // malformed: the stack counts it
   const FlowKey& key = summary->key;

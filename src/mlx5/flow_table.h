@@ -93,8 +93,10 @@ class FlowTable final : private ListenerSharing::Holder {
     }
   };
 
-  static FlowKey local_of(const FlowKey& key) { return {key.protocol, key.local, {}}; }
-  static FlowKey remote_of(const FlowKey& key) { return {key.protocol, {key.local.address, 0}, key.remote}; }
+  static FlowKey local_of(const FlowKey& key) { return {key.protocol, key.local, {}, key.vlan}; }
+  static FlowKey remote_of(const FlowKey& key) {
+    return {key.protocol, {key.local.address, 0}, key.remote, key.vlan};
+  }
   /// Listeners are shared, bound UDP sockets are not.
   ListenerSharing* sharing_of(const FlowKey& key) const {
     return key.protocol == Protocol::kTcp ? sharing_ : nullptr;
@@ -110,7 +112,7 @@ class FlowTable final : private ListenerSharing::Holder {
   Result<void> add_under_remote(const FlowKey& key, Errno why);
   void uncover(WideRules& wide, const FlowKey& key);
   void drop_if_unused(WideRules& wide, WideRules::iterator at);
-  Result<void*> make(const RuleMaker::Match& match);
+  Result<void*> make(RuleMaker::Match match);
 
   RuleMaker& device_;
   Tags tags_;

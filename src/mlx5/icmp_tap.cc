@@ -18,6 +18,7 @@ namespace {
 
 // packet(7), PACKET_RX_RING. Errors quote little: RFC 1812 bounds them to 576 bytes, RFC 4443 to 1280.
 constexpr uint32_t kSlot = 2048, kSlots = 64, kBlock = 16384;
+constexpr uint32_t kAddresses = 12, kVlanTag = 4;  // of Ethernet
 constexpr size_t kRing = size_t{kSlot} * kSlots;
 
 constexpr uint32_t kAccept = 0xffff;
@@ -91,11 +92,17 @@ bool IcmpTap::ready() const {
 Packet* IcmpTap::take(FramePool& pool, uint64_t& refused) {
   auto* header = reinterpret_cast<tpacket2_hdr*>(slot());
   Packet* frame = pool.take();
-  if (!frame) return nullptr;  // it stays in the ring
-  const bool whole = header->tp_snaplen == header->tp_len && header->tp_len <= frame->tailroom();
+  if (!frame) return nullptr;                                                    // it stays in the ring
+  const uint32_t tag = header->tp_status & TP_STATUS_VLAN_VALID ? kVlanTag : 0;  // the kernel took it out
+  const bool whole = header->tp_snaplen == header->tp_len && header->tp_len + tag <= frame->tailroom();
   if (whole) {
-    frame->length = header->tp_len;
-    std::memcpy(frame->data(), slot() + header->tp_mac, header->tp_len);
+    frame->length = header->tp_len + tag;
+    uint8_t* to = frame->data();
+    const uint8_t* from = slot() + header->tp_mac;
+    std::memcpy(to, from, kAddresses);
+    const uint16_t words[] = {htons(ETH_P_8021Q), htons(header->tp_vlan_tci)};
+    std::memcpy(to + kAddresses, words, tag);
+    std::memcpy(to + kAddresses + tag, from + kAddresses, header->tp_len - kAddresses);
   } else {
     ++refused;
     FramePool::release(std::exchange(frame, nullptr));

@@ -269,6 +269,7 @@ void DirectPort::describe(const ibv_device_attr_ex& limits) {
   info_.mac = options_.mac;
   info_.mtu = options_.mtu;
   info_.zero_copy = true;
+  info_.vlan_tags = true;
   info_.kernel_sees_errors = true;
   info_.tx_checksum = limits.orig_attr.device_cap_flags & IBV_DEVICE_RAW_IP_CSUM;
   info_.tso = info_.tx_checksum && limits.tso_caps.max_tso != 0 &&

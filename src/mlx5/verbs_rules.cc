@@ -8,6 +8,8 @@
 namespace accel::mlx5 {
 namespace {
 
+constexpr uint16_t kVlanId = 0x0fff;
+
 /// The request as the library wants it: a header, and specifications right behind.
 class Request {
  public:
@@ -74,6 +76,10 @@ Result<void*> VerbsRules::create(const Match& match) {
   if (mac_ != MacAddress{}) {
     std::memcpy(eth.val.dst_mac, mac_.data(), mac_.size());
     std::memset(eth.mask.dst_mac, 0xff, mac_.size());
+  }
+  if (key.vlan != 0) {
+    eth.val.vlan_tag = htobe16(key.vlan);
+    eth.mask.vlan_tag = htobe16(kVlanId);
   }
   request.add(eth, IBV_FLOW_SPEC_ETH);
   key.local.address.is_v4() ? add_ipv4(request, key) : add_ipv6(request, key);

@@ -149,6 +149,11 @@ struct StackCore {
   FramePool& pool;
   Counters& counters;
   std::array<InterfaceState, kMaxInterfaces> interfaces{};
+  struct Tagged {
+    InterfaceId lower, id;
+    uint16_t vlan;
+  };
+  std::vector<Tagged> tagged;      ///< those of `interfaces` that have a lower one
   std::vector<RouteEntry> routes;  ///< longest prefix first
   std::unordered_map<HopKey, std::unique_ptr<Hop>, HopHash> hops;
   std::vector<Hop*> waiting_hops;  ///< those with parked frames

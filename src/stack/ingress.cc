@@ -98,12 +98,11 @@ class Ingress {
   Ingress(StackCore& core, InterfaceId id) : core_(core) { a_.interface = id; }
 
   void on_frame(Packet* frame) {
-    const Interface& info = core_.interfaces[a_.interface].info;
     const auto bytes = std::as_const(*frame).bytes();
     const auto eth = parse_eth(bytes);
     if (!eth) return core_.drop(frame, Counter::drop_truncated);
-    if (eth->vlan != 0 && eth->vlan != info.vlan.value_or(0))
-      return core_.drop(frame, Counter::drop_other_host);
+    if (eth->vlan != 0 && !enter_vlan(eth->vlan)) return core_.drop(frame, Counter::drop_other_host);
+    const Interface& info = core_.interfaces[a_.interface].info;
     std::copy_n(&bytes[6], 6, a_.source_mac.begin());
     a_.group = bytes[0] & 1;
     if (!a_.group && std::memcmp(bytes.data(), info.mac.data(), 6) != 0)
@@ -115,6 +114,17 @@ class Ingress {
   }
 
  private:
+  /// The frame is the interface's that has this tag: the port's own, or one above it.
+  bool enter_vlan(uint16_t vlan) {
+    if (vlan == core_.interfaces[a_.interface].info.vlan) return true;
+    for (const auto& t : core_.tagged) {
+      if (t.lower != a_.interface || t.vlan != vlan) continue;
+      a_.interface = t.id;
+      return true;
+    }
+    return false;
+  }
+
   void on_ipv4(Packet* frame) {
     const auto bytes = std::as_const(*frame).bytes();
     const auto ip = parse_ipv4(bytes);

@@ -48,12 +48,15 @@ StackCore::~StackCore() {
 void StackCore::set_interface(InterfaceId id, const Interface& info) {
   interfaces[id].info = info;
   interfaces[id].present = true;
+  std::erase_if(tagged, [id](const Tagged& t) { return t.id == id; });
+  if (info.lower && info.vlan) tagged.push_back({*info.lower, id, *info.vlan});
   for (auto& [key, hop] : hops)
     if (key.interface == id) std::copy(info.mac.begin(), info.mac.end(), hop->ethernet.begin() + 6);
 }
 
 void StackCore::remove_interface(InterfaceId id) {
   interfaces[id].present = false;
+  std::erase_if(tagged, [id](const Tagged& t) { return t.id == id; });
   while (Packet* p = interfaces[id].tx.pop_front()) drop(p, Counter::drop_no_interface);
   for (auto& [key, hop] : hops) {
     if (key.interface != id) continue;

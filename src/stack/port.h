@@ -30,6 +30,7 @@ struct PortInfo {
   bool zero_copy = false;
   bool tx_checksum = false;         ///< honours Packet::checksum_offload
   bool tso = false;                 ///< honours Packet::tso_size
+  bool vlan_tags = false;           ///< minds FlowKey::vlan, and sends and receives tagged frames as they are
   bool kernel_sees_errors = false;  ///< ICMP errors come here and to the kernel as well
   uint32_t tso_max =
       kTsoPayload;  ///< TCP payload of such a frame at most; beyond 64 KiB IP's length field is not looked at

@@ -41,7 +41,9 @@ struct Interface {
   uint32_t tso_max = kTsoPayload;  ///< PortInfo::tso_max
   bool up = true;
   bool kernel_sees_errors = false;  ///< PortInfo's: UDP sockets have them from their kernel socket
-  std::optional<uint16_t> vlan;     ///< 802.1Q tag of outgoing frames
+  std::optional<uint16_t> vlan;     ///< 802.1Q tag of its frames
+  /// A VLAN's: the interface by whose port its frames come, told apart from that one's own by the tag.
+  std::optional<InterfaceId> lower;
 };
 
 /// Where frames to a destination leave, as the kernel's routing decided.

@@ -34,8 +34,9 @@ struct Frame {
   explicit Frame(const FlowKey& key, uint8_t flags = 0x10, uint16_t fragment = 0, bool vlan = false) {
     bytes[12] = 0x08;
     size_t at = 14;
-    if (vlan) {
+    if (vlan || key.vlan != 0) {
       bytes[12] = 0x81;
+      bytes[15] = static_cast<uint8_t>(key.vlan);
       bytes[16] = 0x08;
       at = 18;
     }
@@ -71,9 +72,35 @@ TEST(FlowTable, ListenerTakesSynsAndItsConnections) {
   EXPECT_EQ(device.rules.size(), 1u) << "the listener's rule brings it";
   EXPECT_TRUE(table.is_ours(Frame(kConnection, kAck).packet, tag));
   EXPECT_TRUE(table.is_ours(Frame(kConnection, kRst).packet, tag));
-  EXPECT_TRUE(table.is_ours(Frame(kConnection, kAck, 0, true).packet, tag)) << "with a VLAN tag";
+  EXPECT_TRUE(table.is_ours(Frame(kConnection, kAck, 0, true).packet, tag)) << "with a priority tag";
   table.remove(kConnection);
   EXPECT_FALSE(table.is_ours(Frame(kConnection, kAck).packet, tag));
+}
+
+/// A device cannot be asked for untagged frames alone.
+TEST(FlowTable, VlansFlowsAreTheirs) {
+  Device device;
+  FlowTable table(device, 7);
+  FlowKey tagged = kConnection, listener = kListener;
+  tagged.vlan = listener.vlan = 5;
+  ASSERT_TRUE(table.add(kConnection));
+  const uint32_t exact = device.rules.begin()->second.tag;
+  EXPECT_TRUE(table.is_ours(Frame(kConnection).packet, exact));
+  EXPECT_FALSE(table.is_ours(Frame(tagged).packet, exact));
+  ASSERT_TRUE(table.add(tagged));
+  ASSERT_EQ(device.rules.size(), 2u);
+  EXPECT_TRUE(table.is_ours(Frame(tagged).packet, exact));
+  ASSERT_TRUE(table.add(listener));
+  uint32_t wide = 0;
+  for (const auto& [id, rule] : device.rules)
+    if (!rule.key.is_connected()) wide = rule.tag;
+  EXPECT_TRUE(table.is_ours(Frame(listener, kSyn).packet, wide));
+  FlowKey other = listener;
+  other.vlan = 6;
+  EXPECT_FALSE(table.is_ours(Frame(other, kSyn).packet, wide));
+  EXPECT_FALSE(table.is_ours(Frame(kListener, kSyn).packet, wide));
+  table.remove(kConnection);
+  EXPECT_TRUE(table.is_ours(Frame(tagged).packet, exact));
 }
 
 TEST(FlowTable, RuleStaysForConnectionsOfAClosedListener) {
@@ -227,7 +254,7 @@ TEST(FlowTable, ConnectionsOfAShareGivenUpHaveTheirOwnRules) {
   EXPECT_EQ(others.say(0x3), 0x3u);
   std::map<uint16_t, int> priorities;
   for (const auto& [id, rule] : device.rules) ++priorities[rule.priority];
-  EXPECT_EQ(priorities, (std::map<uint16_t, int>{{0, 1}, {1, 2}})) << "one exact, two shares, the whole gone";
+  EXPECT_EQ(priorities, (std::map<uint16_t, int>{{1, 1}, {3, 2}})) << "one exact, two shares, the whole gone";
   EXPECT_EQ(table.rules(), 3u);
   EXPECT_EQ(others.say(0xff), 0xffu);
   EXPECT_EQ(others.say(0), 0u);

@@ -254,6 +254,26 @@ struct OffloadTest : UdpTest {
         }()) {}
 };
 
+TEST_F(OffloadTest, FramesAreTheInterfacesThatHasTheirTag) {
+  Interface plain = sim[1].stack->interface(0), seven = plain, eight = plain;
+  plain.vlan.reset();
+  seven.lower = eight.lower = 0;
+  eight.vlan = 8;
+  for (const auto& [id, info] : {std::pair<InterfaceId, Interface&>{0, plain}, {1, eight}, {2, seven}})
+    sim[1].stack->set_interface(id, info);
+  UdpPcb* a = open(0, {sim[0].v6(), 1000});
+  UdpPcb* b = open(1, {IpAddress::any_v6(), 2000});
+  (void)send(0, a, "seven", {sim[1].v6(), 2000});
+  run();
+  EXPECT_EQ(*receive(1, b), "seven");
+  EXPECT_EQ(last.interface, 2);
+  sim[1].stack->remove_interface(2);
+  (void)send(0, a, "nobody's", {sim[1].v6(), 2000});
+  run();
+  EXPECT_FALSE(receive(1, b));
+  EXPECT_EQ(sim[1].counters.get(Counter::drop_other_host), 1u);
+}
+
 TEST_F(OffloadTest, TheDeviceSumsAndTheTagIsThere) {
   UdpPcb* a = open(0, {sim[0].v6(), 1000});
   UdpPcb* b = open(1, {IpAddress::any_v6(), 2000});

@@ -53,7 +53,12 @@ accel::Result<Stolen> to_drop_rule(const FlowRule& rule) {
   const FlowFields &v = rule.value, &m = rule.mask;
   add(s, Compare::kLink, 0, v.dst_mac, m.dst_mac);
   add(s, Compare::kLink, 6, v.src_mac, m.src_mac);
-  add(s, Compare::kLink, 14, v.vlan, m.vlan);
+  if (any(m.vlan)) {
+    std::array<uint8_t, 4> value{}, mask{0xff, 0xff, m.vlan[0], m.vlan[1]};
+    store16(value.data(), kTypeVlan);
+    std::copy(v.vlan.begin(), v.vlan.end(), value.begin() + 2);
+    add(s, Compare::kLink, 12, value, mask);
+  }
   const uint16_t type_mask = load16(m.type.data());
   if (type_mask != 0 && type_mask != 0xffff) return accel::err(EOPNOTSUPP);
   if (type_mask == 0) {
