@@ -155,6 +155,11 @@ uint32_t Engine::interface_count() const { return impl_->slot_count; }
 const PortInfo* Engine::port_info(InterfaceId id) const {
   return id < impl_->slot_count ? impl_->info_of(id) : nullptr;
 }
+int64_t Engine::device_time(const Datagram& datagram) const {
+  const InterfaceId id = datagram.interface;
+  const Port* port = id < impl_->slot_count ? impl_->port_of(id) : nullptr;
+  return port ? port->time_of(datagram.timestamp) : 0;
+}
 PathKind Engine::port_kind(InterfaceId id) const {
   return id < impl_->slot_count ? impl_->slots[id].opened.kind : PathKind::kUndecided;
 }

@@ -212,6 +212,8 @@ class Engine {
   Counters& counters();
   uint32_t interface_count() const;
   const PortInfo* port_info(InterfaceId id) const;
+  /// Port::time_of() of the port that the datagram came in by. 0: not known.
+  int64_t device_time(const Datagram& datagram) const;
   PathKind port_kind(InterfaceId id) const;
 
   struct Impl;  ///< engine/worker.h

@@ -31,7 +31,8 @@ struct Completion {
   uint16_t wqe_counter = 0;  ///< index of the WQE, of a send WQE's first block
   uint32_t length = 0;       ///< received: bytes of the frame
   uint32_t flow_tag = 0;     ///< received: of the steering rule that brought it
-  uint64_t timestamp = 0;    ///< device's clock; not of errors, whose syndrome is there
+  uint64_t timestamp =
+      0;  ///< device's clock; 0: of a compressed session, or an error, whose syndrome is there
 };
 
 /// Verified means both layers; without an IP header that the device knows there is no verdict.
@@ -134,6 +135,7 @@ class CompletionReader {
       ++consumer_;
       return true;
     }
+    title_.timestamp = 0;  // the first one's only
     left_ = session_ = count;
     array_ = consumer_ + 1;
     return next_of_session(out);

@@ -43,6 +43,13 @@ size_t DirectPort::rx_burst(std::span<Packet*> out) {
   return n;
 }
 
+/// The kernel's driver keeps what turns the device's cycles into its time, in a page that libmlx5 maps.
+int64_t DirectPort::time_of(uint64_t stamp) const {
+  mlx5dv_clock_info clock{};
+  if (stamp == 0 || !has_clock_ || provider_.get_clock_info(verbs_.context.get(), &clock) != 0) return 0;
+  return static_cast<int64_t>(mlx5dv_ts_to_ns(&clock, stamp));
+}
+
 size_t DirectPort::take_icmp(std::span<Packet*> out) {
   size_t n = 0;
   while (n < out.size() && icmp_.ready()) {

@@ -40,6 +40,7 @@ class DirectPort final : public Mlx5Port {
   size_t tx_burst(std::span<Packet* const> frames) override;
   std::span<const int> poll_fds() const override { return fds_; }
   bool arm() override;
+  int64_t time_of(uint64_t stamp) const override;
   bool alive() const override { return failure_.empty(); }
   std::string failure() const override { return failure_; }
   const PortInfo& info() const override { return info_; }
@@ -89,6 +90,8 @@ class DirectPort final : public Mlx5Port {
   uint32_t refill_batch_ = 16;
   uint32_t idle_polls_ = 0;
   uint32_t recoveries_in_row_ = 0;
+  bool compressed_ = false;  ///< receive completions: the short ones have no time
+  bool has_clock_ = false;   ///< completions tell times, and the kernel what they mean
   std::vector<int> fds_;
   Mlx5Stats stats_;
   Mlx5Stats counted_;  ///< what count() has given

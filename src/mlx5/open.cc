@@ -158,6 +158,7 @@ bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilitie
         formats & MLX5DV_CQE_RES_FORMAT_HASH ? MLX5DV_CQE_RES_FORMAT_HASH : MLX5DV_CQE_RES_FORMAT_CSUM);
     if (ibv_cq_ex* cq = provider_.create_cq(context, &wanted, &compressed))
       verbs_.receive_cq.reset(ibv_cq_ex_to_cq(cq));
+    compressed_ = verbs_.receive_cq != nullptr;
   }
   if (!verbs_.receive_cq)
     verbs_.receive_cq.reset(
@@ -264,6 +265,9 @@ bool DirectPort::try_steering() {
 }
 
 void DirectPort::describe(const ibv_device_attr_ex& limits) {
+  mlx5dv_clock_info clock{};
+  has_clock_ = !compressed_ && provider_.get_clock_info(verbs_.context.get(), &clock) == 0;
+  info_.kernel_has_stamps = !has_clock_;
   info_.name = options_.netdev;
   info_.ifindex = options_.ifindex;
   info_.mac = options_.mac;

@@ -14,7 +14,8 @@ bool Provider::find() {
     return function != nullptr;
   };
   return get(is_supported, "mlx5dv_is_supported") && get(query_device, "mlx5dv_query_device") &&
-         get(init_obj, "mlx5dv_init_obj") && get(create_cq, "mlx5dv_create_cq");
+         get(init_obj, "mlx5dv_init_obj") && get(create_cq, "mlx5dv_create_cq") &&
+         get(get_clock_info, "mlx5dv_get_clock_info");
 }
 
 }  // namespace accel::mlx5

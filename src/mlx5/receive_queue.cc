@@ -68,6 +68,7 @@ bool ReceiveQueue::accept(Packet* frame, const Completion& c) {
     }
   }
   frame->checksum_good = c.checksum_good;
+  frame->timestamp = c.timestamp;
   return true;
 }
 

@@ -261,6 +261,11 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       can_read(value, length))
     return set_later_on_shadow(pass, name, *static_cast<const int*>(value) != 0);
   write_inherited_options();
+  // Numbered by the connection's bytes (sock_set_timestamping()), so it is the connection that must be asked,
+  // not the shadow.
+  if (live() && level == SOL_SOCKET && (name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW) &&
+      vetoes(kOptions, level, name, value, length))
+    return to_kernel(pass, Reason::option) ? kOnKernel : err(ENOPROTOOPT);
   if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) {
     if (pass.stack().tcp_state(*conn_) != TcpState::kClosed) return err(EINVAL);  // it has a port
     release_port();

@@ -18,6 +18,16 @@ constexpr uint32_t kOver = kReadClosed | kHangUp | kError;
 
 std::span<const iovec> vector_of(const msghdr& m) { return {m.msg_iov, m.msg_iovlen}; }
 
+/// Control messages that tcp_sendmsg() heeds (__sock_cmsg_send(): time stamps, mark, priority).
+bool heeds_control(const msghdr& m) {
+  if (!can_read(m.msg_control, m.msg_controllen)) return true;  // its EFAULT
+  for (const cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&m), const_cast<cmsghdr*>(c)))
+    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type != SCM_RIGHTS && c->cmsg_type != SCM_CREDENTIALS)
+      return true;
+  return false;
+}
+
 }  // namespace
 
 /// One helping from the receive queue: copied, or dropped where MSG_TRUNC says so.
@@ -145,6 +155,10 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   if (!live()) return take_pending_error();
+  if (message->msg_controllen != 0 && heeds_control(*message)) {
+    if (Result<void> moved = to_kernel(pass, Reason::option); !moved) return err(EOPNOTSUPP);
+    return kOnKernel;
+  }
   Stack& stack = pass.stack();
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   const bool more = (flags & MSG_MORE) != 0;

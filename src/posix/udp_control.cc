@@ -2,8 +2,11 @@
 // protocol's.
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
+// Behind <time.h>, which it needs.
+#include <linux/errqueue.h>
 
 #include <algorithm>
 
@@ -53,12 +56,27 @@ class ControlWriter {
   size_t used_ = 0;
 };
 
-void put_socket_messages(ControlWriter& out, uint32_t control, const DatagramFacts& f) {
+timespec to_timespec(int64_t ns) { return {ns / 1000000000, ns % 1000000000}; }
+
+/// __sock_recv_timestamp(). The _NEW options' messages look alike where time_t has 64 bits.
+void put_stamps(ControlWriter& out, uint32_t control, const DatagramFacts& f) {
+  const bool young = (control & kStampNew) != 0;
   if ((control & kTimestampNs) != 0) {
-    out.put(SOL_SOCKET, SO_TIMESTAMPNS, timespec{f.timestamp / 1000000000, f.timestamp % 1000000000});
+    out.put(SOL_SOCKET, young ? SO_TIMESTAMPNS_NEW : SO_TIMESTAMPNS, to_timespec(f.timestamp));
   } else if ((control & kTimestamp) != 0) {
-    out.put(SOL_SOCKET, SO_TIMESTAMP, timeval{f.timestamp / 1000000000, f.timestamp % 1000000000 / 1000});
+    out.put(SOL_SOCKET, young ? SO_TIMESTAMP_NEW : SO_TIMESTAMP,
+            timeval{f.timestamp / 1000000000, f.timestamp % 1000000000 / 1000});
   }
+  scm_timestamping stamps{};
+  const bool software = (control & kStampSoftware) != 0;
+  if (software) stamps.ts[0] = to_timespec(f.timestamp);
+  if (f.device_time != 0) stamps.ts[2] = to_timespec(f.device_time);
+  if (software || f.device_time != 0)
+    out.put(SOL_SOCKET, young ? SO_TIMESTAMPING_NEW : SO_TIMESTAMPING, stamps);
+}
+
+void put_socket_messages(ControlWriter& out, uint32_t control, const DatagramFacts& f) {
+  put_stamps(out, control, f);
   if ((control & kOverflow) != 0 && f.drops != 0) out.put(SOL_SOCKET, SO_RXQ_OVFL, f.drops);
 }
 

@@ -1,5 +1,6 @@
 // Options of a UDP socket.
 #include <errno.h>
+#include <linux/net_tstamp.h>
 #include <linux/udp.h>
 #include <netinet/in.h>
 
@@ -44,12 +45,15 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_SNDTIMEO_NEW, kKeep, false},
     {SOL_SOCKET, SO_TIMESTAMP, kKeep, false},
     {SOL_SOCKET, SO_TIMESTAMPNS, kKeep, false},
+    {SOL_SOCKET, SO_TIMESTAMPING, kKeep, false},
+    {SOL_SOCKET, SO_TIMESTAMP_NEW, kKeep, false},
+    {SOL_SOCKET, SO_TIMESTAMPNS_NEW, kKeep, false},
+    {SOL_SOCKET, SO_TIMESTAMPING_NEW, kKeep, false},
     {SOL_SOCKET, SO_RXQ_OVFL, kKeep, false},
     {SOL_SOCKET, SO_DONTROUTE, kRoute, false},
     {SOL_SOCKET, SO_MARK, kRoute, false},
     {SOL_SOCKET, SO_BINDTODEVICE, kRoute, false},
     {SOL_SOCKET, SO_BINDTOIFINDEX, kRoute, false},
-    {SOL_SOCKET, SO_TIMESTAMPING, kKernel, false},
     {SOL_SOCKET, SO_ZEROCOPY, kKernel, false},
     {SOL_SOCKET, SO_PEEK_OFF, kKernel, false, nullptr, '\xff'},  // -1
     {SOL_SOCKET, SO_NO_CHECK, kKernel, false},
@@ -126,6 +130,11 @@ constexpr struct {
 } kControl[] = {
     {SOL_SOCKET, SO_TIMESTAMP, kTimestamp},
     {SOL_SOCKET, SO_TIMESTAMPNS, kTimestampNs},
+    {SOL_SOCKET, SO_TIMESTAMP_NEW, kTimestamp},
+    {SOL_SOCKET, SO_TIMESTAMP_NEW, kStampNew},
+    {SOL_SOCKET, SO_TIMESTAMPNS_NEW, kTimestampNs},
+    {SOL_SOCKET, SO_TIMESTAMPNS_NEW, kStampNew},
+    {SOL_SOCKET, SO_TIMESTAMPING_NEW, kStampNew},
     {SOL_SOCKET, SO_RXQ_OVFL, kOverflow},
     {IPPROTO_IP, IP_PKTINFO, kPktInfo},
     {IPPROTO_IP, IP_RECVTOS, kRecvTos},
@@ -136,6 +145,27 @@ constexpr struct {
     {IPPROTO_IPV6, IPV6_RECVHOPLIMIT, kHopLimit},
 };
 
+/// Flags of SO_TIMESTAMPING that are about what is received, and those that mean nothing without stamps of
+/// what is sent. The others are the kernel's: what is sent comes back by its error queue, a clock of its own
+/// (BIND_PHC), the frame's length (OPT_PKTINFO).
+constexpr int kOptIdTcp = 1 << 16, kOptRxFilter = 1 << 17;  // younger than the distribution's headers
+constexpr int kServedStamps =
+    SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_SOFTWARE |
+    SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_SYS_HARDWARE | SOF_TIMESTAMPING_OPT_ID |
+    SOF_TIMESTAMPING_OPT_CMSG | SOF_TIMESTAMPING_OPT_TSONLY | SOF_TIMESTAMPING_OPT_STATS |
+    SOF_TIMESTAMPING_OPT_TX_SWHW | kOptIdTcp | kOptRxFilter;
+
+/// __sock_recv_timestamp(): what is stamped is told unless OPT_RX_FILTER wants only what this socket has
+/// asked for.
+uint32_t stamps_told(int flags, uint32_t control) {
+  const bool all = (flags & kOptRxFilter) == 0;
+  const bool software =
+      (flags & SOF_TIMESTAMPING_RX_SOFTWARE) != 0 || (all && (control & (kTimestamp | kTimestampNs)) != 0);
+  const bool hardware = (flags & SOF_TIMESTAMPING_RX_HARDWARE) != 0 || all;
+  return (software && (flags & SOF_TIMESTAMPING_SOFTWARE) != 0 ? kStampSoftware : 0u) |
+         (hardware && (flags & SOF_TIMESTAMPING_RAW_HARDWARE) != 0 ? kStampHardware : 0u);
+}
+
 }  // namespace
 
 std::span<const Option> udp_options() { return kOptions; }
@@ -145,6 +175,7 @@ void UdpSocket::read_options(Pass& pass) {
   control_ = 0;
   for (const auto& c : kControl)
     if ((c.level != IPPROTO_IPV6 || v6()) && shadow_option(c.level, c.name) != 0) control_ |= c.bit;
+  control_ |= stamps_told(shadow_option(SOL_SOCKET, SO_TIMESTAMPING), control_);
   receive_timeout = shadow_timeout(SO_RCVTIMEO);
   send_timeout = shadow_timeout(SO_SNDTIMEO);
   tos_ = static_cast<uint8_t>(shadow_option(IPPROTO_IP, IP_TOS));
@@ -165,6 +196,17 @@ void UdpSocket::read_options(Pass& pass) {
     pass.stack().udp_set_receive_buffer(*p, static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_RCVBUF)));
 }
 
+/// Whether SO_TIMESTAMPING is set to what only the kernel's path can tell.
+bool UdpSocket::stamps_are_kernels(Pass& pass) const {
+  const int flags = shadow_option(SOL_SOCKET, SO_TIMESTAMPING);
+  if ((flags & ~kServedStamps) != 0) return true;
+  if ((stamps_told(flags, 0) & kStampHardware) == 0) return false;
+  for (InterfaceId id = 0; id < pass.engine().interface_count(); ++id)
+    if (const PortInfo* port = pass.engine().port_info(id); port != nullptr && port->kernel_has_stamps)
+      return true;
+  return false;
+}
+
 Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
   if (state_ != State::kOpen && flow_ == nullptr) return kOnKernel;
   if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
@@ -176,6 +218,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     case kKeep: {
       const uint8_t before = tos_;
       read_options(pass);
+      if (stamps_are_kernels(pass)) break;
       if (tos_ != before) route_kept_ = false;  // __ip_sock_set_tos()
       request_ = flow_request(request_.role, local_, remote_);
       return 0;

@@ -120,6 +120,10 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   if (!flow || !choice.accelerated())
     return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
                                                                                 : choice.reason);
+  if (stamps_are_kernels(pass)) {
+    pass.engine().close(pass, *flow);
+    return decline(Reason::option);
+  }
   if (Result<void> r = check_required(); !r) {
     pass.engine().close(pass, *flow);
     return r;

@@ -16,9 +16,12 @@ enum UdpControl : uint32_t {
   kPktInfo6 = 16,
   kTrafficClass = 32,
   kHopLimit = 64,
-  kTimestamp = 128,    ///< SO_TIMESTAMP, microseconds
-  kTimestampNs = 256,  ///< SO_TIMESTAMPNS
-  kOverflow = 512,     ///< SO_RXQ_OVFL
+  kTimestamp = 128,       ///< SO_TIMESTAMP, microseconds
+  kTimestampNs = 256,     ///< SO_TIMESTAMPNS
+  kOverflow = 512,        ///< SO_RXQ_OVFL
+  kStampSoftware = 1024,  ///< SO_TIMESTAMPING: when it arrived
+  kStampHardware = 2048,  ///< and by the device's clock, where the port has that
+  kStampNew = 4096,       ///< asked for by an option of SO_TIMESTAMP_NEW's generation
 };
 
 class UdpSocket final : public Socket {
@@ -76,6 +79,7 @@ class UdpSocket final : public Socket {
 
   // udp_options.cc
   void read_options(Pass& pass);
+  bool stamps_are_kernels(Pass& pass) const;
 
   State state_ = State::kUndecided;
   BoundFlow* flow_ = nullptr;
@@ -104,7 +108,8 @@ class UdpSocket final : public Socket {
 struct DatagramFacts {
   const Datagram& datagram;
   int ifindex;
-  int64_t timestamp;  ///< ns since the epoch
+  int64_t timestamp;    ///< of its arrival, ns since the epoch
+  int64_t device_time;  ///< by the device's clock; 0: not to be told
   uint32_t drops;
 };
 void put_control_messages(msghdr* message, uint32_t control, const DatagramFacts& facts);

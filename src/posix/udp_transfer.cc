@@ -20,10 +20,23 @@ std::span<const iovec> vector_of(const msghdr& m) { return {m.msg_iov, m.msg_iov
 
 constexpr size_t kMostDatagram = 65535;  // a larger one is refused unread
 
-int64_t wall_clock() {
+int64_t read_clock(clockid_t which) {
   timespec t{};
-  clock_gettime(CLOCK_REALTIME, &t);
+  clock_gettime(which, &t);
   return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
+}
+
+/// ns since the epoch of a moment of ours. One clock is read between two readings of the other: where the
+/// thread lost its CPU meanwhile, again.
+int64_t wall_clock_at(Instant then) {
+  constexpr int64_t kTight = 1000;
+  int64_t between = 0, wall = 0, before = 0;
+  for (int i = 0; i < 4 && (i == 0 || between > kTight); ++i) {
+    before = read_clock(CLOCK_MONOTONIC);
+    wall = read_clock(CLOCK_REALTIME);
+    between = read_clock(CLOCK_MONOTONIC) - before;
+  }
+  return wall - (before + between / 2 - then.time_since_epoch().count());
 }
 
 }  // namespace
@@ -103,11 +116,12 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
     message->msg_namelen = 0;
   }
   message->msg_flags = datagram.size > room ? MSG_TRUNC : 0;
-  if ((control_ & (kTimestamp | kTimestampNs)) != 0)
-    last_timestamp_ = datagram.timestamp != 0 ? datagram.timestamp : wall_clock();
-  put_control_messages(
-      message, control_,
-      {datagram, ifindex, last_timestamp_, static_cast<uint32_t>(pass.stack().udp_drops(p))});
+  if ((control_ & (kTimestamp | kTimestampNs | kStampSoftware)) != 0)
+    last_timestamp_ = wall_clock_at(datagram.arrived);
+  put_control_messages(message, control_,
+                       {datagram, ifindex, last_timestamp_,
+                        (control_ & kStampHardware) != 0 ? pass.engine().device_time(datagram) : 0,
+                        static_cast<uint32_t>(pass.stack().udp_drops(p))});
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? datagram.size : copied);
 }
 

@@ -28,7 +28,7 @@ struct Packet {
   bool checksum_offload = false;  ///< to send: the device fills in the L4 checksum (PortInfo::tx_checksum)
   uint16_t tso_size = 0;       ///< to send: payload bytes a segment for the device to cut into; 0: do not cut
   uint16_t header_length = 0;  ///< to send with tso_size: Ethernet to TCP options
-  int64_t timestamp = 0;       ///< received: ns since the epoch by the device's clock; 0: none
+  uint64_t timestamp = 0;      ///< received: when, by the device's clock (Port::time_of); 0: not told
 
   uint8_t* data() { return buffer + offset; }
   const uint8_t* data() const { return buffer + offset; }

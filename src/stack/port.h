@@ -32,6 +32,8 @@ struct PortInfo {
   bool tso = false;                 ///< honours Packet::tso_size
   bool vlan_tags = false;           ///< minds FlowKey::vlan, and sends and receives tagged frames as they are
   bool kernel_sees_errors = false;  ///< ICMP errors come here and to the kernel as well
+  bool kernel_has_stamps =
+      false;  ///< the kernel tells hardware time stamps of received frames, this port none
   uint32_t tso_max =
       kTsoPayload;  ///< TCP payload of such a frame at most; beyond 64 KiB IP's length field is not looked at
 };
@@ -70,6 +72,9 @@ class Port {
 
   /// Adds what happened on the device since the last call.
   virtual void count(Counters&) {}
+
+  /// ns since the epoch, by the device's clock, of a received frame's Packet::timestamp. 0: not known.
+  virtual int64_t time_of(uint64_t) const { return 0; }
 
   /// False once the device is gone or failed for good; the reason is then in failure().
   virtual bool alive() const { return true; }

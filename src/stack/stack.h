@@ -173,9 +173,10 @@ struct Datagram {
   InterfaceId interface = 0;
   uint8_t tos = 0;
   uint8_t ttl = 0;
-  int64_t timestamp = 0;  ///< ns since the epoch by the device, 0: none
-  uint32_t size = 0;      ///< bytes of payload
-  bool placed = false;    ///< came when the socket asked for IP_PKTINFO: it tells the interface
+  uint64_t timestamp = 0;  ///< the frame's (Packet)
+  uint32_t size = 0;       ///< bytes of payload
+  Instant arrived{};       ///< when the pass took it from the port
+  bool placed = false;     ///< came when the socket asked for IP_PKTINFO: it tells the interface
 };
 
 struct StackConfig {

@@ -190,7 +190,8 @@ void UdpLayer::queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpA
   } else {
     d = new QueuedDatagram;
   }
-  d->info = {in.remote, in.local, in.interface, in.tos, in.ttl, bytes.timestamp, in.size, pcb.placing};
+  d->info = {in.remote,       in.local, in.interface, in.tos,     in.ttl,
+             bytes.timestamp, in.size,  core_.now,    pcb.placing};
   d->next = nullptr;
   // Frames in socket queues must not starve the receive ring: beyond half the pool the bytes move to the
   // heap.

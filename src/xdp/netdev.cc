@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <linux/ethtool.h>
+#include <linux/net_tstamp.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <net/if_arp.h>
@@ -82,6 +83,9 @@ Result<Netdev> describe_netdev(const std::string& name, std::string* why) {
   // With several queues the generic hook does not always know on which one a frame came.
   device.generic_is_faster = veth && info.queues_total == 1;
   info.tso_max = SegmentSocket::limit(!ask_ethtool(segmentation, ETHTOOL_GTSO) || segmentation.data != 0);
+  ethtool_ts_info stamps{};
+  info.kernel_has_stamps = ask_ethtool(stamps, ETHTOOL_GET_TS_INFO) &&
+                           (stamps.so_timestamping & SOF_TIMESTAMPING_RX_HARDWARE) != 0;
   if (info.queues_total > ACCEL_XDP_MAX_QUEUES)
     return fail(ENOTSUP, name + " has more than 256 receive queues: lower them with ethtool -L");
   return device;

@@ -9,7 +9,7 @@ namespace accel::xdp {
 
 struct Netdev {
   PortInfo info;  ///< name, ifindex, mac, mtu, queues_total (receive queues); tso, tso_max: of a
-                  ///< SegmentSocket beside AF_XDP
+                  ///< SegmentSocket beside AF_XDP; kernel_has_stamps
   /// The generic hook is faster than the driver's own. A veth device gets its frames as skbs: its own XDP
   /// makes a page of each, which then has to be freed, and shows a burst's frames only when the last is
   /// through.

@@ -313,6 +313,53 @@ def descriptors():
         check(receiver.communicate(timeout=20)[0].strip() == hashlib.sha256(b"x").hexdigest(), "the byte did not come")
 
 
+STAMPS = """
+import select, socket, struct, sys, time
+TIMESTAMPING, TIMESTAMPING_NEW, RX_HARDWARE, RX_SOFTWARE, SOFTWARE, RAW_HARDWARE, RX_FILTER = 37, 65, 4, 8, 16, 64, 1 << 17
+EPOCH = 10 ** 18  # tests/model/front/clock.h
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect((sys.argv[1], 7005))
+def stamps(option, flags):
+    s.setsockopt(socket.SOL_SOCKET, option, flags)
+    before = [time.clock_gettime_ns(c) for c in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC)]
+    s.send(b"x")
+    assert select.select([s], [], [], 20)[0]
+    after = [time.clock_gettime_ns(c) for c in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC)]
+    _, control, _, _ = s.recvmsg(100, 200)
+    if not control: return None
+    (_, kind, data), = control
+    assert kind == option, control
+    t = struct.unpack("=6q", data)
+    software, unused, hardware = (t[i] * 10**9 + t[i + 1] for i in (0, 2, 4))
+    assert unused == 0, t
+    if software: assert before[0] - 1000 < software < after[0] + 1000, (before, software, after)
+    if hardware: assert before[1] - 100 < hardware - EPOCH < after[1] + 100, (before, hardware, after)
+    return bool(software), bool(hardware)
+both = RX_HARDWARE | RX_SOFTWARE | SOFTWARE | RAW_HARDWARE
+for flags in (both, RX_HARDWARE | RAW_HARDWARE, RAW_HARDWARE, RAW_HARDWARE | RX_FILTER, RX_HARDWARE | SOFTWARE | RX_FILTER):
+    print(stamps(TIMESTAMPING, flags))
+print(stamps(TIMESTAMPING_NEW, both))
+s.send(b"end")
+"""
+
+
+def stamps():
+    """SO_TIMESTAMPING tells the device's time of each datagram's arrival. Compressed completions have none: then the kernel serves."""
+    def run(compressed):
+        with ModelLab() as lab:
+            near, far = lab.hosts
+            echo = far.popen([sys.executable, "-c", ECHO, far.address], stdout=subprocess.PIPE, text=True)
+            check(echo.stdout.readline() == "ready\n", "no echo")
+            said = near.run([sys.executable, "-c", STAMPS, far.address], accel=True, env={"ACCEL_MLX5_CQE_COMPRESSION": compressed})
+            check(echo.wait(20) == 0, echo.returncode)
+            return said.splitlines(), near.counters().get("rx_packets", 0)
+
+    found = run("0")
+    check(found == (["(True, True)", *["(False, True)"] * 2, *["None"] * 2, "(True, True)"], 6), found)
+    said, by_the_device = run("1")
+    check(by_the_device == 0 and not any(line.endswith("True)") for line in said), (said, by_the_device))
+
+
 if __name__ == "__main__":
     if os.geteuid() != 0:
         print("needs root")

@@ -1,4 +1,5 @@
 // UDP: bound, connected and not; datagrams below and above the MTU.
+#include <linux/net_tstamp.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -44,6 +45,119 @@ TEST(Datagram, ConnectedEcho) {
     EXPECT_EQ(receive(fd), sent) << size;
   }
   send(fd, "", 0, 0);
+  far.finish();
+}
+
+int64_t now() {
+  timespec t{};
+  clock_gettime(CLOCK_REALTIME, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+/// Types of the control messages that come with the next datagram, and the time of the last one's first
+/// value.
+std::vector<int> stamps_of_next(int fd, int64_t* when) {
+  EXPECT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+  alignas(cmsghdr) char control[256];
+  char byte = 0;
+  iovec v{&byte, 1};
+  msghdr m{};
+  m.msg_iov = &v;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  EXPECT_EQ(recvmsg(fd, &m, MSG_DONTWAIT), 1);
+  std::vector<int> types;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+    EXPECT_EQ(c->cmsg_level, SOL_SOCKET);
+    types.push_back(c->cmsg_type);
+    timespec first;
+    memcpy(&first, CMSG_DATA(c), sizeof first);
+    *when = int64_t{first.tv_sec} * 1'000'000'000 + first.tv_nsec;
+  }
+  return types;
+}
+
+/// The kernel stamps what comes while anybody wants that, and begins some time after the call.
+Fd until_the_kernel_stamps(const Address& to) {
+  Fd fd = udp_socket();
+  EXPECT_EQ(connect(fd, to.raw(), to.size), 0);
+  set_option(fd, SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE);
+  int64_t at = 0;
+  bool told = false;
+  const time_t guard = time(nullptr) + 20;
+  while (!told && time(nullptr) < guard) {
+    EXPECT_EQ(send(fd, "x", 1, 0), 1);
+    told = !stamps_of_next(fd, &at).empty();
+  }
+  EXPECT_TRUE(told);
+  return fd;
+}
+
+TEST(Datagram, StampsSayWhenItArrived) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd other = until_the_kernel_stamps(to);
+  Fd fd = udp_socket();
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  set_option(fd, SOL_SOCKET, SO_TIMESTAMPING,
+             SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_SOFTWARE |
+                 SOF_TIMESTAMPING_SYS_HARDWARE);
+  int64_t last = now();
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(send(fd, "x", 1, 0), 1);
+    ASSERT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+    const int64_t came = now();
+    int64_t at = 0;
+    EXPECT_EQ(stamps_of_next(fd, &at), std::vector<int>{SO_TIMESTAMPING});
+    EXPECT_LE(last, at + 1000);
+    EXPECT_LE(at, came + 1000) << "when it arrived, not when it was read";
+    last = at;
+  }
+  send(fd, "", 0, 0);
+  far.finish();
+}
+
+TEST(Datagram, StampsAreThoseAskedFor) {
+  constexpr int kSoft = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE, kFilter = 1 << 17;
+  const struct {
+    std::vector<std::pair<int, int>> set;
+    std::vector<int> told;
+  } rows[] = {
+      {{{SO_TIMESTAMPING, kSoft}}, {SO_TIMESTAMPING}},
+      {{{SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE}}, {}},
+      {{{SO_TIMESTAMPING, SOF_TIMESTAMPING_SOFTWARE | kFilter}}, {}},
+      {{{SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE | kFilter | kSoft}},
+       {SO_TIMESTAMPING}},
+      {{{SO_TIMESTAMPING_NEW, kSoft | SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_OPT_TSONLY}},
+       {SO_TIMESTAMPING_NEW}},
+      {{{SO_TIMESTAMP, 1}}, {SO_TIMESTAMP}},
+      {{{SO_TIMESTAMP_NEW, 1}}, {SO_TIMESTAMP_NEW}},
+      {{{SO_TIMESTAMPNS_NEW, 1}}, {SO_TIMESTAMPNS_NEW}},
+      {{{SO_TIMESTAMPNS, 1}, {SO_TIMESTAMPING, kSoft}}, {SO_TIMESTAMPNS, SO_TIMESTAMPING}},
+      {{{SO_TIMESTAMP, 1}, {SO_TIMESTAMPING, SOF_TIMESTAMPING_SOFTWARE}}, {SO_TIMESTAMP, SO_TIMESTAMPING}},
+      {{{SO_TIMESTAMP, 1}, {SO_TIMESTAMPING, SOF_TIMESTAMPING_SOFTWARE | kFilter}}, {SO_TIMESTAMP}},
+      {{{SO_TIMESTAMP, 1}, {SO_TIMESTAMPING_NEW, kSoft}}, {SO_TIMESTAMP_NEW, SO_TIMESTAMPING_NEW}},
+  };
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd other = until_the_kernel_stamps(to);
+  for (const bool before_it_has_a_path : {true, false}) {
+    for (const auto& row : rows) {
+      Fd fd = udp_socket();
+      if (!before_it_has_a_path) {
+        ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+      }
+      for (const auto& [option, value] : row.set) set_option(fd, SOL_SOCKET, option, value);
+      if (before_it_has_a_path) {
+        ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+      }
+      ASSERT_EQ(send(fd, "x", 1, 0), 1);
+      int64_t at = 0;
+      EXPECT_EQ(stamps_of_next(fd, &at), row.told) << "row " << &row - rows;
+    }
+  }
+  send(other, "", 0, 0);
   far.finish();
 }
 

@@ -392,6 +392,92 @@ TEST(Flags, OfSending) {
   }
 }
 
+// ---- time stamps ----
+
+/// ee_info and ee_data of the next time stamp in the error queue.
+std::pair<uint32_t, uint32_t> next_stamp(int fd) {
+  EXPECT_EQ(wait_for(fd, POLLERR) & POLLERR, POLLERR);
+  alignas(cmsghdr) char control[256];
+  msghdr m{};
+  m.msg_control = control;
+  m.msg_controllen = sizeof(control);
+  EXPECT_EQ(recvmsg(fd, &m, MSG_ERRQUEUE), 0) << strerror(errno);
+  sock_extended_err error{};
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c))
+    if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR)
+      memcpy(&error, CMSG_DATA(c), sizeof(error));
+  EXPECT_EQ(error.ee_origin, SO_EE_ORIGIN_TIMESTAMPING);
+  return {error.ee_info, error.ee_data};
+}
+
+constexpr int kStampsOfSent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
+                              SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_OPT_TSONLY;
+using Stamp = std::pair<uint32_t, uint32_t>;
+
+TEST(Stamps, OfDatagramsSent) {
+  Peers peers(Kind::kDatagram, AF_INET);
+  Fd fd = peers.make();
+  set_option(fd, SOL_SOCKET, SO_TIMESTAMPING, kStampsOfSent);
+  for (uint32_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(send(fd, "x", 1, 0), 1);
+    EXPECT_EQ(next_stamp(fd), (Stamp{SCM_TSTAMP_SND, i}));
+    ASSERT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+    char byte = 0;
+    ASSERT_EQ(recv(fd, &byte, 1, 0), 1);
+  }
+}
+
+TEST(Stamps, OfBytesSentAndReceived) {
+  Peers peers(Kind::kStream, AF_INET);
+  Fd fd = peers.make();
+  peers.check(fd, "before");
+  set_option(fd, SOL_SOCKET, SO_TIMESTAMPING,
+             kStampsOfSent | SOF_TIMESTAMPING_TX_ACK | SOF_TIMESTAMPING_RX_SOFTWARE);
+  bool told = false;  // the kernel begins some time after the call
+  const time_t guard = time(nullptr) + 20;
+  for (uint32_t last = 2; !told && time(nullptr) < guard; last += 3) {
+    write_all(fd, "abc");
+    EXPECT_EQ(next_stamp(fd), (Stamp{SCM_TSTAMP_SND, last}));
+    EXPECT_EQ(next_stamp(fd), (Stamp{SCM_TSTAMP_ACK, last}));
+    ASSERT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
+    alignas(cmsghdr) char control[256];
+    char bytes[8];
+    iovec v{bytes, sizeof(bytes)};
+    msghdr m{};
+    m.msg_iov = &v;
+    m.msg_iovlen = 1;
+    m.msg_control = control;
+    m.msg_controllen = sizeof(control);
+    ASSERT_EQ(recvmsg(fd, &m, 0), 3);
+    const cmsghdr* stamp = CMSG_FIRSTHDR(&m);
+    told = stamp && stamp->cmsg_type == SO_TIMESTAMPING;
+  }
+  EXPECT_TRUE(told);
+}
+
+TEST(Stamps, OfOneCallsBytes) {
+  Peers peers(Kind::kStream, AF_INET);
+  Fd fd = peers.make();
+  peers.check(fd, "before");
+  char byte = 'x';
+  iovec v{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(uint32_t))] = {};
+  msghdr m{};
+  m.msg_iov = &v;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof(control);
+  cmsghdr* c = CMSG_FIRSTHDR(&m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SO_TIMESTAMPING;
+  c->cmsg_len = CMSG_LEN(sizeof(uint32_t));
+  const uint32_t flags = SOF_TIMESTAMPING_TX_ACK;
+  memcpy(CMSG_DATA(c), &flags, sizeof(flags));
+  ASSERT_EQ(sendmsg(fd, &m, 0), 1) << strerror(errno);
+  EXPECT_EQ(wait_for(fd, POLLERR) & POLLERR, POLLERR);
+  EXPECT_EQ(read_exactly(fd, 1), "x");
+}
+
 // ---- ioctl and fcntl ----
 
 TEST(Requests, AnswerAsTheKernels) {

@@ -102,6 +102,7 @@ class Device {
   void count_posted();
   const DeviceLimits& limits() const { return limits_; }
   static uint64_t ticks(uint64_t ns) { return ns * 5 / 32; }  // a free-running clock of 156.25 MHz
+  static uint64_t time_of_tick(uint64_t tick) { return tick * 32 / 5; }
 
  private:
   struct Wqe {

@@ -2,7 +2,6 @@
 
 #include <endian.h>
 #include <rdma/mlx5-abi.h>
-#include <time.h>
 
 #include "tests/model/core/device.h"
 
@@ -25,12 +24,11 @@ void ClockPages::tick(uint64_t now) {
 void ClockPages::set_parameters(uint64_t now) {
   if (info_ == nullptr) return;
   auto* page = reinterpret_cast<mlx5_ib_clock_info*>(info_);
-  timespec real;
-  clock_gettime(CLOCK_REALTIME, &real);
   const uint32_t sign = __atomic_load_n(&page->sign, __ATOMIC_RELAXED);
   __atomic_store_n(&page->sign, sign | MLX5_IB_CLOCK_INFO_KERNEL_UPDATING, __ATOMIC_SEQ_CST);
-  page->nsec = static_cast<uint64_t>(real.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(real.tv_nsec);
-  page->cycles = Device::ticks(now) & kMask;
+  const uint64_t ticks = Device::ticks(now);
+  page->nsec = kClockEpoch + Device::time_of_tick(ticks);
+  page->cycles = ticks & kMask;
   page->frac = 0;
   page->mult = kMult;
   page->shift = kShift;

@@ -6,6 +6,9 @@
 
 namespace model {
 
+/// The device's time is CLOCK_MONOTONIC's and this: as nobody has set it.
+constexpr uint64_t kClockEpoch = 1'000'000'000'000'000'000;
+
 class ClockPages {
  public:
   static constexpr uint64_t kCounterAt = 0x10;  // of the counter in its page (hca_core_clock_offset)
