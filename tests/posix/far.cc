@@ -213,9 +213,10 @@ int get_option(int fd, int level, int name) {
 
 void until_asleep(const std::atomic<pid_t>& thread) {
   for (char state = 'R'; state != 'S'; usleep(1000)) {
+    if (thread == 0) continue;
     std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
     std::string id, name;
-    if (thread != 0) stat >> id >> name >> state;
+    if (!(stat >> id >> name >> state)) return;  // it has ended
   }
 }
 

@@ -90,8 +90,8 @@ void set_option(int fd, int level, int name, int value);
 int get_option(int fd, int level, int name);
 /// `size` bytes that differ by position and seed.
 std::string pattern(size_t size, uint32_t seed = 1);
-/// Returns when the thread of this number (0: not known yet) sleeps: most likely in the call that it is about
-/// to make, and a test should hold as well when it is not there yet.
+/// Returns when the thread of this number (0: not known yet) sleeps or has ended: most likely in the call
+/// that it is about to make, and a test should hold as well when it is not there yet.
 void until_asleep(const std::atomic<pid_t>& thread);
 
 /// Forks a child that runs `body` and ends with status 0; 97 after a failed call, 98 after a failed
