@@ -27,10 +27,6 @@ siw::Reactor* Engine::channels() {
   return w.channels.get();
 }
 
-void Engine::poll_channels(Pass& pass) {
-  if (impl_->channels) impl_->channels->poll(pass.now());
-}
-
 Reason Engine::ports_barred() const { return impl_->ports_barred; }
 
 bool Engine::Impl::notify_channels() {

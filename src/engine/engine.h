@@ -158,13 +158,14 @@ class Engine {
   // ---- soft-iWARP (DESIGN 7) ----
   /// The process's channels, made at the first need. nullptr: no descriptor for them.
   siw::Reactor* channels();
-  /// Their progress: entering a pass polls the ports only, since this takes a system call while there are any
-  /// channels. Calls that ask for readiness make it; waiting does.
-  void poll_channels(Pass& pass);
   /// There is no engine for ports, only for channels (no privilege); else `accelerated`.
   Reason ports_barred() const;
 
   // ---- waiting ----
+  /// For calls that ask for readiness: the channels' progress, which takes a system call while there are any,
+  /// and the edges of what entering the pass brought, which else reach the notifier at its end. wait() does
+  /// both.
+  void catch_up(Pass& pass);
   /// Spins for a while (adaptive), then sleeps in the kernel on the ports, request.kernel_fds and a wake
   /// eventfd. The pass's lock is released meanwhile and held again on return; pass.now() is fresh.
   Woke wait(Pass& pass, WaitRequest& request);

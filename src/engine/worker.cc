@@ -124,14 +124,25 @@ void Engine::Impl::work(Instant now) {
     if (!stack->tx_queue(id).empty()) transmit(id);
   unsteer_closed();
   resolve_neighbours();
-  bool changed = std::exchange(engine.touched_, false);
+  bool changed = notify_edges();
+  changed |= std::exchange(engine.touched_, false);
+  if (changed && !asleep.empty()) wake_ready_sleepers();
+}
+
+bool Engine::Impl::notify_edges() {
+  bool changed = false;
   while (StackSocket* socket = stack->take_ready()) {
     changed = true;
     const uint32_t edges = std::exchange(socket->edges, 0);
     if (notifier && socket->owner) notifier(socket->owner, edges);
   }
   if (channels) changed |= notify_channels();
-  if (changed && !asleep.empty()) wake_ready_sleepers();
+  return changed;
+}
+
+void Engine::catch_up(Pass& pass) {
+  if (impl_->channels) impl_->channels->poll(pass.now());
+  if (impl_->notify_edges()) touch();
 }
 
 void Engine::Impl::transmit(InterfaceId id) {

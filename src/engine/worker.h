@@ -112,6 +112,7 @@ struct Engine::Impl {
   /// goes.
   void work(Instant now);
   void transmit(InterfaceId id);
+  bool notify_edges();
   bool notify_channels();
   bool arm_ports();
   bool tx_waiting() const;

@@ -134,7 +134,7 @@ class Wait {
   bool look() {
     Guard guard;
     if (!guard.ok()) return finish_in_kernel(timeout_.left());
-    if (Pass* pass = guard.pass()) pass->engine().poll_channels(*pass);
+    if (Pass* pass = guard.pass()) pass->engine().catch_up(*pass);
     if (set_ == nullptr ? !enter(guard) : !take_kernels()) return true;
     for (;;) {
       Pass* pass = guard.pass();

@@ -41,7 +41,7 @@ class Poll {
         Guard guard;
         if (!guard.ok()) return alone();
         if (first_) settle(guard);
-        if (Pass* pass = guard.pass()) pass->engine().poll_channels(*pass);
+        if (Pass* pass = guard.pass()) pass->engine().catch_up(*pass);
         first_ = false;
         step = look_and_sleep(guard);
       }

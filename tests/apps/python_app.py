@@ -24,7 +24,7 @@ SUITE = ["test_socket", "test_selectors", "test_select", "test_epoll", "test_pol
          "test_smtplib", "test_asynchat", "test_urllib2_localnet"]
 LONG = ["test_signal", "test_xmlrpc", "test_asyncio", "test_httplib", "test_httpservers", "test_ssl",
         "test_multiprocessing_fork", "test_subprocess", "test_threading"]
-WIRE = ["test_socketserver", "test_httpservers"]
+WIRE = ["test_socketserver", "test_httpservers", "test_epoll", "test_asynchat", "test_smtplib", "test_urllib2_localnet"]
 
 
 def make_copy(directory, host):
@@ -80,7 +80,8 @@ def compare(name, lab):
     print(f"{name}: {good} of {len(plain)} tests pass, " + ("same" if same else f"DIFFERENT {different}, exit {status} / {status_on}") + carried, flush=True)
     if not same:
         print(output[-3000:])
-    return bool(same and (not lab or kernel < wire / 2))
+    # Some modules have no connection at all; connections that forked children use are handed back to the kernel.
+    return bool(same and (not lab or wire < 10_000 or kernel < wire * 2 / 3))
 
 
 class WireLab(Loop):
