@@ -2,6 +2,7 @@
 """A large transfer each way, equal by sha256: programs are this file itself (a plain Python socket server and client)."""
 import argparse
 import hashlib
+import os
 import re
 import socket
 import subprocess
@@ -24,6 +25,18 @@ def send(connection, mib, seed):
         connection.sendall(b)
     connection.shutdown(socket.SHUT_WR)
     return digest.hexdigest()
+
+
+def send_and_leave(connection, mib, seed):
+    """The process ends straight after its last send: it closes nothing, and waits for nothing."""
+    digest, held = hashlib.sha256(), b""
+    for b in blocks(mib, seed):
+        connection.sendall(held)
+        digest.update(b)
+        held = b
+    print(digest.hexdigest(), flush=True)
+    connection.sendall(held)
+    os._exit(0)
 
 
 def receive(connection):
@@ -50,6 +63,30 @@ def call(address, port, mib):
     print(sent, count, got, flush=True)
 
 
+def one_way(options):
+    """The program of an end that only sends, and leaves, or only takes."""
+    if options.serve:
+        with socket.create_server((options.serve, 9000)) as listener:
+            connection, _ = listener.accept()
+    else:
+        connection = socket.create_connection((options.call, 9000))
+    if options.role == "leave":
+        send_and_leave(connection, options.mib, 3)
+    print(*receive(connection), flush=True)
+
+
+def both_leave(lab, on_server, on_client, mib):
+    """Each end in turn sends and is gone."""
+    me = ["/usr/bin/python3", "-B", __file__, "--mib", mib, "--role"]
+    for server_role, client_role in (("leave", "take"), ("take", "leave")):
+        server = lab.near.popen([*me, server_role, "--serve", lab.near.address], on_server, stdout=subprocess.PIPE, text=True)
+        lab.near.wait_for_listener(9000, server)
+        client = lab.far.run([*me, client_role, "--call", lab.near.address], on_client, timeout=2400).split()
+        found = {server_role: server.communicate(timeout=2400)[0].split(), client_role: client}
+        assert server.returncode == 0 and found["take"] == [found["leave"][0], str(mib << 20)], found
+        print(f"{mib} MiB, the {'server' if server_role == 'leave' else 'client'} gone with the last send: ok", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", default="both")
@@ -58,15 +95,21 @@ def main():
     parser.add_argument("--faults", default="", help="on the model NIC: what it does to frames, e.g. loss=0.005,reorder=0.01")
     parser.add_argument("--serve")
     parser.add_argument("--call")
+    parser.add_argument("--leave", action="store_true", help="the senders' processes end straight after their last send")
+    parser.add_argument("--role", choices=["leave", "take"])
     options = parser.parse_args()
+    if options.role:
+        return one_way(options)
     if options.serve:
         return serve(options.serve, 9000, options.mib)
     if options.call:
         return call(options.call, 9000, options.mib)
     from programs import MODES, Carried, Lab, accelerated_hosts
     on_server, on_client = MODES[options.mode]
-    with Lab(mtu=options.mtu) as lab, Carried(*accelerated_hosts(options.mode, lab.near, lab.far)):
+    with Lab(proved=not options.leave, mtu=options.mtu) as lab, Carried(*accelerated_hosts(options.mode, lab.near, lab.far)):
         lab.near.faults = lab.far.faults = options.faults
+        if options.leave:
+            return both_leave(lab, on_server, on_client, options.mib)
         me = ["/usr/bin/python3", "-B", __file__, "--mib", options.mib]
         server = lab.near.popen([*me, "--serve", lab.near.address], on_server, stdout=subprocess.PIPE, text=True)
         lab.near.wait_for_listener(9000, server)

@@ -103,7 +103,7 @@ int Context::command(std::span<const uint8_t> bytes) {
   const Commands::Entry* entry =
       Commands::find(header.command & IB_USER_VERBS_CMD_COMMAND_MASK, request.extended);
   if (entry == nullptr) return EOPNOTSUPP;
-  const std::lock_guard<std::mutex> one(commands_);
+  const Call one(*this);
   if (!started_ && entry->run != Commands::get_context) return EINVAL;
   const auto body = bytes.subspan(sizeof header);
   const int bad = request.extended ? take_apart_extended(header, body, request)

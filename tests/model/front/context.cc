@@ -273,7 +273,7 @@ uint32_t Context::take_back(Channel& channel, const Cq& cq) {
 void Context::closed(int fd) {
   // A forked child may close before its atfork handlers have come to ours; the locks may be held in its copy.
   if (!owned()) return;
-  const std::lock_guard<std::mutex> one(commands_);
+  const Call one(*this);
   const Quiet quiet(*this);
   const auto found = channels_.find(fd);
   if (found == channels_.end()) return;

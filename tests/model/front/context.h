@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -91,6 +92,30 @@ class Context final : private Surroundings {
   accel::Result<uint64_t> steal(const Stolen& what);
   void give_back(uint64_t drop_rule);
   static uint32_t take_back(Channel& channel, const Cq& cq);
+
+  /// A call from the program, one at a time. As in a system call no signal's handler runs meanwhile: it might
+  /// leave by longjmp(), and the locks would stay taken.
+  class Call {
+   public:
+    explicit Call(Context& c) : context_(c) {
+      const uint64_t all = ~uint64_t{0};
+      mask(SIG_BLOCK, &all, &before_);
+      context_.commands_.lock();
+    }
+    ~Call() {
+      context_.commands_.unlock();
+      mask(SIG_SETMASK, &before_, nullptr);
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    static void mask(int how, const uint64_t* set, uint64_t* before) {
+      raw::call(SYS_rt_sigprocmask, how, raw::word(set), raw::word(before), sizeof *set);
+    }
+    Context& context_;
+    uint64_t before_ = 0;
+  };
 
   /// Control calls stop the hardware thread between two turns.
   class Quiet {

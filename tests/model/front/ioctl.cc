@@ -33,7 +33,7 @@ int Context::ioctl(unsigned long request, void* argument) {
   if (request != RDMA_VERBS_IOCTL) return ENOTTY;
   auto* header = static_cast<ib_uverbs_ioctl_hdr*>(argument);
   if (header->object_id != MLX5_IB_OBJECT_UAR) return EPROTONOSUPPORT;
-  const std::lock_guard<std::mutex> one(commands_);
+  const Call one(*this);
   if (!started_) return EINVAL;
   if (device_.removed()) return EIO;
   if (header->method_id == MLX5_IB_METHOD_UAR_OBJ_DESTROY) {

@@ -1,5 +1,9 @@
+#include <setjmp.h>
 #include <sys/ioctl.h>
+#include <sys/time.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <sstream>
 
 #include "tests/model/verbs/rig.h"
@@ -10,6 +14,24 @@ namespace {
 bool good(const Bytes& frame) {
   const Verdict v = verify(frame, parse(frame));
   return v.l3_ok && v.l4_ok;
+}
+
+sigjmp_buf after_signal;
+
+/// As with the kernel's calls: nothing of them stays behind.
+TEST_F(Verbs, AHandlerMayLeaveByLongjmp) {
+  struct sigaction leave {};
+  leave.sa_handler = [](int) { siglongjmp(after_signal, 1); };
+  sigaction(SIGALRM, &leave, nullptr);
+  const itimerval often{{0, 300}, {0, 300}}, never{};
+  volatile int left = 0;
+  if (sigsetjmp(after_signal, 1) != 0) left = left + 1;
+  if (left == 0) setitimer(ITIMER_REAL, &often, nullptr);
+  while (left < 200) close(dup(0));
+  setitimer(ITIMER_REAL, &never, nullptr);
+  const Bytes frame = frame_to(kProtoUdp, 7000, 300, false);
+  ASSERT_EQ(post_send(frame, IBV_SEND_SIGNALED, 1), 0);
+  EXPECT_EQ(wait(send_cq).status, IBV_WC_SUCCESS);
 }
 
 TEST_F(Verbs, SendWithChecksums) {
