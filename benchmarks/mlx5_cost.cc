@@ -20,8 +20,9 @@
 #include <functional>
 #include <vector>
 
-#include "mlx5/receive_queue.h"
+#include "mlx5/cyclic_queue.h"
 #include "mlx5/send_queue.h"
+#include "mlx5/striding_queue.h"
 
 namespace {
 
@@ -90,8 +91,9 @@ void report(const char* name, const std::function<void()>& work, const std::func
 struct Completions {
   Completions(void* start, uint32_t entries, uint32_t at, mlx5_cqe64 like)
       : ring(static_cast<mlx5_cqe64*>(start)), count(entries), next(at), pattern(like) {}
-  void write(uint8_t opcode, uint16_t counter, uint32_t length) {
+  void write(uint8_t opcode, uint16_t counter, uint32_t length, uint16_t wqe_id = 0) {
     mlx5_cqe64 cqe = pattern;
+    cqe.wqe_id = htobe16(wqe_id);
     cqe.wqe_counter = htobe16(counter);
     cqe.byte_cnt = htobe32(length);
     cqe.hds_ip_ext = 7;
@@ -162,26 +164,58 @@ struct Ours {
         [&] { answer(completions); });
     queue.reset();
   }
-  void receive() {
+  void cyclic() {
     std::vector<uint8_t> memory(size_t{kEntries} * 16);
-    ReceiveQueue queue({memory.data(), kEntries, 16, 7}, DoorbellRecord(record),
-                       CompletionReader(receive_cqes.data(), kEntries, kCqeSize), DoorbellRecord(consumed),
-                       pool, 1, kEntries, 0);
+    CyclicQueue queue({memory.data(), kEntries, 16, 7}, DoorbellRecord(record),
+                      CompletionReader(receive_cqes.data(), kEntries, kCqeSize), DoorbellRecord(consumed),
+                      pool, 1, kEntries, 0);
+    uint16_t counter = 0;
+    receive(queue, "ours: receive 64 B, poll of 32, refill",
+            [&](Completions& completions) { completions.write(MLX5_CQE_RESP_SEND, counter++, 64); });
+  }
+  void striding(const char* name, uint32_t length) {
+    constexpr uint32_t kRing = 16, kStride = 256, kStrides = 512;
+    std::vector<uint8_t> memory(size_t{kRing} * 32);
+    const StrideMemory strides{pages(size_t{kRing} * kStride * kStrides), kStride, kStrides};
+    using Reader = CompletionReader;
+    StridingQueue queue({memory.data(), kRing, 32, 7}, DoorbellRecord(record),
+                        Reader(receive_cqes.data(), kEntries, kCqeSize, Reader::Queue::kStriding),
+                        DoorbellRecord(consumed), pool, strides, 0);
+    uint32_t entry = 0, at = 0;
+    const uint32_t need = (length + kStride - 1) / kStride;
+    receive(queue, name, [&](Completions& completions) {
+      if (at + need > kStrides) {
+        completions.write(MLX5_CQE_RESP_SEND, static_cast<uint16_t>(at), 1u << 31 | (kStrides - at) << 16,
+                          static_cast<uint16_t>(entry++));
+        at = 0;
+      }
+      std::memset(strides.at(entry % kRing, at), 1, length);
+      completions.write(MLX5_CQE_RESP_SEND, static_cast<uint16_t>(at), need << 16 | length,
+                        static_cast<uint16_t>(entry));
+      at += need;
+      if (at == kStrides) {
+        at = 0;
+        ++entry;
+      }
+    });
+  }
+  template <class Queue>
+  void receive(Queue& queue, const char* name, const std::function<void(Completions&)>& write) {
+    for (auto& cqe : receive_cqes) cqe.op_own = kUnwritten;
     queue.refill(1);
     Completions completions(receive_cqes.data(), kEntries, 0, {});
-    uint16_t counter = 0;
     auto arrive = [&] {
-      for (uint32_t i = 0; i < kBatch; ++i) completions.write(MLX5_CQE_RESP_SEND, counter++, 64);
+      for (uint32_t i = 0; i < kBatch; ++i) write(completions);
     };
     arrive();
     report(
-        "ours: receive 64 B, poll of 32, refill",
+        name,
         [&] {
           Received got[32];
           for (uint32_t done = 0; done < kBatch; done += 32) {
-            if (queue.receive(got) != 32) std::abort();
+            if (static_cast<ReceiveQueue&>(queue).receive(got) != 32) std::abort();
             for (auto& each : got) FramePool::release(each.frame);
-            queue.refill(16);
+            static_cast<ReceiveQueue&>(queue).refill(16);
           }
         },
         arrive);
@@ -348,7 +382,9 @@ int main() {
   ours.send("ours: send 64 B, bursts of 32, multi-packet", 64, 32, true);
   ours.send("ours: send 1500 B, one a doorbell", 1500, 1, false);
   ours.send("ours: send 1500 B, bursts of 32", 1500, 32, false);
-  ours.receive();
+  ours.cyclic();
+  ours.striding("ours: receive 64 B, striding, copied", 64);
+  ours.striding("ours: receive 1500 B, striding, copied", 1500);
   Theirs theirs;
   if (!theirs.open()) {
     std::printf("no device: libmlx5 is not measured\n");

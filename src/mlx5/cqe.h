@@ -29,10 +29,23 @@ struct Completion {
   uint8_t syndrome = 0;        ///< of an error; mlx5dv.h's MLX5_CQE_SYNDROME_...
   uint8_t vendor_syndrome = 0;
   uint16_t wqe_counter = 0;  ///< index of the WQE, of a send WQE's first block
-  uint32_t length = 0;       ///< received: bytes of the frame
+  uint16_t wqe_id = 0;       ///< received, striding: index of the WQE; wqe_counter is that of the stride
+  uint32_t length = 0;       ///< received: bytes of the frame; striding: a StridedLength
   uint32_t flow_tag = 0;     ///< received: of the steering rule that brought it
   uint64_t timestamp =
       0;  ///< device's clock; 0: of a compressed session, or an error, whose syndrome is there
+};
+
+/// What a striding queue's completion says of its length: filler << 31 | strides << 16 | bytes.
+class StridedLength {
+ public:
+  constexpr explicit StridedLength(uint32_t word) : word_(word) {}
+  constexpr bool filler() const { return (word_ >> 31) != 0; }  ///< no frame: strides that the device skipped
+  constexpr uint32_t strides() const { return word_ >> 16 & 0x7fff; }
+  constexpr uint32_t bytes() const { return word_ & 0xffff; }
+
+ private:
+  uint32_t word_;
 };
 
 /// Verified means both layers; without an IP header that the device knows there is no verdict.
@@ -49,6 +62,7 @@ inline Completion decode(const mlx5_cqe64& cqe) {
   c.wqe_counter = be16toh(cqe.wqe_counter);
   if (opcode == MLX5_CQE_RESP_SEND) [[likely]] {
     c.kind = Completion::Kind::kReceive;
+    c.wqe_id = be16toh(cqe.wqe_id);
     c.length = be32toh(cqe.byte_cnt);
     c.flow_tag = be32toh(cqe.sop_drop_qpn) & 0xffffff;
     c.timestamp = be64toh(cqe.timestamp);
@@ -71,10 +85,15 @@ const char* syndrome_text(uint8_t syndrome);
 /// One completion of a compressed session: what differs from the session's title (mlx5 kernel driver,
 /// include/linux/mlx5/device.h: mlx5_mini_cqe8).
 struct MiniCqe {
-  uint32_t hash_or_checksum;
+  union {
+    uint32_t hash;
+    struct {
+      uint16_t checksum, stride_index;  // big-endian; the index in MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX
+    };
+  };
   uint32_t byte_cnt;  // big-endian
 };
-static_assert(sizeof(MiniCqe) == 8);
+static_assert(sizeof(MiniCqe) == 8 && offsetof(MiniCqe, stride_index) == 2);
 constexpr uint32_t kMinisPerEntry = kCqeSize / sizeof(MiniCqe);
 
 /// Takes completions off a queue, one after the other, expanding compressed sessions: a title entry of format
@@ -83,11 +102,13 @@ constexpr uint32_t kMinisPerEntry = kCqeSize / sizeof(MiniCqe);
 class CompletionReader {
  public:
   CompletionReader() = default;
+  enum class Queue : bool { kCyclic, kStriding };
   /// `entry_size` 64, or 128 whose second half is the CQE. The memory is the device's from now on.
-  CompletionReader(void* start, uint32_t entries, uint32_t entry_size)
+  CompletionReader(void* start, uint32_t entries, uint32_t entry_size, Queue of = Queue::kCyclic)
       : start_(static_cast<uint8_t*>(start) + (entry_size - kCqeSize)),
         entries_(entries),
-        entry_size_(entry_size) {}
+        entry_size_(entry_size),
+        striding_(of == Queue::kStriding) {}
 
   /// Is there one? Its owner bit is that of the lap that the consumer is in.
   bool ready() const {
@@ -149,7 +170,8 @@ class CompletionReader {
                 reinterpret_cast<const uint8_t*>(entry(array_)) + number % kMinisPerEntry * sizeof(MiniCqe),
                 sizeof(mini));
     *out = title_;
-    out->wqe_counter = static_cast<uint16_t>(title_.wqe_counter + number);
+    out->wqe_counter =
+        striding_ ? be16toh(mini.stride_index) : static_cast<uint16_t>(title_.wqe_counter + number);
     out->length = be32toh(mini.byte_cnt);
     if (--left_ == 0) end_session();
     return true;
@@ -165,6 +187,7 @@ class CompletionReader {
   uint8_t* start_ = nullptr;
   uint32_t entries_ = 0;  ///< a power of two
   uint32_t entry_size_ = kCqeSize;
+  bool striding_ = false;
   uint32_t consumer_ = 0;
   uint32_t left_ = 0;  ///< of the compressed session, not yet read
   uint32_t session_ = 0;

@@ -25,20 +25,20 @@ size_t DirectPort::rx_burst(std::span<Packet*> out) {
   if (!alive()) return 0;
   std::array<Received, kBurst> got;
   size_t n = 0;
-  const size_t taken = receive_.receive(std::span(got).first(std::min(kBurst, out.size())));
+  const size_t taken = receive_->receive(std::span(got).first(std::min(kBurst, out.size())));
   if (taken != 0) {
     recoveries_in_row_ = 0;
     n = keep_ours({got.data(), taken}, out);
-    receive_.refill(refill_batch_);
+    receive_->refill(refill_batch_);
   } else {
     if (send_.busy()) send_.reclaim();
-    if (receive_.posted() == 0) receive_.refill(1);
+    if (receive_->posted() == 0) receive_->refill(1);
     if (++idle_polls_ % kPollsPerLook == 0) {
       read_device_events();
       if (sharing_) sharing_->serve();
     }
   }
-  if (receive_.error() || send_.error()) recover();
+  if (receive_->error() || send_.error()) recover();
   if (icmp_.ready()) n += take_icmp(out.subspan(n));
   return n;
 }
@@ -78,15 +78,15 @@ size_t DirectPort::keep_ours(std::span<const Received> got, std::span<Packet*> o
 
 bool DirectPort::arm() {
   if (!alive()) return true;
-  receive_.refill(1);
+  receive_->refill(1);
   if (send_.busy()) send_.reclaim();
-  if (receive_.error() || send_.error()) recover();
-  if (receive_.ready() || icmp_.ready()) return false;
+  if (receive_->error() || send_.error()) recover();
+  if (receive_->ready() || icmp_.ready()) return false;
   take_events();  // one of an earlier sleep would end this one at once
   if (!alive()) return true;
   // A completion that comes in between raises the event at once: the device compares with our index.
-  arm_completions(receive_cq_record_, cq_uar_, cqn_, arm_sequence_, receive_.consumer());
-  return !receive_.ready() && !icmp_.ready();
+  arm_completions(receive_cq_record_, cq_uar_, cqn_, arm_sequence_, receive_->consumer());
+  return !receive_->ready() && !icmp_.ready();
 }
 
 void DirectPort::take_events() {
@@ -141,7 +141,7 @@ void DirectPort::fail(const std::string& why) {
 /// the pair and not to its state.
 void DirectPort::recover() {
   const bool sending = send_.error().has_value();
-  const Completion cause = sending ? *send_.error() : *receive_.error();
+  const Completion cause = sending ? *send_.error() : *receive_->error();
   char text[200];
   std::snprintf(text, sizeof(text), "%s: %s error, syndrome 0x%02x (%s), vendor 0x%02x",
                 options_.netdev.c_str(), sending ? "send" : "receive", cause.syndrome,
@@ -150,16 +150,10 @@ void DirectPort::recover() {
   if (++recoveries_in_row_ > kMaxRecoveriesInRow) return fail(std::string(text) + ", again and again");
   if (sending) send_.demand_headers();
 
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_RESET;
-  int error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
-  if (error == 0) {
-    send_.reset();
-    receive_.reset();
-    error = to_ready();
-  }
+  int error = to_reset();
+  if (error == 0) error = to_ready();
   if (error != 0) return fail(std::string(text) + "; the queues cannot be reset: " + std::strerror(error));
-  receive_.refill(1);
+  receive_->refill(1);
   report(std::string(text) + ": queues reset, connections go on by retransmission");
 }
 
@@ -188,8 +182,8 @@ void DirectPort::read_device_events() {
 
 Mlx5Stats DirectPort::stats() const {
   Mlx5Stats now = stats_;
-  now.rx_refused += receive_.refused();
-  now.rx_no_buffer = receive_.empty();
+  now.rx_refused += receive_->refused();
+  now.rx_no_buffer = receive_->empty();
   now.tx_refused = send_.refused();
   now.rules = flows_ ? flows_->rules() : 0;
   now.shares_taken = flows_ ? flows_->shares_taken() : 0;

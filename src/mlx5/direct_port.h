@@ -6,14 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "mlx5/cyclic_queue.h"
 #include "mlx5/flow_table.h"
 #include "mlx5/handles.h"
 #include "mlx5/icmp_tap.h"
 #include "mlx5/kernel_inlet.h"
 #include "mlx5/mlx5_port.h"
 #include "mlx5/provider.h"
-#include "mlx5/receive_queue.h"
 #include "mlx5/send_queue.h"
+#include "mlx5/striding_queue.h"
 
 namespace accel::mlx5 {
 
@@ -28,6 +29,12 @@ class VerbsRules final : public RuleMaker {
  private:
   ibv_qp* qp_;
   MacAddress mac_;
+};
+
+/// Of the strides: a mapping of their own.
+struct Unmap {
+  size_t size = 0;
+  void operator()(uint8_t* memory) const;
 };
 
 class DirectPort final : public Mlx5Port {
@@ -59,8 +66,15 @@ class DirectPort final : public Mlx5Port {
   bool make_queue_pair();
   bool take_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities);
   bool try_steering();
+  void take_cyclic_queue(const mlx5dv_qp& qp, const mlx5dv_cq& cq);
+  int to_reset();
   int to_ready();
   void describe(const ibv_device_attr_ex& limits);
+  // open_striding.cc
+  void choose_strides(const mlx5dv_context& abilities);
+  uint32_t striding_entries() const;
+  bool make_striding_queue();
+  bool take_striding_queue(const mlx5dv_cq& cq);
 
   size_t keep_ours(std::span<const Received> got, std::span<Packet*> out);
   void recover();
@@ -75,12 +89,14 @@ class DirectPort final : public Mlx5Port {
   FramePool& pool_;
   PortInfo info_;
   Provider provider_;
+  std::unique_ptr<uint8_t, Unmap> stride_memory_;
+  StrideMemory strides_;  ///< of a striding queue; stride 0: the queue is cyclic
   Objects verbs_;
   std::unique_ptr<ListenerSharing> sharing_;
   std::optional<VerbsRules> rules_;
   std::optional<FlowTable> flows_;
   SendQueue send_;
-  ReceiveQueue receive_;
+  std::unique_ptr<ReceiveQueue> receive_;
   KernelInlet inlet_;
   IcmpTap icmp_;
   DoorbellRecord receive_cq_record_;

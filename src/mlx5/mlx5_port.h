@@ -22,6 +22,7 @@ struct Mlx5Options {
   uint32_t inline_bytes = 204;                 ///< frames up to this travel in their descriptor
   uint32_t tx_batch = 64;                      ///< descriptors to one completion
   bool multi_packet = true;                    ///< several small frames in a descriptor, where the device can
+  bool striding = false;                       ///< a striding receive queue, where the device can
   bool cqe_compression = false;                ///< receive completions compressed, where the device can
   uint32_t moderation_count = 0;               ///< frames before a sleeper is woken ...
   uint32_t moderation_usec = 0;                ///< ... or microseconds; 0: at once

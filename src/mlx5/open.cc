@@ -61,9 +61,13 @@ void Objects::abandon() {
     ::close(context->cmd_fd);
   }
   (void)qp.release();
+  (void)receiver.release();
+  (void)table.release();
+  (void)wq.release();
   (void)receive_cq.release();
   (void)send_cq.release();
   (void)channel.release();
+  (void)strides_mr.release();
   (void)mr.release();
   (void)pd.release();
   (void)context.release();
@@ -108,7 +112,8 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (const int error = ibv_query_device_ex(context, nullptr, &limits))
     return stop(seen, Stage::kOpenDevice, error);
   mlx5dv_context abilities{};
-  abilities.comp_mask = MLX5DV_CONTEXT_MASK_CQE_COMPRESION;  // what is not asked for stays zero
+  // What is not asked for stays zero.
+  abilities.comp_mask = MLX5DV_CONTEXT_MASK_CQE_COMPRESION | MLX5DV_CONTEXT_MASK_STRIDING_RQ;
   if (const int error = provider_.query_device(context, &abilities))
     return stop(seen, Stage::kOpenDevice, error);
   make_nonblocking(context->async_fd);
@@ -120,11 +125,13 @@ bool DirectPort::make_queues(Evidence& seen) {
   verbs_.mr.reset(ibv_reg_mr(verbs_.pd.get(), pool_.region().data(), pool_.region().size(), access));
   if (!verbs_.mr) return stop(seen, Stage::kRegisterMemory, errno);
 
+  if (options_.striding) choose_strides(abilities);
   if (!make_completions(seen, abilities)) return false;
+  if (strides_.stride != 0 && !make_striding_queue()) return stop(seen, Stage::kMakeQueue, errno);
   if (!make_queue_pair()) return stop(seen, Stage::kMakeQueue, errno);
   if (!take_queues(limits, abilities)) return stop(seen, Stage::kMakeQueue, errno);
   if (const int error = to_ready()) return stop(seen, Stage::kMakeQueue, error);
-  rules_.emplace(verbs_.qp.get(), options_.mac);
+  rules_.emplace(verbs_.steered(), options_.mac);
   if (!try_steering()) return stop(seen, Stage::kSteer, errno);
   flows_.emplace(*rules_, random_owner(), sharing_.get());
   describe(limits);
@@ -134,7 +141,7 @@ bool DirectPort::make_queues(Evidence& seen) {
   fds_ = {verbs_.channel->fd, context->async_fd};
   for (const int fd : {icmp_.fd(), sharing_ ? sharing_->event_fd() : -1})
     if (fd >= 0) fds_.push_back(fd);
-  receive_.refill(1);
+  receive_->refill(1);
   return true;
 }
 
@@ -146,23 +153,27 @@ bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilitie
   verbs_.send_cq.reset(ibv_create_cq(context, static_cast<int>(options_.tx_ring), nullptr, nullptr, 0));
   if (!verbs_.send_cq) return stop(seen, Stage::kMakeQueue, errno);
 
+  const bool striding = strides_.stride != 0;
+  const uint32_t entries = striding ? striding_entries() * strides_.strides : options_.rx_ring;
   const uint32_t formats = abilities.cqe_comp_caps.supported_format;
-  if (options_.cqe_compression && abilities.cqe_comp_caps.max_num != 0 && formats != 0) {
+  const uint32_t format = striding                               ? MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX
+                          : formats & MLX5DV_CQE_RES_FORMAT_HASH ? MLX5DV_CQE_RES_FORMAT_HASH
+                                                                 : MLX5DV_CQE_RES_FORMAT_CSUM;
+  if (options_.cqe_compression && abilities.cqe_comp_caps.max_num != 0 && (formats & format) != 0) {
     ibv_cq_init_attr_ex wanted{};
-    wanted.cqe = options_.rx_ring;
+    wanted.cqe = entries;
     wanted.channel = verbs_.channel.get();
     wanted.wc_flags = IBV_WC_STANDARD_FLAGS;
     mlx5dv_cq_init_attr compressed{};
     compressed.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE;
-    compressed.cqe_comp_res_format = static_cast<uint8_t>(
-        formats & MLX5DV_CQE_RES_FORMAT_HASH ? MLX5DV_CQE_RES_FORMAT_HASH : MLX5DV_CQE_RES_FORMAT_CSUM);
+    compressed.cqe_comp_res_format = static_cast<uint8_t>(format);
     if (ibv_cq_ex* cq = provider_.create_cq(context, &wanted, &compressed))
       verbs_.receive_cq.reset(ibv_cq_ex_to_cq(cq));
     compressed_ = verbs_.receive_cq != nullptr;
   }
   if (!verbs_.receive_cq)
     verbs_.receive_cq.reset(
-        ibv_create_cq(context, static_cast<int>(options_.rx_ring), nullptr, verbs_.channel.get(), 0));
+        ibv_create_cq(context, static_cast<int>(entries), nullptr, verbs_.channel.get(), 0));
   if (!verbs_.receive_cq) return stop(seen, Stage::kMakeQueue, errno);
   if (options_.moderation_count != 0 || options_.moderation_usec != 0) {
     ibv_modify_cq_attr moderation{};
@@ -181,7 +192,7 @@ bool DirectPort::make_queue_pair() {
   wanted.send_cq = verbs_.send_cq.get();
   wanted.recv_cq = verbs_.receive_cq.get();
   wanted.qp_type = IBV_QPT_RAW_PACKET;
-  wanted.cap.max_recv_wr = options_.rx_ring;
+  wanted.cap.max_recv_wr = verbs_.wq ? 0 : options_.rx_ring;
   wanted.cap.max_recv_sge = (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
   wanted.cap.max_send_sge = kSendPieces;
   wanted.cap.max_inline_data = options_.inline_bytes;
@@ -204,8 +215,8 @@ bool DirectPort::take_queues(const ibv_device_attr_ex& limits, const mlx5dv_cont
   second.cq = {verbs_.receive_cq.get(), &receive_cq};
   int error = provider_.init_obj(&first, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ);
   if (error == 0) error = provider_.init_obj(&second, MLX5DV_OBJ_CQ);
-  const bool usable = std::has_single_bit(qp.sq.wqe_cnt) && std::has_single_bit(qp.rq.wqe_cnt) &&
-                      qp.sq.stride == kBlock && qp.rq.stride % kOctoword == 0;
+  const bool usable = std::has_single_bit(qp.sq.wqe_cnt) && qp.sq.stride == kBlock &&
+                      (verbs_.wq || (std::has_single_bit(qp.rq.wqe_cnt) && qp.rq.stride % kOctoword == 0));
   if (error != 0 || !usable) {
     errno = error != 0 ? error : EPROTO;
     return false;
@@ -224,18 +235,23 @@ bool DirectPort::take_queues(const ibv_device_attr_ex& limits, const mlx5dv_cont
                     CompletionReader(send_cq.buf, send_cq.cqe_cnt, send_cq.cqe_size),
                     DoorbellRecord(send_cq.dbrec), how);
 
-  const uint32_t frame = std::max(options_.mtu, 1500u) + kLinkHeader;
-  const uint32_t segments = (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
-  const ReceiveRing receive{static_cast<uint8_t*>(qp.rq.buf), qp.rq.wqe_cnt, qp.rq.stride, verbs_.mr->lkey};
-  const uint32_t target = std::min({options_.rx_ring, receive.entries, pool_.size() / 2 / segments});
-  refill_batch_ = std::clamp(target / 4, 1u, 64u);
   receive_cq_record_ = DoorbellRecord(receive_cq.dbrec);
-  receive_ =
-      ReceiveQueue(receive, record, CompletionReader(receive_cq.buf, receive_cq.cqe_cnt, receive_cq.cqe_size),
-                   receive_cq_record_, pool_, segments, target, pool_.size() / 8);
   cq_uar_ = receive_cq.cq_uar;
   cqn_ = receive_cq.cqn;
+  if (verbs_.wq) return take_striding_queue(receive_cq);
+  take_cyclic_queue(qp, receive_cq);
   return true;
+}
+
+void DirectPort::take_cyclic_queue(const mlx5dv_qp& qp, const mlx5dv_cq& cq) {
+  const uint32_t frame = std::max(options_.mtu, 1500u) + kLinkHeader;
+  const uint32_t segments = (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
+  const ReceiveRing ring{static_cast<uint8_t*>(qp.rq.buf), qp.rq.wqe_cnt, qp.rq.stride, verbs_.mr->lkey};
+  const uint32_t target = std::min({options_.rx_ring, ring.entries, pool_.size() / 2 / segments});
+  refill_batch_ = std::clamp(target / 4, 1u, 64u);
+  receive_ = std::make_unique<CyclicQueue>(ring, DoorbellRecord(qp.dbrec),
+                                           CompletionReader(cq.buf, cq.cqe_cnt, cq.cqe_size),
+                                           receive_cq_record_, pool_, segments, target, pool_.size() / 8);
 }
 
 /// From RESET to where both directions run. libmlx5 writes the receive record on the way (its own counters
@@ -249,7 +265,30 @@ int DirectPort::to_ready() {
     attr.qp_state = state;
     if (error == 0) error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
   }
+  if (error != 0 || !verbs_.wq) return error;
+  ibv_wq_attr ready{};
+  ready.attr_mask = IBV_WQ_ATTR_STATE;
+  ready.wq_state = IBV_WQS_RDY;
+  error = ibv_modify_wq(verbs_.wq.get(), &ready);
+  receive_->reset();  // libmlx5 has gone through the completions, and written its own consumer index
   return error;
+}
+
+/// Both queues empty, as after making them.
+int DirectPort::to_reset() {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RESET;
+  int error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
+  if (error == 0 && verbs_.wq) {
+    ibv_wq_attr reset{};
+    reset.attr_mask = IBV_WQ_ATTR_STATE;
+    reset.wq_state = IBV_WQS_RESET;
+    error = ibv_modify_wq(verbs_.wq.get(), &reset);
+  }
+  if (error != 0) return error;
+  send_.reset();
+  receive_->reset();
+  return 0;
 }
 
 /// A rule for addresses that no packet has (RFC 5737): what refuses this one refuses all.
@@ -295,9 +334,12 @@ DirectPort::~DirectPort() {
     (void)ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
     verbs_.qp.reset();
   }
-  if (!cq_uar_) return;  // opening stopped before there were queues
+  verbs_.receiver.reset();
+  verbs_.table.reset();
+  verbs_.wq.reset();
+  if (!receive_) return;  // opening stopped before there were queues
   send_.reset();
-  receive_.reset();
+  receive_->reset();
   note_descriptors(false);
 }
 
@@ -308,6 +350,8 @@ void DirectPort::abandon_in_child() {
   icmp_.close();
   note_descriptors(false);
   verbs_.abandon();
+  (void)
+      stride_memory_.release();  // what the kernel kept out of the child's address space is not its to unmap
   fds_.clear();
   failure_ = "the port belongs to the parent process";
 }

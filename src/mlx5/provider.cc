@@ -15,7 +15,7 @@ bool Provider::find() {
   };
   return get(is_supported, "mlx5dv_is_supported") && get(query_device, "mlx5dv_query_device") &&
          get(init_obj, "mlx5dv_init_obj") && get(create_cq, "mlx5dv_create_cq") &&
-         get(get_clock_info, "mlx5dv_get_clock_info");
+         get(create_wq, "mlx5dv_create_wq") && get(get_clock_info, "mlx5dv_get_clock_info");
 }
 
 }  // namespace accel::mlx5

@@ -12,6 +12,7 @@ struct Provider {
   decltype(&mlx5dv_query_device) query_device = nullptr;
   decltype(&mlx5dv_init_obj) init_obj = nullptr;
   decltype(&mlx5dv_create_cq) create_cq = nullptr;
+  decltype(&mlx5dv_create_wq) create_wq = nullptr;
   decltype(&mlx5dv_get_clock_info) get_clock_info = nullptr;
 
   /// After ibv_get_device_list(), which loads drivers. False: libmlx5 is not among them.

@@ -1,10 +1,10 @@
-// A cyclic receive queue over plain memory: empty buffers in, frames out. Knows nothing of libibverbs.
+// A receive queue over plain memory: frames in. Knows nothing of libibverbs. Two kinds: cyclic_queue.h has a
+// buffer of the pool for each frame; striding_queue.h has few long buffers that the device fills with many.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "mlx5/cqe.h"
 #include "mlx5/doorbell.h"
@@ -21,38 +21,55 @@ struct Received {
 
 class ReceiveQueue {
  public:
-  ReceiveQueue() = default;
-  /// `segments`: buffers of an entry, enough for a frame of the port's MTU. `reserve`: buffers of the pool
-  /// that receiving leaves to sending.
-  ReceiveQueue(const ReceiveRing& ring, DoorbellRecord posted, const CompletionReader& completions,
-               DoorbellRecord consumed, FramePool& pool, uint32_t segments, uint32_t target,
-               uint32_t reserve);
+  virtual ~ReceiveQueue() = default;
 
-  size_t receive(std::span<Received> out);
-  /// Posts buffers; when fewer than `at_least` could be posted, waits for more to be missing.
-  void refill(uint32_t at_least);
+  virtual size_t receive(std::span<Received> out) = 0;
+  /// Posts what the device may fill; when fewer than `at_least` buffers could be posted, waits for more.
+  virtual void refill(uint32_t at_least) = 0;
+  /// The device has forgotten the queue (its state is RESET): every buffer is free again.
+  virtual void reset() = 0;
+
   bool ready() const { return completions_.ready(); }
   uint32_t consumer() const { return completions_.consumer(); }
   uint32_t posted() const { return head_ - tail_; }
   const std::optional<Completion>& error() const { return error_; }
 
-  /// The device has forgotten the queue (its state is RESET): every buffer is free again.
-  void reset();
-
   uint64_t refused() const { return refused_; }  ///< frames of impossible length
-  uint64_t empty() const { return empty_; }      ///< refills that found the pool empty
+  uint64_t empty() const { return empty_; }      ///< times that the pool had no buffer
 
- private:
-  Packet* take_chain();
-  bool accept(Packet* frame, const Completion& c);
+ protected:
+  static constexpr uint32_t kEthernetHeader = 14;
+
+  ReceiveQueue(const ReceiveRing& ring, DoorbellRecord posted, const CompletionReader& completions,
+               DoorbellRecord consumed, FramePool& pool, uint32_t reserve)
+      : ring_(ring),
+        posted_(posted),
+        completions_(completions),
+        consumed_(consumed),
+        pool_(&pool),
+        reserve_(reserve) {}
+
+  /// Announces the entries before head_.
+  void announce() {
+    order_descriptors_before_doorbell();
+    posted_.set(kReceiveCounter, head_ & 0xffff);
+  }
+  /// Of a queue that is in RESET.
+  void skip_completions() {
+    Completion skipped;
+    while (completions_.next(&skipped)) {
+    }
+    completions_.publish(consumed_);
+    head_ = tail_ = 0;
+    error_.reset();
+  }
 
   ReceiveRing ring_;
   DoorbellRecord posted_;
   CompletionReader completions_;
   DoorbellRecord consumed_;
-  FramePool* pool_ = nullptr;
-  std::vector<Packet*> slots_;
-  uint32_t segments_ = 1, target_ = 0, reserve_ = 0;
+  FramePool* pool_;
+  uint32_t reserve_;   ///< buffers of the pool that receiving leaves to sending
   uint32_t head_ = 0;  ///< entries posted ever
   uint32_t tail_ = 0;  ///< entries completed ever
   std::optional<Completion> error_;

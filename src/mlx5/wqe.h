@@ -282,7 +282,8 @@ class MultiPacketWqe {
 struct ReceiveRing {
   uint8_t* start = nullptr;
   uint32_t entries = 0;  ///< a power of two
-  uint32_t stride = 0;   ///< bytes of an entry: 16 for each segment that it has room for
+  uint32_t stride =
+      0;  ///< bytes of an entry: 16 for each segment that it has room for; 32 of a striding queue
   uint32_t lkey = 0;
 
   mlx5_wqe_data_seg* entry(uint32_t index) const {
@@ -294,6 +295,13 @@ struct ReceiveRing {
 inline void write_receive(const ReceiveRing& ring, uint32_t index, uint32_t number, uint8_t* buffer,
                           uint32_t size) {
   mlx5dv_set_data_seg(ring.entry(index) + number, size, ring.lkey, reinterpret_cast<uintptr_t>(buffer));
+}
+
+/// A striding receive WQE: a next segment, which such a queue does not use, and one buffer.
+inline void write_striding_receive(const ReceiveRing& ring, uint32_t index, uint8_t* buffer, uint32_t size) {
+  mlx5_wqe_data_seg* entry = ring.entry(index);
+  std::memset(entry, 0, kOctoword);
+  mlx5dv_set_data_seg(entry + 1, size, ring.lkey, reinterpret_cast<uintptr_t>(buffer));
 }
 
 /// Ends the list of a WQE with fewer segments than it has room for.

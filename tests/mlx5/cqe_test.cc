@@ -134,7 +134,7 @@ void compress(CompletionMemory& memory, uint32_t at, uint16_t counter, const std
   for (uint32_t i = 0; i < lengths.size(); ++i) {
     const uint32_t slot = i < 8 ? at + 1 : at + i / 8 * 8;
     auto* array = reinterpret_cast<MiniCqe*>(&memory.cqes[slot & (memory.entries - 1)]);
-    array[i % 8] = {0, htobe32(lengths[i])};
+    array[i % 8] = {{0}, htobe32(lengths[i])};
   }
 }
 

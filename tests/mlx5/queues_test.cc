@@ -1,10 +1,12 @@
 // The queues with a device of the test's own behind them, which follows the rings step by step.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 
-#include "mlx5/receive_queue.h"
+#include "mlx5/cyclic_queue.h"
 #include "mlx5/send_queue.h"
+#include "mlx5/striding_queue.h"
 #include "tests/mlx5/rings.h"
 
 namespace accel::mlx5 {
@@ -249,11 +251,11 @@ TEST(SendQueue, RefusesWhatNoDescriptorHolds) {
 
 struct Receiver {
   explicit Receiver(FramePool& pool, uint32_t segments = 1, uint32_t entries = 16)
-      : memory(size_t{entries} * 64), cq(entries) {
-    ring = {memory.data(), entries, 64, 0x77};
-    queue = ReceiveQueue(ring, DoorbellRecord(record), cq.reader(), DoorbellRecord(consumed), pool, segments,
-                         entries, 4);
-  }
+      : memory(size_t{entries} * 64),
+        cq(entries),
+        ring{memory.data(), entries, 64, 0x77},
+        queue(ring, DoorbellRecord(record), cq.reader(), DoorbellRecord(consumed), pool, segments, entries,
+              4) {}
   mlx5_cqe64& arrive(uint32_t length) {
     mlx5_cqe64& cqe = cq.write(produced, MLX5_CQE_RESP_SEND);
     cqe.wqe_counter = htobe16(static_cast<uint16_t>(produced++));
@@ -268,10 +270,10 @@ struct Receiver {
   uint32_t record[2] = {}, consumed[2] = {};
   uint32_t produced = 0;
   ReceiveRing ring;
-  ReceiveQueue queue;
+  CyclicQueue queue;
 };
 
-TEST(ReceiveQueue, GivesFramesAndPostsMore) {
+TEST(CyclicQueue, GivesFramesAndPostsMore) {
   Pool pool(32);
   Receiver device(pool.pool);
   device.queue.refill(1);
@@ -293,7 +295,7 @@ TEST(ReceiveQueue, GivesFramesAndPostsMore) {
   EXPECT_EQ(device.consumed[0], htobe32(1000));
 }
 
-TEST(ReceiveQueue, LeavesTheReserveToSending) {
+TEST(CyclicQueue, LeavesTheReserveToSending) {
   Pool pool(10);
   Receiver device(pool.pool);
   device.queue.refill(1);
@@ -303,7 +305,7 @@ TEST(ReceiveQueue, LeavesTheReserveToSending) {
   EXPECT_EQ(device.queue.empty(), 1u);
 }
 
-TEST(ReceiveQueue, LongFramesAreChains) {
+TEST(CyclicQueue, LongFramesAreChains) {
   Pool pool(64);
   Receiver device(pool.pool, 3);
   device.queue.refill(1);
@@ -323,7 +325,7 @@ TEST(ReceiveQueue, LongFramesAreChains) {
   for (int i = 0; i < 3; ++i) FramePool::release(got[i].frame);
 }
 
-TEST(ReceiveQueue, ImpossibleLengthsAreDropped) {
+TEST(CyclicQueue, ImpossibleLengthsAreDropped) {
   Pool pool(32);
   Receiver device(pool.pool);
   device.queue.refill(1);
@@ -335,7 +337,7 @@ TEST(ReceiveQueue, ImpossibleLengthsAreDropped) {
   FramePool::release(got[0].frame);
 }
 
-TEST(ReceiveQueue, ErrorsAndStrayCompletionsStopItUntilReset) {
+TEST(CyclicQueue, ErrorsAndStrayCompletionsStopItUntilReset) {
   Pool pool(32);
   for (bool stray : {false, true}) {
     Receiver device(pool.pool);
@@ -358,6 +360,194 @@ TEST(ReceiveQueue, ErrorsAndStrayCompletionsStopItUntilReset) {
     EXPECT_EQ(be32toh(device.record[0]), 16u);
     device.queue.reset();
   }
+}
+
+// ---- receiving into strides ----
+
+/// The device's side too: it fills buffers as the PRM says, by what the ring and its record hold.
+struct Strider {
+  static constexpr uint32_t kStride = 256, kStrides = 8, kEntries = 4;
+  explicit Strider(FramePool& pool)
+      : ring_memory(kEntries * 32),
+        strides(size_t{kEntries} * kStrides * kStride),
+        cq(64),
+        ring{ring_memory.data(), kEntries, 32, 0x77},
+        queue(ring, DoorbellRecord(record),
+              CompletionReader(cq.cqes.data(), 64, kCqeSize, CompletionReader::Queue::kStriding),
+              DoorbellRecord(consumed), pool, {strides.data(), kStride, kStrides}, 2) {
+    queue.refill(1);
+  }
+  mlx5_cqe64& complete(uint32_t index, uint32_t word) {
+    mlx5_cqe64& cqe = cq.write(produced++, MLX5_CQE_RESP_SEND);
+    cqe.wqe_id = htobe16(static_cast<uint16_t>(entry));
+    cqe.wqe_counter = htobe16(static_cast<uint16_t>(index));
+    cqe.byte_cnt = htobe32(word);
+    cqe.hds_ip_ext = 7;
+    cqe.l4_hdr_type_etc = 2 << 2;
+    cqe.sop_drop_qpn = htobe32(5);
+    cqe.timestamp = htobe64(99);
+    return cqe;
+  }
+  /// False: nothing is posted. Filler first, where the frame does not fit the buffer.
+  bool arrive(uint32_t length, uint8_t fill) {
+    const uint32_t need = (length + kStride - 1) / kStride;
+    if (!posted()) return false;
+    if (used + need > kStrides) {
+      complete(used, 1u << 31 | (kStrides - used) << 16);
+      ++entry;
+      used = 0;
+      if (!posted()) return false;
+    }
+    const mlx5_wqe_data_seg* buffer = ring.entry(entry) + 1;
+    EXPECT_EQ(be32toh(buffer->lkey), 0x77u);
+    EXPECT_EQ(be32toh(buffer->byte_count), kStride * kStrides);
+    std::memset(reinterpret_cast<uint8_t*>(be64toh(buffer->addr)) + size_t{used} * kStride, fill, length);
+    complete(used, need << 16 | length);
+    used += need;
+    if (used == kStrides) {
+      used = 0;
+      ++entry;
+    }
+    return true;
+  }
+  bool posted() const { return static_cast<uint16_t>(be32toh(record[0]) - entry) != 0; }
+
+  std::vector<uint8_t> ring_memory, strides;
+  CompletionMemory cq;
+  uint32_t record[2] = {}, consumed[2] = {};
+  uint32_t produced = 0, entry = 0, used = 0;
+  ReceiveRing ring;
+  StridingQueue queue;
+};
+
+TEST(StridingQueue, CopiesFramesAndGivesBuffersBack) {
+  Pool pool(64);
+  Strider device(pool.pool);
+  EXPECT_EQ(be32toh(device.record[0]), Strider::kEntries);
+  Received got[8];
+  Packet* held = nullptr;                  // one that the stack keeps: its buffer goes back all the same
+  for (uint32_t i = 0; i < 100000; ++i) {  // over the end of 16 bits of entries
+    const uint32_t length = 60 + i * 37 % 1454;
+    ASSERT_TRUE(device.arrive(length, static_cast<uint8_t>(i))) << i;
+    ASSERT_EQ(device.queue.receive(got), 1u) << i;
+    Packet* frame = got[0].frame;
+    ASSERT_EQ(frame->total(), length);
+    ASSERT_EQ(frame->data()[0], static_cast<uint8_t>(i));
+    ASSERT_EQ(frame->data()[length - 1], static_cast<uint8_t>(i));
+    EXPECT_TRUE(frame->checksum_good);
+    EXPECT_EQ(frame->timestamp, 99u);
+    EXPECT_EQ(got[0].flow_tag, 5u);
+    if (i == 0)
+      held = frame;
+    else
+      FramePool::release(frame);
+    device.queue.refill(16);
+  }
+  EXPECT_EQ(held->data()[59], 0);
+  FramePool::release(held);
+  EXPECT_EQ(pool.pool.available(), 64u);
+  EXPECT_EQ(be32toh(device.consumed[0]), device.produced & 0xffffff);
+}
+
+TEST(StridingQueue, TakesABurstOverFillersAndEntries) {
+  Pool pool(64);
+  Strider device(pool.pool);
+  uint32_t sent = 0;
+  while (device.arrive(700, static_cast<uint8_t>(sent))) ++sent;  // two frames and a filler an entry
+  EXPECT_EQ(sent, 8u);
+  Received got[16];
+  ASSERT_EQ(device.queue.receive(got), sent);
+  for (uint32_t i = 0; i < sent; ++i) {
+    EXPECT_EQ(got[i].frame->data()[699], i);
+    FramePool::release(got[i].frame);
+  }
+  EXPECT_FALSE(device.arrive(60, 1));
+  device.queue.refill(1);
+  EXPECT_TRUE(device.arrive(60, 1));
+  ASSERT_EQ(device.queue.receive(got), 1u);
+  FramePool::release(got[0].frame);
+}
+
+TEST(StridingQueue, LongFramesAreChains) {
+  Pool pool(64, 512);
+  Strider device(pool.pool);
+  ASSERT_TRUE(device.arrive(1300, 7));
+  Received got[1];
+  ASSERT_EQ(device.queue.receive(got), 1u);
+  EXPECT_EQ(got[0].frame->total(), 1300u);
+  EXPECT_EQ(got[0].frame->more->more->length, 276u);
+  FramePool::release(got[0].frame);
+  EXPECT_EQ(pool.pool.available(), 64u);
+}
+
+TEST(StridingQueue, DropsWhenThePoolHasOnlyItsReserve) {
+  Pool pool(4);
+  Strider device(pool.pool);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(device.arrive(60, 1));
+  Received got[8];
+  ASSERT_EQ(device.queue.receive(got), 2u);
+  EXPECT_EQ(device.queue.empty(), 2u);
+  for (int i = 0; i < 2; ++i) FramePool::release(got[i].frame);
+  ASSERT_TRUE(device.arrive(60, 1));
+  ASSERT_EQ(device.queue.receive(got), 1u) << "what was dropped has used its strides";
+  FramePool::release(got[0].frame);
+}
+
+TEST(StridingQueue, CompressedCompletionsSayTheirStride) {
+  Pool pool(64);
+  Strider device(pool.pool);
+  const uint32_t lengths[] = {60, 600, 256, 300};
+  uint32_t words[4], indices[4], at = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t need = (lengths[i] + 255) / 256;
+    std::memset(device.strides.data() + at * 256, static_cast<int>(i + 1), lengths[i]);
+    words[i] = need << 16 | lengths[i];
+    indices[i] = at;
+    at += need;
+  }
+  mlx5_cqe64& title = device.cq.write(0, MLX5_CQE_RESP_SEND, kFormatCompressed);
+  title.byte_cnt = htobe32(4);
+  auto* minis = reinterpret_cast<MiniCqe*>(&device.cq.cqes[1]);
+  for (uint32_t i = 0; i < 4; ++i) {
+    minis[i].stride_index = htobe16(static_cast<uint16_t>(indices[i]));
+    minis[i].byte_cnt = htobe32(words[i]);
+  }
+  Received got[8];
+  ASSERT_EQ(device.queue.receive(got), 4u);
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(got[i].frame->length, lengths[i]);
+    EXPECT_EQ(got[i].frame->data()[lengths[i] - 1], i + 1);
+    EXPECT_EQ(got[i].frame->timestamp, 0u);
+    FramePool::release(got[i].frame);
+  }
+}
+
+TEST(StridingQueue, WhatCannotBeNextStopsItUntilReset) {
+  Pool pool(64);
+  const std::function<void(Strider&)> wrong[] = {
+      [](Strider& d) { d.complete(1, 1u << 16 | 60); },                      // a hole
+      [](Strider& d) { d.complete(0, 60); },                                 // no strides
+      [](Strider& d) { d.complete(0, 9u << 16 | 60); },                      // beyond the buffer
+      [](Strider& d) { d.complete(0, 1u << 16 | 60).wqe_id = htobe16(1); },  // another buffer
+      [](Strider& d) { d.cq.write(d.produced++, MLX5_CQE_RESP_ERR); },
+  };
+  Received got[8];
+  for (const auto& event : wrong) {
+    Strider device(pool.pool);
+    event(device);
+    EXPECT_EQ(device.queue.receive(got), 0u);
+    EXPECT_TRUE(device.queue.error());
+    device.queue.reset();
+    EXPECT_FALSE(device.queue.error());
+    EXPECT_EQ(device.queue.posted(), 0u);
+    device.queue.refill(1);
+    EXPECT_EQ(be32toh(device.record[0]), Strider::kEntries);
+  }
+  Strider device(pool.pool);
+  device.complete(0, 1u << 16 | 257);  // longer than its strides
+  EXPECT_EQ(device.queue.receive(got), 0u);
+  EXPECT_FALSE(device.queue.error());
+  EXPECT_EQ(device.queue.refused(), 1u);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ bool Device::stalled() const {
 }
 
 void Device::complete(Completion c) {
-  if (stalled()) {
+  if (stalled() || !held_.empty()) {  // never one before an older one
     ++counters_.faults_stall;
     held_.push_back(std::move(c));
     return;

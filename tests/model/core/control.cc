@@ -156,6 +156,7 @@ accel::Result<void> Device::destroy_wq(uint32_t handle) {
   --cqs_[q->receive.cq].users;
   --pds_[q->pd].users;
   wqs_.erase(handle);
+  receive_errors_.erase(handle);
   return {};
 }
 

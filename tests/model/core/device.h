@@ -142,6 +142,7 @@ class Device {
   bool is_anothers(const FlowRule& ours, const FlowFields& fields, std::span<const uint8_t> frame);
   void report_ambiguous(const FlowRule& a, const FlowRule& b, const std::string& whose,
                         std::span<const uint8_t> frame);
+  ReceiveQueue* receive_queue(uint32_t handle);  // of a queue pair or a work queue
   void deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Parsed& p, uint32_t tag, uint32_t hash,
                uint32_t pd);
   bool next_descriptor(ReceiveQueue& q);

@@ -92,6 +92,12 @@ ReceiveQueue* Device::spread(const QueuePair& target, std::span<const uint8_t> f
   return q == nullptr ? nullptr : &q->receive;
 }
 
+ReceiveQueue* Device::receive_queue(uint32_t handle) {
+  if (QueuePair* pair = qp(handle)) return &pair->receive;
+  WorkQueue* alone = wq(handle);
+  return alone == nullptr ? nullptr : &alone->receive;
+}
+
 void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Parsed& p, uint32_t tag,
                      uint32_t hash, uint32_t pd) {
   const bool overrun = impairment_ != nullptr && impairment_->chance(faults_.overrun);
@@ -106,7 +112,7 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
     ++counters_.faults_error_cqe;
   }
   for (auto it = receive_errors_.begin(); it != receive_errors_.end(); ++it) {
-    if (&qps_[it->first]->receive != &q) continue;
+    if (receive_queue(it->first) != &q) continue;
     syndrome = it->second;
     ++counters_.faults_error_cqe;
     receive_errors_.erase(it);
@@ -127,7 +133,10 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
     fail_receive(q, syndrome);
     return;
   }
-  if (!q.striding) ++q.next;
+  if (q.striding)
+    ++counters_.rx_strided;
+  else
+    ++q.next;
   e->srqn_uidx = htobe32(q.user_index);
   describe(c, frame, p, tag, hash);
   ++counters_.rx_packets;

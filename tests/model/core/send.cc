@@ -439,6 +439,8 @@ void Device::inject_errors(uint8_t syndrome, bool send) {
     if (send && q->send.blocks != 0) send_errors_[handle] = syndrome;
     if (!send && q->receive.count != 0) receive_errors_[handle] = syndrome;
   }
+  for (const auto& [handle, q] : wqs_)
+    if (!send) receive_errors_[handle] = syndrome;
 }
 
 }  // namespace model

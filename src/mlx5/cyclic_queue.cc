@@ -1,30 +1,19 @@
-#include "mlx5/receive_queue.h"
+#include "mlx5/cyclic_queue.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace accel::mlx5 {
-namespace {
 
-constexpr uint32_t kEthernetHeader = 14;
-
-}  // namespace
-
-ReceiveQueue::ReceiveQueue(const ReceiveRing& ring, DoorbellRecord posted,
-                           const CompletionReader& completions, DoorbellRecord consumed, FramePool& pool,
-                           uint32_t segments, uint32_t target, uint32_t reserve)
-    : ring_(ring),
-      posted_(posted),
-      completions_(completions),
-      consumed_(consumed),
-      pool_(&pool),
+CyclicQueue::CyclicQueue(const ReceiveRing& ring, DoorbellRecord posted, const CompletionReader& completions,
+                         DoorbellRecord consumed, FramePool& pool, uint32_t segments, uint32_t target,
+                         uint32_t reserve)
+    : ReceiveQueue(ring, posted, completions, consumed, pool, reserve),
+      slots_(ring.entries),
       segments_(segments),
-      target_(std::min(target, ring.entries)),
-      reserve_(reserve) {
-  slots_.resize(ring.entries);
-}
+      target_(std::min(target, ring.entries)) {}
 
-Packet* ReceiveQueue::take_chain() {
+Packet* CyclicQueue::take_chain() {
   Packet* first = nullptr;
   for (uint32_t i = 0; i < segments_; ++i) {
     Packet* p = pool_->take();
@@ -34,7 +23,7 @@ Packet* ReceiveQueue::take_chain() {
   return first;
 }
 
-void ReceiveQueue::refill(uint32_t at_least) {
+void CyclicQueue::refill(uint32_t at_least) {
   const uint32_t missing = target_ - posted();
   if (missing < at_least) return;
   const uint32_t spare = pool_->available() > reserve_ ? pool_->available() - reserve_ : 0;
@@ -50,12 +39,11 @@ void ReceiveQueue::refill(uint32_t at_least) {
     for (Packet* p = chain; p; p = p->more) write_receive(ring_, head_, number++, p->buffer, p->capacity);
     end_receive(ring_, head_, segments_);
   }
-  order_descriptors_before_doorbell();
-  posted_.set(kReceiveCounter, head_ & 0xffff);
+  announce();
 }
 
 /// Fits the chain to the frame. False: the length cannot be.
-bool ReceiveQueue::accept(Packet* frame, const Completion& c) {
+bool CyclicQueue::accept(Packet* frame, const Completion& c) {
   if (c.length < kEthernetHeader || c.length > segments_ * frame->capacity) return false;
   uint32_t left = c.length;
   for (Packet* p = frame;; p = p->more) {
@@ -72,7 +60,7 @@ bool ReceiveQueue::accept(Packet* frame, const Completion& c) {
   return true;
 }
 
-size_t ReceiveQueue::receive(std::span<Received> out) {
+size_t CyclicQueue::receive(std::span<Received> out) {
   size_t n = 0;
   bool any = false;
   Completion c;
@@ -98,14 +86,9 @@ size_t ReceiveQueue::receive(std::span<Received> out) {
   return n;
 }
 
-void ReceiveQueue::reset() {
-  Completion skipped;
-  while (completions_.next(&skipped)) {
-  }
-  completions_.publish(consumed_);
+void CyclicQueue::reset() {
+  skip_completions();
   for (Packet*& p : slots_) FramePool::release(std::exchange(p, nullptr));
-  head_ = tail_ = 0;
-  error_.reset();
 }
 
 }  // namespace accel::mlx5
