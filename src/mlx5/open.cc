@@ -51,6 +51,12 @@ Stage stage_of_open(int error) {
   }
 }
 
+/// Where libibverbs may not open the node it looks for another, and what is left in errno is that look's.
+int why_not_open(const std::string& node, int error) {
+  const Fd fd(::open(node.c_str(), O_RDWR | O_CLOEXEC));
+  return fd ? error : errno;
+}
+
 }  // namespace
 
 void Objects::abandon() {
@@ -99,7 +105,7 @@ bool DirectPort::open_device(Evidence& seen) {
     if (seen.device == ibv_get_device_name(list[i])) device = list[i];
   seen.listed = device && provider_.find() && provider_.is_supported(device);
   if (seen.listed) verbs_.context.reset(ibv_open_device(device));
-  const int error = errno;
+  const int error = seen.listed && !verbs_.context ? why_not_open(seen.node, errno) : errno;
   if (list) ibv_free_device_list(list);
   if (!seen.listed) return stop(seen, Stage::kLook, ENODEV);
   if (!verbs_.context) return stop(seen, stage_of_open(error), error);

@@ -3,9 +3,11 @@
 
 A case transfers bytes there and back, equal by sha256 (tests/apps/transfer_app.py), with the faults named; or starts a program where a call
 is denied, and reads the one line that says why."""
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ import time
 here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "model"))
 sys.path.insert(0, str(here.parents[1] / "apps"))
+import sysfs  # noqa: E402
 from model_lab import ModelLab  # noqa: E402
 
 from lab import until  # noqa: E402
@@ -300,6 +303,102 @@ def refusals():
                     assert child.returncode != 0 and re.search(wanted, said), said
                 else:
                     assert child.returncode == 0 and "listening" in said, said
+
+
+def driven_by_mlx5(sys_folder, device):
+    (sys_folder / "class" / "net" / device / "device" / "driver").symlink_to("../../drivers/mlx5_core")
+
+
+def without_module(sys_folder, device):
+    """mlx5_core drives the netdev, and there is no RDMA class."""
+    shutil.rmtree(sys_folder / "class" / "infiniband")
+    shutil.rmtree(sys_folder / "class" / "infiniband_verbs")
+    shutil.rmtree(sys_folder / "module")
+    driven_by_mlx5(sys_folder, device)
+
+
+def another_node(sys_folder, _):
+    (sys_folder / "class/infiniband_verbs/uverbs0").rename(sys_folder / "class/infiniband_verbs/uverbs7")
+
+
+def another_major(sys_folder, _):
+    (sys_folder / "class/infiniband_verbs/uverbs0/dev").write_text("231:192\n")
+
+
+def newer_abi(sys_folder, _):
+    (sys_folder / "class/infiniband_verbs/abi_version").write_text("7\n")
+
+
+def no_device(sys_folder, device):
+    shutil.rmtree(sys_folder / "class" / "infiniband" / "mlx5_0")
+    driven_by_mlx5(sys_folder, device)
+
+
+def mounted(what):
+    return ["unshare", "-m", "sh", "-c", what + ' && exec "$@"', "sh"]
+
+
+LOCKED_DOWN = mounted("mount -t tmpfs none /sys/kernel && mkdir /sys/kernel/security && echo 'none [integrity] confidentiality' > /sys/kernel/security/lockdown")
+NO_DRIVERS = mounted("mount -t tmpfs none /etc/libibverbs.d")
+NO_LIBRARY = mounted("mount --bind /dev/null $(readlink -f /lib/x86_64-linux-gnu/libibverbs.so.1)")
+# What lacks: how sysfs says so, environment, the words that the program is started by, what the line must say, its cure included.
+LACKS = {
+    "module": (without_module, {}, [], r"mlx5_ib is not loaded: modprobe mlx5_ib ib_uverbs"),
+    "signed modules": (without_module, {}, LOCKED_DOWN, r"signed modules only \(Secure Boot\).*mokutil"),
+    "ABI": (newer_abi, {}, [], r"verbs ABI is version 7, libibverbs knows 3 to 6"),
+    "device": (no_device, {}, [], r"no RDMA device belongs to veth1: devlink.*rdma system set netns shared"),
+    "node": (another_node, {}, [], r"/dev/infiniband/uverbs7 does not exist: udevadm trigger"),
+    "major": (another_major, {}, [], r"uverbs0 is another driver's device number: remove the stale node"),
+    "node's permission": (None, {"MLX5_MODEL_REFUSE": "open:EACCES"}, [], r"uverbs0 may not be opened: chmod 0666"),
+    "device that answers": (None, {"MLX5_MODEL_REFUSE": "open:EIO"}, [], r"mlx5_0 does not answer .*: devlink dev reload"),
+    "library": (None, {}, NO_LIBRARY, r"libibverbs cannot be loaded .*: apt install libibverbs1"),
+    "RDMAV_DRIVERS": (None, {"RDMAV_DRIVERS": "rxe"}, NO_DRIVERS, r"RDMAV_DRIVERS or IBV_DRIVERS is 'rxe', without mlx5"),
+    "IBV_DRIVERS": (None, {"IBV_DRIVERS": "siw"}, NO_DRIVERS, r"RDMAV_DRIVERS or IBV_DRIVERS is 'siw', without mlx5"),
+    "userspace driver": (None, {}, NO_DRIVERS, r"no userspace driver for mlx5_0: apt install ibverbs-providers"),
+    "locked memory": (None, {"MLX5_MODEL_REFUSE": "reg_mr:ENOMEM"}, ["prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock"],
+                      r"locked memory: 64 KiB allowed, \d+ KiB needed: ulimit -l"),
+}
+SERVED = "import socket, sys; s = socket.create_server((sys.argv[1], 9100)); print('listening', flush=True); s.accept()[0].sendall(b'served')"
+ASK = "import socket, sys; print(socket.create_connection((sys.argv[1], 9100), 20).recv(9))"
+
+
+def no_privilege(lab):
+    """Found before any device is looked at."""
+    command = ["setpriv", "--bounding-set=-net_raw", "/usr/bin/python3", "-c", SERVED, lab.near.address]
+    said = lab.near.run(command, accel=True, check=False, timeout=20)
+    assert said.count("CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF are needed") == 1 and "listening" not in said, said
+
+
+def lacks():
+    """Each thing that may lack is told apart with its cure, in one line, and the program is served by another path; or not, where mlx5
+    is required."""
+    with ModelLab() as lab:
+        # libibverbs adds what these name to what its configuration does: so it is here.
+        for variable in ("RDMAV_DRIVERS", "IBV_DRIVERS"):
+            served = lab.near.popen([*NO_DRIVERS, "/usr/bin/python3", "-c", SERVED, lab.near.address], accel=True, env={variable: "mlx5"},
+                                    stdout=subprocess.PIPE, text=True)
+            assert served.stdout.readline() == "listening\n", variable
+            assert lab.far.run([sys.executable, "-c", ASK, lab.near.address]).strip() == "b'served'" and served.wait(20) == 0
+        no_privilege(lab)
+        link = json.loads(lab.near.ip("-j", "link", "show", "dev", lab.near.device))[0]
+        for what, (change, env, words, wanted) in LACKS.items():
+            shutil.rmtree(lab.near.folder / "sys")
+            sysfs.write(lab.near.folder / "sys", lab.near.device, link["ifindex"], link["address"])
+            if change:
+                change(lab.near.folder / "sys", lab.near.device)
+            command = [*words, "/usr/bin/python3", "-c", SERVED, lab.near.address]
+            said = lab.near.run(command, accel=True, env=env, check=False, timeout=20)
+            lines = [line for line in said.splitlines() if re.search(wanted, line)]
+            assert len(lines) == 1 and "listening" not in said, (what, said)
+            print(f"--- no {what}\n{lines[0]}")
+            errors = open(lab.directory / "stderr", "w+")
+            child = lab.near.popen(command, accel=True, require=None, env={**env, "ACCEL_LOG": "info"}, stdout=subprocess.PIPE,
+                                   stderr=errors, text=True)
+            assert child.stdout.readline() == "listening\n", (what, open(errors.name).read())
+            assert lab.far.run([sys.executable, "-c", ASK, lab.near.address]).strip() == "b'served'"
+            assert child.wait(20) == 0
+            lines = [line for line in open(errors.name).read().splitlines() if re.search(wanted, line)]
+            assert len(lines) == 1, (what, open(errors.name).read())
 
 
 if __name__ == "__main__":
