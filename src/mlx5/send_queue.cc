@@ -42,6 +42,16 @@ SendQueue::SendQueue(const SendRing& ring, const SendDoorbell& doorbell, const C
   return true;
 }
 
+[[gnu::always_inline]] inline bool SendQueue::put_by_address(Packet* frame, Last& last) {
+  const SendRing ring = ring_;
+  if (!has_room(1)) return false;
+  const Piece whole{frame->data(), frame->length};
+  const uint8_t checksum = frame->checksum_offload ? kChecksum : kNoChecksum;
+  frame->next = nullptr;
+  close(write_send(ring, next_, whole, checksum, options_.header, false), frame, last);
+  return true;
+}
+
 size_t SendQueue::post(std::span<Packet* const> frames) {
   if (error_) return 0;
   if (under_way_ >= options_.batch) reclaim();
@@ -54,7 +64,7 @@ size_t SendQueue::post(std::span<Packet* const> frames) {
         has_room(kMaxBlocks))
       n = put_many(frames.subspan(taken), last);
     else
-      n = (is_small(frames[taken]) ? put_small(frames[taken], last) : put_one(frames[taken], last)) ? 1 : 0;
+      n = (is_simple(frames[taken]) ? put_simple(frames[taken], last) : put_one(frames[taken], last)) ? 1 : 0;
     if (n == 0) {
       if (std::exchange(reclaimed, true)) break;
       reclaim();
@@ -74,10 +84,6 @@ void SendQueue::refuse(Packet* frame) {
 }
 
 bool SendQueue::put_one(Packet* frame, Last& last) {
-  if (!frame->more && frame->tso_size == 0 && frame->length > options_.header) [[likely]] {
-    const Piece whole{frame->data(), frame->length, frame->tailroom()};
-    return put_pieces(frame, {&whole, 1}, frame->length, last);
-  }
   std::array<Piece, kMaxPieces> storage;  // NOLINT: filled as far as it is used
   uint32_t pieces = 0, length = 0;
   for (const Packet* p = frame; p && pieces < kMaxPieces; p = p->more) {

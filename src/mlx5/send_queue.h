@@ -70,11 +70,14 @@ class SendQueue {
   bool has_room(uint32_t blocks) const {
     return in_flight() + blocks <= ring_.blocks && under_way_ < options_.most;
   }
-  bool is_small(const Packet* frame) const {
-    return frame->more == nullptr && frame->tso_size == 0 && frame->length > options_.header &&
-           frame->length <= options_.inline_max;
+  bool is_simple(const Packet* frame) const {
+    return frame->more == nullptr && frame->tso_size == 0 && frame->length > options_.header;
   }
   bool put_small(Packet* frame, Last& last);
+  bool put_by_address(Packet* frame, Last& last);
+  bool put_simple(Packet* frame, Last& last) {
+    return frame->length <= options_.inline_max ? put_small(frame, last) : put_by_address(frame, last);
+  }
   bool put_one(Packet* frame, Last& last);
   bool put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t length, Last& last);
   size_t put_many(std::span<Packet* const> frames, Last& last);

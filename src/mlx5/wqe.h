@@ -60,6 +60,21 @@ struct SendRing {
   uint8_t* end() const { return start + size_t{blocks} * kBlock; }
 };
 
+/// An octoword by two stores of 8 bytes, big-endian. The doorbell reads WQEs back by 8 bytes: from smaller
+/// stores the CPU cannot forward that, which costs more than all the rest of a small send.
+inline void store_octoword(uint8_t* at, uint64_t first, uint64_t second) {
+  first = htobe64(first);
+  second = htobe64(second);
+  std::memcpy(at, &first, sizeof(first));
+  std::memcpy(at + sizeof(first), &second, sizeof(second));
+}
+
+/// A data segment: where bytes lie that the device fetches, or may fill.
+inline void store_pointer(uint8_t* at, const uint8_t* data, uint32_t length, uint32_t lkey) {
+  static_assert(offsetof(mlx5_wqe_data_seg, lkey) == 4 && offsetof(mlx5_wqe_data_seg, addr) == 8);
+  store_octoword(at, uint64_t{length} << 32 | lkey, reinterpret_cast<uintptr_t>(data));
+}
+
 /// Where the next bytes of a WQE go; wraps at the ring's end.
 class WqeCursor {
  public:
@@ -97,8 +112,7 @@ class WqeCursor {
     at_ += 4 + n;
   }
   void put_pointer(const uint8_t* data, uint32_t length, uint32_t lkey) {
-    mlx5dv_set_data_seg(reinterpret_cast<mlx5_wqe_data_seg*>(at_), length, lkey,
-                        reinterpret_cast<uintptr_t>(data));
+    store_pointer(at_, data, length, lkey);
     at_ += kOctoword;
     wrap();
   }
@@ -124,15 +138,6 @@ class WqeCursor {
 
 inline mlx5_wqe_ctrl_seg& control_of(const SendRing& ring, uint32_t index) {
   return *reinterpret_cast<mlx5_wqe_ctrl_seg*>(ring.block(index));
-}
-
-/// An octoword by two stores of 8 bytes, big-endian. The doorbell reads WQEs back by 8 bytes: from smaller
-/// stores the CPU cannot forward that, which costs more than all the rest of a small send.
-inline void store_octoword(uint8_t* at, uint64_t first, uint64_t second) {
-  first = htobe64(first);
-  second = htobe64(second);
-  std::memcpy(at, &first, sizeof(first));
-  std::memcpy(at + sizeof(first), &second, sizeof(second));
 }
 
 inline void write_control(const SendRing& ring, uint16_t index, uint8_t opcode, uint32_t octoword_count,
@@ -189,6 +194,18 @@ inline uint32_t write_send(const SendRing& ring, uint16_t index, std::span<const
   write_control(ring, index, kOpSend, count, signal);
   return count;
 }
+
+/// The same of one piece. Its WQE is one block, which does not wrap.
+[[gnu::always_inline]] inline uint32_t write_send(const SendRing& ring, uint16_t index, const Piece& whole,
+                                                  uint8_t checksum, uint32_t header, bool signal) {
+  write_ethernet(ring, index, checksum, 0, static_cast<uint16_t>(header));
+  const uint32_t count = write_header(ring, index, whole, header);
+  store_pointer(ring.block(index) + size_t{count} * kOctoword, whole.data + header, whole.length - header,
+                ring.lkey);
+  write_control(ring, index, kOpSend, count + 1, signal);
+  return count + 1;
+}
+static_assert(blocks_of(4) == 1);
 
 /// A whole frame of one piece within the WQE: its memory is free again at once.
 [[gnu::always_inline]] inline uint32_t write_inline(const SendRing& ring, uint16_t index, const Piece& whole,
