@@ -97,9 +97,9 @@ def striding():
     """Long buffers that hold many frames: also long ones, with losses, where buffers run out, and by compressed completions."""
     for env, faults, mtu in (STRIDING, "loss=0.005,reorder=0.005,overrun=0.002,seed=7", 1500), (STRIDING, "", 9000), \
             ({**STRIDING, "ACCEL_MLX5_CQE_COMPRESSION": "true"}, "", 1500), ({**STRIDING, "ACCEL_RX_RING": "64"}, "stall=20ms:5ms", 1500):
-        said, counters = transfer(mib=4, env=env, faults=faults, mtu=mtu)
+        said, counters = transfer(mib=2, env=env, faults=faults, mtu=mtu)
         assert not said.strip(), said
-        assert all(c["rx_strided"] == c["rx_packets"] > 200 for c in counters), counters
+        assert all(c["rx_strided"] == c["rx_packets"] > 100 for c in counters), counters
         if "ACCEL_MLX5_CQE_COMPRESSION" in env:
             assert all(c["cqes_compressed"] > 0 for c in counters), counters
 
