@@ -248,6 +248,7 @@ uint32_t Guardian::add(const FlowKey& key, int ifindex) {
   std::memcpy(row.remote, key.remote.address.bytes.data(), sizeof row.remote);
   row.local_port = htons(key.local.port);
   row.remote_port = htons(key.remote.port);
+  row.numbers = {};
   std::atomic_ref(row.used).store(1, std::memory_order_release);
   if (i == table_->touched) std::atomic_ref(table_->touched).store(i + 1, std::memory_order_release);
   return i + 1;

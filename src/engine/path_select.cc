@@ -259,6 +259,7 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
     choice = kernel(conn.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return conn.error();
   }
+  impl_->note_numbers(id, key);
   impl_->counters.add(Counter::sockets_accelerated);
   return conn;
 }

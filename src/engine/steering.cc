@@ -50,6 +50,12 @@ void Engine::Impl::guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& 
   if (key.is_connected() && steered.guarded == 0) steered.guarded = guardian.add(key, slot.ifindex);
 }
 
+void Engine::Impl::note_numbers(InterfaceId id, const FlowKey& key) {
+  const auto entry = slots[id].steered.find(key);
+  if (entry == slots[id].steered.end() || entry->second.guarded == 0) return;
+  stack->tcp_note_numbers(key, guardian.numbers(entry->second.guarded));
+}
+
 void Engine::Impl::rest(InterfaceId id, const FlowKey& key) {
   Port* port = port_of(id);
   auto entry = slots[id].steered.find(key);
@@ -70,8 +76,8 @@ void Engine::Impl::steer_opened() {
       closed_flows.push_back(change);
     else if (change.to == Stack::Flow::kResting)
       rest(change.interface, change.key);
-    else
-      (void)steer(change.interface, change.key);
+    else if (steer(change.interface, change.key))
+      note_numbers(change.interface, change.key);
   }
   changes.clear();
 }

@@ -165,6 +165,8 @@ struct Engine::Impl {
   // ---- steering (steering.cc) ----
   Result<void> steer(InterfaceId id, const FlowKey& key);
   void unsteer(InterfaceId id, const FlowKey& key);
+  /// The connection is there: the guardian's table has its sequence numbers from now on.
+  void note_numbers(InterfaceId id, const FlowKey& key);
   void rest(InterfaceId id, const FlowKey& key);
   FlowKey tagged(InterfaceId id, FlowKey key) const;
   void steer_opened();  ///< before flush(): the SYN-ACK must not overtake

@@ -1,6 +1,7 @@
 // The guardian: a process that outlives the program it stands by. When the program dies without having closed
 // its accelerated TCP connections (kill -9, a crash), nobody would tell their peers: the kernel has no such
-// sockets. For each one it sends an ACK from the connection's tuple that lies outside the peer's window. The
+// sockets. For each one it sends an ACK from the connection's tuple that the peer has had already, as a
+// keepalive is. The
 // peer answers with an ACK of its own (RFC 9293 section 3.10.7.4, "First"), and for that the kernel of this
 // host, which knows no such connection and has the tuple back by now, sends the reset that fits. Whoever
 // lives after all, since another process has the connection, takes the peer's answer for a duplicate: nothing
@@ -132,11 +133,12 @@ bool is_v4(const uint8_t* address) {
 }
 
 /// IPv4's mapped prefix counts for nothing but 0xffff, which is 0 in this sum.
-TcpHeader segment_of(const Row& row, uint32_t seq) {
+TcpHeader segment_of(const Row& row) {
   TcpHeader tcp{};
   memcpy(&tcp.source, &row.local_port, 2);
   memcpy(&tcp.destination, &row.remote_port, 2);
-  tcp.sequence = seq;
+  tcp.sequence = row.numbers.sequence;
+  tcp.acknowledgment = row.numbers.acknowledgment;
   tcp.data_offset = 5 << 4;
   tcp.flags = kAck;
   const uint64_t addresses = sum_fixed<16>(row.local) + sum_fixed<16>(row.remote);
@@ -204,11 +206,11 @@ class Wake {
 
   bool over() const { return open_ == 0; }
 
-  void send_all(uint32_t seq) {
+  void send_all() {
     for (uint32_t i = 0, sent = 0; i < rows_; ++i) {
       if (done_[i]) continue;
       const Row& row = table_.row[i];
-      const TcpHeader tcp = segment_of(row, seq);
+      const TcpHeader tcp = segment_of(row);
       const long r = is_v4(row.remote) ? send_v4(v4_, row, tcp) : send_v6(v6_, row, tcp);
       if (r < 0 && r != -EAGAIN && r != -ENOBUFS && r != -ENOMEM) finish(i);  // no way to that peer any more
       if (++sent % kBurst == 0) hear();
@@ -296,13 +298,10 @@ class Wake {
   uint32_t rows = 0;
   const Table* table = wait_for_end(&rows);
   Wake wake(*table, rows);
-  // A sequence number that happens to lie in the peer's window is half the space away from it the next time.
-  uint32_t seq = 0;
   for (int patience : kRounds) {
-    wake.send_all(seq);
+    wake.send_all();
     wake.wait_for_answers(patience);
     if (wake.over()) break;
-    seq += 1u << 31;
   }
   end();
 }

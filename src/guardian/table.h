@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "stack/wire/tcp.h"
+
 namespace accel::guardian {
 
 struct Row {
@@ -13,8 +15,9 @@ struct Row {
   uint32_t ifindex;                  ///< scope of link-local addresses
   uint8_t local[16], remote[16];     ///< IPv4 in its mapped form
   uint16_t local_port, remote_port;  ///< network byte order
+  TcpNumbers numbers;                ///< kept by the stack
 };
-static_assert(sizeof(Row) == 44);
+static_assert(sizeof(Row) == 52);
 
 struct Table {
   uint32_t touched;  ///< rows from this one on were never used

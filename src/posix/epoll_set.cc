@@ -189,7 +189,7 @@ Result<void> EpollSet::sync_kernel(int real_set, EpollItem& item) {
   const int fd = fds.find(item.fd) == item.file ? item.fd : item.file->kernel_fd();
   if (!wanted) {
     if (item.tag == 0) return {};
-    real.epoll_ctl(real_set, EPOLL_CTL_DEL, fd, nullptr);
+    if (real.epoll_ctl(real_set, EPOLL_CTL_DEL, fd, nullptr) != 0) ++stale_;
     tagged_.erase(item.tag);
     item.tag = 0;
     return {};
@@ -295,10 +295,15 @@ Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask
     const size_t ours = std::min(ready_.size(), (out.size() + odd_turn_) / 2);
     odd_turn_ = !odd_turn_;
     const size_t room = out.size() - ours;
-    const int got = room == 0 ? 0 : real.epoll_wait(real_set, out.data(), static_cast<int>(room), 0);
-    if (got < 0) return last_error();
-    idle_checks_ = got > 0 ? 0 : std::min(idle_checks_ + 1, kIdleChecks);
-    filled = absorb(out.first(static_cast<size_t>(got)));
+    // What a stale member took the place of is there the next time.
+    for (uint32_t tries = 0; room > 0 && filled == 0 && tries <= stale_; ++tries) {
+      const size_t known = ready_.size();
+      const int got = real.epoll_wait(real_set, out.data(), static_cast<int>(room), 0);
+      if (got < 0) return last_error();
+      idle_checks_ = got > 0 ? 0 : std::min(idle_checks_ + 1, kIdleChecks);
+      filled = absorb(out.first(static_cast<size_t>(got)));
+      if (got == 0 || ready_.size() > known) break;
+    }
   }
   Result<int> ours = report(out.subspan(static_cast<size_t>(filled)));
   if (!ours && filled > 0) return filled;

@@ -120,6 +120,8 @@ class EpollSet final : public File {
   int first_fd_ = -1;  ///< by which it was plain once, and some may wait still
   int wake_fd_ = -1;   ///< eventfd in the real set, made when a kernel waiter must first be woken
   bool odd_turn_ = false;
+  uint32_t stale_ = 0;  ///< members of the real set that the kernel knows by a number that is closed: they
+                        ///< stay, as such do in the kernel
   uint32_t idle_checks_ = 0;  ///< times in a row that the kernel had nothing
   Instant last_check_{};
 };

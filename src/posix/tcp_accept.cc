@@ -154,7 +154,10 @@ Result<int> TcpSocket::listen_for_iwarp(Pass& pass) {
 void TcpSocket::stop_listening(Pass& pass) {
   leave_marker();  // every process's listening ends
   close_door();
-  if (flow_ != nullptr) pass.engine().close(pass, flow_);
+  if (flow_ != nullptr) {
+    pass.stack().tcp_leave_handshakes(*pass.engine().listener(*flow_));  // as inet_csk_listen_stop()
+    pass.engine().close(pass, flow_);
+  }
   flow_ = nullptr;
   restore_timeout();
   sockaddr none{};

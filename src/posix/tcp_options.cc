@@ -78,7 +78,7 @@ constexpr Option kOptions[] = {
      [](TcpSettings& s, int v) { s.window_clamp = static_cast<uint32_t>(v); }},
     {IPPROTO_TCP, TCP_MAXSEG, kKeep, true},
     {IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMirror, true,
-     [](TcpSettings& s, int v) { s.notsent_low_water = v == 0 ? 0xffffffff : static_cast<uint32_t>(v); }},
+     [](TcpSettings& s, int v) { s.notsent_low_water = v == 0 ? kNoLowWater : static_cast<uint32_t>(v); }},
     {IPPROTO_TCP, TCP_CONGESTION, kKeep, true},
     {IPPROTO_TCP, TCP_INQ, kKeep, false},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},
@@ -286,13 +286,13 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       if (s == nullptr || real.getsockopt(shadow(), level, name, &set, &size) != 0) return 0;
       const uint8_t tos = s->tos;
       option->apply(*s, set);
-      if (live() && level == IPPROTO_IP && s->tos != tos)  // the kernel forgets the route until it sends
+      if (live() && s->tos != tos)  // the kernel forgets the route until it sends
         routeless_at_ = pass.stack().tcp_info(*conn_, pass.now()).segments_out;
       if (live() && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK))
         pass.stack().tcp_settings_changed(*conn_, pass.now(), (set != 0) == (name == TCP_NODELAY));
       else
         settings_changed(pass);
-      if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && live() && (readiness() & EPOLLOUT) != 0)
+      if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && (!live() || (readiness() & EPOLLOUT) != 0))
         notify(kWritable);  // sk_write_space()
       if (level == SOL_SOCKET && name == SO_RCVLOWAT && live() && (readiness() & EPOLLIN) != 0)
         notify(kReadable);  // tcp_set_rcvlowat()
@@ -414,6 +414,7 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
   } else if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6()) {
     // Unlike inet_bind(), __inet6_bind() keeps the route of a connection that has ended.
+    if (routeless_at_ == stack.tcp_info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
     return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
   } else if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6() && bound_by_us_) {

@@ -81,6 +81,10 @@ uint32_t Stack::accept_queue_length(const TcpListener& listener) const {
 void Stack::tcp_complete_handshakes(TcpListener& listener, Instant now) {
   core_->tcp->complete_handshakes(listener, now);
 }
+void Stack::tcp_note_numbers(const FlowKey& key, TcpNumbers* numbers) {
+  core_->tcp->note_numbers(key, numbers);
+}
+void Stack::tcp_leave_handshakes(TcpListener& listener) { core_->tcp->leave_handshakes(listener); }
 void Stack::tcp_close_listener(TcpListener* listener) { core_->tcp->close_listener(listener); }
 Result<size_t> Stack::tcp_send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent,
                                Instant now) {

@@ -26,6 +26,7 @@
 #include "stack/frame_pool.h"
 #include "stack/packet.h"
 #include "stack/port.h"
+#include "stack/wire/tcp.h"
 
 namespace accel {
 
@@ -104,6 +105,8 @@ enum class TcpState : uint8_t {
   kClosing
 };
 
+constexpr uint32_t kNoLowWater = 0xffffffff;  ///< TCP_NOTSENT_LOWAT as it is from the start
+
 /// Socket options that the protocol acts on; the layer above sets them before open or at any time
 /// (settings_changed()).
 struct TcpSettings {
@@ -120,7 +123,7 @@ struct TcpSettings {
   uint32_t receive_buffer = 0;  ///< bytes; 0: the stack's default
   uint32_t send_buffer = 0;
   uint32_t receive_low_water = 1;
-  uint32_t notsent_low_water = 0xffffffff;
+  uint32_t notsent_low_water = kNoLowWater;
   uint32_t window_clamp = 0;
   uint16_t max_segment = 0;  ///< TCP_MAXSEG; 0: from the MTU
   uint8_t tos = 0;
@@ -265,6 +268,9 @@ class Stack {
   /// the backlog says: the caller is about to hand it to somebody who cannot go on with them. A SYN-ACK goes
   /// out once more. Those whose SYN-ACK has timed out already are left alone.
   void tcp_complete_handshakes(TcpListener& listener, Instant now);
+  /// The listener is about to be closed, but may listen again: handshakes under way are left to it. Whatever
+  /// happens to one of them next (a segment, a timeout) finds who listens by then, or ends it.
+  void tcp_leave_handshakes(TcpListener& listener);
   /// Unaccepted connections are reset.
   void tcp_close_listener(TcpListener* listener);
   /// Connections in SYN-RECEIVED or later that steering must know of: filled by on_packets for each SYN
@@ -277,6 +283,9 @@ class Stack {
     Flow to;
   };
   std::vector<FlowChange>& flow_changes();
+  /// The connection of that tuple, if there is one, keeps `numbers` up to date with what it sends, to its
+  /// end.
+  void tcp_note_numbers(const FlowKey& key, TcpNumbers* numbers);
 
   /// Copies as much as the send buffer takes; returns bytes. `more`: hold back a last partial segment
   /// (MSG_MORE). `urgent`: the last byte is urgent (MSG_OOB). Errors: EAGAIN (no room), EPIPE (shut down or

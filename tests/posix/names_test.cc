@@ -370,6 +370,65 @@ TEST(Ends, ByADisconnectTheSocketConnectsAgain) {
   second.finish();
 }
 
+/// FINs that come into, or leave, this namespace's kernel are lost meanwhile.
+class LostFins {
+ public:
+  explicit LostFins(const std::string& way) {
+    run("add table inet fins { chain c { type filter hook " + way +
+        " priority 0; tcp flags & fin == fin drop; }; }");
+  }
+  ~LostFins() { run("delete table inet fins"); }
+
+ private:
+  static void run(const std::string& words) {
+    EXPECT_EQ(system(("unset LD_PRELOAD; nft '" + words + "'").c_str()), 0) << words;
+  }
+};
+
+// Accepts and closes when told, having heard nothing of near's FIN.
+FAR(closes_at_once) {
+  Fd listener = listen_at(here());
+  near.say(getenv("LD_PRELOAD") != nullptr);
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  for (int i = 0; i < kProof; ++i) write_all(fd, read_exactly(fd, 1));
+  {
+    const LostFins lost("input");
+    near.say("ready");
+    near.word();
+    shutdown(fd, SHUT_WR);
+    near.say("shut");
+    near.word();
+  }
+  near.say(read_to_end(fd).empty() ? "end" : "bytes");
+}
+
+// The FINs cross: RFC 9293 figure 13. Where both ends are libaccel's no kernel can lose one.
+TEST(Ends, OfBothSidesAtOnce) {
+  Far far("closes_at_once");
+  const bool lossless = far.number() != 0 && getenv("LD_PRELOAD") != nullptr;
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+  EXPECT_EQ(far.word(), "ready");
+  {
+    const LostFins lost("output");
+    ASSERT_EQ(shutdown(fd, SHUT_WR), 0);
+    if (!lossless) {
+      EXPECT_EQ(state_of(fd), TCP_FIN_WAIT1);
+    }
+    far.say("close");
+    EXPECT_EQ(far.word(), "shut");
+    if (!lossless) {
+      EXPECT_EQ(until_state(fd, TCP_CLOSING), TCP_CLOSING);
+      EXPECT_EQ(words_of(fd), "0 EPIPE 0 0 0 EINVAL 0 8213 ");
+    }
+  }
+  far.say("hear");
+  EXPECT_EQ(far.word(), "end");
+  EXPECT_EQ(until_state(fd, TCP_CLOSE), TCP_CLOSE);
+  far.finish();
+}
+
 // A connect() over IPv6 that fails leaves a dual-stack socket dual-stack.
 TEST(Ends, AfterARefusalOverIpv6AMappedAddressIsReached) {
   Far far("echo_stream");

@@ -105,6 +105,14 @@ std::vector<Row> of_groups() {
   auto* name = reinterpret_cast<sockaddr_in*>(&group.gr_group);
   name->sin_family = AF_INET;
   name->sin_addr = member.imr_multiaddr;
+  group_source_req source_group{};
+  source_group.gsr_group = group.gr_group;
+  auto* sender = reinterpret_cast<sockaddr_in*>(&source_group.gsr_source);
+  sender->sin_family = AF_INET;
+  sender->sin_addr = source.imr_sourceaddr;
+  ip_msfilter filter{};
+  filter.imsf_multiaddr = member.imr_multiaddr;
+  filter.imsf_interface = member.imr_address;
   return {
       OPTION(IPPROTO_IP, IP_MULTICAST_IF, bytes(member.imr_address)),
       OPTION(IPPROTO_IP, IP_ADD_MEMBERSHIP, bytes(member)),
@@ -115,6 +123,11 @@ std::vector<Row> of_groups() {
       OPTION(IPPROTO_IP, IP_UNBLOCK_SOURCE, bytes(source)),
       OPTION(IPPROTO_IP, MCAST_JOIN_GROUP, bytes(group)),
       OPTION(IPPROTO_IP, MCAST_LEAVE_GROUP, bytes(group)),
+      OPTION(IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, bytes(source_group)),
+      OPTION(IPPROTO_IP, MCAST_LEAVE_SOURCE_GROUP, bytes(source_group)),
+      OPTION(IPPROTO_IP, MCAST_BLOCK_SOURCE, bytes(source_group)),
+      OPTION(IPPROTO_IP, MCAST_UNBLOCK_SOURCE, bytes(source_group)),
+      OPTION(IPPROTO_IP, IP_MSFILTER, bytes(filter)),
   };
 }
 
@@ -155,6 +168,23 @@ std::vector<Row> of_ipv6() {
   member.ipv6mr_multiaddr.s6_addr[0] = 0xff;
   member.ipv6mr_multiaddr.s6_addr[1] = 0x12;
   member.ipv6mr_multiaddr.s6_addr[15] = 7;
+  group_req group{};
+  group_source_req source{};
+  auto* name = reinterpret_cast<sockaddr_in6*>(&group.gr_group);
+  name->sin6_family = AF_INET6;
+  name->sin6_addr = member.ipv6mr_multiaddr;
+  source.gsr_group = group.gr_group;
+  source.gsr_source = there(0, AF_INET6).storage;
+  in6_flowlabel_req label{};  // the two sockets share it
+  label.flr_label = htonl(0x12345);
+  label.flr_action = IPV6_FL_A_GET;
+  label.flr_share = IPV6_FL_S_ANY;
+  label.flr_flags = IPV6_FL_F_CREATE;
+  label.flr_dst = reinterpret_cast<const sockaddr_in6&>(source.gsr_source).sin6_addr;
+  in6_flowlabel_req renewed = label, given_back = label;
+  renewed.flr_action = IPV6_FL_A_RENEW;
+  renewed.flr_expires = 10;
+  given_back.flr_action = IPV6_FL_A_PUT;
   return {
       OPTION(IPPROTO_IPV6, IPV6_V6ONLY, number(1)),
       OPTION(IPPROTO_IPV6, IPV6_TCLASS, number(0x20)),
@@ -173,6 +203,15 @@ std::vector<Row> of_ipv6() {
       OPTION(IPPROTO_IPV6, kMulticastAll6, number(0)),
       OPTION(IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, bytes(member)),
       OPTION(IPPROTO_IPV6, IPV6_DROP_MEMBERSHIP, bytes(member)),
+      OPTION(IPPROTO_IPV6, MCAST_JOIN_GROUP, bytes(group)),
+      OPTION(IPPROTO_IPV6, MCAST_LEAVE_GROUP, bytes(group)),
+      OPTION(IPPROTO_IPV6, MCAST_JOIN_SOURCE_GROUP, bytes(source)),
+      OPTION(IPPROTO_IPV6, MCAST_LEAVE_SOURCE_GROUP, bytes(source)),
+      OPTION(IPPROTO_IPV6, MCAST_BLOCK_SOURCE, bytes(source)),
+      OPTION(IPPROTO_IPV6, MCAST_UNBLOCK_SOURCE, bytes(source)),
+      OPTION(IPPROTO_IPV6, IPV6_FLOWLABEL_MGR, bytes(label)),
+      OPTION(IPPROTO_IPV6, IPV6_FLOWLABEL_MGR, bytes(renewed)),
+      OPTION(IPPROTO_IPV6, IPV6_FLOWLABEL_MGR, bytes(given_back)),
       OPTION(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, number(0)),
       OPTION(IPPROTO_IPV6, kFlowInfoSend, number(1)),
       OPTION(IPPROTO_IPV6, 9999, number(1)),

@@ -21,13 +21,18 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
 from lab import CommandFailed, Lab, UpperLab, build_dir, knows_device  # noqa: E402
 
 
+FIREWALL = """table inet strict {
+  chain in { type filter hook input priority 0; ct state invalid counter drop; }
+  chain out { type filter hook output priority 0; ct state invalid counter drop; }
+}"""
 SIW = {"ACCEL_IWARP": "require", "ACCEL_PATH": "kernel"}
 
 
-def environment(lab, host, siw):
+def environment(lab, host, siw, hold_queues=0):
     other = lab.other(host)
     return {
         **(SIW if siw else {}),
+        "ACCEL_QUEUES": str(hold_queues),
         "POSIX_TEST_CONTROL": str(lab.directory / "control"),
         "POSIX_TEST_HERE": host.address,
         "POSIX_TEST_HERE6": host.address6,
@@ -75,11 +80,13 @@ def main():
     parser.add_argument("--filter", default="*")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--queues", type=int, default=1)
+    parser.add_argument("--hold-queues", type=int, default=0, help="near's processes hold so many each; 0: all that are free")
     parser.add_argument("--mtu", type=int, default=1500)
     parser.add_argument("--timeout", type=int, default=280)
     parser.add_argument("--handed-back", action="store_true", help="connections are handed back to the kernel on purpose")
     parser.add_argument("--upper", help="the addresses are on devices above the cable: vlan, macvlan, bond, bond_vlan")
     parser.add_argument("--model", action="store_true", help="the accelerated ends have a model mlx5 NIC (tests/model) instead of AF_XDP")
+    parser.add_argument("--firewall", action="store_true", help="both hosts drop what their connection tracking finds invalid")
     parser.add_argument("--each", action="store_true", help="a process for each test: its children find the device's queues free")
     options = parser.parse_args()
     if options.build:
@@ -99,6 +106,8 @@ def main():
     with kind(queues=options.queues, mtu=options.mtu) as lab:
         for host in lab.hosts:
             host.enter("sysctl", "-qw", "net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0")  # so that tests may be repeated
+            if options.firewall:
+                host.enter("nft", FIREWALL)
         before = {h: (h.wire_packets(), h.kernel_packets()) for h in lab.hosts}
         far = lab.far.popen([options.program, "--far"], accel=far_accelerated or siw, env=environment(lab, lab.far, siw), require=not siw,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -109,7 +118,7 @@ def main():
         for name in tests_of(options.program, options.filter) if options.each else [options.filter]:
             near = lab.near.popen([options.program, f"--gtest_filter={name}", f"--gtest_repeat={options.repeat}",
                                    "--gtest_brief=1", "--gtest_throw_on_failure=0"],
-                                  accel=near_accelerated or siw, env=environment(lab, lab.near, siw), require=not siw)
+                                  accel=near_accelerated or siw, env=environment(lab, lab.near, siw, options.hold_queues), require=not siw)
             try:
                 ended = near.wait(options.timeout)
             except subprocess.TimeoutExpired:

@@ -52,6 +52,25 @@ TEST_F(CloseTest, HalfClose) {
   EXPECT_FALSE(reset_sent_by(0) || reset_sent_by(1));
 }
 
+// tcp_fin(): the answer is likely to be a FIN, which carries the ACK.
+TEST_F(CloseTest, AFinIsAcknowledgedWithTheAnswer) {
+  Pair p = open();
+  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
+  ASSERT_TRUE(sim.run_until([&] { return b().tcp_state(*p.b) == TcpState::kCloseWait; }, 1s));
+  EXPECT_TRUE(sim.sent_by(1).empty());
+  ASSERT_TRUE(b().tcp_shutdown(*p.b, SHUT_WR, sim.now).ok());
+  ASSERT_TRUE(sim.run_until([&] { return a().tcp_state(*p.a) == TcpState::kClosed; }, 1s));
+  ASSERT_EQ(sim.sent_by(1).size(), 1u);
+  EXPECT_EQ(sim.sent_by(1)[0].flags, kFin | kAck);
+}
+
+TEST_F(CloseTest, AFinIsAcknowledgedSoonAnyway) {
+  Pair p = open();
+  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
+  EXPECT_TRUE(sim.run_until([&] { return a().tcp_state(*p.a) == TcpState::kFinWait2; }, 200ms));
+  EXPECT_EQ(sim.sent_by(1).size(), 1u);
+}
+
 TEST_F(CloseTest, WhatWasAcceptedArrivesAfterClose) {
   Pair p = open();
   auto sent = write(sim[0], p.a, std::string(500000, 'x'));

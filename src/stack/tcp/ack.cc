@@ -159,6 +159,11 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   if (c.lost_bytes != c.resent_bytes || c.send_queue.end() != c.snd_nxt - (c.fin_sent ? 1 : 0) ||
       (c.fin_queued && !c.fin_sent))
     want_output(t, c);
+  if (c.pending &&
+      c.settings.notsent_low_water != kNoLowWater) {  // whether it is writable depends on what leaves
+    output(t, c, now);
+    free_space(t, c);
+  }
   return true;
 }
 

@@ -96,6 +96,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint8_t snd_wscale = 0;
   SendQueue send_queue;  ///< from snd_una on (the SYN's and FIN's numbers not included)
   SentRing sent;
+  TcpNumbers* numbers = nullptr;  ///< Stack::tcp_note_numbers()
 
   uint32_t left_unacked = 0;  ///< of a closed connection: what tcp_ioctl() still counts, a FIN included
   uint32_t left_unsent = 0;

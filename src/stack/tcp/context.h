@@ -121,6 +121,8 @@ void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now);
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote);
 void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss_hint, Instant now);
 void unlink_embryo(TcpConn& c);
+/// False: a handshake whose listener has left it (TcpLayer::leave_handshakes), and nobody listens now.
+bool has_listener(TcpContext& t, TcpConn& c);
 bool accept_queue_full(const TcpListener& l);
 void queue_accepted(TcpContext& t, TcpConn& c);
 
@@ -181,6 +183,9 @@ void send_ack(TcpContext& t, TcpConn& c, Instant now);
 /// Sends segment i of the scoreboard again; false: no frame.
 bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now);
 uint32_t segment_size(const TcpConn& c);
+inline void note_numbers_sent(const TcpConn& c) {
+  if (c.numbers) *c.numbers = {c.snd_una - 1, c.rcv_nxt};
+}
 inline uint32_t unsent(const TcpConn& c) { return c.send_queue.end() - (c.snd_nxt - (c.fin_sent ? 1 : 0)); }
 /// Linux' tcp_stream_memory_free() for those who poll: half of TCP_NOTSENT_LOWAT.
 inline bool wakes_writer(const TcpConn& c) {

@@ -260,6 +260,11 @@ void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant n
     return FramePool::release(frame);
   }
   auto& c = static_cast<TcpConn&>(*e);
+  if (!has_listener(t, c)) {
+    destroy(t, c);
+    input_unknown(t, s, now);
+    return FramePool::release(frame);
+  }
   TcpOptions options;
   if (!parse_options(s.options, options)) return t.core.drop(frame, Counter::drop_tcp_header);
   Working working(t, c);

@@ -61,6 +61,13 @@ void unlink_embryo(TcpConn& c) {
   --l.embryo_size;
 }
 
+bool has_listener(TcpContext& t, TcpConn& c) {
+  if (c.tcp_state != TcpState::kSynReceived || c.active || c.listener) return true;
+  TcpListener* l = find_listener(t, c.local, c.remote);
+  if (l) link_embryo(*l, c);
+  return l != nullptr;
+}
+
 void queue_accepted(TcpContext& t, TcpConn& c) {
   TcpListener& l = *c.listener;
   unlink_embryo(c);
@@ -202,6 +209,10 @@ void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
     send_handshake(t, *c, now);
     take_for_established(t, *c, now);
   }
+}
+
+void TcpLayer::leave_handshakes(TcpListener& l) {
+  while (l.embryo_head) unlink_embryo(*l.embryo_head);
 }
 
 void TcpLayer::close_listener(TcpListener* l) {

@@ -139,6 +139,7 @@ static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, ui
     frame->header_length = static_cast<uint16_t>(c.headers.length + length);
   }
   note_ack_sent(c);
+  note_numbers_sent(c);
   c.segments_out += cut ? cuts(n, size) : 1;
   t.core.transmit(frame, *c.hop);
   return true;
@@ -233,6 +234,7 @@ void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
              static_cast<uint16_t>(std::min(window, 65535u)),
              {options.data(), n}});
   if (ack) note_ack_sent(c);
+  note_numbers_sent(c);
 }
 
 // ---------------------------------------------------------------- data

@@ -131,11 +131,12 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
   }
   if (c.write_shut) return err(EPIPE);
   uint32_t room = send_room(t, c, urgent);
-  if (urgent && room > 0 &&
-      unsent(c) < c.settings.notsent_low_water) {  // tcp_sendmsg_locked() asks for room again before each
-                                                   // segment of urgent data
-    const uint64_t mss = c.snd_mss, low_water = c.settings.notsent_low_water;
-    room = static_cast<uint32_t>(std::min<uint64_t>(room, (low_water - unsent(c) + mss - 1) / mss * mss));
+  if (urgent && room > 0 && unsent(c) < c.settings.notsent_low_water) {
+    // tcp_sendmsg_locked() asks for room again before each segment of urgent data that it begins.
+    const uint64_t mss = c.snd_mss, low_water = c.settings.notsent_low_water, tail = tail_room(c, true),
+                   begun = unsent(c) + tail;
+    const uint64_t fresh = begun < low_water ? (low_water - begun + mss - 1) / mss * mss : 0;
+    room = static_cast<uint32_t>(std::min<uint64_t>(room, tail + fresh));
   }
   if (!can_read(data, room)) return err(EFAULT);
   size_t done = 0, wanted = 0;
@@ -487,6 +488,15 @@ bool TcpLayer::port_in_use(const IpAddress& local, uint16_t port) const {
     for (; e; e = e->hash_next)
       if (e->local.port == port && e->local.address == local) return true;
   return false;
+}
+
+void TcpLayer::note_numbers(const FlowKey& key, TcpNumbers* numbers) {
+  TcpContext& t = *context_;
+  TcpEntry* e = find(t, hash_of(t, key.local, key.remote), key.local, key.remote);
+  if (!e || e->kind != TcpEntry::Kind::kConn) return;
+  auto& c = static_cast<TcpConn&>(*e);
+  c.numbers = numbers;
+  note_numbers_sent(c);
 }
 
 void TcpLayer::reroute(TcpConn& c, const Route& route) {

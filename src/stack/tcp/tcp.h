@@ -48,6 +48,8 @@ class TcpLayer {
   TcpConn* accept(TcpListener& listener);
   uint32_t accept_queue_length(const TcpListener& listener) const;
   void complete_handshakes(TcpListener& listener, Instant now);
+  void note_numbers(const FlowKey& key, TcpNumbers* numbers);
+  void leave_handshakes(TcpListener& listener);
   void close_listener(TcpListener* listener);
   Result<size_t> send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent, Instant now);
   Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,

@@ -343,7 +343,9 @@ void take_fin(TcpContext& t, TcpConn& c, Instant now) {
   c.out_of_order_last = nullptr;
   c.out_of_order_bytes = c.out_of_order_memory = 0;
   c.sack_count = 0;
-  owe_ack(t, c, true, now);
+  const bool answered = c.tcp_state == TcpState::kSynReceived || c.tcp_state == TcpState::kEstablished;
+  c.pingpong |= answered;  // our FIN is likely to follow, and the ACK with it: tcp_fin()
+  owe_ack(t, c, !answered, now);
   switch (c.tcp_state) {
     case TcpState::kSynReceived:
     case TcpState::kEstablished:

@@ -1,0 +1,249 @@
+// Several sockets for one address: SO_REUSEPORT groups of processes, and multicast groups with their source
+// filters.
+#include <linux/in6.h>
+#include <net/if.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/fsuid.h>
+#include <sys/wait.h>
+
+#include <map>
+
+#include "posix/echo.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+constexpr int kCalls = 40;  // all to one of two members: one chance in 2^39
+
+Fd member(int type, const Address& at) {
+  Fd fd(socket(at.family(), type, 0));
+  set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+  EXPECT_EQ(bind(fd, at.raw(), at.size), 0) << strerror(errno);
+  if (type == SOCK_STREAM) {
+    EXPECT_EQ(listen(fd, 64), 0);
+  }
+  return fd;
+}
+
+// Asks who is there, `count` times, each time from another port; says the answers.
+FAR(caller) {
+  const bool stream = args[0] == "tcp";
+  for (std::string order; (order = near.word()) != "end";) {
+    const Address to = there(static_cast<uint16_t>(std::stoi(order)));
+    std::string answers;
+    for (int i = 0; i < kCalls; ++i) {
+      Fd fd = stream ? connect_to(to) : udp_socket();
+      if (!stream) {
+        connect(fd, to.raw(), to.size);
+        send(fd, "?", 1, 0);
+      }
+      char who = '!';
+      if (wait_for(fd, POLLIN, 5000) != 0 && recv(fd, &who, 1, 0) != 1) who = '-';
+      answers += who;
+    }
+    near.say(answers);
+  }
+}
+
+/// A process that is a member of the group and gives its name to whoever asks, until it is told to leave.
+class Member {
+ public:
+  Member(char name, int type, const Address& at) {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    Fd theirs(ends[1]);
+    ours_ = Fd(ends[0]);
+    pid_ = in_child([&] {
+      ours_.reset();
+      Fd fd = member(type, at);
+      write_all(theirs, "!", 1);
+      for (pollfd p[] = {{fd, POLLIN, 0}, {theirs, POLLIN, 0}}; poll(p, 2, -1) > 0 && p[1].revents == 0;)
+        answer(fd, type, name);
+    });
+    theirs.reset();
+    EXPECT_EQ(read_exactly(ours_, 1), "!");
+  }
+  ~Member() {
+    if (pid_ > 0) leave();
+  }
+  /// Ends as programs do.
+  void leave() {
+    ours_.reset();
+    EXPECT_EQ(status_of(std::exchange(pid_, -1)), 0);
+  }
+  void die() {
+    kill(pid_, SIGKILL);
+    status_of(std::exchange(pid_, -1));
+  }
+
+ private:
+  static void answer(int fd, int type, char name) {
+    if (type == SOCK_STREAM) {
+      Fd caller(accept4(fd, nullptr, nullptr, 0));
+      if (caller >= 0) write_all(caller, &name, 1);
+      return;
+    }
+    Address from;
+    char byte;
+    if (recvfrom(fd, &byte, 1, MSG_DONTWAIT, from.raw(), &from.size) == 1)
+      sendto(fd, &name, 1, 0, from.raw(), from.size);
+  }
+  pid_t pid_ = -1;
+  Fd ours_;
+};
+
+/// A port that nobody has on this host. By TCP, whatever it is for: a datagram socket that is bound has a
+/// queue.
+uint16_t free_port() {
+  Fd fd = tcp_socket();
+  const Address at = here();
+  EXPECT_EQ(bind(fd, at.raw(), at.size), 0);
+  return port_of(fd);
+}
+
+void expect_refused(int type, const Address& at, bool with_option) {
+  Fd fd(socket(AF_INET, type, 0));
+  if (with_option) set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+  EXPECT_EQ(bind(fd, at.raw(), at.size), -1);
+  EXPECT_EQ(errno, EADDRINUSE);
+}
+
+void group_of_processes(int type) {
+  Far far("caller", {type == SOCK_STREAM ? "tcp" : "udp"});
+  const Address at = here(free_port());
+  const auto call = [&] {
+    far.say(at.port());
+    std::map<char, int> answers;
+    for (char who : far.word()) ++answers[who];
+    return answers;
+  };
+  using Answers = std::map<char, int>;
+  Member a('a', type, at);
+  EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
+  {
+    Member b('b', type, at);
+    Answers both = call();
+    EXPECT_GT(both['a'], 0);
+    EXPECT_GT(both['b'], 0);
+    EXPECT_EQ(both['a'] + both['b'], kCalls);
+    expect_refused(type, at, false);
+    EXPECT_EQ(status_of(in_child([&] {
+                setfsuid(65534);  // whose the socket will be; no capability goes
+                expect_refused(type, at, true);
+              })),
+              0);
+  }
+  EXPECT_EQ(call(), (Answers{{'a', kCalls}}));  // b has left
+  Member c('c', type, at);
+  a.die();
+  EXPECT_EQ(call(), (Answers{{'c', kCalls}}));
+  far.say("end");
+  far.finish();
+}
+
+TEST(Groups, OfProcessesThatListen) { group_of_processes(SOCK_STREAM); }
+TEST(Groups, OfProcessesWithDatagrams) { group_of_processes(SOCK_DGRAM); }
+
+// ---- multicast ----
+
+// Sends what it is told to the group, then a datagram to near itself, and again.
+FAR(announcer) {
+  const int family = std::stoi(args[0]);
+  const Address group = address(args[1], static_cast<uint16_t>(std::stoi(args[2])));
+  const Address to = there(group.port(), family);
+  Fd fd = udp_at(here(0, family));
+  near.say("ready");
+  for (std::string text; (text = near.word()) != "end";) {
+    sendto(fd, text.data(), text.size(), 0, group.raw(), group.size);
+    for (int i = 0; i < 10; ++i) sendto(fd, ".", 1, 0, to.raw(), to.size);
+    near.say("sent");
+  }
+}
+
+class Listener {
+ public:
+  explicit Listener(int in)
+      : family(in),
+        level(family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6),
+        fd(udp_at(any(0, family))),
+        group(address(family == AF_INET ? "239.1.2.3" : "ff12::77", port_of(fd))),
+        far("announcer", {std::to_string(family), family == AF_INET ? "239.1.2.3" : "ff12::77",
+                          std::to_string(group.port())}) {
+    far.word();
+  }
+  ~Listener() {
+    far.say("end");
+    far.finish();
+  }
+  /// Whether the group's datagram came; those to this host alone always do.
+  bool hears() {
+    far.say("g");
+    EXPECT_EQ(far.word(), "sent");
+    bool heard = false;
+    char byte = 0;
+    for (int alone = 0; alone < 10;) {
+      if (wait_for(fd, POLLIN, 5000) == 0) {
+        ADD_FAILURE() << "only " << alone << " came";
+        return heard;
+      }
+      EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+      byte == 'g' ? void(heard = true) : void(++alone);
+    }
+    while (recv(fd, &byte, 1, MSG_DONTWAIT) == 1) heard |= byte == 'g';  // the kernel's may come last
+    return heard;
+  }
+  int change(int name) {
+    group_req request{};
+    request.gr_interface = device();
+    request.gr_group = group.storage;
+    return setsockopt(fd, level, name, &request, sizeof(request)) == 0 ? 0 : errno;
+  }
+  int change(int name, const Address& source) {
+    group_source_req request{};
+    request.gsr_interface = device();
+    request.gsr_group = group.storage;
+    request.gsr_source = source.storage;
+    return setsockopt(fd, level, name, &request, sizeof(request)) == 0 ? 0 : errno;
+  }
+  static unsigned device() {
+    const unsigned first = if_nametoindex("veth1");
+    return first != 0 ? first : if_nametoindex("veth2");
+  }
+  const int family, level;
+  Fd fd;
+  const Address group;
+  Far far;
+};
+
+void filter_sources(int family) {
+  Listener l(family);
+  const Address far = there(0, family), own = here(0, family);
+  set_option(l.fd, l.level, family == AF_INET ? IP_MULTICAST_ALL : 29,
+             0);  // only what this socket has joined
+  EXPECT_FALSE(l.hears());
+  EXPECT_EQ(l.change(MCAST_JOIN_GROUP), 0);
+  EXPECT_TRUE(l.hears());
+  EXPECT_EQ(l.change(MCAST_JOIN_GROUP), EADDRINUSE);
+  EXPECT_EQ(l.change(MCAST_BLOCK_SOURCE, far), 0);
+  EXPECT_FALSE(l.hears());
+  EXPECT_EQ(l.change(MCAST_UNBLOCK_SOURCE, far), 0);
+  EXPECT_TRUE(l.hears());
+  EXPECT_EQ(l.change(MCAST_UNBLOCK_SOURCE, own), EADDRNOTAVAIL);
+  EXPECT_EQ(l.change(MCAST_JOIN_SOURCE_GROUP, far), EINVAL);  // it takes any source
+  EXPECT_EQ(l.change(MCAST_LEAVE_GROUP), 0);
+  EXPECT_FALSE(l.hears());
+  EXPECT_EQ(l.change(MCAST_LEAVE_GROUP), EADDRNOTAVAIL);
+  EXPECT_EQ(l.change(MCAST_JOIN_SOURCE_GROUP, own), 0);
+  EXPECT_FALSE(l.hears());
+  EXPECT_EQ(l.change(MCAST_JOIN_SOURCE_GROUP, far), 0);
+  EXPECT_TRUE(l.hears());
+  EXPECT_EQ(l.change(MCAST_LEAVE_SOURCE_GROUP, far), 0);
+  EXPECT_FALSE(l.hears());
+}
+
+TEST(Multicast, SourcesAreFiltered) { filter_sources(AF_INET); }
+TEST(Multicast, SourcesAreFilteredOverIpv6) { filter_sources(AF_INET6); }
+
+}  // namespace
