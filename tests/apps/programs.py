@@ -174,6 +174,16 @@ def sockperf(host, target, accel, tcp, size=64, seconds=2, port=11111, data_inte
     return float(median[1])
 
 
+def sockperf_throughput(host, target, accel, tcp, size=1400, seconds=1, port=11111):
+    """Messages sent a second, of 20 000 at most: what is under way when the server ends is little."""
+    command = ["sockperf", "throughput", "-i", target, "-p", str(port), "-m", str(size), "-t", str(seconds), "--mps", "20000"]
+    output = host.run(command + (["--tcp"] if tcp else []), accel)
+    rate = re.search(r"Message Rate is (\d+)", output)
+    if not rate or int(rate[1]) == 0:
+        raise CommandFailed(f"sockperf gave no rate:\n{output}")
+    return int(rate[1])
+
+
 def iperf3(host, target, accel, arguments=(), seconds=3, port=5201):
     """Received bits a second."""
     output = host.run(["iperf3", "-c", target, "-p", str(port), "-t", str(seconds), "-J", *arguments], accel)

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""sockperf --data-integrity, TCP and UDP: ping-pong at 14, 1472, 8000 and 60000 bytes; under-load, for which Debian's 3.7 has no check of the data."""
+"""sockperf --data-integrity, TCP and UDP: ping-pong at 14, 1472, 8000 and 60000 bytes; under-load and throughput, for which
+Debian's 3.7 has no check of the data."""
 import argparse
 import sys
 
-from programs import MODES, Lab, sockperf, sockperf_server
+from programs import MODES, Lab, sockperf, sockperf_server, sockperf_throughput
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=MODES, default="both")
-    parser.add_argument("--under-load", action="store_true", help="as well")
+    parser.add_argument("--under-load", action="store_true", help="as well, and throughput")
     options = parser.parse_args()
     on_server, on_client = MODES[options.mode]
     for tcp, sizes in ((True, (14, 1472, 8000, 60000)), (False, (14, 1472)), (False, (8000, 60000))):
@@ -24,6 +25,9 @@ def main():
             with sockperf_server(lab.near, on_server, tcp):
                 median = sockperf(lab.far, lab.near.address, on_client, tcp, size=1000, seconds=1, mode="under-load")
             print(f"{'tcp' if tcp else 'udp'} under load: {median} us one way")
+            with sockperf_server(lab.near, on_server, tcp):
+                rate = sockperf_throughput(lab.far, lab.near.address, on_client, tcp)
+            print(f"{'tcp' if tcp else 'udp'} throughput: {rate} messages/s")
     print("ok")
 
 
