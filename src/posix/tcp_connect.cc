@@ -260,6 +260,12 @@ void TcpSocket::release_port() {
   if (v6() && !accepted) real.setsockopt(shadow(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
 }
 
+/// One that the program's bind() was not asked for by number; the kernel knows which is which
+/// (SOCK_BINDPORT_LOCK).
+void TcpSocket::give_up_automatic_port() {
+  if (shadow_name().port != 0) free_port(*this);
+}
+
 /// What tcp_disconnect() leaves counts against TCP_NOTSENT_LOWAT: the shadow, which is polled now, gets it.
 void TcpSocket::leave_unsent_on_shadow() {
   if (left_unsent_ == 0 || shadow_option(IPPROTO_TCP, TCP_NOTSENT_LOWAT) == 0) return;

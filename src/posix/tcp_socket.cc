@@ -172,7 +172,8 @@ void TcpSocket::become_kernels(Reason reason) {
   Engine::get()->touch();
 }
 
-/// inet_bind(): with the end of a connection goes a port that bind() did not give.
+/// inet_bind(): with the end of a connection goes a port that bind() did not give, or gave because none was
+/// asked for.
 Result<int> TcpSocket::bind(Pass& pass, const sockaddr* address, socklen_t length) {
   if (!live()) {  // the kernel refuses a listener
     if (left_name_.port == 0) return kOnKernel;
@@ -182,6 +183,7 @@ Result<int> TcpSocket::bind(Pass& pass, const sockaddr* address, socklen_t lengt
   }
   if (pass.stack().tcp_state(*conn_) != TcpState::kClosed) return err(EINVAL);
   release_port();
+  if (!renamed_) give_up_automatic_port();
   Result<int> r = from_libc(real.bind(shadow(), address, length));
   renamed_ |= r.ok();
   return r;

@@ -97,6 +97,7 @@ class TcpSocket final : public Socket {
   Result<int> finish_connect(Pass& pass, Errno unfinished);
   void disconnect(Pass& pass);
   void release_port();
+  void give_up_automatic_port();
   void leave_unsent_on_shadow();
 
   // tcp_accept.cc

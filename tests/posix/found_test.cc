@@ -33,6 +33,16 @@ FAR(listens) {
     write_all(fd, buffer, static_cast<size_t>(n));
 }
 
+// Accepts, and resets when told.
+FAR(resets) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  near.word();
+  const linger at_once{1, 0};
+  EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+}
+
 /// A listener with a handshake under way (its ACK counts only with data) that is shut down.
 struct Interrupted {
   Interrupted() : listener(tcp_socket()) {
@@ -151,6 +161,26 @@ TEST(Found, AnotherTrafficClassAnotherRoute) {
     fd.reset();
     far.finish();
   }
+}
+
+// bind() to port 0 keeps a port for one connection only.
+TEST(Found, AnAutomaticPortGoesWithTheConnection) {
+  Echo proof(kProof);
+  for (const bool chosen : {false, true}) {
+    Far far("resets");
+    Fd fd = tcp_socket();
+    const Address at = here(chosen ? 7777 : 0);
+    ASSERT_EQ(bind(fd, at.raw(), at.size), 0);
+    const Address to = there(static_cast<uint16_t>(far.number()));
+    ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+    far.say("reset");
+    ASSERT_NE(wait_for(fd, POLLIN) & POLLHUP, 0);
+    const Address again = here();
+    EXPECT_EQ(bind(fd, again.raw(), again.size), chosen ? -1 : 0);
+    EXPECT_EQ(bind(fd, again.raw(), again.size), -1);
+    far.finish();
+  }
+  proof.all();
 }
 
 }  // namespace
