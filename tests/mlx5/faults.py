@@ -338,7 +338,8 @@ def mounted(what):
     return ["unshare", "-m", "sh", "-c", what + ' && exec "$@"', "sh"]
 
 
-LOCKED_DOWN = mounted("mount -t tmpfs none /sys/kernel && mkdir /sys/kernel/security && echo 'none [integrity] confidentiality' > /sys/kernel/security/lockdown")
+LOCKED_DOWN = mounted("mount -t tmpfs none /sys/kernel && mkdir /sys/kernel/security && "
+                      "echo 'none [integrity] confidentiality' > /sys/kernel/security/lockdown")
 NO_DRIVERS = mounted("mount -t tmpfs none /etc/libibverbs.d")
 NO_LIBRARY = mounted("mount --bind /dev/null $(readlink -f /lib/x86_64-linux-gnu/libibverbs.so.1)")
 # What lacks: how sysfs says so, environment, the words that the program is started by, what the line must say, its cure included.
