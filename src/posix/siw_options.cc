@@ -4,6 +4,7 @@
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 
+#include <cstddef>
 #include <cstring>
 
 #include "base/real.h"
@@ -29,15 +30,22 @@ bool refused(int level, int name, const void* value, socklen_t length) {
 }  // namespace
 
 Result<int> SiwSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {
-  if (!live()) return kOnKernel;
   int answer = 0;
-  if (level == SOL_SOCKET && name == SO_ERROR) {
+  if (!live()) {
+    if (level != SOL_SOCKET || name != SO_ERROR || left_error_ == Errno{}) return kOnKernel;
+    answer = static_cast<int>(take_left_error());
+  } else if (level == SOL_SOCKET && name == SO_ERROR) {
     if (holder_ != nullptr && !claim()) return kOnKernel;
     if (channel_->stage() == Stage::kPlain) return settle(pass) ? Result<int>(kOnKernel) : kOnKernel;
     answer = static_cast<int>(take_error());
     if (channel_->stage() == Stage::kFailed && state_ == State::kConnecting) disconnect();
   } else if (level == IPPROTO_TCP && name == TCP_NODELAY) {
     answer = nodelay_;
+  } else if (level == IPPROTO_TCP && name == TCP_INFO) {
+    Result<int> r = from_libc(real.getsockopt(shadow(), level, name, value, length));
+    if (r && *length > offsetof(tcp_info, tcpi_state))
+      static_cast<tcp_info*>(value)->tcpi_state = tcp_state();
+    return r;
   } else {
     return kOnKernel;
   }
@@ -46,6 +54,8 @@ Result<int> SiwSocket::getsockopt(Pass& pass, int level, int name, void* value, 
 
 Result<int> SiwSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
   if (!live()) return kOnKernel;
+  if (static_cast<int>(length) < 0) return err(EINVAL);
+  if (!can_read(value, length)) return kOnKernel;  // which says EFAULT, or what comes first
   if (refused(level, name, value, length)) {
     // While the peer has not said what it speaks, plain TCP is a way out.
     if (to_kernel(pass, Reason::option)) return kOnKernel;

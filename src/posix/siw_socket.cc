@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/early_wait.h"
@@ -77,12 +78,12 @@ void SiwSocket::shadow_moved() {
 // ---- readiness ----
 
 uint32_t SiwSocket::readiness() {
-  if (!live()) return 0;
+  if (!live()) return left_error_ != Errno{} ? uint32_t{EPOLLERR} : 0;
   constexpr uint32_t kOver = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLOUT | EPOLLWRNORM | EPOLLHUP;
   if (holder_ != nullptr && !claim()) return kOver | EPOLLERR;  // another process has it
   switch (channel_->stage()) {
     case Stage::kUndecided:
-      return may_commit() ? EPOLLOUT | EPOLLWRNORM : 0;
+      return undecided_readiness();
     case Stage::kFailed:
       return kOver | (error_taken_ ? uint32_t{0} : uint32_t{EPOLLERR});
     case Stage::kOpen:
@@ -100,12 +101,27 @@ uint32_t SiwSocket::readiness() {
   return bits;
 }
 
+uint32_t SiwSocket::undecided_readiness() const {
+  uint32_t bits = 0;
+  if (channel_->read_shut()) bits |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+  if (channel_->write_shut() || may_commit()) bits |= EPOLLOUT | EPOLLWRNORM;
+  if (channel_->read_shut() && channel_->write_shut()) bits |= EPOLLHUP;
+  return bits;
+}
+
 /// SO_ERROR: what went wrong, told once.
 Errno SiwSocket::take_error() {
   if (!channel_ || error_taken_) return Errno{};
   const Errno error = failure();
   error_taken_ = error != Errno{};
   return error;
+}
+
+/// For sockets that are not connected: the error that a disconnected one still owes; for the rest the kernel
+/// has the answer.
+Errno SiwSocket::take_left_error() {
+  const Errno error = std::exchange(left_error_, Errno{});
+  return error != Errno{} ? error : kOnKernel;
 }
 
 /// Where the peer speaks plain TCP, and only the setting `require` forbids that, it is that setting's error.
@@ -153,6 +169,7 @@ Result<int> SiwSocket::start_connect(Pass& pass, const Endpoint& remote) {
     return err(error);
   remote_ = remote;
   error_taken_ = false;
+  left_error_ = {};
   plain_forbidden_ = !required_ && config().settings.require != Require::kOff;
   channel_ = std::make_unique<siw::Channel>(*reactor, shadow(), required_ || plain_forbidden_,
                                             static_cast<File*>(this));
@@ -172,7 +189,10 @@ Result<int> SiwSocket::finish_connect(Pass& pass, Errno unfinished) {
   }
   if (state_ == State::kConnected) return 0;  // another thread's connect() came first
   if (state_ == State::kKernel) return kOnKernel;
-  if (state_ != State::kConnecting) return err(ECONNABORTED);
+  if (state_ != State::kConnecting) {  // another thread's disconnect
+    const Errno error = take_left_error();
+    return error != kOnKernel ? error : err(ECONNABORTED);
+  }
   if (channel_->stage() == Stage::kPlain) {
     reconnect_plain();
     return kOnKernel;
@@ -188,6 +208,7 @@ Result<int> SiwSocket::finish_connect(Pass& pass, Errno unfinished) {
 
 /// Back to an unconnected socket.
 void SiwSocket::disconnect() {
+  left_error_ = channel_->error() == Errno{} ? err(ECONNRESET) : take_error();
   if (channel_->established()) {
     const linger abort{1, 0};
     linger keep{};
@@ -200,6 +221,7 @@ void SiwSocket::disconnect() {
     disconnect_shadow(shadow());
   }
   channel_.reset();
+  (void)shadow_option(SOL_SOCKET, SO_ERROR);  // the carrying connection's end is not the program's
   const int nodelay = nodelay_;
   real.setsockopt(shadow(), IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
   set_state(State::kIdle);
@@ -289,14 +311,19 @@ Result<int> SiwSocket::shutdown(Pass& pass, int how) {
   Result<bool> open = settle(pass);
   if (!open) return open.error() == kOnKernel ? kOnKernel : err(ENOTCONN);
   if (!*open && channel_->stage() == Stage::kUndecided) {
-    channel_->commit_plain();
-    Result<bool> now = settle(pass);
-    return now ? err(ENOTCONN) : now.error();
+    if (may_commit()) {
+      channel_->commit_plain();
+      return settle(pass).error();
+    }
+    channel_->shutdown_later(how);
+    pass.engine().touch();
+    return 0;
   }
   if (!*open) {
     disconnect();
     return 0;
   }
+  if (tcp_state() == TCP_CLOSE) return err(ENOTCONN);
   if (state_ == State::kConnecting) set_state(State::kConnected);
   Result<void> r = channel_->conn()->shutdown(how);
   channel_->flush(pass.now());
@@ -304,8 +331,27 @@ Result<int> SiwSocket::shutdown(Pass& pass, int how) {
   return r ? Result<int>(0) : r.error();
 }
 
+uint8_t SiwSocket::tcp_state() const {
+  switch (channel_->stage()) {
+    case Stage::kConnecting:
+      return TCP_SYN_SENT;
+    case Stage::kNegotiating:
+      return state_ == State::kConnecting ? TCP_SYN_SENT : TCP_ESTABLISHED;
+    case Stage::kFailed:
+      return TCP_CLOSE;
+    case Stage::kUndecided:
+    case Stage::kPlain:
+      return TCP_ESTABLISHED;
+    case Stage::kOpen:
+      break;
+  }
+  const siw::Conn& conn = *channel_->conn();
+  if (conn.peer_ended()) return conn.write_ended() ? TCP_CLOSE : TCP_CLOSE_WAIT;
+  return conn.write_ended() ? TCP_FIN_WAIT2 : TCP_ESTABLISHED;
+}
+
 Result<int> SiwSocket::getpeername(Pass&, sockaddr*, socklen_t*) {
-  if (state_ == State::kConnecting && channel_ && !channel_->established()) return err(ENOTCONN);
+  if (live() && (tcp_state() == TCP_SYN_SENT || tcp_state() == TCP_CLOSE)) return err(ENOTCONN);
   return kOnKernel;
 }
 
@@ -323,14 +369,16 @@ void SiwSocket::on_last_close(Pass* pass) {
   if (holder_ != nullptr) --resting_connections;
   if (!channel_ || pass == nullptr || holder_ != nullptr) return;  // holder_: perhaps it goes on elsewhere
   const bool abort = linger_ && linger_time_ == Duration{0};
-  if (!abort && channel_->established()) {
+  if (!abort && channel_->outlives_close()) {
+    const int flags = real.fcntl(shadow(), F_GETFL);  // a closed socket sends no SIGIO
+    if ((flags & O_ASYNC) != 0) real.fcntl(shadow(), F_SETFL, flags & ~O_ASYNC);
     channel_->close(pass->now());
     auto sent = [&] { return !channel_->unsent(); };
     if (linger_) (void)wait_for(*pass, pass->now() + linger_time_, sent);
-    const int copy = channel_->over() ? -1 : static_cast<int>(real.fcntl(shadow(), F_DUPFD_CLOEXEC, 3));
+    const int copy = channel_->over() ? -1 : keep_private(real.fcntl(shadow(), F_DUPFD_CLOEXEC, 3));
     if (copy >= 0) {
       channel_->move_to(copy);
-      pass->engine().channels()->adopt(std::move(channel_), pass->now());
+      pass->engine().channels()->adopt(std::move(channel_));
     }
   }
   channel_.reset();

@@ -86,6 +86,7 @@ class SiwSocket final : public Socket {
   }
   /// The peer has been silent long enough for our first words to make the connection a plain one.
   bool may_commit() const { return channel_->hold_over() && !required_; }
+  uint32_t undecided_readiness() const;
   void set_state(State state);
   void read_options();
   Result<int> start_connect(Pass& pass, const Endpoint& remote);
@@ -94,9 +95,13 @@ class SiwSocket final : public Socket {
   void become_plain();
   void reconnect_plain();
   Errno take_error();
+  Errno take_left_error();
   Errno failure() const;
   Result<bool> settle(Pass& pass);
   void shadow_moved() override;
+  bool carried_by_shadow() const override { return live(); }
+  /// TCP's state as the program would see it: the carrying connection's says nothing of half-closes.
+  uint8_t tcp_state() const;
 
   // siw_transfer.cc
   Result<size_t> take(msghdr& message, size_t size, size_t got, int flags);
@@ -108,6 +113,7 @@ class SiwSocket final : public Socket {
   bool nodelay_ = false;          ///< as the program has it; the shadow's is always on
   bool linger_ = false;
   bool error_taken_ = false;
+  Errno left_error_{};  ///< what a disconnect leaves for SO_ERROR or the next call
   Duration linger_time_{0};
   size_t low_water_ = 1;  ///< SO_RCVLOWAT
   LookPolicy look_;

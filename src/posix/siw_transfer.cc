@@ -12,6 +12,9 @@
 namespace accel::posix {
 namespace {
 
+/// A fault in these is a fault of all of them, as where the kernel fills a buffer.
+constexpr size_t kCopiedAtOnce = 64 << 10;
+
 siw::MutableBytes bytes_of(const iovec& v) { return {static_cast<uint8_t*>(v.iov_base), v.iov_len}; }
 
 /// Calls visit(bytes) for each piece of the vector beyond the first `skip` bytes, until it returns false.
@@ -25,12 +28,29 @@ void for_each_piece(const msghdr& m, size_t skip, F visit) {
   }
 }
 
+/// Whether `check` likes the vector's `most` bytes beyond the first `skip`.
+bool all_pieces(const msghdr& m, size_t skip, size_t most, bool (*check)(const void*, size_t)) {
+  bool good = true;
+  for_each_piece(m, skip, [&](siw::MutableBytes piece) {
+    const size_t n = std::min(piece.size(), most);
+    most -= n;
+    good = check(piece.data(), n);
+    return good && most > 0;
+  });
+  return good;
+}
+
 }  // namespace
 
 /// Copies what is there into the vector beyond `got` bytes, drops it where MSG_TRUNC says so.
 Result<size_t> SiwSocket::take(msghdr& message, size_t size, size_t got, int flags) {
   siw::Conn& conn = *channel_->conn();
-  if ((flags & MSG_PEEK) != 0) {  // always from the front: what was copied before is still there
+  const bool peeks = (flags & MSG_PEEK) != 0;
+  if ((flags & MSG_TRUNC) == 0) {
+    const size_t most = std::min(size - (peeks ? 0 : got), conn.available());
+    if (!all_pieces(message, peeks ? 0 : got, most, can_overwrite)) return err(EFAULT);
+  }
+  if (peeks) {  // always from the front: what was copied before is still there
     std::vector<uint8_t> seen(std::min(size, conn.available()));
     if (seen.empty()) return conn.recv({&seen.emplace_back(), 1}, true);
     Result<size_t> n = conn.recv(seen, true);
@@ -38,10 +58,6 @@ Result<size_t> SiwSocket::take(msghdr& message, size_t size, size_t got, int fla
     if (n && (flags & MSG_TRUNC) == 0)
       for_each_piece(message, 0, [&](siw::MutableBytes piece) {
         const size_t part = std::min(piece.size(), *n - at);
-        if (!can_overwrite(piece.data(), part)) {
-          n = err(EFAULT);
-          return false;
-        }
         std::copy_n(seen.begin() + static_cast<ptrdiff_t>(at), part, piece.begin());
         at += part;
         return at < *n;
@@ -55,10 +71,6 @@ Result<size_t> SiwSocket::take(msghdr& message, size_t size, size_t got, int fla
   size_t done = 0;
   Result<size_t> last = size_t{0};
   for_each_piece(message, got, [&](siw::MutableBytes piece) {
-    if (!can_overwrite(piece.data(), std::min(piece.size(), conn.available()))) {
-      last = err(EFAULT);
-      return false;
-    }
     last = conn.recv(piece);
     if (last) done += *last;
     return last && *last == piece.size();
@@ -67,7 +79,7 @@ Result<size_t> SiwSocket::take(msghdr& message, size_t size, size_t got, int fla
 }
 
 Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
-  if (state_ == State::kIdle || state_ == State::kKernel) return kOnKernel;
+  if (state_ == State::kIdle || state_ == State::kKernel) return take_left_error();
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   message->msg_namelen = 0;
@@ -110,11 +122,13 @@ Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
         return error != Errno{} ? Result<ssize_t>(error) : 0;
       }
       if ((flags & MSG_PEEK) == 0) seen = conn.available();
+    } else if (channel_->read_shut()) {
+      return 0;
     }
     if (!wait) return got > 0 ? Result<ssize_t>(static_cast<ssize_t>(got)) : err(EAGAIN);
     const Stage stage = channel_->stage();
     auto more = [&] {
-      if (!live() || channel_->stage() != stage) return true;
+      if (!live() || channel_->stage() != stage || channel_->read_shut()) return true;
       const siw::Conn* c = channel_->conn();
       return stage == Stage::kOpen && (c->available() > seen || c->read_over());
     };
@@ -127,6 +141,7 @@ Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
 /// in one call of the kernel.
 Result<size_t> SiwSocket::put(const msghdr& message, size_t done) {
   siw::Conn& conn = *channel_->conn();
+  if (!all_pieces(message, done, kCopiedAtOnce, can_read)) return err(EFAULT);
   size_t taken = 0;
   Result<size_t> last = size_t{0};
   for_each_piece(message, done, [&](siw::MutableBytes piece) {
@@ -142,7 +157,7 @@ Result<size_t> SiwSocket::put(const msghdr& message, size_t done) {
 }
 
 Result<ssize_t> SiwSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
-  if (state_ == State::kIdle || state_ == State::kKernel) return kOnKernel;
+  if (state_ == State::kIdle || state_ == State::kKernel) return take_left_error();
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   if ((flags & MSG_OOB) != 0) return err(EOPNOTSUPP);  // rsockets have no urgent data
@@ -172,6 +187,8 @@ Result<ssize_t> SiwSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
         channel_->progress(pass.now());
         continue;
       }
+    } else if (channel_->write_shut()) {
+      return err(EPIPE);
     } else if (channel_->stage() == Stage::kUndecided && may_commit()) {
       channel_->commit_plain();
       continue;
@@ -180,7 +197,7 @@ Result<ssize_t> SiwSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     const Stage stage = channel_->stage();
     auto room = [&] {
       if (!live() || channel_->stage() != stage) return true;
-      if (stage == Stage::kUndecided) return may_commit();
+      if (stage == Stage::kUndecided) return may_commit() || channel_->write_shut();
       return stage == Stage::kOpen && (channel_->conn()->writable() || channel_->conn()->write_over());
     };
     Result<Woke> woke = wait_for(pass, deadline, room);

@@ -78,8 +78,8 @@ void Socket::keep_shadow(int fd) {
   if (descriptors > 1) {
     for (int i = 0; other < 0 && i < fds.size(); ++i)
       if (i != fd && fds.find(i) == this) other = i;
-  } else if (kernel_fd() ==
-             fd) {  // perhaps a call that blocks waits on it: the number may soon be another file's
+  } else if (kernel_fd() == fd || (carried_by_shadow() && !last_reference())) {
+    // Perhaps a call that blocks waits on it: the number may soon be another file's.
     other = keep_private(real.fcntl(fd, F_DUPFD_CLOEXEC, 3));
     private_fd_ = other >= 0;
   }

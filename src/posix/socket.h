@@ -77,6 +77,9 @@ class Socket : public File {
   virtual Result<void> to_kernel(Pass& pass, Reason reason) = 0;
 
  private:
+  /// The connection's bytes are the shadow's: a call that blocks while the last descriptor is closed needs
+  /// it.
+  virtual bool carried_by_shadow() const { return false; }
   /// shadow() is another descriptor now; the former is open still.
   virtual void shadow_moved() {}
   int fd_;

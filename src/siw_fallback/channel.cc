@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <string>
 
 #include "base/log.h"
 #include "base/real.h"
@@ -27,6 +29,8 @@ constexpr Duration kRequestPatience = 5s;
 constexpr Duration kLeastPatience = 250ms;
 constexpr Duration kKickAfter = 100ms, kKickUntil = 5s;
 constexpr Duration kLeastHold = 5ms, kLongestHold = 50ms;
+/// As long as the kernel sends for a closed socket whose peer does not answer (tcp_orphan_retries: 100 s).
+constexpr Duration kOrphanFor = 100s;
 constexpr size_t kMaxPending = 128 << 10;
 constexpr size_t kBesidePlace = 4 << 10;  ///< bytes read behind those that go to their place
 constexpr size_t kMostPieces = 256;       ///< of memory for one sendmsg(); a frame of one TCP segment has two
@@ -61,6 +65,24 @@ int socket_int(int fd, int level, int name) {
 ssize_t receive_now(int fd, MutableBytes into, int flags = 0) {
   return real.syscall(SYS_recvfrom, static_cast<long>(fd), into.data(), into.size(),
                       static_cast<long>(flags | MSG_DONTWAIT), nullptr, nullptr);
+}
+
+/// Enough of a frame to tell what it was: its first bytes, and its last, which are the CRC.
+std::string hex_ends(Bytes frame) {
+  constexpr size_t kHead = 40, kTail = 8;
+  std::string text;
+  auto add = [&](Bytes bytes) {
+    char pair[3];
+    for (const uint8_t byte : bytes) {
+      snprintf(pair, sizeof pair, "%02x", byte);
+      text += pair;
+    }
+  };
+  if (frame.size() <= kHead + kTail) return add(frame), text;
+  add(frame.first(kHead));
+  text += "...";
+  add(frame.last(kTail));
+  return text;
 }
 
 /// First into `place`, the rest into `more`.
@@ -109,6 +131,14 @@ void Channel::explain_failure() {
   if (v != Violation::none) count(counter_of(v));
   log(LogLevel::kInfo, "iWARP connection broken off: %s",
       v == Violation::none ? "TCP reset" : name_of(v).data());
+  if (v == Violation::rdmap_terminated) {
+    const Terminate& t = conn_->endpoint().peers_terminate();
+    log(LogLevel::kInfo, "iWARP: the peer's Terminate says layer %d, type %d, code %d%s", t.code.layer,
+        t.code.type, t.code.code, t.siw_form ? ", in the form of the kernel's siw" : "");
+  }
+  if (const Bytes frame = conn_->endpoint().bad_frame(); !frame.empty())
+    log(LogLevel::kInfo, "iWARP: a frame of %zu bytes with a wrong CRC: %s", frame.size(),
+        hex_ends(frame).c_str());
 }
 
 void Channel::schedule(Instant when) {
@@ -142,6 +172,8 @@ void Channel::decide(Stage stage) {
   end_pending();
   stage_ = stage;
   if (stage != Stage::kOpen) schedule(kNever);
+  if (shut_later_ != 0 && stage == Stage::kPlain) real.shutdown(fd_, shut_later_ - 1);
+  if (shut_later_ != 0 && stage == Stage::kOpen) (void)conn_->shutdown(shut_later_ - 1);
   raise(kDecided | kIn | kOut);
 }
 
@@ -221,6 +253,15 @@ void Channel::classify(Instant now) {
   commit_plain();
 }
 
+void Channel::shutdown_later(int how) {
+  shut_later_ |= static_cast<uint8_t>(how + 1);
+  uint32_t bits = 0;
+  if (read_shut()) bits |= kIn | kEnd;
+  if (write_shut()) bits |= kOut;
+  if (read_shut() && write_shut()) bits |= kHup;
+  raise(bits);
+}
+
 void Channel::commit_plain() {
   if (stage_ != Stage::kUndecided) return;
   count(required_ ? Counter::iwarp_plain_refused : Counter::iwarp_plain_accepted);
@@ -253,8 +294,7 @@ void Channel::on_deadline(Instant now) {
   switch (stage_) {
     case Stage::kUndecided:
       if (pending_mpa_) return commit_plain();  // the beginning of MPA's key, and then nothing: chance
-      hold_over_ = true;
-      return raise(kOut);
+      return end_hold();
     case Stage::kNegotiating:
       count(Counter::iwarp_deadlines);
       return server_ ? fail(err(ECONNRESET)) : unsuitable(err(ETIMEDOUT));
@@ -263,6 +303,12 @@ void Channel::on_deadline(Instant now) {
     default:
       return;
   }
+}
+
+void Channel::end_hold() {
+  hold_over_ = true;
+  if (owner == nullptr || (shut_later_ != 0 && !required_)) return commit_plain();
+  raise(kOut);
 }
 
 /// The kernel's siw may have slept through what came soon after its reply (siw_qp.c:93): more bytes wake it.
@@ -321,7 +367,7 @@ void Channel::converse(Instant now) {
       count(server_ ? Counter::iwarp_accepted : Counter::iwarp_connected);
       const bool may_sleep = !server_ && !conn_->peer_lingers();
       if (may_sleep) kick_until_ = now + kKickUntil;
-      schedule(may_sleep ? now + kKickAfter : kNever);
+      schedule(owner == nullptr ? now + kOrphanFor : may_sleep ? now + kKickAfter : kNever);
       decide(Stage::kOpen);
     } else if (conn_->failed() || lost_) {
       flush(now);  // the refusal
@@ -346,7 +392,8 @@ void Channel::flush(Instant now) {
   }
   while (unsent() && !blocked) {
     const OutQueue& out = conn_->out();
-    const ssize_t n = lost_ && conn_->failed() ? static_cast<ssize_t>(out.size()) : send_now(fd_, out);
+    const bool reset = lost_ && conn_->failed() && conn_->violation() == Violation::none;
+    const ssize_t n = reset ? static_cast<ssize_t>(out.size()) : send_now(fd_, out);
     if (n > 0) {
       bytes_out_ += static_cast<uint64_t>(n);
       conn_->sent(static_cast<size_t>(n));
@@ -400,15 +447,42 @@ Errno Channel::error() const {
 
 // ---- the end, and other hands ----
 
+bool Channel::over() const {
+  switch (stage_) {
+    case Stage::kConnecting:
+    case Stage::kPlain:
+    case Stage::kFailed:
+      return true;
+    case Stage::kUndecided:
+      return false;
+    case Stage::kNegotiating:
+    case Stage::kOpen:
+      break;
+  }
+  return lost_ || conn_->failed();
+}
+
 bool Channel::delivered() const {
+  if (stage_ == Stage::kUndecided || stage_ == Stage::kNegotiating) return false;
   int unacknowledged = 0;
   return !unsent() && (real.ioctl(fd_, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0);
 }
 
 void Channel::close(Instant now) {
   owner = nullptr;
-  if (stage_ != Stage::kOpen || reactor_ == nullptr) return;
-  schedule(kNever);
+  if (reactor_ == nullptr) return;
+  shut_later_ = 3;
+  if (stage_ == Stage::kUndecided) progress(now);
+  if (stage_ == Stage::kUndecided && !pending_mpa_) {
+    if (!required_) {
+      if (hold_over_) commit_plain();
+      return;
+    }
+    if (!(pending_mpa_ = reactor_->begin_pending())) return fail(err(ECONNRESET));
+    schedule(now + kRequestPatience);
+  }
+  if (stage_ != Stage::kOpen) return;
+  schedule(now + kOrphanFor);
   (void)conn_->shutdown(SHUT_RDWR);
   flush(now);
 }
@@ -440,13 +514,10 @@ void Channel::wake(Reactor& reactor, Instant now) {
   edges = 0;
   if (!reactor_->reserve(reserved_)) reserved_ = 0;
   if (!reactor_->watch(*this)) return fail(err(ENOBUFS));
-  if (stage_ == Stage::kUndecided) {
-    hold_over_ = true;
-  } else if (stage_ == Stage::kNegotiating) {
-    schedule(now + kRequestPatience);
-  }
+  if (stage_ == Stage::kNegotiating) schedule(now + kRequestPatience);
   if (output_watched_) reactor_->set_output_watch(*this, true);
   progress(now);
+  if (stage_ == Stage::kUndecided) end_hold();
 }
 
 }  // namespace accel::siw

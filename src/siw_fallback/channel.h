@@ -54,6 +54,10 @@ class Channel {
   bool hold_over() const { return hold_over_; }
   /// kUndecided: this side has something to say and the peer was silent: plain TCP.
   void commit_plain();
+  /// kUndecided: what shutdown() has ended; the peer is told when it is known what it speaks.
+  void shutdown_later(int how);
+  bool read_shut() const { return (shut_later_ & 1) != 0; }
+  bool write_shut() const { return (shut_later_ & 2) != 0; }
   /// From kNegotiating on, else nullptr.
   Conn* conn() { return conn_ ? &*conn_ : nullptr; }
   const Conn* conn() const { return conn_ ? &*conn_ : nullptr; }
@@ -64,8 +68,8 @@ class Channel {
   bool unsent() const { return conn_ && !conn_->out().empty(); }
   /// The peer has acknowledged all that was sent.
   bool delivered() const;
-  /// Nothing more comes: the peer has ended too, or it failed.
-  bool over() const { return lost_ || !conn_ || conn_->failed(); }
+  /// Nothing more comes: the peer has ended too, it failed, or it is plain TCP.
+  bool over() const;
   /// Open, and only its socket's next bytes can change anything: to read is all that progress() would do.
   bool awaits_bytes() const {
     return stage_ == Stage::kOpen && !output_watched_ && !lost_ && !conn_->failed();
@@ -73,8 +77,14 @@ class Channel {
   uint64_t bytes_in() const { return bytes_in_; }
   uint64_t bytes_out() const { return bytes_out_; }
 
-  /// The program is through with it: says farewell. What is unsent then is the reactor's to send
-  /// (Reactor::adopt).
+  /// close() leaves something to do: a farewell, or first an answer to the MPA request that the peer has sent
+  /// or will send. With TCP its connect() would have been done.
+  bool outlives_close() const {
+    return stage_ == Stage::kOpen || stage_ == Stage::kUndecided ||
+           (server_ && stage_ == Stage::kNegotiating);
+  }
+  /// The program is through with it: says farewell, as soon as it is known what the peer speaks. What is left
+  /// to do then is the reactor's (Reactor::adopt).
   void close(Instant now);
   /// `fd` goes away, `other` is the same socket.
   void move_to(int other);
@@ -100,6 +110,7 @@ class Channel {
   void lose(Errno why);
   void converse(Instant now);
   void kick(Instant now);
+  void end_hold();
   void unsuitable(Errno error);
   void fail(Errno error);
   void decide(Stage stage);
@@ -116,6 +127,7 @@ class Channel {
   bool server_ = false;
   Stage stage_ = Stage::kConnecting;
   bool hold_over_ = false, pending_mpa_ = false, output_watched_ = false, shut_ = false, lost_ = false;
+  uint8_t shut_later_ = 0;  ///< reading 1, writing 2
   bool was_writable_ = false, was_over_ = false, was_failed_ = false, watched_ = false;
   Errno error_{}, broken_{};
   Instant deadline_ = kNever;

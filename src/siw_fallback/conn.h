@@ -59,6 +59,10 @@ class Conn {
     return failed() || ended_ || stream_.peer_disconnected() || !stream_.write_open();
   }
 
+  /// The peer's direction is over, and ours.
+  bool peer_ended() const { return failed() || ended_ || stream_.peer_finished(); }
+  bool write_ended() const { return failed() || !stream_.write_open(); }
+
   bool established() const { return established_; }
   bool failed() const { return violation_ != Violation::none || reset_; }
   /// ECONNREFUSED or ECONNRESET when failed.

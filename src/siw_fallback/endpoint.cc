@@ -261,8 +261,7 @@ Violation Endpoint::on_read_response(const Segment& s, Event& event) {
 Violation Endpoint::end() {
   if (state_ == State::kFailed) return violation_;
   if (state_ == State::kOpen && parser_.between_frames()) return Violation::none;
-  violation_ = Violation::stream_cut;
-  state_ = State::kFailed;
+  fail(Violation::stream_cut);  // perhaps the peer still reads
   return violation_;
 }
 

@@ -19,8 +19,6 @@ constexpr int kRounds = 4;  ///< of kEvents in one poll: then the caller's turn
 constexpr size_t kMostPending = 256;
 constexpr size_t kMostPlain = 1024;
 constexpr Duration kPlainFor = std::chrono::minutes(10);
-/// As long as the kernel sends for a closed socket whose peer does not answer (tcp_orphan_retries: 100 s).
-constexpr Duration kOrphanFor = 100s;
 
 epoll_event event_for(Channel& channel, bool output) {
   epoll_event event{};
@@ -47,13 +45,13 @@ Reactor::Reactor(int fd, Counters& counters, const ReactorOptions& options)
     : fd_(fd), counters_(counters), options_(options), buffer_(kReadBuffer) {}
 
 Reactor::~Reactor() {
-  for (auto& orphan : orphans_) real.close(orphan->fd());
+  for (auto& orphan : orphans_) close_private(orphan->fd());
   orphans_.clear();
   close_private(fd_);
 }
 
 void Reactor::abandon_in_child() {
-  for (auto& orphan : orphans_) real.close(orphan->fd());
+  for (auto& orphan : orphans_) close_private(orphan->fd());
   close_private(fd_);
 }
 
@@ -131,10 +129,7 @@ bool Reactor::all_over() const {
   return std::ranges::all_of(orphans_, [](const auto& c) { return c->over(); });
 }
 
-void Reactor::adopt(std::unique_ptr<Channel> channel, Instant now) {
-  channel->schedule(now + kOrphanFor);
-  orphans_.push_back(std::move(channel));
-}
+void Reactor::adopt(std::unique_ptr<Channel> channel) { orphans_.push_back(std::move(channel)); }
 
 /// A socket that is closed with bytes unread, or that bytes still come to, resets the connection, and what
 /// the peer's TCP has not acknowledged by then is lost: the credits that the peer grants while it reads our
@@ -149,7 +144,7 @@ void Reactor::bury_orphans() {
       real.setsockopt(fd, SOL_SOCKET, SO_LINGER, &abort, sizeof abort);
     }
     c->rest();
-    real.close(fd);
+    close_private(fd);
     return true;
   });
 }

@@ -47,8 +47,9 @@ class Reactor {
   bool all_delivered() const;
   /// Every peer of a closed connection has ended as well.
   bool all_over() const;
-  /// Takes over a closed channel and its descriptor until the peer has ended too; then closes the descriptor.
-  void adopt(std::unique_ptr<Channel> channel, Instant now);
+  /// Takes over a closed channel and its descriptor, a private one, until the peer has ended too; then closes
+  /// the descriptor.
+  void adopt(std::unique_ptr<Channel> channel);
 
   /// A destination that spoke plain TCP within the last ten minutes.
   bool known_plain(const accel::Endpoint& destination, Instant now);

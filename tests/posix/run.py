@@ -25,13 +25,30 @@ FIREWALL = """table inet strict {
   chain in { type filter hook input priority 0; ct state invalid counter drop; }
   chain out { type filter hook output priority 0; ct state invalid counter drop; }
 }"""
-SIW = {"ACCEL_IWARP": "require", "ACCEL_PATH": "kernel"}
+SIW_RULES = """[default]
+iwarp = "require"
+path = "kernel"
+[[application]]
+name = "*"
+[[application.rule]]  # what tests compare with, in one thread: there connect() would wait for the accept() behind it
+address = "127.0.0.0/8"
+iwarp = "off"
+[[application.rule]]
+address = "::1/128"
+iwarp = "off"
+"""
+
+
+def siw_settings(lab):
+    path = lab.directory / "siw.toml"
+    path.write_text(SIW_RULES)
+    return {"ACCEL_CONFIG": str(path)}
 
 
 def environment(lab, host, siw, hold_queues=0):
     other = lab.other(host)
     return {
-        **(SIW if siw else {}),
+        **(siw_settings(lab) if siw else {}),
         "ACCEL_QUEUES": str(hold_queues),
         "POSIX_TEST_CONTROL": str(lab.directory / "control"),
         "POSIX_TEST_HERE": host.address,

@@ -2,7 +2,7 @@
 """Who speaks soft-iWARP with whom, between two namespaces without AF_XDP: rules, plain peers at either end, server-first protocols, peers
 that break the rules, fork, exec. Each end is a program that knows nothing of it; the proof is what the library counts.
 
-usage: siw.py peers|limits|process|hostile"""
+usage: siw.py peers|policy|limits|process|hostile"""
 import inspect
 import json
 import os
@@ -36,7 +36,23 @@ SERVERS = {
             "try: c.sendall(b'too late')\nexcept OSError as e: failed = 'error ' + errno.errorcode[e.errno]\n"
             "try:\n  while d := c.recv(99): print('got', d.decode(), flush=True)\n"
             "except OSError as e: failed = 'error ' + errno.errorcode[e.errno]\nprint(failed.replace('error EPIPE', '') or 'end', flush=True)",
+    "closes": "for how in range(-1, 3):\n  c, _ = s.accept()\n  if how >= 0: c.shutdown(how)\n"
+              "  if how in (0, 2):\n    p = select.poll()\n    p.register(c, select.POLLRDHUP)\n"
+              "    print('read', c.recv(9), p.poll(0)[0][1] & select.POLLRDHUP, flush=True)\n"
+              "  if how > 0:\n    try: c.send(b'x')\n    except OSError as e: print('write', errno.errorcode[e.errno], flush=True)\n"
+              "  if how == 0: c.send(b'x')\n  if how == 1: print('got', c.recv(9), flush=True)\n  c.close()\nprint('done', flush=True)",
+    "leaves": "c, _ = s.accept()\nos.close(s.detach())\nsys.exit()",
     "plain": "while True:\n  c, _ = s.accept()\n  c.close()",
+    # A plain one's ways with words that it does not know; it tells who greets it how many connections came.
+    "puzzled": "import struct\nk, n = [], 0\nwhile True:\n  c, _ = s.accept()\n  n += 1\n  k.append(c)\n  if c.recv(100) == b'hello':\n"
+               "    c.sendall(b'%d' % n)\n    continue\n  how = os.environ['HOW']\n  if how == 'answers': c.sendall(b'500 what?\\r\\n')\n"
+               "  if how == 'resets': c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n"
+               "  if how in ('resets', 'closes'): c.close()",
+    "pends": "import collections\nk, poll, seen = {}, select.poll(), collections.Counter()\n"
+             "while len(k) < 258:\n  c, _ = s.accept()\n  k[c.fileno()] = c\n  poll.register(c, select.POLLIN)\n"
+             "while k:\n  for fd, _ in poll.poll():\n    try: seen[k[fd].recv(99).decode()] += 1\n"
+             "    except OSError as e: seen[errno.errorcode[e.errno]] += 1\n    poll.unregister(fd)\n    del k[fd]\n"
+             "print(sorted(seen.items()), flush=True)",
     "silent": "c, _ = s.accept()\nr = select.select([c], [], [], 3)[0]\nprint('got', c.recv(100).decode() if r else 'nothing', flush=True)\n"
               "c.sendall(b'late')\nc.recv(1)",
 }
@@ -53,6 +69,10 @@ CLIENTS = {
             "c.sendall(b'x')\nprint('ok' if c.recv(9) == b'x' else 'end')\nfor _ in range(5): one()",
     "large": "import hashlib, threading\nd = os.urandom(1000000)\nt = threading.Thread(target=c.sendall, args=(d,))\nt.start()\nb = b''\n"
              "while len(b) < len(d): b += c.recv(70000)\nt.join()\nprint(hashlib.sha256(b).hexdigest() if b == d else 'different')",
+    "ended": "print('end' if c.recv(9) == b'' else 'more')\nc.close()\nc = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+             "print('got', c.recv(9), c.recv(9))\nc.close()\nc = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+             "r = c.recv(9)\nc.send(b'hi')\nprint('end' if r == b'' else 'more')\nc.close()\n"
+             "c = socket.create_connection((sys.argv[1], int(sys.argv[2])))\nprint('end' if c.recv(9) == b'' else 'more')",
     "waits": "print('got', c.recv(100).decode())",
 }
 CONNECT = ("import errno, os, socket, sys, time\nt = time.monotonic()\ntry:\n  c = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
@@ -71,24 +91,30 @@ def settings(iwarp):
 class Server:
     """A server in the near namespace; `iwarp`: its setting, None: not preloaded."""
 
-    def __init__(self, lab, kind, iwarp, **env):
+    def __init__(self, lab, kind, iwarp, before=(), **env):
         self.lab = lab
-        command = [sys.executable, "-c", LISTEN + SERVERS[kind] + "\nsys.stdin.readline()", lab.near.address, str(PORT)]
-        self.child = lab.near.popen(command, accel=iwarp is not None, env={**settings(iwarp), **env} if iwarp else None, require=False,
+        command = [*before, sys.executable, "-c", LISTEN + SERVERS[kind] + "\nsys.stdin.readline()", lab.near.address, str(PORT)]
+        self.child = lab.near.popen(command, accel=iwarp is not None, env={**settings(iwarp), **env} if iwarp else env, require=False,
                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         lab.near.wait_for_listener(PORT, self.child)
 
     def line(self):
         return self.child.stdout.readline().strip()
 
+    def last_line(self):
+        """The next that is not the library's."""
+        while (line := self.line()).startswith("libaccel"):
+            pass
+        return line
+
     def counters(self):
         output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(self.child.pid), "--json"], capture_output=True, text=True)
         return json.loads(output.stdout)["processes"][0]["counters"]
 
-    def await_counter(self, name):
-        """Until it is one: a process publishes its counters now and then."""
+    def await_counter(self, name, value=1):
+        """A process publishes its counters now and then."""
         deadline = time.monotonic() + 10
-        while (now := self.counters()).get(name) != 1:
+        while (now := self.counters()).get(name, 0) != value:
             expect(time.monotonic() < deadline, name, now)
             time.sleep(0.05)
 
@@ -147,6 +173,22 @@ def plain_peers(lab):
     lab.near.stop(child)
 
 
+def closed_at_once(lab):
+    """A server that closes, shuts down or exits before its peer's first bytes: connect() has been successful, then comes the end."""
+    for server, caller in (("require", "require"), ("prefer", "prefer"), ("prefer", None)):
+        with Server(lab, "closes", server) as s:
+            out = client(lab, "ended", caller)
+            expect(out.splitlines() == ["end", "got b'x' b''", "end", "end"], server, caller, out)
+            lines = [s.line() for _ in range(6)]
+            expect(lines == ["read b'' 8192", "write EPIPE", "got b'hi'", "read b'' 8192", "write EPIPE", "done"], server, caller, lines)
+            s.await_counter("iwarp_plain_accepted" if caller is None else "iwarp_accepted", 4)
+        for _ in range(3):
+            with Server(lab, "leaves", server):
+                out = lab.far.run([sys.executable, "-c", CONNECT + "print('end' if c.recv(9) == b'' else 'more')", lab.near.address, str(PORT)],
+                                  accel=caller is not None, env=settings(caller) if caller else None, require=False, timeout=30).strip()
+                expect(out == "end", server, caller, out)
+
+
 def limits(lab):
     """More connections than their memory allows; rings far smaller than a message."""
     memory = {"ACCEL_IWARP_MEMORY": str(1 << 20), "ACCEL_IWARP_RING": str(128 << 10)}  # with what waits for the socket: four
@@ -161,6 +203,44 @@ def limits(lab):
         small = {"ACCEL_IWARP_RING": "4096", "ACCEL_IWARP_CRC": crc}
         with Server(lab, "large", "require", **small) as s:
             expect(client(lab, "large", "require", **small) == s.line(), crc)
+
+
+def pending(lab):
+    """Who begins MPA's request and does not go on: 256 at a time, and five seconds."""
+    text = ("import socket, sys\nk = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(258)]\n"
+            "for c in k: c.sendall(b'MPA ID Req Frame' if c is k[0] else b'MPA ID')\n"
+            "for c in k:\n  try: c.recv(1)\n  except OSError: pass\n")
+    with Server(lab, "pends", "prefer") as s:
+        child = lab.far.popen([sys.executable, "-c", text, lab.near.address, str(PORT)])
+        line = s.line()
+        expect(line == "[('ECONNRESET', 3), ('MPA ID', 255)]", line)
+        for name, value in ("iwarp_pending_limit", 2), ("iwarp_deadlines", 1), ("iwarp_plain_accepted", 255):
+            s.await_counter(name, value)
+    child.wait(20)
+
+
+def fallback(lab):
+    """A client that prefers iWARP and a plain server: one connection in vain, however that shows, then plain ones."""
+    hello = "c.sendall(b'hello')\nprint('got', c.recv(9).decode())\n"
+    for how in "answers", "closes", "resets", "waits":
+        with Server(lab, "puzzled", None, HOW=how):
+            out = lab.far.run([sys.executable, "-c", (CONNECT + hello) * 2, lab.near.address, str(PORT)], accel=True, env=settings("prefer"),
+                              require=False, timeout=30)
+            expect(out.split() == ["got", "2", "got", "3"], how, out)
+
+
+def of_a_host(lab):
+    """`[default] iwarp = "prefer"`: where a port serves, it does; to who may open none, and to loopback, iWARP."""
+    path = lab.directory / "host.toml"
+    path.write_text("[default]\niwarp = 'prefer'\n")
+    env = {"ACCEL_CONFIG": str(path), "ACCEL_IWARP": "", "ACCEL_PATH": ""}
+    unprivileged = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
+    for before, made in ([], 0), (unprivileged, 1):
+        with Server(lab, "echo", "prefer", before=before, **env) as s:
+            expect(lab.far.run([*before, sys.executable, "-c", CONNECT + CLIENTS["echo"], lab.near.address, str(PORT)], accel=True,
+                               env=env, require=False, timeout=30).split("\n")[-2] == "got hello")
+            expect(s.last_line() == "got hello")
+            s.await_counter("iwarp_accepted", made)
 
 
 def under_accel_require(lab):
@@ -279,6 +359,11 @@ def hostile_peers(lab):
         s.await_counter("iwarp_fpdu_crc")
         # The reply, then a Terminate in the RFC's form: untagged, opcode 7, layer MPA, type 0, code CRC.
         expect(bytes.fromhex(back).startswith(b"MPA ID Rep Frame") and "4147" in back and "2002" in back, back)
+        expect(s.counters().get("iwarp_accepted") == 1)
+    with Server(lab, "error", "prefer", ACCEL_LOG="info") as s:  # the bad frame is told
+        raw(lab, [request(), fpdu(tagged)])
+        lines = list(iter(s.line, "error ECONNRESET"))
+        expect(any(f"wrong CRC: {fpdu(tagged)[:4].hex()}" in line for line in lines), lines)
     with Server(lab, "silent", "prefer") as s:  # the beginning of the key, and then nothing, is plain
         raw(lab, [b"M", b"AIL"])
         expect(s.line() == "got MAIL", "MAIL")
@@ -345,7 +430,8 @@ def reset_behind_data(lab):
             expect(lines == ["got second", end], lines)
 
 
-GROUPS = {"peers": (both_speak_it, plain_peers, rules), "limits": (limits, under_accel_require),
+GROUPS = {"peers": (both_speak_it, plain_peers, closed_at_once), "policy": (rules, fallback, of_a_host, under_accel_require),
+          "limits": (limits, pending),
           "process": (over_fork, handovers, time_wait), "hostile": (hostile_peers, sleepy_peers, reset_behind_data)}
 
 

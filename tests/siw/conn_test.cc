@@ -271,6 +271,39 @@ TEST(Conn, RepliesRefused) {
   }
 }
 
+/// The first MPA frame of `from`, as a peer of revision 1 would send it.
+std::vector<uint8_t> of_revision_one(const Conn& from) {
+  auto frame = copy(from.pending());
+  frame[17] = 1;
+  return frame;
+}
+
+TEST(Conn, RevisionOneIsRefusedInEveryCombination) {
+  std::vector<uint8_t> out(1);
+  for (bool crc : {false, true}) {
+    for (uint8_t rtr : {kNoRtr, uint8_t{kRtrWrite}, uint8_t{kRtrRead}, uint8_t{kRtrSend}}) {
+      Conn a(options(Role::kInitiator, offer(crc, true, rtr))),
+          b(options(Role::kResponder, {.crc = crc, .rtr = kRtrAll}));
+      b.receive(of_revision_one(a));
+      EXPECT_EQ(name_of(b.violation()), "mpa_revision");
+      EXPECT_EQ(copy(b.pending()),
+                hex(crc ? "'MPA ID Rep Frame' 60 01 0000" : "'MPA ID Rep Frame' 20 01 0000"));
+      EXPECT_TRUE(b.wants_close());
+      a.receive(b.pending());
+      EXPECT_TRUE(a.recv(out).is(ECONNREFUSED));
+
+      Conn c(options(Role::kInitiator, offer(crc, true, rtr))),
+          d(options(Role::kResponder, {.crc = crc, .rtr = kRtrAll}));
+      d.receive(copy(c.pending()));
+      c.sent(c.pending().size());
+      c.receive(of_revision_one(d));
+      EXPECT_EQ(name_of(c.violation()), "mpa_revision");
+      EXPECT_TRUE(c.recv(out).is(ECONNRESET));
+      EXPECT_TRUE(c.pending().empty() && c.wants_close());
+    }
+  }
+}
+
 // --- payloads that go straight to the ring ---
 
 /// As Channel reads: pieces of the stream, each first to where landing() says. Returns how much went there.
@@ -481,6 +514,7 @@ TEST(Conn, EndsAsATcpUserExpects) {
   cut.conn.receive(hex("00"));
   cut.conn.receive_end();
   EXPECT_EQ(name_of(cut.conn.violation()), "stream_cut");
+  EXPECT_EQ(copy(cut.conn.pending()), hex("0016 4147 00000000 00000002 00000001 00000000 20010000 00000000"));
   EXPECT_TRUE(cut.conn.recv(out).is(ECONNRESET));
   reset.conn.receive_reset();
   EXPECT_TRUE(reset.conn.recv(out).is(ECONNRESET));
