@@ -174,8 +174,19 @@ def sockperf(host, target, accel, tcp, size=64, seconds=2, port=11111, data_inte
     return float(median[1])
 
 
+def until_read(child):
+    """Until a program that may be accelerated has read what its device holds: its count of frames stands still."""
+    seen = []
+
+    def still():
+        seen.append(statistics(child.pid).get("counters", {}).get("rx_frames"))
+        return len(seen) > 5 and len(set(seen[-5:])) == 1
+
+    until(still, "a silent device")
+
+
 def sockperf_throughput(host, target, accel, tcp, size=1400, seconds=1, port=11111):
-    """Messages sent a second, of 20 000 at most: what is under way when the server ends is little."""
+    """Messages sent a second, of 20 000 at most."""
     command = ["sockperf", "throughput", "-i", target, "-p", str(port), "-m", str(size), "-t", str(seconds), "--mps", "20000"]
     output = host.run(command + (["--tcp"] if tcp else []), accel)
     rate = re.search(r"Message Rate is (\d+)", output)
