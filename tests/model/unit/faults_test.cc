@@ -82,8 +82,13 @@ TEST(Faults, AStallHoldsCompletionsAndLetsThemGoInOrder) {
   EXPECT_EQ(r.cable.sent.size(), 3u);
   EXPECT_EQ(r.poll_send(), nullptr);
   r.device.stall_completions(false);
+  ASSERT_TRUE(r.device.add_flow(rule_for(kProtoUdp, 80, r.qp)));
+  r.post_receive();
+  r.device.rx(ipv4_frame(kProtoUdp, 100, 1, 80), 5);
+  EXPECT_EQ(r.poll_receive(), nullptr) << "behind what was held";
   r.device.step(10'000);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(be16toh(r.poll_send()->wqe_counter), i);
+  EXPECT_NE(r.poll_receive(), nullptr);
 }
 
 TEST(Faults, ErrorsOfDescriptors) {
