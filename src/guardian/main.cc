@@ -1,11 +1,10 @@
 // The guardian: a process that outlives the program it stands by. When the program dies without having closed
 // its accelerated TCP connections (kill -9, a crash), nobody would tell their peers: the kernel has no such
 // sockets. For each one it sends an ACK from the connection's tuple that the peer has had already, as a
-// keepalive is. The
-// peer answers with an ACK of its own (RFC 9293 section 3.10.7.4, "First"), and for that the kernel of this
-// host, which knows no such connection and has the tuple back by now, sends the reset that fits. Whoever
-// lives after all, since another process has the connection, takes the peer's answer for a duplicate: nothing
-// is ever reset that should not be.
+// keepalive is. The peer answers with an ACK of its own (RFC 9293 section 3.10.7.4, "First"), and for that
+// the kernel of this host, which knows no such connection and has the tuple back by now, sends the reset that
+// fits. Whoever lives after all, since another process has the connection, takes the peer's answer for a
+// duplicate: nothing is ever reset that should not be.
 //
 // Freestanding: no libc, started by execveat() of a memfd (engine/guardian.cc), all signals blocked. It ends
 // when the program has ended (or execs) and the peers have answered, at the latest after kRounds.

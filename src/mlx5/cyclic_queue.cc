@@ -55,35 +55,23 @@ bool CyclicQueue::accept(Packet* frame, const Completion& c) {
       break;
     }
   }
-  frame->checksum_good = c.checksum_good;
-  frame->timestamp = c.timestamp;
   return true;
 }
 
 size_t CyclicQueue::receive(std::span<Received> out) {
-  size_t n = 0;
-  bool any = false;
-  Completion c;
-  while (n < out.size() && !error_ && completions_.next(&c)) {
-    any = true;
-    if (c.kind == Completion::Kind::kOther) continue;
-    Packet* frame = nullptr;
-    if (c.kind == Completion::Kind::kReceive)
-      frame = std::exchange(slots_[c.wqe_counter & (ring_.entries - 1)], nullptr);
-    if (!frame) {  // an error, or a completion of what was never posted
-      error_ = c;
-      break;
-    }
+  return take_completions(out, [this](const Completion& c, Packet** taken) {
+    if (c.kind != Completion::Kind::kReceive) return false;
+    Packet* frame = std::exchange(slots_[c.wqe_counter & (ring_.entries - 1)], nullptr);
+    if (!frame) return false;
     ++tail_;
     if (accept(frame, c)) {
-      out[n++] = {frame, c.flow_tag};
+      *taken = frame;
     } else {
       ++refused_;
       FramePool::release(frame);
     }
-  }
-  if (any) completions_.publish(consumed_);
-  return n;
+    return true;
+  });
 }
 
 void CyclicQueue::reset() {

@@ -14,7 +14,6 @@ constexpr uint16_t kExact = 0, kShare = 2, kLocalEnd = 4, kRemoteEnd = 6;
 
 constexpr uint32_t kEthernetHeader = 14;
 constexpr uint16_t kVlan = 0x8100, kIpv4 = 0x0800, kIpv6 = 0x86dd;
-constexpr uint16_t kVlanId = 0x0fff;
 constexpr uint8_t kSyn = 0x02, kAck = 0x10;
 
 struct Summary {

@@ -21,6 +21,8 @@
 
 namespace accel::mlx5 {
 
+constexpr uint16_t kVlanId = 0x0fff;  ///< of an 802.1Q tag
+
 /// The device's side: tests have their own.
 class RuleMaker {
  public:

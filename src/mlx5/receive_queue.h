@@ -49,6 +49,28 @@ class ReceiveQueue {
         pool_(&pool),
         reserve_(reserve) {}
 
+  /// What receive() is for both kinds: take(completion, &frame) says what came of each, a frame or none
+  /// (nullptr). False: an error, or of what was never posted; that is error() then.
+  template <class Take>
+  size_t take_completions(std::span<Received> out, Take take) {
+    size_t n = 0;
+    bool any = false;
+    Completion c;
+    while (n < out.size() && !error_ && completions_.next(&c)) {
+      any = true;
+      if (c.kind == Completion::Kind::kOther) continue;
+      Packet* frame = nullptr;
+      if (!take(c, &frame)) {
+        error_ = c;
+      } else if (frame) {
+        frame->checksum_good = c.checksum_good;
+        frame->timestamp = c.timestamp;
+        out[n++] = {frame, c.flow_tag};
+      }
+    }
+    if (any) completions_.publish(consumed_);
+    return n;
+  }
   /// Announces the entries before head_.
   void announce() {
     order_descriptors_before_doorbell();

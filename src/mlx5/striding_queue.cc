@@ -44,16 +44,8 @@ Packet* StridingQueue::copy(const uint8_t* from, uint32_t length) {
 }
 
 size_t StridingQueue::receive(std::span<Received> out) {
-  size_t n = 0;
-  bool any = false;
-  Completion c;
-  while (n < out.size() && !error_ && completions_.next(&c)) {
-    any = true;
-    if (c.kind == Completion::Kind::kOther) continue;
-    if (!follows(c)) {  // an error, or a completion of what cannot be next
-      error_ = c;
-      break;
-    }
+  return take_completions(out, [this](const Completion& c, Packet** frame) {
+    if (!follows(c)) return false;
     const StridedLength taken(c.length);
     const uint8_t* bytes = memory_.at(tail_ & (ring_.entries - 1), used_);
     used_ += taken.strides();
@@ -62,19 +54,13 @@ size_t StridingQueue::receive(std::span<Received> out) {
       used_ = 0;
       ++tail_;
     }
-    if (taken.filler()) continue;
-    if (taken.bytes() < kEthernetHeader || taken.bytes() > taken.strides() * memory_.stride) {
+    if (taken.filler()) return true;
+    if (taken.bytes() < kEthernetHeader || taken.bytes() > taken.strides() * memory_.stride)
       ++refused_;
-    } else if (Packet* frame = copy(bytes, taken.bytes())) {
-      frame->checksum_good = c.checksum_good;
-      frame->timestamp = c.timestamp;
-      out[n++] = {frame, c.flow_tag};
-    } else {
+    else if (*frame = copy(bytes, taken.bytes()); !*frame)
       ++empty_;
-    }
-  }
-  if (any) completions_.publish(consumed_);
-  return n;
+    return true;
+  });
 }
 
 void StridingQueue::reset() {

@@ -8,8 +8,6 @@
 namespace accel::mlx5 {
 namespace {
 
-constexpr uint16_t kVlanId = 0x0fff;
-
 /// The request as the library wants it: a header, and specifications right behind.
 class Request {
  public:

@@ -126,14 +126,12 @@ constexpr Option kOptions[] = {
 /// Options that are a control message of recvmsg().
 constexpr struct {
   int level, name;
-  UdpControl bit;
+  uint32_t bits;
 } kControl[] = {
     {SOL_SOCKET, SO_TIMESTAMP, kTimestamp},
     {SOL_SOCKET, SO_TIMESTAMPNS, kTimestampNs},
-    {SOL_SOCKET, SO_TIMESTAMP_NEW, kTimestamp},
-    {SOL_SOCKET, SO_TIMESTAMP_NEW, kStampNew},
-    {SOL_SOCKET, SO_TIMESTAMPNS_NEW, kTimestampNs},
-    {SOL_SOCKET, SO_TIMESTAMPNS_NEW, kStampNew},
+    {SOL_SOCKET, SO_TIMESTAMP_NEW, kTimestamp | kStampNew},
+    {SOL_SOCKET, SO_TIMESTAMPNS_NEW, kTimestampNs | kStampNew},
     {SOL_SOCKET, SO_TIMESTAMPING_NEW, kStampNew},
     {SOL_SOCKET, SO_RXQ_OVFL, kOverflow},
     {IPPROTO_IP, IP_PKTINFO, kPktInfo},
@@ -174,7 +172,7 @@ std::span<const Option> udp_options() { return kOptions; }
 void UdpSocket::read_options(Pass& pass) {
   control_ = 0;
   for (const auto& c : kControl)
-    if ((c.level != IPPROTO_IPV6 || v6()) && shadow_option(c.level, c.name) != 0) control_ |= c.bit;
+    if ((c.level != IPPROTO_IPV6 || v6()) && shadow_option(c.level, c.name) != 0) control_ |= c.bits;
   control_ |= stamps_told(shadow_option(SOL_SOCKET, SO_TIMESTAMPING), control_);
   receive_timeout = shadow_timeout(SO_RCVTIMEO);
   send_timeout = shadow_timeout(SO_SNDTIMEO);

@@ -159,8 +159,8 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   if (c.lost_bytes != c.resent_bytes || c.send_queue.end() != c.snd_nxt - (c.fin_sent ? 1 : 0) ||
       (c.fin_queued && !c.fin_sent))
     want_output(t, c);
-  if (c.pending &&
-      c.settings.notsent_low_water != kNoLowWater) {  // whether it is writable depends on what leaves
+  // Whether it is writable depends on what leaves.
+  if (c.pending && c.settings.notsent_low_water != kNoLowWater) {
     output(t, c, now);
     free_space(t, c);
   }
