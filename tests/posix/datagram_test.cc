@@ -58,14 +58,7 @@ int64_t now() {
 /// value.
 std::vector<int> stamps_of_next(int fd, int64_t* when) {
   EXPECT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
-  alignas(cmsghdr) char control[256];
-  char byte = 0;
-  iovec v{&byte, 1};
-  msghdr m{};
-  m.msg_iov = &v;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof control;
+  Message m;
   EXPECT_EQ(recvmsg(fd, &m, MSG_DONTWAIT), 1);
   std::vector<int> types;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
@@ -253,14 +246,7 @@ TEST(Datagram, PacketInfoAndTtlCome) {
   set_option(fd, IPPROTO_IP, IP_RECVTTL, 1);
   ASSERT_EQ(sendto(fd, "q", 1, 0, to.raw(), to.size), 1);
   ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
-  char byte;
-  iovec v{&byte, 1};
-  alignas(cmsghdr) char control[256];
-  msghdr m{};
-  m.msg_iov = &v;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof(control);
+  Message m;
   ASSERT_EQ(recvmsg(fd, &m, 0), 1);
   bool info = false, ttl = false;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {

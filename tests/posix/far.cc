@@ -274,20 +274,8 @@ int status_of(pid_t child) {
   return status;
 }
 
-namespace {
 /// One byte with one descriptor (unix(7)).
-struct DescriptorMessage : msghdr {
-  DescriptorMessage() : msghdr{} {
-    msg_iov = &data;
-    msg_iovlen = 1;
-    msg_control = control;
-    msg_controllen = sizeof control;
-  }
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-};
-}  // namespace
+using DescriptorMessage = Message<1, CMSG_SPACE(sizeof(int))>;
 
 void send_descriptor(int channel, int fd) {
   DescriptorMessage message;

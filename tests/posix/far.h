@@ -113,6 +113,22 @@ pid_t in_child(F body) {
 /// Waits for the child; its status as waitpid(2) gives it.
 int status_of(pid_t child);
 
+/// For sendmsg(2) and recvmsg(2): room for bytes and for control messages.
+template <size_t kBytes = 1, size_t kControl = 256>
+struct Message : msghdr {
+  Message() : msghdr{} {
+    msg_iov = &data;
+    msg_iovlen = 1;
+    msg_control = control;
+    msg_controllen = sizeof control;
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  char bytes[kBytes] = {};
+  iovec data{bytes, kBytes};
+  alignas(cmsghdr) char control[kControl] = {};
+};
+
 /// SCM_RIGHTS over a Unix socket.
 void send_descriptor(int channel, int fd);
 Fd receive_descriptor(int channel);

@@ -248,17 +248,10 @@ TEST(MulticastInfo, TellsTheGroup) {
   for (const bool to_group : {true, false, true}) {
     far.say(to_group ? "g x" : "u x");
     ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
-    char byte;
-    iovec v{&byte, 1};
-    alignas(cmsghdr) char control[128];
     Address from;
-    msghdr m{};
+    Message m;
     m.msg_name = from.raw();
     m.msg_namelen = from.size;
-    m.msg_iov = &v;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
     ASSERT_EQ(recvmsg(fd, &m, 0), 1);
     ASSERT_NE(CMSG_FIRSTHDR(&m), nullptr);
     in_pktinfo info;

@@ -436,10 +436,7 @@ TEST(Flags, OfSending) {
 /// ee_info and ee_data of the next time stamp in the error queue.
 std::pair<uint32_t, uint32_t> next_stamp(int fd) {
   EXPECT_EQ(wait_for(fd, POLLERR) & POLLERR, POLLERR);
-  alignas(cmsghdr) char control[256];
-  msghdr m{};
-  m.msg_control = control;
-  m.msg_controllen = sizeof(control);
+  Message m;
   EXPECT_EQ(recvmsg(fd, &m, MSG_ERRQUEUE), 0) << strerror(errno);
   sock_extended_err error{};
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c))
@@ -479,14 +476,7 @@ TEST(Stamps, OfBytesSentAndReceived) {
     EXPECT_EQ(next_stamp(fd), (Stamp{SCM_TSTAMP_SND, last}));
     EXPECT_EQ(next_stamp(fd), (Stamp{SCM_TSTAMP_ACK, last}));
     ASSERT_EQ(wait_for(fd, POLLIN) & POLLIN, POLLIN);
-    alignas(cmsghdr) char control[256];
-    char bytes[8];
-    iovec v{bytes, sizeof(bytes)};
-    msghdr m{};
-    m.msg_iov = &v;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof(control);
+    Message<8> m;
     ASSERT_EQ(recvmsg(fd, &m, 0), 3);
     const cmsghdr* stamp = CMSG_FIRSTHDR(&m);
     told = stamp && stamp->cmsg_type == SO_TIMESTAMPING;
@@ -498,14 +488,8 @@ TEST(Stamps, OfOneCallsBytes) {
   Peers peers(Kind::kStream, AF_INET);
   Fd fd = peers.make();
   peers.check(fd, "before");
-  char byte = 'x';
-  iovec v{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(uint32_t))] = {};
-  msghdr m{};
-  m.msg_iov = &v;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof(control);
+  Message<1, CMSG_SPACE(sizeof(uint32_t))> m;
+  m.bytes[0] = 'x';
   cmsghdr* c = CMSG_FIRSTHDR(&m);
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SO_TIMESTAMPING;
