@@ -3,7 +3,8 @@
 
 usage: run.py [-v] [Class[.test]...]      Skipped, with status 0 and a line that says why, where there can be no guest.
 
-Nothing is tried again: what fails leaves in $INTEROP_KEEP (default: a new folder in /tmp) what passed on the wire, and a bad FPDU itself.
+Nothing is tried again: what fails leaves in $INTEROP_KEEP (default: a new folder in /tmp) what passed on the wire, a bad FPDU itself, and the console
+of a guest that no longer answers.
 
 A machine that stands still for ten seconds breaks a connection in set-up: the guest's clock goes on, and siw waits no longer for MPA's reply.
 librspreload then connects by plain TCP to our listener, which has its one connection: "connect: Connection refused" in the guest, while the trace
@@ -25,7 +26,7 @@ from guest import GUEST_ADDRESS, HOST_ADDRESS
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("LAB_BUILD", HERE.parents[1] / "build-release"))
-KEEP = os.environ.get("INTEROP_KEEP") or tempfile.mkdtemp(prefix="interop-kept-")
+KEEP = os.environ.get("INTEROP_KEEP")
 RPING_PORT, RSTREAM_PORT, PORT = 7174, 7471, 7000
 SIZE = 2_000_000
 SECONDS = 90  # for one exchange; it takes one to five
@@ -93,7 +94,7 @@ class Siw:
 
     @classmethod
     def setUpClass(cls):
-        cls.guest = guest.Guest(cls.folder, module=cls.module)
+        cls.guest = guest.Guest(cls.folder, KEEP, module=cls.module)
         cls.guest.__enter__()
         cls.addClassCleanup(cls.guest.__exit__)
 
@@ -275,6 +276,7 @@ def main():
         return
     if os.environ.get("INTEROP_NAMESPACE") != "yes":  # a namespace of our own: it goes with us
         os.environ["INTEROP_NAMESPACE"] = "yes"
+        os.environ["INTEROP_KEEP"] = KEEP or tempfile.mkdtemp(prefix="interop-kept-")
         os.execvp("unshare", ["unshare", "--net", sys.executable, "-B", *sys.argv])
     Siw.folder = subprocess.run([HERE / "make_guest"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     os.makedirs(KEEP, exist_ok=True)
