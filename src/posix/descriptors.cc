@@ -22,8 +22,9 @@
 namespace accel::posix {
 namespace {
 
-/// Before the kernel's descriptor goes: the shadow must stay reachable by another one.
+/// Before the kernel's descriptor goes: the shadow must stay reachable by another one, for the sets too.
 void prepare_close(int fd) {
+  if (File* file = fds.find(fd)) file->number_closes(fd);
   if (Socket* s = find_socket(fd)) s->keep_shadow(fd);
 }
 

@@ -1,5 +1,6 @@
 #include "posix/epoll_set.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
@@ -83,6 +84,12 @@ void File::kernel_fd_changed() {
                                  *item);  // no descriptor left for it: we alone serve the item
     item->set->on_event(*item, readiness());
   }
+}
+
+void File::number_closes(int fd) {
+  if (descriptors < 2) return;
+  for (EpollItem* item = watches; item != nullptr; item = item->next_of_file)
+    if (item->fd == fd) item->set->number_closes(*item);
 }
 
 void File::leave_sets() {
@@ -177,18 +184,39 @@ Result<void> EpollSet::remove(int real_set, int fd, File* file) {
   if (file == this) return err(EINVAL);
   EpollItem* item = find(fd, file);
   if (item == nullptr) return err(ENOENT);
-  if (item->tag != 0) real.epoll_ctl(real_set, EPOLL_CTL_DEL, fd, nullptr);
+  if (item->tag != 0) real.epoll_ctl(real_set, EPOLL_CTL_DEL, name_of(*item), nullptr);
   unlink(*item);
   return {};
+}
+
+int EpollSet::name_of(EpollItem& item) {
+  if (item.alias >= 0) return item.alias;
+  if (fds.find(item.fd) == item.file) return item.fd;
+  const int other = item.file->kernel_fd();
+  if (item.tag == 0) item.alias = keep_private(real.fcntl(other, F_DUPFD_CLOEXEC, 3));
+  return item.alias >= 0 ? item.alias : other;
+}
+
+void EpollSet::number_closes(EpollItem& item) {
+  // An edge that was told would be told again.
+  if (item.tag == 0 || item.alias >= 0 || shared || (item.events & EPOLLET) != 0) return;
+  const int alias = keep_private(real.fcntl(item.fd, F_DUPFD_CLOEXEC, 3));
+  if (alias < 0) return;
+  const int real_set = kernel_fd();
+  real.epoll_ctl(real_set, EPOLL_CTL_DEL, item.fd, nullptr);
+  tagged_.erase(item.tag);
+  item.tag = 0;
+  item.alias = alias;
+  (void)sync_kernel(real_set, item);  // in the place of what was taken out
 }
 
 Result<void> EpollSet::sync_kernel(int real_set, EpollItem& item) {
   // A forked child shares the real set with the parent: what the parent still carries is not to be added.
   const bool elsewhere = item.file->inherited == File::Inherited::kConnection;
   const bool wanted = item.armed && !elsewhere && item.file->kernel_fd() >= 0;
-  const int fd = fds.find(item.fd) == item.file ? item.fd : item.file->kernel_fd();
+  if (!wanted && item.tag == 0) return {};
+  const int fd = name_of(item);
   if (!wanted) {
-    if (item.tag == 0) return {};
     if (real.epoll_ctl(real_set, EPOLL_CTL_DEL, fd, nullptr) != 0) ++stale_;
     tagged_.erase(item.tag);
     item.tag = 0;
@@ -219,15 +247,16 @@ void EpollSet::end(EpollItem& item, bool to_kernel) {
   const int real_set = kernel_fd();
   // Only by the descriptor that the kernel knows the member by; a number that is used again would take out
   // another's.
-  const bool named = fds.find(item.fd) == item.file || fds.leaving() == item.fd;
+  const bool open = fds.find(item.fd) == item.file || fds.leaving() == item.fd;
+  const bool named = open || item.alias >= 0;
   // What closes here may be open, and watched, in the process that shares the set: the kernel knows.
   if (item.tag != 0 && named && (to_kernel || !shared))
-    real.epoll_ctl(real_set, EPOLL_CTL_DEL, item.fd, nullptr);
+    real.epoll_ctl(real_set, EPOLL_CTL_DEL, item.alias >= 0 ? item.alias : item.fd, nullptr);
   if (to_kernel && real_set >= 0) {
     epoll_event event{};
     event.events = item.armed ? item.events : item.events & (EPOLLONESHOT | EPOLLET);
     event.data = item.data;
-    const int fd = named ? item.fd : item.file->recent_fd;
+    const int fd = open ? item.fd : item.file->recent_fd;
     if (real.epoll_ctl(real_set, EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST)
       real.epoll_ctl(real_set, EPOLL_CTL_MOD, fd, &event);
   }
@@ -239,6 +268,7 @@ void EpollSet::unlink(EpollItem& item) {
   while (*link != &item) link = &(*link)->next_of_file;
   *link = item.next_of_file;
   if (item.tag != 0) tagged_.erase(item.tag);
+  if (item.alias >= 0) close_private(item.alias);
   drop_ready(item);
   items_.erase(items_.iterator_to(item));
   delete &item;

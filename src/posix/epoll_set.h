@@ -34,6 +34,7 @@ class EpollItem {
   epoll_data_t data{};
   uint32_t kernel_events = 0;  ///< the kernel's answer for the shadow, not yet reported
   uint32_t tag = 0;            ///< names this item in the real set; 0: it is not there
+  int alias = -1;              ///< by which the real set knows it since `fd` is closed
   bool armed = true;           ///< false once EPOLLONESHOT has fired
   EpollItem* next_of_file = nullptr;
   boost::intrusive::list_member_hook<> of_set;
@@ -63,6 +64,10 @@ class EpollSet final : public File {
   /// The file is gone or the kernel's: ends the membership; with `to_kernel` the real set watches item.fd
   /// from now on.
   void end(EpollItem& item, bool to_kernel);
+  /// The item's number closes, and its file has others: the real set is to know the item by a number that
+  /// stays ours, or it could not be taken out any more (connect()) and, ready by level, would end every
+  /// sleep.
+  void number_closes(EpollItem& item);
   /// Brings the real set in line with item.file->kernel_fd() and item.armed.
   Result<void> sync_kernel(int real_set, EpollItem& item);
 
@@ -100,6 +105,8 @@ class EpollSet final : public File {
 
  private:
   EpollItem* find(int fd, const File* file) const;
+  /// The number of the item in the real set.
+  int name_of(EpollItem& item);
   void push(EpollItem& item);
   void drop_ready(EpollItem& item);
   void unlink(EpollItem& item);
@@ -120,8 +127,8 @@ class EpollSet final : public File {
   int first_fd_ = -1;  ///< by which it was plain once, and some may wait still
   int wake_fd_ = -1;   ///< eventfd in the real set, made when a kernel waiter must first be woken
   bool odd_turn_ = false;
-  uint32_t stale_ = 0;  ///< members of the real set that the kernel knows by a number that is closed: they
-                        ///< stay, as such do in the kernel
+  uint32_t stale_ = 0;  ///< edge-triggered members of the real set that the kernel knows by a number that is
+                        ///< closed: they stay, as such do in the kernel
   uint32_t idle_checks_ = 0;  ///< times in a row that the kernel had nothing
   Instant last_check_{};
 };

@@ -95,6 +95,8 @@ class File {
   void notify(uint32_t edges);
   /// kernel_fd() gives another answer from now on (listen(), bind(), connect()): the sets follow.
   void kernel_fd_changed();
+  /// One of several descriptors is about to be closed: sets that know the file by it (posix/epoll_set.cc).
+  void number_closes(int fd);
   /// The file is being closed: takes it out of every set that watches it (posix/epoll_set.cc; called by
   /// release()).
   void leave_sets();
