@@ -185,10 +185,9 @@ class Host:
             time.sleep(0.02)
         raise CommandFailed(f"nothing listened on port {port} within {timeout} s")
 
-    def kernel_packets(self):
-        """What the kernel's own stack carried: TCP segments in + out, UDP datagrams in + out, both families."""
-        text = self.enter("cat", "/proc/net/snmp", "/proc/net/snmp6")
-        lines = text.splitlines()
+    def snmp(self):
+        """The kernel's own stack's counters (/proc/net/snmp, snmp6), as "Tcp:InSegs" and "Udp6InDatagrams"."""
+        lines = self.enter("cat", "/proc/net/snmp", "/proc/net/snmp6").splitlines()
         values = {}
         for head, row in zip(lines, lines[1:]):
             for protocol in ("Tcp:", "Udp:"):
@@ -198,6 +197,11 @@ class Host:
             if line.startswith("Udp6"):
                 key, number = line.split()
                 values[key] = int(number)
+        return values
+
+    def kernel_packets(self):
+        """What the kernel's own stack carried: TCP segments in + out, UDP datagrams in + out, both families."""
+        values = self.snmp()
         return {
             "tcp": values["Tcp:InSegs"] + values["Tcp:OutSegs"],
             "udp": values["Udp:InDatagrams"] + values["Udp:OutDatagrams"] + values["Udp6InDatagrams"] + values["Udp6OutDatagrams"],
