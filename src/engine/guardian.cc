@@ -149,8 +149,7 @@ int bear(int table, int lifeline, int* pid) {
   char name[] = "accel-guard";
   char process[16];
   snprintf(process, sizeof process, "%d", getpid());
-  // ThreadSanitizer takes clone() for a fork: __clone() is the same.
-  Birth birth{reinterpret_cast<CloneFunction>(find_real("__clone")),
+  Birth birth{reinterpret_cast<CloneFunction>(find_real("clone")),
               stacks + 2 * kStack,
               getpid(),
               table,

@@ -13,58 +13,59 @@ SendQueue::SendQueue(const SendRing& ring, const SendDoorbell& doorbell, const C
 
 /// A completion for every `batch` WQEs, and often enough that a ring of long ones cannot fill without any.
 [[gnu::always_inline]] inline bool SendQueue::next_signalled(uint32_t blocks) {
-  ++unsignalled_;
-  unsignalled_blocks_ += blocks;
-  if (unsignalled_ < options_.batch && unsignalled_blocks_ < ring_.blocks / 4) return false;
-  unsignalled_ = unsignalled_blocks_ = 0;
+  const auto end = static_cast<uint16_t>(next_ + blocks);
+  if (posted_ - asked_ < options_.batch && static_cast<uint16_t>(end - asked_end_) < ring_.blocks / 4)
+    return false;
+  asked_ = posted_;
+  asked_end_ = end;
   return true;
 }
 
-[[gnu::always_inline]] inline void SendQueue::close(uint32_t octoword_count, Packet* held, Last& last) {
+[[gnu::always_inline]] inline void SendQueue::close(uint32_t octoword_count, Packet* held) {
   const auto blocks = static_cast<uint16_t>(blocks_of(octoword_count));
+  ++posted_;
   if (next_signalled(blocks)) mark_signalled(ring_, next_);
-  slots_[next_ & mask()] = {held, blocks, ++posted_};
-  held_ += held != nullptr;
-  last = {next_, blocks, last.count + 1};
+  slots_[next_ & mask()] = {held, blocks, posted_};
+  if (held) ++held_;
+  last_ = next_;
   next_ = static_cast<uint16_t>(next_ + blocks);
-  ++under_way_;
 }
 
 /// What most frames are: of one piece, and whole in its WQE.
-[[gnu::always_inline]] inline bool SendQueue::put_small(Packet* frame, Last& last) {
+[[gnu::always_inline]] inline bool SendQueue::put_small(Packet* frame) {
   const SendRing ring = ring_;  // a copy: what is written through bytes does not have it read again
   const uint32_t header = options_.header;
   if (!has_room(blocks_of(inline_octowords(frame->length, header)))) return false;
   const Piece whole{frame->data(), frame->length, frame->tailroom()};
   const uint8_t checksum = frame->checksum_offload ? kChecksum : kNoChecksum;
-  close(write_inline(ring, next_, whole, checksum, header, false), nullptr, last);
+  close(write_inline(ring, next_, whole, checksum, header, false), nullptr);
   FramePool::release(frame);
   return true;
 }
 
-[[gnu::always_inline]] inline bool SendQueue::put_by_address(Packet* frame, Last& last) {
+[[gnu::always_inline]] inline bool SendQueue::put_by_address(Packet* frame) {
   const SendRing ring = ring_;
   if (!has_room(1)) return false;
   const Piece whole{frame->data(), frame->length};
   const uint8_t checksum = frame->checksum_offload ? kChecksum : kNoChecksum;
   frame->next = nullptr;
-  close(write_send(ring, next_, whole, checksum, options_.header, false), frame, last);
+  close(write_send(ring, next_, whole, checksum, options_.header, false), frame);
   return true;
 }
 
 size_t SendQueue::post(std::span<Packet* const> frames) {
   if (error_) return 0;
-  if (under_way_ >= options_.batch) reclaim();
-  Last last;
+  if (under_way() >= options_.batch) reclaim();
+  const uint32_t before = posted_;
   size_t taken = 0;
   bool reclaimed = false;
   while (taken < frames.size()) {
     size_t n = 0;
     if (options_.multi_packet && taken + 1 < frames.size() && shares(frames[taken], frames[taken + 1]) &&
         has_room(kMaxBlocks))
-      n = put_many(frames.subspan(taken), last);
+      n = put_many(frames.subspan(taken));
     else
-      n = (is_simple(frames[taken]) ? put_simple(frames[taken], last) : put_one(frames[taken], last)) ? 1 : 0;
+      n = (is_simple(frames[taken]) ? put_simple(frames[taken]) : put_one(frames[taken])) ? 1 : 0;
     if (n == 0) {
       if (std::exchange(reclaimed, true)) break;
       reclaim();
@@ -72,9 +73,9 @@ size_t SendQueue::post(std::span<Packet* const> frames) {
     }
     taken += n;
   }
-  if (last.count != 0)
-    doorbell_.announce(next_, ring_.block(last.index), last.blocks, last.count == 1, ring_.start,
-                       ring_.end());
+  if (posted_ != before)
+    doorbell_.announce(next_, ring_.block(last_), slots_[last_ & mask()].blocks, posted_ - before == 1,
+                       ring_.start, ring_.end());
   return taken;
 }
 
@@ -83,7 +84,7 @@ void SendQueue::refuse(Packet* frame) {
   FramePool::release(frame);
 }
 
-bool SendQueue::put_one(Packet* frame, Last& last) {
+bool SendQueue::put_one(Packet* frame) {
   std::array<Piece, kMaxPieces> storage;  // NOLINT: filled as far as it is used
   uint32_t pieces = 0, length = 0;
   for (const Packet* p = frame; p && pieces < kMaxPieces; p = p->more) {
@@ -97,16 +98,16 @@ bool SendQueue::put_one(Packet* frame, Last& last) {
     refuse(frame);
     return true;
   }
-  return put_pieces(frame, {storage.data(), pieces}, length, last);
+  return put_pieces(frame, {storage.data(), pieces}, length);
 }
 
-bool SendQueue::put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t length, Last& last) {
+bool SendQueue::put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t length) {
   const bool tso = frame->tso_size != 0;
   const uint32_t header = tso ? frame->header_length : options_.header;
   const uint8_t checksum = frame->checksum_offload ? kChecksum : kNoChecksum;
   if (!tso && length <= options_.inline_max) {
     if (!has_room(blocks_of(inline_octowords(length, header)))) return false;
-    close(write_inline(ring_, next_, parts, checksum, header, false), nullptr, last);
+    close(write_inline(ring_, next_, parts, checksum, header, false), nullptr);
     FramePool::release(frame);
     return true;
   }
@@ -114,7 +115,7 @@ bool SendQueue::put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t
   frame->next = nullptr;
   close(tso ? write_tso(ring_, next_, parts, header, frame->tso_size, false)
             : write_send(ring_, next_, parts, checksum, header, false),
-        frame, last);
+        frame);
   return true;
 }
 
@@ -123,7 +124,7 @@ bool SendQueue::shares(const Packet* frame, const Packet* with) const {
   return plain(frame) && plain(with) && frame->checksum_offload == with->checksum_offload;
 }
 
-size_t SendQueue::put_many(std::span<Packet* const> frames, Last& last) {
+size_t SendQueue::put_many(std::span<Packet* const> frames) {
   MultiPacketWqe wqe(ring_, next_, frames[0]->checksum_offload ? kChecksum : kNoChecksum);
   Packet* held = nullptr;
   size_t n = 0;
@@ -139,15 +140,15 @@ size_t SendQueue::put_many(std::span<Packet* const> frames, Last& last) {
       held = frame;
     }
   }
-  close(wqe.close(false), held, last);
+  close(wqe.close(false), held);
   return n;
 }
 
 void SendQueue::finish_through(uint16_t index) {
   const Slot& last = slots_[index & mask()];
-  if (const uint32_t left = posted_ - last.number; held_ == 0 && left < under_way_) {
+  if (held_ == 0 && posted_ - last.number < under_way()) {
     done_ = static_cast<uint16_t>(index + last.blocks);
-    under_way_ = left;
+    finished_ = last.number;
     return;
   }
   for (;;) {
@@ -162,7 +163,7 @@ void SendQueue::finish_through(uint16_t index) {
       }
     }
     done_ = static_cast<uint16_t>(done_ + slot.blocks);
-    --under_way_;
+    ++finished_;
     if (is_last || done_ == next_) return;
   }
 }
@@ -187,8 +188,8 @@ void SendQueue::reset() {
   }
   completions_.publish(consumed_);
   while (busy()) finish_through(static_cast<uint16_t>(next_ - 1));
-  next_ = done_ = 0;
-  under_way_ = unsignalled_ = unsignalled_blocks_ = 0;
+  next_ = done_ = asked_end_ = 0;
+  asked_ = posted_;
   error_.reset();
 }
 

@@ -59,31 +59,27 @@ class SendQueue {
     uint16_t blocks = 0;
     uint32_t number = 0;  ///< of the WQE, counted from the first ever
   };
-  struct Last {
-    uint16_t index = 0;
-    uint16_t blocks = 0;
-    uint32_t count = 0;  ///< WQEs of this burst
-  };
 
   uint32_t mask() const { return ring_.blocks - 1; }
   uint16_t in_flight() const { return static_cast<uint16_t>(next_ - done_); }
+  uint32_t under_way() const { return posted_ - finished_; }
   bool has_room(uint32_t blocks) const {
-    return in_flight() + blocks <= ring_.blocks && under_way_ < options_.most;
+    return in_flight() + blocks <= ring_.blocks && under_way() < options_.most;
   }
   bool is_simple(const Packet* frame) const {
     return frame->more == nullptr && frame->tso_size == 0 && frame->length > options_.header;
   }
-  bool put_small(Packet* frame, Last& last);
-  bool put_by_address(Packet* frame, Last& last);
-  bool put_simple(Packet* frame, Last& last) {
-    return frame->length <= options_.inline_max ? put_small(frame, last) : put_by_address(frame, last);
+  bool put_small(Packet* frame);
+  bool put_by_address(Packet* frame);
+  [[gnu::always_inline]] bool put_simple(Packet* frame) {
+    return frame->length <= options_.inline_max ? put_small(frame) : put_by_address(frame);
   }
-  bool put_one(Packet* frame, Last& last);
-  bool put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t length, Last& last);
-  size_t put_many(std::span<Packet* const> frames, Last& last);
+  bool put_one(Packet* frame);
+  bool put_pieces(Packet* frame, std::span<const Piece> parts, uint32_t length);
+  size_t put_many(std::span<Packet* const> frames);
   bool shares(const Packet* frame, const Packet* with) const;
   bool next_signalled(uint32_t blocks);
-  void close(uint32_t octoword_count, Packet* held, Last& last);
+  void close(uint32_t octoword_count, Packet* held);
   void finish_through(uint16_t index);
   void refuse(Packet* frame);
 
@@ -95,10 +91,12 @@ class SendQueue {
   std::vector<Slot> slots_;  ///< by a WQE's first block
   uint16_t next_ = 0;        ///< block of the next WQE
   uint16_t done_ = 0;        ///< first block not yet complete
-  uint32_t under_way_ = 0;   ///< WQEs between
+  uint16_t last_ = 0;        ///< first block of the last WQE
+  uint16_t asked_end_ = 0;   ///< block behind the last WQE that asked for a completion
+  uint32_t asked_ = 0;       ///< number of that WQE
   uint32_t posted_ = 0;      ///< WQEs ever
-  uint32_t held_ = 0;        ///< of those between: with frames
-  uint32_t unsignalled_ = 0, unsignalled_blocks_ = 0;
+  uint32_t finished_ = 0;    ///< of those: complete
+  uint32_t held_ = 0;        ///< of the others: with frames
   std::optional<Completion> error_;
   uint64_t refused_ = 0;
 };

@@ -18,7 +18,7 @@ namespace posix_test {
 namespace {
 
 std::map<std::string, FarPart>& parts() {
-  static auto& all = *new std::map<std::string, FarPart>;  // detached threads outlive main()
+  static std::map<std::string, FarPart> all;
   return all;
 }
 
