@@ -149,7 +149,8 @@ int bear(int table, int lifeline, int* pid) {
   char name[] = "accel-guard";
   char process[16];
   snprintf(process, sizeof process, "%d", getpid());
-  Birth birth{reinterpret_cast<CloneFunction>(find_real("clone")),
+  // ThreadSanitizer takes clone() for a fork: __clone() is the same.
+  Birth birth{reinterpret_cast<CloneFunction>(find_real("__clone")),
               stacks + 2 * kStack,
               getpid(),
               table,

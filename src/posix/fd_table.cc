@@ -23,12 +23,12 @@ void FdTable::open() {
   if (memory == MAP_FAILED) return;  // size 0: every descriptor stays the kernel's
   slots_ = static_cast<std::atomic<File*>*>(memory);
   waits_ = reinterpret_cast<std::atomic<uint32_t>*>(slots_ + entries);
-  std::atomic_ref(size_).store(static_cast<unsigned>(entries), std::memory_order_release);
+  size_.store(static_cast<unsigned>(entries), std::memory_order_release);
   check_memory_by_faults();
 }
 
 bool FdTable::insert(int fd, File* file) {
-  if (static_cast<unsigned>(fd) >= size_) return false;
+  if (!has(fd)) return false;
   file->retain();
   if (file->descriptors > 0) end_plain(file->recent_fd);  // who waits by one name must be found by the others
   ++file->descriptors;

@@ -117,14 +117,8 @@ class File {
 class FdTable {
  public:
   /// True when calls on `fd` must come to posix. Any int, also negative.
-  bool owns(int fd) const {
-    // open() may run in another thread: the size first, then the table that it speaks of.
-    const unsigned entries = __atomic_load_n(&size_, __ATOMIC_ACQUIRE);
-    return static_cast<unsigned>(fd) < entries && slots_[fd].load(std::memory_order_acquire) != nullptr;
-  }
-  File* find(int fd) const {
-    return static_cast<unsigned>(fd) < size_ ? slots_[fd].load(std::memory_order_relaxed) : nullptr;
-  }
+  bool owns(int fd) const { return has(fd) && slots_[fd].load(std::memory_order_acquire) != nullptr; }
+  File* find(int fd) const { return has(fd) ? slots_[fd].load(std::memory_order_relaxed) : nullptr; }
   /// Names `file` by `fd` (which must be free in the table); retains it. False: fd is beyond the table (stays
   /// on the kernel).
   bool insert(int fd, File* file);
@@ -143,7 +137,7 @@ class FdTable {
   void for_each(int first, int last, F visit) const;
   /// Maps the table (address space only) for RLIMIT_NOFILE's hard limit, at most 2^20. Idempotent.
   void open();
-  int size() const { return static_cast<int>(size_); }
+  int size() const { return static_cast<int>(size_.load(std::memory_order_acquire)); }
   /// The descriptor that erase() is taking out, which the kernel still has open; else -1.
   int leaving() const { return leaving_; }
 
@@ -154,15 +148,11 @@ class FdTable {
   void end_plain(int fd) {
     if (plain(fd)) waits_[fd].fetch_and(~kPlain);
   }
-  bool plain(int fd) const {
-    return static_cast<unsigned>(fd) < size_ && (waits_[fd].load(std::memory_order_relaxed) & kPlain) != 0;
-  }
-  uint32_t plain_waits(int fd) const {
-    return static_cast<unsigned>(fd) < size_ ? waits_[fd].load() & ~kPlain : 0;
-  }
+  bool plain(int fd) const { return has(fd) && (waits_[fd].load(std::memory_order_relaxed) & kPlain) != 0; }
+  uint32_t plain_waits(int fd) const { return has(fd) ? waits_[fd].load() & ~kPlain : 0; }
   /// In a forked child, where those who waited are not.
   void forget_plain_waits(int fd) {
-    if (static_cast<unsigned>(fd) < size_) waits_[fd].fetch_and(kPlain);
+    if (has(fd)) waits_[fd].fetch_and(kPlain);
   }
   /// The wait itself. plain(): as of now, it is one.
   class PlainWait {
@@ -180,9 +170,11 @@ class FdTable {
 
  private:
   static constexpr uint32_t kPlain = 1u << 31;
+  /// open() may run in another thread: the size first, then the tables that it speaks of.
+  bool has(int fd) const { return static_cast<unsigned>(fd) < size_.load(std::memory_order_acquire); }
   std::atomic<File*>* slots_ = nullptr;
   std::atomic<uint32_t>* waits_ = nullptr;  ///< kPlain, and how many wait
-  unsigned size_ = 0;
+  std::atomic<unsigned> size_{0};
   std::atomic<int> limit_{0};
   int leaving_ = -1;
 };

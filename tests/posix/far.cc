@@ -18,7 +18,7 @@ namespace posix_test {
 namespace {
 
 std::map<std::string, FarPart>& parts() {
-  static std::map<std::string, FarPart> all;
+  static auto& all = *new std::map<std::string, FarPart>;  // detached threads outlive main()
   return all;
 }
 

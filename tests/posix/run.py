@@ -155,11 +155,11 @@ def main():
                 problems.append(problem)
             print(f"{host.name}: {'accelerated' if accelerated else 'kernel'}, {wire} frames on the wire, kernel's stack {kernel}")
         far.stdin.close()
-        if far.poll() is None:
-            try:
-                far.wait(20)
-            except subprocess.TimeoutExpired:
-                problems.append("far did not end")
+        try:
+            if (ended := far.wait(20)) != 0:
+                problems.append(f"far ended with {ended}")
+        except subprocess.TimeoutExpired:
+            problems.append("far did not end")
         for problem in problems:
             print("NOT PROVED:", problem)
         return status or (1 if problems else 0)
