@@ -154,6 +154,9 @@ def sockperf_server(host, accel, tcp, port=11111):
     command += ["--tcp"] if tcp else []
     with server(host, command, port, accel, kind="t" if tcp else "u") as child:
         yield child
+    # It binds without SO_REUSEADDR. A client that hands its connection back as it ends may not have heard the server's FIN, which then
+    # comes again.
+    until(lambda: not host.enter("ss", "-Htn", "state", "last-ack", f"sport = :{port}"), "the client's last ACK")
 
 
 def sockperf(host, target, accel, tcp, size=64, seconds=2, port=11111, data_integrity=False, mode="ping-pong"):
