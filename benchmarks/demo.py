@@ -15,7 +15,7 @@ def main():
     report("nginx + wrk, one worker, 64 keep-alive connections", nginx.measure(rounds=3, seconds=2))
     report("sockperf ping-pong, 64 B, blocking", sockperf.measure(rounds=3, seconds=1))
     print("\nSoft-iWARP is for talking to RDMA hosts, and costs. Here without AF_XDP, libaccel at both ends, beside plain TCP:")
-    report("soft-iWARP over the kernel's TCP", siw.measure(rounds=3, seconds=1))
+    report("soft-iWARP over the kernel's TCP", siw.measure())
 
 
 if __name__ == "__main__":
