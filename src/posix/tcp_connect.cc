@@ -65,23 +65,31 @@ TcpSocket* one_to_share_with(const IpAddress& address, const Endpoint& remote) {
   return found.empty() ? nullptr : found[static_cast<size_t>(++start) % found.size()];
 }
 
-/// Two sockets may be bound to one port while both have SO_REUSEADDR (inet_csk_bind_conflict()).
+/// Sockets may be bound to one port while all of them have SO_REUSEADDR (inet_csk_bind_conflict()).
 Result<void> share_port(const Socket& s, const TcpSocket& with) {
   const int on = 1;
   const Endpoint name = with.local_endpoint();
-  const int fds_of[] = {s.shadow(), with.shadow()};
-  int before[2] = {};
-  for (int i = 0; i < 2; ++i) {
-    socklen_t size = sizeof before[i];
-    real.getsockopt(fds_of[i], SOL_SOCKET, SO_REUSEADDR, &before[i], &size);
-    real.setsockopt(fds_of[i], SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  }
+  std::vector<int> were_off;  // shadows
+  auto allow = [&](const Socket& one) {
+    int before = 0;
+    socklen_t size = sizeof before;
+    real.getsockopt(one.shadow(), SOL_SOCKET, SO_REUSEADDR, &before, &size);
+    if (before != 0) return;
+    real.setsockopt(one.shadow(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    were_off.push_back(one.shadow());
+  };
+  allow(s);
+  fds.for_each(0, fds.limit(), [&](int, File* file) {
+    if (file->kind() != FileKind::kTcp || !file->carries_connection()) return;
+    const auto* other = static_cast<TcpSocket*>(file);
+    if (other->local_endpoint() == name) allow(*other);
+  });
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   (void)to_sockaddr(name, s.domain(), reinterpret_cast<sockaddr*>(&address), &length);
   const Result<int> bound = from_libc(real.bind(s.shadow(), reinterpret_cast<sockaddr*>(&address), length));
-  for (int i = 0; i < 2; ++i)
-    real.setsockopt(fds_of[i], SOL_SOCKET, SO_REUSEADDR, &before[i], sizeof before[i]);
+  const int off = 0;
+  for (const int shadow : were_off) real.setsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &off, sizeof off);
   if (!bound) return err(EADDRNOTAVAIL);
   return {};
 }

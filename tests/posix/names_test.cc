@@ -201,6 +201,8 @@ void share_ports(bool bind_late, long each) {
 
 TEST(Ports, AreSharedByDestinations) { share_ports(false, 6); }
 TEST(Ports, AreSharedByDestinationsWhenBoundLate) { share_ports(true, 6); }
+TEST(Ports, OfOneDestinationComeToAnEnd) { share_ports(false, 16); }
+TEST(Ports, OfOneDestinationComeToAnEndWhenBoundLate) { share_ports(true, 16); }
 
 // ---- addresses that come and go ----
 

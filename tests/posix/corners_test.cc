@@ -1,0 +1,241 @@
+// What programs seldom do: a socket connected to itself, waits of nanoseconds, TLS by the kernel, flow
+// labels, foreign addresses.
+#include <linux/if_packet.h>
+#include <linux/in6.h>
+#include <linux/tls.h>
+#include <net/ethernet.h>
+#include <netinet/ip6.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include "posix/echo.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+const char* result(int value) { return value >= 0 ? "ok" : strerrorname_np(errno); }
+
+// ---- a socket connected to itself ----
+
+TEST(Self, ConnectsAndHearsItself) {
+  Echo proof(kProof);
+  for (const int family : {AF_INET, AF_INET6}) {
+    Fd fd = tcp_socket(family);
+    const Address at = here(0, family);
+    ASSERT_STREQ(result(bind(fd, at.raw(), at.size)), "ok");
+    const Address self = here(port_of(fd), family);
+    ASSERT_STREQ(result(connect(fd, self.raw(), self.size)), "ok");
+    Address peer;
+    ASSERT_EQ(getpeername(fd, peer.raw(), &peer.size), 0);
+    EXPECT_EQ(peer.port(), self.port());
+    exchange(fd, "to myself");
+    EXPECT_EQ(shutdown(fd, SHUT_WR), 0);
+    EXPECT_EQ(read_to_end(fd), "");
+    EXPECT_EQ(send(fd, "x", 1, MSG_NOSIGNAL), -1);
+    EXPECT_EQ(errno, EPIPE);
+  }
+  proof.all();
+}
+
+TEST(Self, DatagramsComeBack) {
+  Echo proof(kProof);
+  Fd fd = udp_at(here());
+  const Address self = here(port_of(fd));
+  ASSERT_EQ(connect(fd, self.raw(), self.size), 0);
+  exchange(fd, "to myself");
+  proof.all();
+}
+
+// ---- waits of nanoseconds ----
+
+timespec now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t;
+}
+long since(const timespec& t) {
+  const timespec n = now();
+  return (n.tv_sec - t.tv_sec) * 1'000'000'000 + n.tv_nsec - t.tv_nsec;
+}
+
+TEST(Wait, OfNanosecondsIsNotOverEarly) {
+  Echo echo;
+  Fd set(epoll_create1(0));
+  epoll_event e{EPOLLIN, {}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, echo.fd, &e), 0);
+  for (const long limit : {0L, 1L, 999L, 1'500'000L, 20'000'001L}) {
+    const timespec timeout{0, limit}, begin = now();
+    EXPECT_EQ(epoll_pwait2(set, &e, 1, &timeout, nullptr), 0);
+    EXPECT_GE(since(begin), limit);
+  }
+  for (const timespec wrong : {timespec{0, -1}, timespec{0, 1'000'000'000}, timespec{-1, 0}}) {
+    EXPECT_EQ(epoll_pwait2(set, &e, 1, &wrong, nullptr), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  const timespec longest{INT64_MAX, 999'999'999};
+  write_all(echo.fd, "a");
+  EXPECT_EQ(epoll_pwait2(set, &e, 1, &longest, nullptr), 1);
+  EXPECT_EQ(read_exactly(echo.fd, 1), "a");
+  write_all(echo.fd, "b");
+  EXPECT_EQ(epoll_pwait2(set, &e, 1, nullptr, nullptr), 1);
+  EXPECT_EQ(read_exactly(echo.fd, 1), "b");
+  for (int i = 0; i < kProof; ++i) exchange(echo.fd, ".");
+  echo.all();
+}
+
+// ---- TLS by the kernel ----
+
+// Reads to the end and says the first bytes.
+FAR(reads_bytes) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  for (int i = 0; i < kProof; ++i) write_all(fd, read_exactly(fd, 1));
+  const std::string all = read_to_end(fd);
+  std::string text;
+  for (size_t i = 0; i < all.size() && i < 3; ++i) text += std::to_string(all[i] & 255) + " ";
+  near.say(text + std::to_string(all.size()));
+}
+
+/// A connection that is the kernel's in any case.
+Fd kernels_connection(Fd& other) {
+  Fd listener = listen_at(address("127.0.0.1", 0));
+  Fd fd = connect_to(address("127.0.0.1", port_of(listener)));
+  other = accept_one(listener);
+  return fd;
+}
+
+std::string start_tls(int fd) {
+  std::string all = result(setsockopt(fd, IPPROTO_TCP, TCP_ULP, "tls", 3));
+  tls12_crypto_info_aes_gcm_128 keys{};
+  keys.info.version = TLS_1_2_VERSION;
+  keys.info.cipher_type = TLS_CIPHER_AES_GCM_128;
+  return all + " " + result(setsockopt(fd, SOL_TLS, TLS_TX, &keys, sizeof keys));
+}
+
+TEST(Tls, IsTheKernelsOrRefusedAsByIt) {
+  Fd unconnected = tcp_socket(), other, plain = kernels_connection(other), alone = tcp_socket();
+  const std::string kernels = start_tls(plain);
+  EXPECT_EQ(start_tls(unconnected), kernels == "ok ok" ? "ENOTCONN ENOPROTOOPT" : "ENOENT ENOPROTOOPT");
+  Far far("reads_bytes");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+  EXPECT_EQ(start_tls(fd), kernels);
+  write_all(fd, "secret");
+  fd.reset();
+  EXPECT_EQ(far.word(), kernels == "ok ok" ? "23 3 3 35" : "115 101 99 6");
+  far.finish();
+}
+
+// ---- foreign addresses ----
+
+/// What a call says that makes a socket the kernel's: ACCEL_REQUIRE has it refused.
+const char* kernels() {
+  return getenv("ACCEL_REQUIRE") != nullptr && getenv("LD_PRELOAD") != nullptr ? "EPROTONOSUPPORT" : "ok";
+}
+
+TEST(Foreign, AddressesAreBoundWhereAllowed) {
+  Echo proof(kProof);
+  const Address foreign = address("192.0.2.77", 0), foreign6 = address("2001:db8::77", 0);
+  for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
+    for (const auto& [level, option, to] :
+         {std::tuple(IPPROTO_IP, IP_FREEBIND, foreign), std::tuple(IPPROTO_IP, IP_TRANSPARENT, foreign),
+          std::tuple(IPPROTO_IPV6, IPV6_FREEBIND, foreign6),
+          std::tuple(IPPROTO_IPV6, IPV6_TRANSPARENT, foreign6)}) {
+      Fd fd(socket(to.family(), type, 0));
+      EXPECT_STREQ(result(bind(fd, to.raw(), to.size)), "EADDRNOTAVAIL");
+      set_option(fd, level, option, 1);
+      EXPECT_EQ(get_option(fd, level, option), 1);
+      const bool stream = type == SOCK_STREAM;
+      EXPECT_STREQ(result(bind(fd, to.raw(), to.size)), stream ? "ok" : kernels());
+      if (stream) {
+        EXPECT_STREQ(result(listen(fd, 1)), kernels());
+      }
+    }
+  }
+  proof.all();
+}
+
+// ---- flow labels ----
+
+/// The flow label of a frame that comes to `port` over IPv6; nothing within a while: none.
+long label_of_frame(int tap, uint16_t port) {
+  for (;;) {
+    char frame[2048];
+    pollfd wait{tap, POLLIN, 0};
+    if (poll(&wait, 1, 10000) != 1) return -1;
+    if (recv(tap, frame, sizeof frame, 0) < 44) continue;
+    const auto* ip = reinterpret_cast<const ip6_hdr*>(frame);
+    const auto* ports = reinterpret_cast<const uint16_t*>(ip + 1);
+    if (ntohs(ports[1]) == port) return ntohl(ip->ip6_flow);
+  }
+}
+
+// Sees a connection's first segments by a tap, which XDP would not let them reach.
+FAR(label_reader) {
+  near.say(getenv("LD_PRELOAD") != nullptr);
+  Fd tap(socket(AF_PACKET, SOCK_DGRAM, htons(ETH_P_IPV6)));
+  Fd listener = listen_at(here(0, AF_INET6));
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  for (int i = 0; i < kProof; ++i) write_all(fd, read_exactly(fd, 1));
+  if (getenv("LD_PRELOAD") == nullptr) near.say(label_of_frame(tap, port_of(listener)) & 0x0fffffff);
+}
+
+struct Label {
+  bool seen;
+  long value = 0;
+};
+
+/// The traffic class and flow label that a connection has after `prepare(fd, to)`.
+template <class F>
+Label label(F prepare) {
+  Far far("label_reader");
+  Label l{far.number() == 0};
+  Address to = there(static_cast<uint16_t>(far.number()), AF_INET6);
+  Fd fd = tcp_socket(AF_INET6);
+  prepare(static_cast<int>(fd), *reinterpret_cast<sockaddr_in6*>(to.raw()));
+  EXPECT_STREQ(result(connect(fd, to.raw(), to.size)), "ok");
+  for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+  if (l.seen) l.value = far.number();
+  far.finish();
+  return l;
+}
+
+void choose_label(int fd, sockaddr_in6& to) {
+  in6_flowlabel_req request{};
+  request.flr_dst = to.sin6_addr;
+  request.flr_label = to.sin6_flowinfo = htonl(0x12345);
+  request.flr_action = IPV6_FL_A_GET;
+  request.flr_flags = IPV6_FL_F_CREATE;
+  request.flr_share = IPV6_FL_S_ANY;
+  EXPECT_EQ(setsockopt(fd, IPPROTO_IPV6, IPV6_FLOWLABEL_MGR, &request, sizeof request), 0) << strerror(errno);
+  set_option(fd, IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 1);
+}
+
+TEST(Flow, LabelOfTheProgramsChoice) {
+  Echo proof(kProof);
+  if (std::string(kernels()) == "ok") {
+    const Label l = label(choose_label);
+    if (l.seen) {
+      EXPECT_EQ(l.value & 0xfffff, 0x12345);
+    }
+  } else {
+    Address to = there(9, AF_INET6);
+    Fd fd = tcp_socket(AF_INET6);
+    choose_label(fd, *reinterpret_cast<sockaddr_in6*>(to.raw()));
+    EXPECT_STREQ(result(connect(fd, to.raw(), to.size)), kernels());
+  }
+  proof.all();
+}
+
+TEST(Flow, NoLabelWhereNoneIsWanted) {
+  const Label off = label([](int fd, sockaddr_in6&) { set_option(fd, IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0); });
+  if (off.seen) {
+    EXPECT_EQ(off.value & 0xfffff, 0);
+  }
+}
+
+}  // namespace
