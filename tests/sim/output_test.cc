@@ -96,6 +96,20 @@ TEST_F(OutputTest, MoreHoldsUntilTheNextSend) {
   EXPECT_EQ(payloads(), (Sizes{8}));
 }
 
+TEST_F(OutputTest, WhatEndsASendWithoutMoreIsPushed) {  // tcp_push()
+  PairOptions options;
+  options.a.nodelay = true;
+  Pair p = open(options);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 100, 'x'), true));
+  sim.run_for(1s);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 200, 'x')));
+  sim.run_for(1s);
+  std::vector<std::pair<uint32_t, bool>> sent;
+  for (const Sent& s : sim.sent_by(0))
+    if (s.payload) sent.emplace_back(s.payload, (s.flags & kPsh) != 0);
+  EXPECT_EQ(sent, (decltype(sent){{1448, false}, {100, false}, {1448, false}, {200, true}}));
+}
+
 TEST_F(OutputTest, SendBufferBoundsAndWritableReturns) {
   PairOptions options;
   options.a.send_buffer = 50000;

@@ -87,8 +87,9 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t snd_nxt = 0;  ///< a sent FIN included
   uint32_t snd_wnd = 0;
   uint32_t snd_wl1 = 0;
-  uint32_t snd_up = 0;     ///< one past the urgent byte; valid while `urgent_out`
-  uint32_t snd_small = 0;  ///< end of the last partial segment sent (Minshall's Nagle)
+  uint32_t snd_up = 0;      ///< one past the urgent byte; valid while `urgent_out`
+  uint32_t snd_pushed = 0;  ///< end of what was sent without MSG_MORE: a segment that ends there has PSH
+  uint32_t snd_small = 0;   ///< end of the last partial segment sent (Minshall's Nagle)
   uint32_t max_window = 0;
   uint16_t snd_mss = 536;  ///< payload bytes of a segment without SACK blocks
   uint16_t peer_mss = 536;

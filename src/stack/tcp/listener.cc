@@ -93,7 +93,7 @@ static uint8_t window_scale(const TcpContext& t, const TcpConn& c) {
 static void prepare(TcpContext& t, TcpConn& c, uint32_t iss, Instant now) {
   c.iss = iss;
   c.snd_una = iss;
-  c.snd_nxt = iss + 1;
+  c.snd_nxt = c.snd_pushed = iss + 1;
   c.send_queue.start(iss + 1);
   c.ts_offset = timestamp_offset(t, c.local.address, c.remote.address);
   c.wscale_ok = c.sack_ok = c.timestamps_ok = true;

@@ -262,7 +262,8 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   bool last = seq + n == end;
   bool window_for_fin = c.snd_wnd > seq - c.snd_una + n;
   bool fin = last && c.fin_queued && !c.fin_sent && window_for_fin;
-  uint8_t flags = static_cast<uint8_t>((last && n > 0 ? kPsh : 0) | (fin ? kFin : 0));
+  const bool push = last && n > 0 && c.snd_pushed == end;
+  uint8_t flags = static_cast<uint8_t>((push ? kPsh : 0) | (fin ? kFin : 0));
   if (c.sent.empty()) {
     if (now - c.last_sent > c.rto)
       c.cwnd = std::min(c.cwnd, initial_window(c.snd_mss));  // RFC 5681 section 4.1
@@ -299,8 +300,8 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   }
   SentSegment& s = c.sent[i];
   uint32_t n = s.length() - s.fin;
-  uint8_t flags =
-      static_cast<uint8_t>((s.fin ? kFin : 0) | (s.begin + n == c.send_queue.end() && n > 0 ? kPsh : 0));
+  const bool push = n > 0 && s.begin + n == c.send_queue.end() && s.begin + n == c.snd_pushed;
+  uint8_t flags = static_cast<uint8_t>((s.fin ? kFin : 0) | (push ? kPsh : 0));
   if (!send_segment(t, c, s.begin, n, flags, now)) return false;
   t.count(Counter::tcp_retransmits);
   ++c.total_retransmits;

@@ -109,6 +109,7 @@ Result<TcpConn*> TcpLayer::adopt(const TcpSnapshot& s, const Route& route, const
   c.tcp_state = s.state;
   c.snd_una = s.snd_una;
   c.snd_nxt = s.snd_nxt;
+  c.snd_pushed = s.snd_una + static_cast<uint32_t>(s.send_queue.size());
   c.snd_wnd = s.snd_wnd;
   c.snd_wl1 = s.snd_wl1;
   c.max_window = s.max_window;

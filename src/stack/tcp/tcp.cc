@@ -155,6 +155,8 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     return err(EAGAIN);
   }
   c.more = more;
+  // tcp_push(), forced_push()
+  if (!more || seq_gt(c.send_queue.end(), c.snd_pushed + c.max_window / 2)) c.snd_pushed = c.send_queue.end();
   if (!more && !c.settings.cork) clear_timer(c, kTimerCork);
   if (urgent) {  // also a part of it: tcp_push()
     c.snd_up = c.send_queue.end();
