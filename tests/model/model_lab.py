@@ -129,13 +129,15 @@ class ModelHost(base.Host):
         return stats["rx"]["bytes"] + stats["tx"]["bytes"]
 
     def not_carried(self):
-        """What was on the cable and not in the NIC's queues, where every program of the host was accelerated: ARP, segments for a process
-        that was killed, which the kernel answers with a reset each, and little more."""
+        """What was on the cable and not the NIC's, where every program of the host was accelerated: ARP, segments for a process that was
+        killed, which the kernel answers with a reset each, and little more. What a queue had no descriptor for is the NIC's loss."""
         if self._kinds != {True}:
             return None
-        cable, nic = self.cable_bytes() - self._cable_before, (now := self.counters())["rx_bytes"] + now["tx_bytes"]
+        now = self.counters()
+        cable, lost = self.cable_bytes() - self._cable_before, now["rx_bytes_lost"]
+        nic = now["rx_bytes"] + now["tx_bytes"] + lost
         refused = self.snmp()["Tcp:OutRsts"]
-        print(f"{self.name}: {nic} of {cable} bytes on the cable were in the NIC's queues, {refused} segments came for nobody")
+        print(f"{self.name}: {nic} of {cable} bytes on the cable were the NIC's, {lost} of them lost at a full queue, {refused} segments came for nobody")
         if cable - nic <= 20000 + cable // 200 + refused * 1600:
             return None
         return f"{self.name}: the kernel's stack carried {cable - nic} of {cable} bytes"

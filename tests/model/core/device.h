@@ -146,6 +146,7 @@ class Device {
   void deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Parsed& p, uint32_t tag, uint32_t hash,
                uint32_t pd);
   bool next_descriptor(ReceiveQueue& q);
+  void no_descriptor(std::span<const uint8_t> frame);
   uint8_t scatter(ReceiveQueue& q, std::span<const uint8_t> frame, uint32_t pd);
   uint8_t scatter_strides(ReceiveQueue& q, std::span<const uint8_t> frame, uint32_t pd, Completion& c);
   void fail_receive(ReceiveQueue& q, uint8_t syndrome);

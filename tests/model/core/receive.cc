@@ -103,7 +103,7 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
   const bool overrun = impairment_ != nullptr && impairment_->chance(faults_.overrun);
   counters_.faults_overrun += overrun;
   if (q.state != QueueState::kReady || overrun || !next_descriptor(q)) {
-    ++counters_.rx_out_of_buffer;
+    no_descriptor(frame);
     return;
   }
   uint8_t syndrome = kGood;
@@ -126,7 +126,7 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
     syndrome = q.striding ? scatter_strides(q, frame, pd, c) : scatter(q, frame, pd);
   }
   if (syndrome == kNoRoom) {
-    ++counters_.rx_out_of_buffer;
+    no_descriptor(frame);
     return;
   }
   if (syndrome != kGood) {
@@ -144,6 +144,11 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
   c.compressible = true;
   c.strided = q.striding;
   complete(std::move(c));
+}
+
+void Device::no_descriptor(std::span<const uint8_t> frame) {
+  ++counters_.rx_out_of_buffer;
+  counters_.rx_bytes_lost += frame.size();
 }
 
 /// There is a descriptor, and the record makes sense.
