@@ -24,8 +24,11 @@ const void* load_own_module(const std::string& name, uint32_t abi, std::string& 
       if (const char* text = dlerror()) reason += (reason.empty() ? "" : "; ") + std::string(text);
       continue;
     }
-    const void* module = dlsym(handle, ("accel_" + name + "_module").c_str());
-    if (module != nullptr && *static_cast<const uint32_t*>(module) == abi) return module;
+    const auto* module = static_cast<const OwnModule*>(dlsym(handle, ("accel_" + name + "_module").c_str()));
+    if (module != nullptr && module->abi == abi) {
+      if (memory::for_modules != nullptr) *module->memory = *memory::for_modules;
+      return module;
+    }
     reason = path + " belongs to another version of libaccel: install both from the same build";
     break;
   }

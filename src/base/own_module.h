@@ -5,11 +5,19 @@
 #include <cstdint>
 #include <string>
 
+#include "base/memory.h"
+
 namespace accel {
 
-/// Loads libaccel-NAME.so and returns its symbol accel_NAME_module, which must begin with a uint32_t `abi` of
-/// this value. Looks beside the object that this code is linked into, in ../lib of it, then where the dynamic
-/// linker does; it stays loaded. nullptr: `reason` is appended to.
+/// How the symbol of a module begins.
+struct OwnModule {
+  uint32_t abi;
+  memory::Calls* memory;  ///< where its operator new takes memory: both sides free what the other allocated
+};
+
+/// Loads libaccel-NAME.so and returns its symbol accel_NAME_module, whose `abi` must be of this value. Looks
+/// beside the object that this code is linked into, in ../lib of it, then where the dynamic linker does; it
+/// stays loaded. nullptr: `reason` is appended to.
 const void* load_own_module(const std::string& name, uint32_t abi, std::string& reason);
 
 }  // namespace accel

@@ -14,6 +14,7 @@ static_assert(uint32_t{siw::kIn} == kReadable && uint32_t{siw::kOut} == kWritabl
 siw::Reactor* Engine::channels() {
   Impl& w = *impl_;
   if (w.channels) return w.channels.get();
+  if (in_handler()) return nullptr;
   if (const char* missing; !load_iwarp_libraries(&missing)) {
     log(LogLevel::kWarning, "%s cannot be loaded, so there is no iWARP: is its package installed?", missing);
     return nullptr;

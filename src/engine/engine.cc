@@ -119,6 +119,7 @@ Result<void> Engine::Impl::start() {
 
 Engine* Engine::open(Reason* why) {
   if (Engine* engine = get()) return engine;
+  if (in_handler()) return *why = Reason::handler, nullptr;
   thread_state.inside = true;  // its own socket calls, through our wrappers, go to the kernel
   open_lock.lock();
   Engine* engine = get();

@@ -173,6 +173,12 @@ class Engine {
   static void signal_ran(bool restarts);
   /// Of the handlers that ran in this thread since its wait began: had all of them SA_RESTART?
   static bool signal_restarts();
+  /// The trampolines tell where a handler's frame is, and put back what was there before.
+  static const void* enter_handler(const void* frame);
+  static void leave_handler(const void* outer);
+  /// The calling thread is in a program's handler, which may have interrupted malloc() or the dynamic linker:
+  /// what needs them, an engine or a port that has to be opened first, is not for it.
+  static bool in_handler();
   /// A condition may have changed by other means than packets (shutdown, close, another thread's call): wakes
   /// as needed.
   void touch() { touched_ = true; }

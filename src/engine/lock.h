@@ -57,11 +57,12 @@ class WorkerLock {
 
 /// Of this thread; read by its signal handlers.
 struct ThreadState {
-  bool inside = false;      ///< holds the lock, or is about to take it, or has just let go
-  bool waiting = false;     ///< in Engine::wait()
-  bool signal_ran = false;  ///< a handler ran since the wait began
-  bool all_restart = true;  ///< all those had SA_RESTART
-  int wake_fd = -1;         ///< eventfd that ends this thread's sleep; -1: none
+  bool inside = false;            ///< holds the lock, or is about to take it, or has just let go
+  bool waiting = false;           ///< in Engine::wait()
+  bool signal_ran = false;        ///< a handler ran since the wait began
+  bool all_restart = true;        ///< all those had SA_RESTART
+  const void* handler = nullptr;  ///< frame of the program's innermost handler
+  int wake_fd = -1;               ///< eventfd that ends this thread's sleep; -1: none
 };
 extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
 

@@ -16,9 +16,12 @@
 #include <netlink/route/route.h>
 #include <netlink/route/rule.h>
 #include <netlink/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <functional>
+#include <array>
+#include <cerrno>
+#include <cstring>
 
 #include "base/private_fds.h"
 #include "base/real.h"
@@ -55,22 +58,10 @@ IpAddress from_attribute(const nlattr* a, int family) {
   return family == AF_INET ? IpAddress::from_v4_bytes(nla_data(a)) : IpAddress::from_v6_bytes(nla_data(a));
 }
 
-void put_address(nl_msg* m, int type, const IpAddress& a) {
-  if (a.is_v4())
-    nla_put(m, type, 4, a.v4_bytes());
-  else
-    nla_put(m, type, 16, a.bytes.data());
-}
-
 struct FreeCache {
   void operator()(nl_cache* c) const { nl_cache_free(c); }
 };
 using Cache = std::unique_ptr<nl_cache, FreeCache>;
-
-struct FreeMessage {
-  void operator()(nl_msg* m) const { nlmsg_free(m); }
-};
-using Message = std::unique_ptr<nl_msg, FreeMessage>;
 
 template <class Object, class Visit>
 void each(const Cache& cache, Visit visit) {
@@ -194,13 +185,6 @@ int on_event(nl_msg* message, void* context) {
   return NL_OK;
 }
 
-struct Reply {
-  int family = AF_INET;
-  bool seen = false;
-  RouteAnswer answer;
-  int error = 0;
-};
-
 RouteType type_of(uint8_t type) {
   switch (type) {
     case RTN_UNICAST:
@@ -217,66 +201,116 @@ RouteType type_of(uint8_t type) {
   }
 }
 
-int on_route(nl_msg* message, void* context) {
-  auto& reply = *static_cast<Reply*>(context);
-  nlmsghdr* header = nlmsg_hdr(message);
-  if (header->nlmsg_type != RTM_NEWROUTE) return NL_OK;
-  auto* route = static_cast<rtmsg*>(nlmsg_data(header));
-  nlattr* a[RTA_MAX + 1]{};
-  if (nlmsg_parse(header, sizeof(*route), a, RTA_MAX, nullptr) < 0) return NL_OK;
-  reply.seen = true;
-  RouteAnswer& answer = reply.answer;
+/// A message of one question or order, in memory of its own: these are sent in any thread's calls, a signal
+/// handler's too, and libnl's are from malloc().
+class Request {
+ public:
+  template <class Head>
+  Request(uint16_t type, uint16_t flags, const Head& head) {
+    header()->nlmsg_type = type;
+    header()->nlmsg_flags = flags;
+    std::memcpy(NLMSG_DATA(header()), &head, sizeof head);
+    header()->nlmsg_len = NLMSG_LENGTH(sizeof head);
+  }
+  void put(uint16_t type, const void* data, size_t size) {
+    auto* a = reinterpret_cast<rtattr*>(bytes_.data() + NLMSG_ALIGN(header()->nlmsg_len));
+    a->rta_type = type;
+    a->rta_len = static_cast<uint16_t>(RTA_LENGTH(size));
+    std::memcpy(RTA_DATA(a), data, size);
+    header()->nlmsg_len = NLMSG_ALIGN(header()->nlmsg_len) + a->rta_len;
+  }
+  void put(uint16_t type, const IpAddress& a) {
+    a.is_v4() ? put(type, a.v4_bytes(), 4) : put(type, a.bytes.data(), 16);
+  }
+  bool send(int fd, uint32_t number) {
+    header()->nlmsg_seq = number;
+    return real.syscall(SYS_sendto, static_cast<long>(fd), bytes_.data(), header()->nlmsg_len, 0L, nullptr,
+                        0L) >= 0;
+  }
+
+ private:
+  nlmsghdr* header() { return reinterpret_cast<nlmsghdr*>(bytes_.data()); }
+  alignas(nlmsghdr) std::array<uint8_t, 256> bytes_{};  ///< the longest is one of two IPv6 addresses
+};
+
+/// The attributes of a route and, nested, its metrics; a later one of a type counts.
+template <size_t N>
+void find_attributes(const void* first, size_t size, std::array<const rtattr*, N>& found) {
+  auto* a = static_cast<const rtattr*>(first);
+  for (auto left = static_cast<int>(size); RTA_OK(a, left); a = RTA_NEXT(a, left))
+    if (const size_t type = a->rta_type & NLA_TYPE_MASK; type < N) found[type] = a;
+}
+
+uint32_t number_in(const rtattr* a) {
+  uint32_t value = 0;
+  if (RTA_PAYLOAD(a) >= sizeof value) std::memcpy(&value, RTA_DATA(a), sizeof value);
+  return value;
+}
+
+IpAddress address_in(const rtattr* a, int family) {
+  if (a == nullptr || RTA_PAYLOAD(a) < (family == AF_INET ? 4u : 16u)) return {};
+  return family == AF_INET ? IpAddress::from_v4_bytes(RTA_DATA(a)) : IpAddress::from_v6_bytes(RTA_DATA(a));
+}
+
+RouteAnswer read_answer(const nlmsghdr* message, int family) {
+  const auto* route = static_cast<const rtmsg*>(NLMSG_DATA(message));
+  std::array<const rtattr*, RTA_MAX + 1> a{};
+  find_attributes(RTM_RTA(route), RTM_PAYLOAD(message), a);
+  RouteAnswer answer;
   answer.type = type_of(route->rtm_type);
   if (a[RTA_MULTIPATH] || a[RTA_ENCAP] || a[RTA_ENCAP_TYPE]) answer.type = RouteType::kUnusual;
-  if (a[RTA_OIF]) answer.ifindex = static_cast<int>(nla_get_u32(a[RTA_OIF]));
-  if (a[RTA_GATEWAY]) answer.gateway = from_attribute(a[RTA_GATEWAY], reply.family);
+  if (a[RTA_OIF]) answer.ifindex = static_cast<int>(number_in(a[RTA_OIF]));
+  if (a[RTA_GATEWAY]) answer.gateway = address_in(a[RTA_GATEWAY], family);
   if (a[RTA_VIA]) {  // RFC 8950: an IPv4 route through an IPv6 router
-    auto* via = static_cast<rtvia*>(nla_data(a[RTA_VIA]));
+    const auto* via = static_cast<const rtvia*>(RTA_DATA(a[RTA_VIA]));
     answer.gateway = via->rtvia_family == AF_INET ? IpAddress::from_v4_bytes(via->rtvia_addr)
                                                   : IpAddress::from_v6_bytes(via->rtvia_addr);
   }
-  answer.source = from_attribute(a[RTA_PREFSRC], reply.family);
+  answer.source = address_in(a[RTA_PREFSRC], family);
   if (a[RTA_METRICS]) {
-    nlattr* metrics[RTAX_MAX + 1]{};
-    nla_parse_nested(metrics, RTAX_MAX, a[RTA_METRICS], nullptr);
-    if (metrics[RTAX_MTU]) answer.mtu = nla_get_u32(metrics[RTAX_MTU]);
+    std::array<const rtattr*, RTAX_MAX + 1> metrics{};
+    find_attributes(RTA_DATA(a[RTA_METRICS]), RTA_PAYLOAD(a[RTA_METRICS]), metrics);
+    if (metrics[RTAX_MTU]) answer.mtu = number_in(metrics[RTAX_MTU]);
   }
-  return NL_OK;
+  return answer;
 }
 
-int on_route_error(sockaddr_nl*, nlmsgerr* error, void* context) {
-  static_cast<Reply*>(context)->error = -error->error;
-  return NL_STOP;
+/// One answer comes to one question; older ones belong to a thread that was cancelled meanwhile.
+Result<RouteAnswer> hear_answer(int fd, uint32_t number, int family) {
+  alignas(nlmsghdr) std::array<uint8_t, 8192> bytes;
+  for (;;) {
+    const ssize_t n =
+        real.syscall(SYS_recvfrom, static_cast<long>(fd), bytes.data(), bytes.size(), 0L, nullptr, nullptr);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return err(EIO);
+    auto size = static_cast<uint32_t>(n);
+    for (auto* m = reinterpret_cast<nlmsghdr*>(bytes.data()); NLMSG_OK(m, size); m = NLMSG_NEXT(m, size)) {
+      if (m->nlmsg_seq != number) continue;
+      if (m->nlmsg_type == NLMSG_ERROR) return err(-static_cast<const nlmsgerr*>(NLMSG_DATA(m))->error);
+      if (m->nlmsg_type != RTM_NEWROUTE || m->nlmsg_len < NLMSG_LENGTH(sizeof(rtmsg)))
+        return err(EHOSTUNREACH);
+      return read_answer(m, family);
+    }
+  }
 }
 
-Result<RouteAnswer> ask(nl_sock* socket, const RouteQuestion& q, unsigned flags) {
-  Reply reply;
-  reply.family = q.destination.is_v4() ? AF_INET : AF_INET6;
-  const uint8_t bits = reply.family == AF_INET ? 32 : 128;
-  Message message{nlmsg_alloc_simple(RTM_GETROUTE, NLM_F_REQUEST)};
-  if (!message) return err(ENOMEM);
-  rtmsg header{};
-  header.rtm_family = static_cast<uint8_t>(reply.family);
-  header.rtm_dst_len = bits;
-  header.rtm_tos = q.tos & kTosMask;
-  header.rtm_flags = flags;
+Result<RouteAnswer> ask(int fd, uint32_t number, const RouteQuestion& q, unsigned flags) {
+  const int family = q.destination.is_v4() ? AF_INET : AF_INET6;
+  const uint8_t bits = family == AF_INET ? 32 : 128;
   const bool with_source = !q.source.is_any();
-  if (with_source) header.rtm_src_len = bits;
-  if (nlmsg_append(message.get(), &header, sizeof(header), NLMSG_ALIGNTO) < 0) return err(ENOMEM);
-  put_address(message.get(), RTA_DST, q.destination);
-  if (with_source) put_address(message.get(), RTA_SRC, q.source);
-  if (q.ifindex) nla_put_u32(message.get(), RTA_OIF, static_cast<uint32_t>(q.ifindex));
-  if (q.mark) nla_put_u32(message.get(), RTA_MARK, q.mark);
-
-  std::unique_ptr<nl_cb, void (*)(nl_cb*)> callbacks{nl_cb_alloc(NL_CB_DEFAULT), nl_cb_put};
-  if (!callbacks) return err(ENOMEM);
-  nl_cb_set(callbacks.get(), NL_CB_VALID, NL_CB_CUSTOM, on_route, &reply);
-  nl_cb_err(callbacks.get(), NL_CB_CUSTOM, on_route_error, &reply);
-  if (int code = nl_send_auto(socket, message.get()); code < 0) return from_nl(code);
-  if (int code = nl_recvmsgs(socket, callbacks.get()); code < 0 && reply.error == 0) return from_nl(code);
-  if (reply.error != 0) return err(reply.error);
-  if (!reply.seen) return err(EHOSTUNREACH);
-  return reply.answer;
+  rtmsg head{};
+  head.rtm_family = static_cast<uint8_t>(family);
+  head.rtm_dst_len = bits;
+  head.rtm_src_len = with_source ? bits : 0;
+  head.rtm_tos = q.tos & kTosMask;
+  head.rtm_flags = flags;
+  Request request(RTM_GETROUTE, NLM_F_REQUEST, head);
+  request.put(RTA_DST, q.destination);
+  if (with_source) request.put(RTA_SRC, q.source);
+  if (q.ifindex != 0) request.put(RTA_OIF, &q.ifindex, sizeof q.ifindex);
+  if (q.mark != 0) request.put(RTA_MARK, &q.mark, sizeof q.mark);
+  if (!request.send(fd, number)) return err(EIO);
+  return hear_answer(fd, number, family);
 }
 
 }  // namespace
@@ -413,29 +447,29 @@ NetworkChanges Netlink::read_changes() {
 }
 
 Result<RouteAnswer> Netlink::ask_route(const RouteQuestion& question) {
-  auto answer = ask(questions_, question, 0);
+  const int fd = nl_socket_get_fd(questions_);
+  auto answer = ask(fd, ++asked_, question, 0);
   if (!answer || answer->type != RouteType::kUnicast) return answer;
   // The answer shows the next hop chosen; the route itself tells whether there are several, or a tunnel.
-  if (auto match = ask(questions_, question, RTM_F_FIB_MATCH); match && match->type == RouteType::kUnusual)
+  if (auto match = ask(fd, ++asked_, question, RTM_F_FIB_MATCH); match && match->type == RouteType::kUnusual)
     answer->type = RouteType::kUnusual;
   return answer;
 }
 
 void Netlink::resolve(int ifindex, const IpAddress& address) {
-  Message message{nlmsg_alloc_simple(RTM_NEWNEIGH, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE)};
-  if (!message) return;
-  ndmsg header{};
-  header.ndm_family = address.is_v4() ? AF_INET : AF_INET6;
-  header.ndm_ifindex = ifindex;
-  header.ndm_state = NUD_NONE;
-  header.ndm_flags = NTF_USE;
-  if (nlmsg_append(message.get(), &header, sizeof(header), NLMSG_ALIGNTO) < 0) return;
-  put_address(message.get(), NDA_DST, address);
+  ndmsg head{};
+  head.ndm_family = address.is_v4() ? AF_INET : AF_INET6;
+  head.ndm_ifindex = ifindex;
+  head.ndm_state = NUD_NONE;
+  head.ndm_flags = NTF_USE;
+  Request request(RTM_NEWNEIGH, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE, head);
+  request.put(NDA_DST, address);
+  const int fd = nl_socket_get_fd(orders_);
   // The kernel answers with errors only; nobody waits for those, the neighbour's state tells.
   char error[512];
-  while (real.recv(nl_socket_get_fd(orders_), error, sizeof(error), MSG_DONTWAIT) > 0) {
+  while (real.recv(fd, error, sizeof(error), MSG_DONTWAIT) > 0) {
   }
-  nl_send_auto(orders_, message.get());
+  (void)request.send(fd, 0);
 }
 
 }  // namespace accel

@@ -150,6 +150,7 @@ class Netlink {
   nl_sock* orders_ = nullptr;
   nl_sock* snapshots_ = nullptr;
   nl_sock* events_ = nullptr;
+  uint32_t asked_ = 0;  ///< questions so far
 };
 
 }  // namespace accel

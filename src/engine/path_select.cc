@@ -53,6 +53,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
     return refuse(failed->second.reason, EOPNOTSUPP);
   if (auto lower = port_below(*link))
     if (auto id = free_slot(ifindex)) return install_vlan(*id, *link, *lower);
+  if (Engine::in_handler()) return refuse(Reason::handler, EOPNOTSUPP);
   // The kernel takes no XDP program on a device below one that has one, so that one's port comes first.
   if (Reason ignored; link->lower != 0 && network.has_address(link->lower))
     (void)interface_of(link->lower, &ignored);

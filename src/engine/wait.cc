@@ -6,6 +6,7 @@
 // cancellation point: the lock is not held then, and destructors put everything right on the way out.
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -59,7 +60,7 @@ struct OwnSleepers {
   static constexpr size_t kLevels = 8;
   Sleeper levels[kLevels];
   size_t depth = 0;
-  ~OwnSleepers();
+  void close();
 
   /// For a wait whose frame is at `frame`. Waits further down the stack, which grows downwards, are over: a
   /// handler has left them by siglongjmp().
@@ -70,7 +71,22 @@ struct OwnSleepers {
   }
   void leave(const Sleeper& s) { depth = static_cast<size_t>(&s - levels); }
 };
-thread_local OwnSleepers own_sleepers;
+constinit thread_local OwnSleepers own_sleepers [[gnu::tls_model("initial-exec")]];
+
+/// Closes them. Not a destructor of C++, whose enlisting takes memory from malloc() at a thread's first wait,
+/// which may be in a signal's handler; and among a process's first keys, which need none.
+struct AtThreadsEnd {
+  AtThreadsEnd() {
+    made =
+        pthread_key_create(&key, [](void* sleepers) { static_cast<OwnSleepers*>(sleepers)->close(); }) == 0;
+  }
+  void enlist() const {
+    if (made) pthread_setspecific(key, &own_sleepers);
+  }
+  pthread_key_t key{};
+  bool made = false;
+};
+const AtThreadsEnd at_threads_end;
 
 /// What this thread's handlers take it out of when they run in its sleep.
 struct Sleep {
@@ -178,6 +194,7 @@ void Waiting::enlist() {
   open_fds(*me_);
   me_->engine = &w_.engine;
   w_.sleepers.push_back(me_);
+  at_threads_end.enlist();
 }
 
 Woke Waiting::wait(Pass& pass, WaitRequest& request) {
@@ -338,7 +355,7 @@ void Engine::Impl::forget(Sleeper& s) {
 
 namespace {
 
-OwnSleepers::~OwnSleepers() {
+void OwnSleepers::close() {
   Engine* engine = Engine::get();
   for (Sleeper& sleeper : levels) {
     if (engine && sleeper.engine == engine) {
@@ -350,6 +367,7 @@ OwnSleepers::~OwnSleepers() {
       while (worker.waking.load(std::memory_order_acquire) != 0) sched_yield();
     }
     if (sleeper.engine) close_fds(sleeper);
+    sleeper.engine = nullptr;
   }
 }
 
@@ -522,5 +540,15 @@ void Engine::signal_ran(bool restarts) {
 }
 
 bool Engine::signal_restarts() { return thread_state.all_restart; }
+
+const void* Engine::enter_handler(const void* frame) { return std::exchange(thread_state.handler, frame); }
+void Engine::leave_handler(const void* outer) { thread_state.handler = outer; }
+
+/// Who left the handler by siglongjmp() is no longer below its frame, as a rule.
+bool Engine::in_handler() {
+  constexpr uintptr_t kDeepest = 256 << 10;
+  const auto handler = reinterpret_cast<uintptr_t>(thread_state.handler);
+  return handler - reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) < kDeepest;
+}
 
 }  // namespace accel

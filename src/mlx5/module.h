@@ -4,15 +4,15 @@
 
 #include <memory>
 
+#include "base/own_module.h"
 #include "mlx5/mlx5_port.h"
 #include "mlx5/shares.h"
 
 namespace accel::mlx5 {
 
-constexpr uint32_t kModuleAbi = 2;
+constexpr uint32_t kModuleAbi = 3;
 
-struct Module {
-  uint32_t abi;
+struct Module : OwnModule {
   Result<std::unique_ptr<Mlx5Port>> (*open)(const Mlx5Options&, FramePool&, std::unique_ptr<ListenerSharing>,
                                             Evidence& seen);
 };

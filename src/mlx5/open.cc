@@ -11,6 +11,7 @@
 #include "base/module_fd.h"
 #include "mlx5/direct_port.h"
 #include "mlx5/module.h"
+#include "operators/operators.h"
 
 namespace accel::mlx5 {
 namespace {
@@ -364,4 +365,5 @@ void DirectPort::abandon_in_child() {
 
 }  // namespace accel::mlx5
 
-const accel::mlx5::Module accel_mlx5_module = {accel::mlx5::kModuleAbi, &accel::mlx5::DirectPort::open};
+const accel::mlx5::Module accel_mlx5_module = {{accel::mlx5::kModuleAbi, &accel::memory::calls},
+                                               &accel::mlx5::DirectPort::open};

@@ -13,6 +13,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "engine/stats.h"
@@ -165,7 +166,9 @@ bool leave_to_kernel(Pass* pass, File* file, Reason reason) {
   return true;
 }
 
-void prepare_fork() {
+namespace {
+
+void prepare_files() {
   if (!active() || Guard::inside()) return;
   Forking& f = forking();
   for (;;) {
@@ -187,7 +190,15 @@ void prepare_fork() {
   });
 }
 
+}  // namespace
+
+void prepare_fork() {
+  prepare_files();
+  memory::hold();
+}
+
 void after_fork(pid_t child) {
+  memory::let_go();
   Forking& f = forking();
   // Set by this thread or by none: the lock is held. A fork from inside the lock has nothing to undo.
   if (!Guard::inside() || !f.under_way) return;

@@ -3,9 +3,9 @@
 // handler itself: they come from the thread's own doing and end no wait. So do SIGSEGV and SIGBUS, but for
 // the faults of base/user_memory.h.
 //
-// A signal that arrives while its thread is inside our lock is put off: blocked and queued again, with its
-// siginfo, so that the kernel delivers it once the lock is free, exactly as if it had arrived then. All of
-// this is async-signal-safe and needs no engine.
+// A signal that arrives while its thread is inside our lock, or in our memory's (base/memory.h), is put off:
+// blocked and queued again, with its siginfo, so that the kernel delivers it once the lock is free, exactly
+// as if it had arrived then. All of this is async-signal-safe and needs no engine.
 #include "posix/signals.h"
 
 #include <errno.h>
@@ -16,6 +16,7 @@
 #include <array>
 #include <atomic>
 
+#include "base/memory.h"
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/calls.h"
@@ -109,8 +110,16 @@ bool put_off_signal(int number, siginfo_t* info, void* context) {
   return true;
 }
 
+/// False: it runs now.
+bool has_to_wait(int number, siginfo_t* info, void* context) {
+  const bool in_memory = memory::inside();
+  if ((!in_memory && !Guard::inside()) || !put_off_signal(number, info, context)) return false;
+  if (in_memory) memory::note_put_off();
+  return true;
+}
+
 void trampoline(int number, siginfo_t* info, void* context) {
-  if (Guard::inside() && put_off_signal(number, info, context)) return;
+  if (has_to_wait(number, info, context)) return;
   Action& action = actions[static_cast<size_t>(number)];
   const Handler handler = action.handler.load(std::memory_order_acquire);
   const int flags = action.flags.load(std::memory_order_relaxed);
@@ -125,12 +134,14 @@ void trampoline(int number, siginfo_t* info, void* context) {
     errno = saved;
   }
   Engine::signal_ran((flags & SA_RESTART) != 0);
+  const void* const outer = Engine::enter_handler(__builtin_frame_address(0));
   handler(number, info, context);
+  Engine::leave_handler(outer);
 }
 
 /// In place of SIG_DFL: delivers what is owed, then dies of the signal.
 void die(int number, siginfo_t* info, void* context) {
-  if (Guard::inside() && put_off_signal(number, info, context)) return;
+  if (has_to_wait(number, info, context)) return;
   if (auto hook = fatal_hook.load()) hook();
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
@@ -158,6 +169,16 @@ void on_fault(int number, siginfo_t* info, void* context) {
   // A fault happens again when this returns, and leaves its core as it was; a signal that was sent is sent
   // again.
   if (info->si_code <= 0 && put_off_signal(number, info, context)) admit_put_off_signals();
+}
+
+/// The thread is out of our memory, but perhaps still inside the lock.
+void admit_unless_inside() {
+  if (!Guard::inside()) admit_put_off_signals();
+}
+
+void set_hooks() {
+  Guard::set_after_unlock(&admit_put_off_signals);
+  memory::set_after(&admit_unless_inside);
 }
 
 bool is_ours(const struct sigaction& action) {
@@ -216,7 +237,7 @@ Result<int> sigaction(int number, const struct sigaction* asked, struct sigactio
     return 0;
   }
   const bool handled = asked->sa_handler != SIG_DFL && asked->sa_handler != SIG_IGN;
-  Guard::set_after_unlock(&admit_put_off_signals);
+  set_hooks();
   struct sigaction before {};
   const struct sigaction wanted = installed_for(number, *asked);
   // A new handler is in the table before the kernel can call it; an old one stays until it no longer can.
@@ -238,7 +259,7 @@ Result<int> sigaction(int number, const struct sigaction* asked, struct sigactio
 }
 
 void guard_fatal_signals() {
-  Guard::set_after_unlock(&admit_put_off_signals);
+  set_hooks();
   if (getpid() == 1)
     return;  // the kernel keeps a namespace's init from dying of signals with SIG_DFL, not with a handler
   if (guarding.exchange(true)) return;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/auxv.h>
 
+#include "operators/operators.h"
 #include "preload/preload.h"
 
 namespace accel::preload {
@@ -26,6 +27,8 @@ bool disabled() {
 }
 
 [[gnu::constructor]] void start() {
+  memory::calls = {&memory::allocate, &memory::release};
+  memory::for_modules = &memory::calls;
   if (disabled()) return;
   taking_part.store(true, std::memory_order_relaxed);
   if (getenv("LISTEN_FDS") != nullptr)

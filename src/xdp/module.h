@@ -2,14 +2,14 @@
 // against a stale file.
 #pragma once
 
+#include "base/own_module.h"
 #include "xdp/xdp_port.h"
 
 namespace accel::xdp {
 
-constexpr uint32_t kModuleAbi = 4;
+constexpr uint32_t kModuleAbi = 5;
 
-struct Module {
-  uint32_t abi;
+struct Module : OwnModule {
   Result<std::unique_ptr<XdpPort>> (*open)(const XdpOptions&, FramePool&, std::string* why);
 };
 

@@ -11,6 +11,7 @@
 #include <climits>
 #include <ctime>
 
+#include "operators/operators.h"
 #include "xdp/module.h"
 #include "xdp/netdev.h"
 #include "xdp/socket_port.h"
@@ -226,4 +227,5 @@ void SocketPort::abandon_in_child() {
 
 }  // namespace accel::xdp
 
-const accel::xdp::Module accel_xdp_module = {accel::xdp::kModuleAbi, &accel::xdp::SocketPort::open};
+const accel::xdp::Module accel_xdp_module = {{accel::xdp::kModuleAbi, &accel::memory::calls},
+                                             &accel::xdp::SocketPort::open};

@@ -11,15 +11,16 @@ STACK = {"stack"}
 PORTS = {"mlx5", "xdp", "siw_fallback", "shm"}
 MAY = {
     "base": set(),
+    "operators": set(),
     "guardian": STACK,
     "stack": set(),
-    "mlx5": STACK,
-    "xdp": STACK,
+    "mlx5": STACK | {"operators"},
+    "xdp": STACK | {"operators"},
     "siw_fallback": STACK,
     "shm": STACK,
     "engine": STACK | PORTS | {"guardian"},
     "posix": STACK | PORTS | {"engine"},
-    "preload": STACK | PORTS | {"engine", "posix"},
+    "preload": STACK | PORTS | {"engine", "posix", "operators"},
     "tools": {"engine", "mlx5"},
 }
 # Ports and channels see the stack only through these.

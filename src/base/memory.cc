@@ -1,0 +1,217 @@
+#include "base/memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+namespace accel::memory {
+
+const Calls* for_modules = nullptr;
+
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kSpan = 64 << 10;    ///< blocks of one size fill spans of this
+constexpr size_t kChunk = 64 << 20;   ///< address space is taken in these, aligned to their size
+constexpr size_t kCommit = 1 << 20;   ///< and made usable in these
+constexpr size_t kMost = kChunk / 2;  ///< a larger block is libc's
+constexpr size_t kMaxChunks = 1024;
+constexpr size_t kReturned = 256 << 10;  ///< pages of a free block from this size go back to the kernel
+constexpr size_t kSmall = 256;           ///< sizes go by 16 up to this, then four to each power of two
+constexpr size_t kSizes = 16 + 4 * 17;   ///< to kMost
+
+constexpr size_t size_index(size_t size) {
+  if (size <= kSmall) return size == 0 ? 0 : (size - 1) / 16;
+  const auto power = static_cast<size_t>(std::bit_width(size - 1)) - 1;
+  return 16 + (power - 8) * 4 + (((size - 1) >> (power - 2)) - 4);
+}
+
+constexpr size_t block_size(size_t index) {
+  if (index < 16) return (index + 1) * 16;
+  const size_t power = 8 + (index - 16) / 4, quarter = (index - 16) % 4;
+  return (quarter + 5) << (power - 2);
+}
+static_assert(block_size(size_index(256)) == 256 && block_size(size_index(257)) == 320);
+static_assert(block_size(size_index(kMost)) == kMost && size_index(kMost) == kSizes - 1);
+
+struct Free {
+  Free* next;
+};
+
+struct Size {
+  Free* free = nullptr;
+  uintptr_t fresh = 0, end = 0;  ///< of the newest span, what was never given out
+};
+
+struct Chunk {
+  uintptr_t begin = 0;
+  size_t used = 0, usable = 0;
+  std::array<uint8_t, kChunk / kSpan> index{};  ///< of the blocks in each span
+};
+
+struct Thread {
+  bool inside = false, put_off = false;
+};
+thread_local Thread thread [[gnu::tls_model("initial-exec")]];
+
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+std::atomic<void (*)()> after{nullptr};
+std::array<Size, kSizes> sizes;
+std::array<Chunk, kMaxChunks> chunks;
+size_t chunk_count = 0;
+
+/// Signals wait from before the lock is taken until it has been let go.
+class Inside {
+ public:
+  Inside() {
+    thread.inside = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    pthread_mutex_lock(&lock);
+  }
+  ~Inside() {
+    pthread_mutex_unlock(&lock);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    thread.inside = false;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (!thread.put_off) return;
+    thread.put_off = false;
+    if (auto hook = after.load(std::memory_order_relaxed)) hook();
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+
+Chunk* chunk_of(const void* block) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(block) & ~(kChunk - 1);
+  for (size_t i = 0; i < chunk_count; ++i)
+    if (chunks[i].begin == begin) return &chunks[i];
+  return nullptr;
+}
+
+/// Address space only.
+Chunk* new_chunk() {
+  if (chunk_count == kMaxChunks) return nullptr;
+  void* memory = mmap(nullptr, 2 * kChunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  const auto at = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t begin = (at + kChunk - 1) & ~(kChunk - 1);
+  if (begin > at) munmap(memory, begin - at);
+  munmap(reinterpret_cast<void*>(begin + kChunk), at + kChunk - begin);
+  Chunk& chunk = chunks[chunk_count++];
+  chunk.begin = begin;
+  return &chunk;
+}
+
+/// Spans in a row for blocks of that size; 0: there is no memory.
+uintptr_t new_spans(size_t index, size_t size) {
+  const size_t length = (size + kSpan - 1) / kSpan * kSpan;
+  Chunk* chunk = chunk_count == 0 ? new_chunk() : &chunks[chunk_count - 1];
+  if (chunk != nullptr && length > kChunk - chunk->used) chunk = new_chunk();
+  if (chunk == nullptr) return 0;
+  const size_t needed = (chunk->used + length + kCommit - 1) / kCommit * kCommit;
+  if (needed > chunk->usable) {
+    if (mprotect(reinterpret_cast<void*>(chunk->begin + chunk->usable), needed - chunk->usable,
+                 PROT_READ | PROT_WRITE) != 0)
+      return 0;
+    chunk->usable = needed;
+  }
+  std::fill_n(chunk->index.begin() + static_cast<ptrdiff_t>(chunk->used / kSpan), length / kSpan,
+              static_cast<uint8_t>(index));
+  const uintptr_t begin = chunk->begin + chunk->used;
+  chunk->used += length;
+  return begin;
+}
+
+void* take(size_t index) {
+  Size& s = sizes[index];
+  if (Free* block = s.free) {
+    s.free = block->next;
+    return block;
+  }
+  const size_t size = block_size(index);
+  if (s.end - s.fresh < size) {
+    const uintptr_t begin = new_spans(index, size);
+    if (begin == 0) return nullptr;
+    s.fresh = begin;
+    s.end = begin + std::max(kSpan, size);
+  }
+  void* block = reinterpret_cast<void*>(s.fresh);
+  s.fresh += size;
+  return block;
+}
+
+/// Blocks whose size is a power of two are aligned to it.
+size_t size_for(size_t size, size_t alignment) {
+  return alignment <= 16 ? size : std::bit_ceil(std::max(size, alignment));
+}
+
+void* from_libc(size_t size, size_t alignment) {
+  return alignment <= 16 ? malloc(size)
+                         : aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+}  // namespace
+
+void* allocate(size_t size, size_t alignment) {
+  if (size > kMost || alignment > kPage || thread.inside) return from_libc(size, alignment);
+  const size_t index = size_index(size_for(size, alignment));
+  {
+    const Inside in;
+    if (void* block = take(index)) return block;
+  }
+  return from_libc(size, alignment);
+}
+
+void release(void* block) {
+  if (block == nullptr) return;
+  if (!thread.inside) {
+    const Inside in;
+    if (const Chunk* chunk = chunk_of(block)) {
+      const size_t index = chunk->index[(reinterpret_cast<uintptr_t>(block) - chunk->begin) / kSpan];
+      if (const size_t size = block_size(index); size >= kReturned) madvise(block, size, MADV_DONTNEED);
+      sizes[index].free = new (block) Free{sizes[index].free};
+      return;
+    }
+  } else if (chunk_of(block) != nullptr) {
+    return;  // given up: whoever was interrupted is about to change the lists
+  }
+  free(block);
+}
+
+bool inside() { return thread.inside; }
+void set_after(void (*hook)()) { after.store(hook, std::memory_order_relaxed); }
+void note_put_off() { thread.put_off = true; }
+
+namespace {
+
+thread_local bool holds [[gnu::tls_model("initial-exec")]] = false;
+
+}  // namespace
+
+void hold() {
+  if (thread.inside) return;
+  holds = thread.inside = true;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  pthread_mutex_lock(&lock);
+}
+
+void let_go() {
+  if (!holds) return;
+  holds = false;
+  pthread_mutex_unlock(&lock);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  thread.inside = false;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (!std::exchange(thread.put_off, false)) return;
+  if (auto hook = after.load(std::memory_order_relaxed)) hook();
+}
+
+}  // namespace accel::memory

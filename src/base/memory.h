@@ -1,0 +1,34 @@
+// The library's own memory, apart from the program's malloc(): a signal's handler may have interrupted that,
+// and its socket calls need memory too. Blocks of fixed sizes from chunks of address space; one lock. A
+// signal that arrives inside is put off (posix/signals.cc).
+#pragma once
+
+#include <cstddef>
+
+namespace accel::memory {
+
+/// Like malloc() and free(), of any alignment up to a page. What is too large, or comes from here while the
+/// calling thread is inside already (a handler of SIGSEGV), is libc's. release() takes either's.
+void* allocate(size_t size, size_t alignment);
+void release(void* block);
+
+/// The thread is inside, so its signals have to wait; async-signal-safe.
+bool inside();
+/// A signal was put off since the thread is inside: `hook` is called when it has left.
+void set_after(void (*hook)());
+void note_put_off();
+
+/// Around fork(), on the thread that forks: nobody else is inside meanwhile. let_go() in parent and child.
+void hold();
+void let_go();
+
+/// What `operator new` of the library and its modules (src/operators) calls; a module is told when it is
+/// loaded.
+struct Calls {
+  void* (*allocate)(size_t size, size_t alignment);
+  void (*release)(void* block);
+};
+/// In a program that links the layers without src/operators: nullptr, and modules keep libc's.
+extern const Calls* for_modules;
+
+}  // namespace accel::memory

@@ -1,0 +1,124 @@
+// base/memory.h: blocks of every size and alignment, threads, signals that arrive inside, and a fork.
+#include "base/memory.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace accel::memory {
+namespace {
+
+TEST(Memory, BlocksAreApartAndAligned) {
+  struct Block {
+    uint8_t* at;
+    size_t size;
+    uint8_t mark;
+  };
+  std::vector<Block> blocks;
+  uint32_t random = 1;
+  auto check_and_release = [](const Block& b) {
+    for (size_t i : {size_t{0}, b.size / 2, b.size - 1}) ASSERT_EQ(b.at[i], b.mark);
+    release(b.at);
+  };
+  for (int i = 0; i < 20000; ++i) {
+    random = random * 1664525 + 1013904223;
+    if (blocks.size() > 200) {
+      Block& b = blocks[random % blocks.size()];
+      check_and_release(b);
+      std::swap(b, blocks.back());
+      blocks.pop_back();
+    }
+    const size_t size = 1 + (random >> 8) % (i % 100 == 0 ? 3000000 : i % 10 == 0 ? 70000 : 700);
+    const size_t alignment = size_t{1} << (4 + (random >> 4) % 9);
+    auto* at = static_cast<uint8_t*>(allocate(size, alignment));
+    ASSERT_NE(at, nullptr);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(at) % alignment, 0u) << size;
+    const auto mark = static_cast<uint8_t>(i);
+    memset(at, mark, size);
+    blocks.push_back({at, size, mark});
+  }
+  for (const Block& b : blocks) check_and_release(b);
+}
+
+TEST(Memory, IsUsedAgain) {
+  void* first = allocate(100, 16);
+  release(first);
+  EXPECT_EQ(allocate(100, 16), first);
+  release(first);
+}
+
+TEST(Memory, ReleasesWhatIsLibcs) {
+  release(malloc(100));
+  release(nullptr);
+  void* huge = allocate(size_t{100} << 20, 16);  // more than a chunk
+  ASSERT_NE(huge, nullptr);
+  release(huge);
+}
+
+TEST(Memory, IsForManyThreads) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([t] {
+      for (int i = 0; i < 20000; ++i) {
+        auto* a = static_cast<uint8_t*>(allocate(64, 16));
+        auto* b = static_cast<uint8_t*>(allocate(64, 16));
+        *a = static_cast<uint8_t>(t);
+        *b = static_cast<uint8_t>(t + 1);
+        ASSERT_EQ(*a, t);
+        release(a);
+        release(b);
+      }
+    });
+  for (std::thread& t : threads) t.join();
+}
+
+// Held, as around fork(): signals that are put off are told of at the end, and memory is libc's meanwhile.
+TEST(Memory, TellsWhenSignalsMayCome) {
+  static int told;
+  told = 0;
+  set_after([] { told += inside() ? 100 : 1; });
+  hold();
+  EXPECT_TRUE(inside());
+  void* libcs = allocate(100, 16);
+  note_put_off();
+  EXPECT_EQ(told, 0);
+  let_go();
+  EXPECT_FALSE(inside());
+  EXPECT_EQ(told, 1);
+  release(libcs);
+  release(allocate(100, 16));
+  EXPECT_EQ(told, 1);
+  set_after(nullptr);
+}
+
+TEST(Memory, OfAForkedChildIsUsable) {
+  std::atomic<bool> over{false};
+  std::thread busy([&] {
+    while (!over) release(allocate(64, 16));
+  });
+  for (int i = 0; i < 50; ++i) {
+    hold();
+    const pid_t child = fork();
+    let_go();
+    if (child == 0) {
+      alarm(20);
+      release(allocate(64, 16));
+      _exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+  }
+  over = true;
+  busy.join();
+}
+
+}  // namespace
+}  // namespace accel::memory

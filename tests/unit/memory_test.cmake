@@ -1,0 +1,1 @@
+set(link_memory_test accel-base)
