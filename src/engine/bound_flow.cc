@@ -118,6 +118,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
                                   bool reuse_port, uint32_t backlog, const TcpSettings& settings,
                                   int bound_ifindex, void* owner) {
   choice = impl_->by_configuration(Role::kTcpServer, local);
+  if (choice.reason == Reason::not_decided && impl_->rules_barred()) choice = kernel(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   impl_->learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
@@ -144,6 +145,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   const bool connected = remote.port != 0;
   choice =
       impl_->by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
+  if (choice.reason == Reason::not_decided && impl_->rules_barred()) choice = kernel(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   impl_->learn_address(local.address);
   if (impl_->coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty()) {

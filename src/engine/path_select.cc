@@ -226,6 +226,7 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
   auto id = interface_of(answer->ifindex, &choice.reason);
   if (!id) return kernel(choice.reason);
   const PortInfo& port = *info_of(*id);
+  if (needs_all_queues && rules_barred()) return kernel(Reason::handler);
   if (needs_all_queues && port.queues_held < port.queues_total) return kernel(Reason::queues_elsewhere);
   choice.path = slots[*id].opened.kind;
   choice.reason = Reason::accelerated;

@@ -1,4 +1,6 @@
 // Which flows the devices bring to us: keys of listeners, bound and connected sockets, counted.
+#include <algorithm>
+
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
 
@@ -32,7 +34,14 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key) {
   return {};
 }
 
+bool Engine::Impl::rules_barred() const {
+  return Engine::in_handler() &&
+         std::any_of(slots.begin(), slots.begin() + slot_count,
+                     [](const PortSlot& s) { return s.opened.kind == PathKind::kMlx5; });
+}
+
 void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key) {
+  if (rules_barred()) return closed_flows.push_back({key, id, Stack::Flow::kClosed});
   PortSlot& slot = slots[id];
   auto entry = slot.steered.find(key);
   if (entry == slot.steered.end() || --entry->second.users > 0) return;
@@ -84,6 +93,7 @@ void Engine::Impl::steer_opened() {
 
 void Engine::Impl::unsteer_closed() {
   steer_opened();  // what flush() closed
+  if (closed_flows.empty() || rules_barred()) return;
   for (const auto& change : closed_flows) unsteer(change.interface, change.key);
   closed_flows.clear();
 }

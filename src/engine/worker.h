@@ -171,6 +171,9 @@ struct Engine::Impl {
   FlowKey tagged(InterfaceId id, FlowKey key) const;
   void steer_opened();  ///< before flush(): the SYN-ACK must not overtake
   void unsteer_closed();
+  /// libibverbs takes malloc() for each rule, and the calling thread is in a handler, which may have
+  /// interrupted that: no connect() and no listen() there, and rules go later.
+  bool rules_barred() const;
   void guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered);
 
   // ---- paths (path_select.cc) ----

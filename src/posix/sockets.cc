@@ -33,8 +33,6 @@ bool leads_out(const sockaddr* address, socklen_t length, int domain) {
 
 /// What the configuration says of iWARP for a connection to that address.
 Iwarp iwarp_to(const sockaddr* address, socklen_t length, int domain) {
-  if (Engine::get() == nullptr && Engine::in_handler())
-    return Iwarp::kOff;  // the configuration is not read there
   if (!config().wants_iwarp || address == nullptr || length < sizeof address->sa_family) return Iwarp::kOff;
   Result<Endpoint> end = from_sockaddr(address, length, domain);
   return end ? config().iwarp_for(Role::kTcpClient, *end) : Iwarp::kOff;
