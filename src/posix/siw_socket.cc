@@ -363,12 +363,22 @@ Endpoint SiwSocket::remote_endpoint() const {
   return end ? *end : Endpoint{};
 }
 
+/// With TCP the peer is told by a reset. The kernel's siw would lose by it what it holds still.
+bool SiwSocket::leaves_bytes_unread(Instant now) {
+  if (channel_->stage() != Stage::kOpen || !channel_->conn()->peer_lingers()) return false;
+  channel_->progress(now);
+  if (channel_->conn()->available() == 0 || channel_->conn()->failed()) return false;
+  const linger abort{1, 0};
+  real.setsockopt(shadow(), SOL_SOCKET, SO_LINGER, &abort, sizeof abort);
+  return true;
+}
+
 /// What close() means. The kernel does the rest with the shadow: the FIN, or the reset and the waiting that
 /// SO_LINGER asks for.
 void SiwSocket::on_last_close(Pass* pass) {
   if (holder_ != nullptr) --resting_connections;
   if (!channel_ || pass == nullptr || holder_ != nullptr) return;  // holder_: perhaps it goes on elsewhere
-  const bool abort = linger_ && linger_time_ == Duration{0};
+  const bool abort = (linger_ && linger_time_ == Duration{0}) || leaves_bytes_unread(pass->now());
   if (!abort && channel_->outlives_close()) {
     const int flags = real.fcntl(shadow(), F_GETFL);  // a closed socket sends no SIGIO
     if ((flags & O_ASYNC) != 0) real.fcntl(shadow(), F_SETFL, flags & ~O_ASYNC);

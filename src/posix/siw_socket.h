@@ -95,6 +95,7 @@ class SiwSocket final : public Socket {
   void become_plain();
   void reconnect_plain();
   Errno take_error();
+  bool leaves_bytes_unread(Instant now);
   Errno take_left_error();
   Errno failure() const;
   Result<bool> settle(Pass& pass);

@@ -46,6 +46,8 @@ bool all_pieces(const msghdr& m, size_t skip, size_t most, bool (*check)(const v
 Result<size_t> SiwSocket::take(msghdr& message, size_t size, size_t got, int flags) {
   siw::Conn& conn = *channel_->conn();
   const bool peeks = (flags & MSG_PEEK) != 0;
+  uint8_t none = 0;
+  if (size == 0) return conn.recv({&none, 1}, true);  // nothing is there: its end
   if ((flags & MSG_TRUNC) == 0) {
     const size_t most = std::min(size - (peeks ? 0 : got), conn.available());
     if (!all_pieces(message, peeks ? 0 : got, most, can_overwrite)) return err(EFAULT);
@@ -102,13 +104,13 @@ Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       if (*size == 0 && conn.available() > 0) return 0;
       // What the socket holds is looked for when what is here already is not enough. A wait begins with a
       // look of its own, so before one it is left out while it finds nothing.
-      if (!looked && conn.available() < target && !conn.read_over() && (!wait || look_.pays())) {
+      if (!looked && conn.available() < target && !conn.peer_ended() && (!wait || look_.pays())) {
         channel_->progress(pass.now());
         look_.record(conn.available() >= target);
       }
       seen = conn.available();
       Errno why = err(EAGAIN);
-      if (*size > 0) {
+      if (*size > 0 || conn.read_over()) {
         Result<size_t> n = take(*message, *size, got, flags);
         channel_->flush(pass.now());  // credits
         if (n) got += *n;
@@ -143,7 +145,7 @@ Result<size_t> SiwSocket::put(const msghdr& message, size_t done) {
   siw::Conn& conn = *channel_->conn();
   if (!all_pieces(message, done, kCopiedAtOnce, can_read)) return err(EFAULT);
   size_t taken = 0;
-  Result<size_t> last = size_t{0};
+  Result<size_t> last = conn.send({});  // no bytes are sent only where some could be
   for_each_piece(message, done, [&](siw::MutableBytes piece) {
     if (!can_read(piece.data(), piece.size())) {
       last = err(EFAULT);
@@ -153,6 +155,7 @@ Result<size_t> SiwSocket::put(const msghdr& message, size_t done) {
     if (last) taken += *last;
     return last && *last == piece.size();
   });
+  if (taken > 0 && conn.failed()) return *iov_bytes(message) - done;  // all of it went to nobody
   return taken > 0 ? Result<size_t>(taken) : last;
 }
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <string>
 
@@ -202,7 +203,7 @@ void Channel::finish_tcp(Instant now) {
 bool Channel::open_conn(Role role) {
   ConnOptions o;
   o.role = role;
-  o.ring = reactor_->options_.ring;
+  o.ring = std::bit_ceil(reactor_->options_.ring);
   o.max_pending = kMaxPending;
   o.offer.crc = reactor_->options_.crc;
   o.offer.long_frames = true;

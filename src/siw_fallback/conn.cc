@@ -125,12 +125,19 @@ void Conn::emit_control() {
 
 // --- the program ---
 
-Errno Conn::error() const { return err(violation_ == Violation::mpa_rejected ? ECONNREFUSED : ECONNRESET); }
+Errno Conn::error() const {
+  if (reset_behind_end()) return err(EPIPE);  // as of a reset behind a FIN
+  return err(violation_ == Violation::mpa_rejected ? ECONNREFUSED : ECONNRESET);
+}
 
 Result<size_t> Conn::send(Bytes data, bool lent) {
   if (failed()) return error();
-  if (!stream_.write_open() || stream_.peer_disconnected() || ended_) return err(EPIPE);
+  if (!stream_.write_open()) return err(EPIPE);
   if (data.empty()) return size_t{0};
+  if (peer_is_gone()) {  // with TCP it goes out, and the peer answers by a reset
+    reset_ = true;
+    return data.size();
+  }
   size_t done = 0;
   while (done < data.size() && writable()) {
     const auto t = stream_.send_data(std::min(data.size() - done, room()));
@@ -153,7 +160,7 @@ Result<size_t> Conn::recv(MutableBytes out, bool peek) {
     if (!peek) emit_control();
     return n;
   }
-  if (failed()) return error();
+  if (failed() && !reset_behind_end()) return error();
   if (stream_.peer_finished() || ended_ || !stream_.read_open()) return size_t{0};
   return err(EAGAIN);
 }
@@ -182,7 +189,8 @@ bool Conn::readable() const {
 }
 
 bool Conn::writable() const {
-  return !failed() && !ended_ && endpoint_.may_send() && stream_.can_send() && room() >= kMinWrite;
+  if (peer_is_gone()) return !failed() && stream_.write_open();
+  return !failed() && endpoint_.may_send() && stream_.can_send() && room() >= kMinWrite;
 }
 
 /// How many bytes the program may send now; a little more goes out with their headers.

@@ -55,9 +55,7 @@ class Conn {
   /// recv() gives no more than those: the peer has finished, or this side does not read.
   bool read_over() const { return failed() || ended_ || stream_.peer_finished() || !stream_.read_open(); }
   /// send() takes nothing more.
-  bool write_over() const {
-    return failed() || ended_ || stream_.peer_disconnected() || !stream_.write_open();
-  }
+  bool write_over() const { return failed() || !stream_.write_open(); }
 
   /// The peer's direction is over, and ours.
   bool peer_ended() const { return failed() || ended_ || stream_.peer_finished(); }
@@ -65,7 +63,7 @@ class Conn {
 
   bool established() const { return established_; }
   bool failed() const { return violation_ != Violation::none || reset_; }
-  /// ECONNREFUSED or ECONNRESET when failed.
+  /// ECONNREFUSED, ECONNRESET or EPIPE when failed.
   Errno error() const;
   Violation violation() const { return violation_; }
   /// The byte stream ended without the peer's farewell, as when its process was killed.
@@ -86,6 +84,9 @@ class Conn {
   void emit_control();
   void fail(Violation why);
   size_t room() const;
+  /// It has closed: to the program a FIN, behind which the first write succeeds.
+  bool peer_is_gone() const { return ended_ || stream_.peer_disconnected(); }
+  bool reset_behind_end() const { return reset_ && (ended_ || stream_.peer_finished()); }
 
   ConnOptions options_;
   Endpoint endpoint_;

@@ -101,7 +101,7 @@ bool RsStream::may_place(uint64_t at, size_t size) const {
 Violation RsStream::place_data(uint64_t at, Bytes payload) {
   if (peer_finished()) return Violation::rs_after_shutdown;
   if (!may_place(at, payload.size())) return Violation::ddp_bounds;
-  // After shutdown(SHUT_RD) bytes are still taken, as TCP does, and dropped when announced.
+  // After shutdown(SHUT_RD) bytes are still taken, and can be read, as with TCP.
   uint8_t* const place = ring_.data() + write_at_;
   if (payload.data() != place) std::memcpy(place, payload.data(), payload.size());
   write_at_ = (write_at_ + payload.size()) % ring_.size();
@@ -142,7 +142,6 @@ Violation RsStream::on_data(uint32_t length) {
   placed_ -= length;
   announced_ += length;
   messages_[(head_ + count_++) % rq_size_] = length;
-  if (!read_open_) consumed(announced_);
   return Violation::none;
 }
 
@@ -290,13 +289,11 @@ void RsStream::shutdown_write() {  // rshutdown: the second direction to close d
 
 void RsStream::shutdown_read() {  // nothing on the wire, as with TCP
   read_open_ = false;
-  consumed(announced_);
   if (!write_open_) want_disconnect_ = true;
 }
 
 void RsStream::disconnect() {
   write_open_ = read_open_ = false;
-  consumed(announced_);
   want_disconnect_ = true;
 }
 

@@ -510,7 +510,11 @@ TEST(Conn, EndsAsATcpUserExpects) {
   clean.conn.receive_end();  // the peer's process was killed
   auto n = clean.conn.recv(out);
   EXPECT_TRUE(n && *n == 0 && clean.conn.ended_unannounced() && clean.conn.wants_close());
+  n = clean.conn.send(out);  // as behind a FIN: the first goes out, and is answered by a reset
+  EXPECT_TRUE(n && *n == out.size());
   EXPECT_TRUE(clean.conn.send(out).is(EPIPE));
+  n = clean.conn.recv(out);
+  EXPECT_TRUE(n && *n == 0);
   cut.conn.receive(hex("00"));
   cut.conn.receive_end();
   EXPECT_EQ(name_of(cut.conn.violation()), "stream_cut");
