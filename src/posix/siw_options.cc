@@ -42,6 +42,7 @@ Result<int> SiwSocket::getsockopt(Pass& pass, int level, int name, void* value, 
   } else if (level == IPPROTO_TCP && name == TCP_NODELAY) {
     answer = nodelay_;
   } else if (level == IPPROTO_TCP && name == TCP_INFO) {
+    if (holder_ == nullptr) channel_->progress(pass.now());  // the peer's end may wait in the socket
     Result<int> r = from_libc(real.getsockopt(shadow(), level, name, value, length));
     if (r && *length > offsetof(tcp_info, tcpi_state))
       static_cast<tcp_info*>(value)->tcpi_state = tcp_state();

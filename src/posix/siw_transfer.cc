@@ -164,6 +164,8 @@ Result<ssize_t> SiwSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   if ((flags & MSG_OOB) != 0) return err(EOPNOTSUPP);  // rsockets have no urgent data
+  // Nobody would tell when the memory is free again.
+  if ((flags & MSG_ZEROCOPY) != 0 && shadow_option(SOL_SOCKET, SO_ZEROCOPY) != 0) return err(EOPNOTSUPP);
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   const Instant deadline = deadline_after(pass, send_timeout);
   size_t sent = 0;

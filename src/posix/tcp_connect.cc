@@ -127,8 +127,9 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
 /// Whether the connection is to be tried as iWARP: where it is preferred a port's path comes first.
 bool TcpSocket::wants_iwarp(Pass& pass, const Endpoint& remote) {
   const Iwarp wanted = config().iwarp_for(Role::kTcpClient, remote);
-  if (wanted != Iwarp::kPrefer || remote.address.is_loopback()) return wanted != Iwarp::kOff;
+  if (wanted != Iwarp::kPrefer) return wanted == Iwarp::kRequire;
   if (veto != Reason::accelerated) return false;
+  if (remote.address.is_loopback()) return true;
   return !pass.engine().choose(flow_request(Role::kTcpClient, shadow_name(), remote)).accelerated();
 }
 

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/config.h"
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/call.h"
@@ -35,6 +36,13 @@ bool leads_out(const msghdr& m, int domain) {
   return to && !to->address.is_any() && !to->address.is_loopback() && !to->address.is_multicast();
 }
 
+/// MSG_FASTOPEN has the shadow connect, in plain TCP.
+bool only_as_iwarp(const msghdr& m, int domain) {
+  if (!config().wants_iwarp || m.msg_name == nullptr) return false;
+  Result<Endpoint> to = from_sockaddr(static_cast<const sockaddr*>(m.msg_name), m.msg_namelen, domain);
+  return to && config().iwarp_for(Role::kTcpClient, *to) == Iwarp::kRequire;
+}
+
 /// What copying in a message's name and control does: EFAULT for those that are not there.
 bool can_read_parts(const msghdr& m) {
   const size_t name = m.msg_name == nullptr ? 0 : std::min<size_t>(m.msg_namelen, sizeof(sockaddr_storage));
@@ -52,7 +60,10 @@ Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel
     if (s != nullptr) {
       stream = s->kind() != FileKind::kUdp;
       const bool wants = !stream && call.pass() == nullptr && leads_out(*message, s->domain());
-      if (stream && (flags & MSG_FASTOPEN) != 0) s->veto = Reason::option;  // the shadow will connect
+      if (stream && (flags & MSG_FASTOPEN) != 0) {
+        if (only_as_iwarp(*message, s->domain())) return err(EOPNOTSUPP);  // as where tcp_fastopen is off
+        s->veto = Reason::option;
+      }
       Result<Pass*> pass = call.engine(wants);
       if (!pass)
         r = pass.error();

@@ -230,6 +230,20 @@ def fallback(lab):
             expect(out.split() == ["got", "2", "got", "3"], how, out)
 
 
+def options_before(lab):
+    """What the kernel's TCP alone can do is not left out silently: zero-copy notifications, and data with the SYN, which would be plain."""
+    sends = {"fastopen": "print(c.sendto(b'hello', 0x20000000, to))",
+             "zerocopy": "c.setsockopt(socket.SOL_SOCKET, 60, 1)\n  c.connect(to)\n  print(c.send(b'hello', 0x4000000))"}
+    text = "import errno, socket, sys\nc, to = socket.socket(), (sys.argv[1], int(sys.argv[2]))\ntry:\n  %s\n  c.recv(9)\nexcept OSError as e: print(errno.errorcode[e.errno])"
+    for how, send in sends.items():
+        for iwarp, told in ("require", "ENOTSUP"), ("prefer", "5"):
+            with Server(lab, "echo", "prefer") as s:
+                out = lab.far.run([sys.executable, "-c", text % send, lab.near.address, str(PORT)], accel=True, env=settings(iwarp), require=False)
+                expect(out.split() == [told], how, iwarp, out)
+                if told == "5":
+                    s.await_counter("iwarp_plain_accepted")
+
+
 def of_a_host(lab):
     """`[default] iwarp = "prefer"`: where a port serves, it does; to who may open none, and to loopback, iWARP."""
     path = lab.directory / "host.toml"
@@ -431,7 +445,7 @@ def reset_behind_data(lab):
             expect(lines == ["got second", end], lines)
 
 
-GROUPS = {"peers": (both_speak_it, plain_peers, closed_at_once), "policy": (rules, fallback, of_a_host, under_accel_require),
+GROUPS = {"peers": (both_speak_it, plain_peers, closed_at_once), "policy": (rules, fallback, options_before, of_a_host, under_accel_require),
           "limits": (limits, pending),
           "process": (over_fork, handovers, time_wait), "hostile": (hostile_peers, sleepy_peers, reset_behind_data)}
 
