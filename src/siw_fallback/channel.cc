@@ -241,7 +241,8 @@ void Channel::classify(Instant now) {
   uint8_t first[kMpaKeySize];
   const ssize_t n = receive_now(fd_, first, MSG_PEEK);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  switch (n <= 0 ? FirstBytes::kPlain : accel::siw::classify({first, static_cast<size_t>(n)})) {
+  if (n < 0) return fail(err(errno));  // the socket tells it but once
+  switch (n == 0 ? FirstBytes::kPlain : accel::siw::classify({first, static_cast<size_t>(n)})) {
     case FirstBytes::kMpa:
       return answer(now);
     case FirstBytes::kUndecided:

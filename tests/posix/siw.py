@@ -154,6 +154,10 @@ def plain_peers(lab):
     with Server(lab, "error", "require") as s:
         client(lab, "echo", None, )
         expect(s.line() == "error ECONNRESET" and s.counters().get("iwarp_plain_refused") == 1, s.counters())
+    with Server(lab, "error", "prefer") as s:  # who resets before a word is heard
+        lab.far.run([sys.executable, "-c", CONNECT + "c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1] + [0] * 7))\nc.close()",
+                     lab.near.address, str(PORT)])
+        expect(s.line() == "error ECONNRESET", s.counters())
     with Server(lab, "silent", "prefer") as s:  # neither bytes nor time make a silent client plain; our first word does
         expect(client(lab, "waits", None) == "got late")
         expect(s.line() == "got nothing")
