@@ -1,6 +1,7 @@
 #include "tests/model/front/context.h"
 
 #include <infiniband/mlx5dv.h>
+#include <netinet/in.h>
 #include <rdma/ib_user_verbs.h>
 #include <sched.h>
 #include <signal.h>
@@ -50,7 +51,8 @@ Context::~Context() {
   if (clock_memory_ != nullptr) raw::munmap(clock_memory_, 2 * kPage);
   if (uar_memory_ >= 0) raw::close(uar_memory_);
   if (async_write_ >= 0) raw::close(async_write_);
-  if (asking_ >= 0) raw::close(asking_);
+  for (const int fd : {asking_, kernel4_, kernel6_})
+    if (fd >= 0) raw::close(fd);
 }
 
 void Context::abandon() {
@@ -80,6 +82,8 @@ int Context::start() {
   shared_.open();
   drops_open_ = drops_.open(environment().netdev).ok();
   asking_ = raw::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  kernel4_ = raw::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+  kernel6_ = raw::socket(AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
   const Netdev dev = ask_netdev(asking_);
   device_.set_mtu(dev.mtu);
   carrier_ = dev.running;
@@ -142,9 +146,7 @@ bool Context::turn() {
     look_around();
   }
   worked |= receive(kFramesPerTurn);
-  for (uint32_t i = 0; i < kUars; ++i) {
-    if (uars_[i].used) worked |= scan(i);
-  }
+  worked |= take_writes();
   while (device_.step(now())) worked = true;
   clock_.tick(now());
   device_.count_posted();
@@ -161,6 +163,26 @@ bool Context::receive(unsigned most) {
     device_.rx(frame, now());
   }
   return true;
+}
+
+void Context::return_frames(const FlowRule& gone) {
+  for (auto frame = port_.receive(); !frame.empty(); frame = port_.receive()) {
+    const Parsed p = parse(frame);
+    if (p.l3 == L3::kNone || !matches(gone, fields_of(frame, p))) {
+      device_.rx(frame, now());
+      continue;
+    }
+    const uint8_t* packet = frame.data() + p.l3_at;
+    sockaddr_in to4{};
+    sockaddr_in6 to6{};
+    to4.sin_family = AF_INET;
+    to6.sin6_family = AF_INET6;
+    memcpy(&to4.sin_addr, packet + 16, 4);
+    memcpy(&to6.sin6_addr, packet + 24, 16);
+    const bool v4 = p.l3 == L3::kIpv4;
+    raw::call(SYS_sendto, v4 ? kernel4_ : kernel6_, raw::word(packet), p.end - p.l3_at, MSG_DONTWAIT,
+              v4 ? raw::word(&to4) : raw::word(&to6), v4 ? sizeof to4 : sizeof to6);
+  }
 }
 
 void Context::follow_others() {
@@ -199,6 +221,14 @@ void Context::async_event(uint32_t type, uint64_t element) {
   const ib_uverbs_async_event_desc event{element, type, 0};
   ++device_.counters().async_events;
   raw::write(async_write_, &event, sizeof event);
+}
+
+bool Context::take_writes() {
+  bool found = false;
+  for (uint32_t i = 0; i < kUars; ++i) {
+    if (uars_[i].used) found |= scan(i);
+  }
+  return found;
 }
 
 bool Context::scan(uint32_t uar) {

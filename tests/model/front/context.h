@@ -78,11 +78,17 @@ class Context final : private Surroundings {
 
   int start();  // the device, at the first GET_CONTEXT
   void run();
+  /// Of all registers. A command that changes a queue does it first: the bus keeps the order of what a
+  /// program writes, so the hardware has had every doorbell that was rung before the command.
+  bool take_writes();
   bool scan(uint32_t uar);
   bool turn();
   void look_around();
   void follow_others();
   bool receive(unsigned most);
+  /// A NIC changes over at once: what the drop of a rule that has just gone still took is the kernel's. What
+  /// came last it may get twice.
+  void return_frames(const FlowRule& gone);
   void follow_control();
   void async_event(uint32_t type, uint64_t element);
   void take_doorbell(uint32_t uar, size_t at);
@@ -163,7 +169,8 @@ class Context final : private Surroundings {
   ClockPages clock_;
   uint8_t* clock_memory_ = nullptr;
   int async_write_ = -1;
-  int asking_ = -1;  // a socket to ask the kernel for the netdev by
+  int asking_ = -1;                  // a socket to ask the kernel for the netdev by
+  int kernel4_ = -1, kernel6_ = -1;  // raw sockets, for packets to this host itself
   Control control_;
   ControlPage asked_{};  // what of control_ was followed
   bool carrier_ = false;

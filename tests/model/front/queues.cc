@@ -140,6 +140,7 @@ int Commands::modify_qp(Context& c, Request& r) {
   if ((in.attr_mask & IBV_QP_PORT) != 0 && in.port_num != 1) return EINVAL;
   if ((in.attr_mask & IBV_QP_STATE) == 0) return 0;
   if (in.qp_state > IBV_QPS_ERR || !legal(q->verbs_state, in.qp_state)) return EINVAL;
+  c.take_writes();
   // The receive side runs from INIT on, the send side from RTS (as the kernel drives the two queues).
   QueueState send = q->send.state, receive = q->receive.state;
   switch (in.qp_state) {
@@ -303,20 +304,18 @@ int Commands::create_flow(Context& c, Request& r) {
 
 int Commands::destroy_flow(Context& c, Request& r) {
   const auto in = r.get<ib_uverbs_destroy_flow>();
-  {
-    const Context::Quiet quiet(c);
-    c.receive(Context::kFramesHeld);
-    if (const int bad = error(c.device_.remove_flow(in.flow_handle)); bad != 0) return bad;
-    c.shared_.remove(in.flow_handle);
-  }
+  const Context::Quiet quiet(c);
+  c.receive(Context::kFramesHeld);
+  const FlowRule* const known = c.device_.flow(in.flow_handle);
+  const FlowRule rule = known != nullptr ? *known : FlowRule{};
+  if (const int bad = error(c.device_.remove_flow(in.flow_handle)); bad != 0) return bad;
+  c.shared_.remove(in.flow_handle);
   const auto taken = c.stolen_.find(in.flow_handle);
   c.give_back(taken->second.drop_rule);
+  c.return_frames(rule);
   c.claims_.remove(taken->second.claim);
   c.stolen_.erase(taken);
-  if (c.stolen_.empty()) {
-    const Context::Quiet quiet(c);
-    c.port_.listen(false);
-  }
+  if (c.stolen_.empty()) c.port_.listen(false);
   return 0;
 }
 

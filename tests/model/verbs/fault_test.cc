@@ -71,6 +71,35 @@ TEST_F(Faults, AnErrorCompletionOnSending) {
   EXPECT_FALSE(far.receive(7105).empty());
 }
 
+TEST_F(Faults, DoorbellsRungBeforeAResetAreGood) {
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(post_send(frame_to(kProtoUdp, 7109, 100, true), 0), 0);
+    move(qp, IBV_QPS_RESET);
+    make_ready(qp);
+  }
+  ASSERT_EQ(post_send(frame_to(kProtoUdp, 7110, 100, true), IBV_SEND_SIGNALED), 0);
+  EXPECT_EQ(wait(send_cq).status, IBV_WC_SUCCESS);
+  EXPECT_TRUE(violations().empty());
+}
+
+TEST_F(Faults, ADoorbellOfAQueueInResetIsAViolation) {
+  move(qp, IBV_QPS_RESET);
+  mlx5dv_qp direct{};
+  mlx5dv_obj object{};
+  object.qp = {qp, &direct};
+  ASSERT_EQ(mlx5dv_init_obj(&object, MLX5DV_OBJ_QP), 0);
+  uint8_t word[8];
+  store32(word, MLX5_OPCODE_NOP);
+  store32(word + 4, qp->qp_num << 8 | 1);
+  uint64_t value;
+  memcpy(&value, word, 8);
+  *static_cast<volatile uint64_t*>(direct.bf.reg) = value;
+  make_ready(qp);  // the hardware has had it by then
+  const auto found = violations();
+  forgive_violations();
+  EXPECT_EQ(found, std::vector<std::string>{"doorbell-state"});
+}
+
 TEST_F(Faults, AnErrorCompletionOnReceiving) {
   ibv_flow* flow = steer(qp, 7106);
   for (unsigned i = 0; i < 4; ++i) post_receive(qp, i);
