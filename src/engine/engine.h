@@ -208,8 +208,8 @@ class Engine {
   /// again.
   static void after_fork_in_child();
   /// At exit, exec and fatal signals: hands back what is not delivered; else waits for it, at most `limit`.
-  /// Without a Pass.
-  void finish(Duration limit);
+  /// `for_good`: the process ends, where exec may fail. Without a Pass.
+  void finish(Duration limit, bool for_good);
 
   /// In a forked child (before its engine opens) that inherits a listening socket: it holds one queue of each
   /// device only, so that its siblings have theirs.
@@ -229,6 +229,8 @@ class Engine {
   friend class Pass;
   Engine();
   ~Engine();
+  /// Of what connections owe that could not be handed back, and channels.
+  void wait_for_delivery(Pass& pass, Duration limit);
   static std::atomic<Engine*> instance_;
   bool touched_ = false;
   std::unique_ptr<Impl> impl_;

@@ -1,10 +1,10 @@
 // A live connection moves into a kernel socket by TCP_REPAIR (DESIGN 9; net/ipv4/tcp.c: do_tcp_setsockopt,
 // tcp_repair_*).
 //
-// Order: the kernel's socket gets the whole state while it is still mute (repair mode); then the device
-// brings the flow's frames to the kernel; then repair mode ends, which makes the kernel probe the peer, and
-// our copy is forgotten. Frames that come in between find one of the two ends; what neither takes is
-// retransmitted.
+// Order: the kernel's socket gets the whole state while it is still mute (repair mode); our copy is
+// forgotten; repair mode ends, which makes the kernel probe the peer, and the FIN is queued where ours was;
+// then the device brings the flow's frames to the kernel. Not before: the kernel would drop what acknowledges
+// a FIN that it has not sent. What has come to our queue until then is given to the kernel (Injector).
 //
 // Not carried over: TS.Recent (the kernel learns it from the peer's next segment), cwnd and RTT (it starts
 // anew), urgent data.
@@ -19,9 +19,12 @@
 #include <vector>
 
 #include "base/real.h"
+#include "engine/inject.h"
 #include "engine/raw_segment.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
+#include "stack/wire/ipv4.h"
+#include "stack/wire/ipv6.h"
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
@@ -35,6 +38,7 @@ constexpr size_t kChunk = 64 << 10;
 constexpr Duration kAskAgain =
     std::chrono::milliseconds(10);  // whether the kernel's sockets have been acknowledged
 constexpr Duration kFarewell = std::chrono::milliseconds(200);
+constexpr int kMostPolls = 64;  ///< more than a ring holds; a UDP socket's peer may send without end
 
 union AnyAddress {
   sockaddr any;
@@ -224,13 +228,15 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
     real.setsockopt(shadow, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
     return repair.error();
   }
-  forget(conn);
+  stack.tcp_forget(conn);
   // From here on the kernel has it; what fails now, fails as it would on the kernel's own connection.
   repair.set(TCP_REPAIR, TCP_REPAIR_OFF);
   repair.set(SO_REUSEADDR, reuse, SOL_SOCKET);  // leaving repair mode cleared it
   repair.put(unsent(s));
   if (s.fin_received) inject_fin(repair, s);
   if (s.fin_queued) real.shutdown(shadow, SHUT_WR);
+  impl_->unsteer_closed();
+  impl_->poll_at_end = true;
   impl_->counters.add(Counter::handed_back);
   return {};
 }
@@ -244,17 +250,19 @@ std::vector<TcpConn*> all_connections(Stack& stack) {
   return all;
 }
 
-/// A connection that no descriptor stands for. Its kernel socket is closed at once and lingers: the kernel
-/// sends the rest and the FIN.
-Result<void> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
+/// A connection that no descriptor stands for. Returns its kernel socket, to be closed: it lingers, the
+/// kernel sends the rest and the FIN.
+Result<int> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
   const int family = pass.stack().tcp_local(*conn).address.is_v4() ? AF_INET : AF_INET6;
   const int shadow = real.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (shadow < 0) return err(errno);
   const int reuse = pass.stack().settings(*conn).reuse_address;
   real.setsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
-  const Result<void> handed = engine.hand_back(pass, conn, shadow);
-  real.close(shadow);
-  return handed;
+  if (const auto handed = engine.hand_back(pass, conn, shadow); !handed) {
+    real.close(shadow);
+    return handed.error();
+  }
+  return shadow;
 }
 
 /// A handshake that a peer began and whose end would find nobody. The kernel's listener has no part in it. A
@@ -262,6 +270,11 @@ Result<void> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
 /// 3.10.7.3), sends its SYN again and finds that listener.
 void reset_handshake(const TcpConn& conn) {
   (void)send_raw({.from = conn.local, .to = conn.remote, .seq = conn.snd_nxt, .flags = TH_RST});
+}
+
+IpAddress destination_of(const std::vector<uint8_t>& packet) {
+  return packet[0] >> 4 == 4 ? IpAddress::from_v4_bytes(&packet[offsetof(Ipv4Header, destination)])
+                             : IpAddress::from_v6_bytes(&packet[offsetof(Ipv6Header, destination)]);
 }
 
 }  // namespace
@@ -296,7 +309,12 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
       continue;
     }
     if (conn->tcp_state == TcpState::kSynReceived) reset_handshake(*conn);
-    if (stack->tcp_all_acked(*conn) || !hand_back_closed(engine, pass, conn)) stack->tcp_forget(conn);
+    const Result<int> shadow =
+        stack->tcp_all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(engine, pass, conn);
+    if (shadow)
+      real.close(*shadow);
+    else
+      stack->tcp_forget(conn);
   }
   unsteer_closed();
   for (auto& flow : flows) {
@@ -315,12 +333,48 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
 
 // ---- the end of the process ----
 
-void Engine::finish(Duration limit) {
+void Engine::Impl::give_to_kernel(PacketQueue& frames) {
+  Injector injector;
+  while (Packet* frame = frames.pop_front()) {
+    std::vector<uint8_t> packet;
+    for (const Packet* p = frame; p; p = p->more)
+      packet.insert(packet.end(), p->data(), p->data() + p->length);
+    const bool given = injector.send(packet, destination_of(packet), slots[frame->interface].ifindex).ok();
+    counters.add(given ? Counter::tcp_to_kernel : Counter::drop_tcp_left_behind);
+    FramePool::release(frame);
+  }
+}
+
+/// The kernel gets what comes for connections from here on, for those in TIME-WAIT too: a listener's rule
+/// stays while one of its connections does. The guardian's table is not touched.
+void Engine::Impl::unsteer_for_good() {
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (Port* port = port_of(id))
+      for (const auto& [key, steered] : slots[id].steered)
+        if (key.protocol == Protocol::kTcp && key.is_connected()) port->unsteer(tagged(id, key));
+}
+
+void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
   Stack& stack = *impl_->stack;
   stack.flush(pass.now());
+  std::vector<int> shadows;
   for (TcpConn* conn : all_connections(stack))
-    if (!stack.tcp_all_acked(*conn)) (void)hand_back_closed(*this, pass, conn);
+    if (!stack.tcp_all_acked(*conn))
+      if (const auto shadow = hand_back_closed(*this, pass, conn)) shadows.push_back(*shadow);
+  wait_for_delivery(pass, limit);
+  impl_->unsteer_closed();
+  if (for_good) impl_->unsteer_for_good();
+  // The queues end with the process: what has come is taken now.
+  int polls = 0;
+  do {
+    impl_->poll(clock_now());
+  } while (!impl_->arm_ports() && ++polls < kMostPolls);
+  // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
+  for (const int shadow : shadows) real.close(shadow);
+}
+
+void Engine::wait_for_delivery(Pass& pass, Duration limit) {
   WaitRequest request;
   request.condition = [](void* w) {
     const Impl& worker = *static_cast<Impl*>(w);

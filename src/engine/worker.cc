@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/housekeeping.h"
 
@@ -85,6 +86,7 @@ void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
 }
 
 void Engine::Impl::leave() {
+  if (std::exchange(poll_at_end, false)) poll(pass_now);
   work(pass_now);
   if (housekeeping->resting() && due_within(Housekeeping::kRest, pass_now)) housekeeping->needed();
   unlock_out();
@@ -103,6 +105,7 @@ void Engine::Impl::poll(Instant now) {
       if (n < kBurst) break;
     }
   }
+  if (PacketQueue& frames = stack->tcp_forgotten_frames(); !frames.empty()) give_to_kernel(frames);
   if (stack->next_deadline() <= now) stack->on_deadlines(now);
   if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
 }

@@ -118,6 +118,7 @@ struct Engine::Impl {
   bool tx_waiting() const;
   /// Ports and channels: while a thread waits, and for an absent application.
   void poll_all(Instant now);
+  void give_to_kernel(PacketQueue& frames);  ///< IP packets
   /// Somebody has to poll for the application when it does not.
   bool in_use() const;
   /// The stack's and the channels'.
@@ -195,6 +196,7 @@ struct Engine::Impl {
   void lose_port(InterfaceId id);
   void tell_of_lost_ports();
   void let_go_of(InterfaceId id, Pass& pass);
+  void unsteer_for_good();
   /// Gives the device's queues back; the slot is taken again when the device is needed again.
   void close_port(InterfaceId id);
   /// The device has refused a rule (`why`) and never took one: see close_port().
@@ -258,6 +260,7 @@ struct Engine::Impl {
   Notifier notifier = nullptr;
   void (*after_unlock)() = nullptr;
   void (*port_lost)() = nullptr;
+  bool poll_at_end = false;  ///< of the pass: frames of a connection handed back in it may have come
   bool lost_untold = false;  ///< tell_of_lost_ports() has something to do
 
   Instant last_poll{};

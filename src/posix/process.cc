@@ -383,7 +383,7 @@ void deliver_all() {
     }
   }
   attendant_let_finish();
-  engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms));
+  engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms), true);
 }
 
 void at_exit() {
@@ -445,7 +445,7 @@ void before_exec() {
     fds.for_each(0, fds.limit(), [&](int fd, File* file) { hand_over_for_exec(guard, fd, file); });
   }
   if (Engine* engine = Engine::get())
-    engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms));
+    engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms), false);
 }
 
 void after_failed_exec() {

@@ -160,6 +160,7 @@ struct StackCore {
   uint32_t parked_total = 0;
   size_t sweep_hops_at = kSweepHops;
   std::vector<Stack::FlowChange> flow_changes;
+  PacketQueue forgotten_frames;
   StackSocket* ready_head = nullptr;
   StackSocket* ready_tail = nullptr;
   Instant now{};          ///< of the pass that runs

@@ -22,8 +22,9 @@ struct Arrival {
   InterfaceId interface = 0;
   uint8_t tos = 0, ttl = 0, protocol = 0;
   bool v6 = false;
-  bool group = false;   ///< to a multicast or broadcast address of either layer
-  uint32_t length = 0;  ///< from the L4 header on
+  bool group = false;          ///< to a multicast or broadcast address of either layer
+  uint16_t header_length = 0;  ///< of the IP header
+  uint32_t length = 0;         ///< from the L4 header on
 };
 
 uint64_t sum_chain(const Packet* frame) {
@@ -168,6 +169,7 @@ class Ingress {
     if (a_.source.is_multicast() || a_.source.is_any() || a_.source == IpAddress::v4(0xffffffff))
       return core_.drop(frame, Counter::drop_ip_header);
     a_.group = a_.group || a_.destination.is_multicast() || a_.destination == IpAddress::v4(0xffffffff);
+    a_.header_length = static_cast<uint16_t>(header_length);
     a_.length = total_length - header_length;
     trim_chain(frame, total_length);
     frame->trim_front(header_length);
@@ -201,6 +203,7 @@ class Ingress {
     s.flags = tcp.flags;
     s.ecn = a_.tos & 3;
     s.tos = a_.tos;
+    s.ip_header = a_.header_length;
     s.seq = tcp.sequence;
     s.ack = tcp.acknowledgment;
     s.window = tcp.window;

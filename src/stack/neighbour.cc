@@ -41,6 +41,7 @@ StackCore::~StackCore() {
   udp.reset();
   for (auto& state : interfaces)
     while (Packet* p = state.tx.pop_front()) FramePool::release(p);
+  while (Packet* p = forgotten_frames.pop_front()) FramePool::release(p);
   for (auto& [key, hop] : hops)
     while (Packet* p = hop->parked.pop_front()) FramePool::release(p);
 }

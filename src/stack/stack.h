@@ -339,6 +339,9 @@ class Stack {
   /// Forgets the connection without a packet; its tuple shows up in flow_changes(). `conn` is gone
   /// afterwards.
   void tcp_forget(TcpConn* conn);
+  /// What came for connections soon after they were forgotten, from the IP header on, with the interface
+  /// that it came in by. The engine empties it: the kernel has those connections.
+  PacketQueue& tcp_forgotten_frames();
   /// Ends it with `error` for the application, without a packet: its way is gone for good.
   void tcp_fail(TcpConn& conn, int error);
   /// Carries on from a snapshot. Errors as tcp_connect.

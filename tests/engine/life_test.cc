@@ -92,7 +92,7 @@ TEST(Life, FinishDeliversWhatSendAccepted) {
     return all;
   }));
   w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
-  w.engine->finish(kGuard);
+  w.engine->finish(kGuard, true);
   Pass pass{*w.engine};
   EXPECT_EQ(pass.stack().tcp_lingering(), 0u);
 }

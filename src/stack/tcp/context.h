@@ -29,7 +29,7 @@ struct TcpContext {
     uint64_t hash;
     Instant until;
   };
-  std::vector<Forgotten> forgotten;  ///< handed back: the kernel's now, no RST for what is still on its way
+  std::vector<Forgotten> forgotten;  ///< handed back: the kernel's now, as is what is still on its way
   TcpConn* current = nullptr;        ///< being worked on: its end frees it only afterwards
   Instant stalled_until = kNever;
   Instant challenge_second{};

@@ -239,31 +239,35 @@ static bool was_forgotten(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
                      [hash](const auto& f) { return f.hash == hash; });
 }
 
-/// RFC 9293 section 3.10.7.1 and .2: no connection has this tuple.
-static void input_unknown(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
+/// RFC 9293 section 3.10.7.1 and .2: no connection has this tuple. Only what was steered to us gets here, so
+/// the tuple is ours to speak for, unless it has just become the kernel's.
+static void input_unknown(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
   TcpListener* l = find_listener(t, s.local, s.remote);
-  if (l && (s.flags & (kSyn | kAck | kRst)) == kSyn) return on_syn(t, *l, s, 0, now);
-  t.count(Counter::drop_no_socket);
-  // Only what was steered to us gets here, so the tuple is ours to speak for, unless it has just become the
-  // kernel's.
-  if ((s.flags & kRst) || was_forgotten(t, s, now)) return;
-  answer_reset(t, s);
+  if (l && (s.flags & (kSyn | kAck | kRst)) == kSyn) {
+    on_syn(t, *l, s, 0, now);
+  } else if (was_forgotten(t, s, now)) {
+    frame->offset -= s.ip_header;
+    frame->length += s.ip_header;
+    frame->interface = s.interface;
+    return t.core.forgotten_frames.push_back(frame);
+  } else {
+    t.count(Counter::drop_no_socket);
+    if (!(s.flags & kRst)) answer_reset(t, s);
+  }
+  FramePool::release(frame);
 }
 
 void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
   TcpEntry* e = find(t, hash_of(t, s.local, s.remote), s.local, s.remote);
-  if (!e || e->kind == TcpEntry::Kind::kTimeWait) {
-    if (e)
-      input_time_wait(t, static_cast<TcpTimeWait&>(*e), s, now);
-    else
-      input_unknown(t, s, now);
+  if (!e) return input_unknown(t, frame, s, now);
+  if (e->kind == TcpEntry::Kind::kTimeWait) {
+    input_time_wait(t, static_cast<TcpTimeWait&>(*e), s, now);
     return FramePool::release(frame);
   }
   auto& c = static_cast<TcpConn&>(*e);
   if (!has_listener(t, c)) {
     destroy(t, c);
-    input_unknown(t, s, now);
-    return FramePool::release(frame);
+    return input_unknown(t, frame, s, now);
   }
   TcpOptions options;
   if (!parse_options(s.options, options)) return t.core.drop(frame, Counter::drop_tcp_header);

@@ -32,6 +32,7 @@ struct TcpSegmentInfo {
   uint8_t flags = 0;
   uint8_t ecn = 0;  ///< the two ECN bits of the IP header
   uint8_t tos = 0;
+  uint16_t ip_header = 0;  ///< bytes of it, right before Packet::data()
   uint32_t seq = 0;
   uint32_t ack = 0;
   uint16_t window = 0;  ///< unscaled
