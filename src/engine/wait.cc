@@ -6,7 +6,6 @@
 // cancellation point: the lock is not held then, and destructors put everything right on the way out.
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -60,7 +59,7 @@ struct OwnSleepers {
   static constexpr size_t kLevels = 8;
   Sleeper levels[kLevels];
   size_t depth = 0;
-  void close();
+  ~OwnSleepers();
 
   /// For a wait whose frame is at `frame`. Waits further down the stack, which grows downwards, are over: a
   /// handler has left them by siglongjmp().
@@ -71,22 +70,7 @@ struct OwnSleepers {
   }
   void leave(const Sleeper& s) { depth = static_cast<size_t>(&s - levels); }
 };
-constinit thread_local OwnSleepers own_sleepers [[gnu::tls_model("initial-exec")]];
-
-/// Closes them. Not a destructor of C++, whose enlisting takes memory from malloc() at a thread's first wait,
-/// which may be in a signal's handler; and among a process's first keys, which need none.
-struct AtThreadsEnd {
-  AtThreadsEnd() {
-    made =
-        pthread_key_create(&key, [](void* sleepers) { static_cast<OwnSleepers*>(sleepers)->close(); }) == 0;
-  }
-  void enlist() const {
-    if (made) pthread_setspecific(key, &own_sleepers);
-  }
-  pthread_key_t key{};
-  bool made = false;
-};
-const AtThreadsEnd at_threads_end;
+thread_local OwnSleepers own_sleepers;
 
 /// What this thread's handlers take it out of when they run in its sleep.
 struct Sleep {
@@ -194,7 +178,6 @@ void Waiting::enlist() {
   open_fds(*me_);
   me_->engine = &w_.engine;
   w_.sleepers.push_back(me_);
-  at_threads_end.enlist();
 }
 
 Woke Waiting::wait(Pass& pass, WaitRequest& request) {
@@ -355,7 +338,7 @@ void Engine::Impl::forget(Sleeper& s) {
 
 namespace {
 
-void OwnSleepers::close() {
+OwnSleepers::~OwnSleepers() {
   Engine* engine = Engine::get();
   for (Sleeper& sleeper : levels) {
     if (engine && sleeper.engine == engine) {
@@ -367,7 +350,6 @@ void OwnSleepers::close() {
       while (worker.waking.load(std::memory_order_acquire) != 0) sched_yield();
     }
     if (sleeper.engine) close_fds(sleeper);
-    sleeper.engine = nullptr;
   }
 }
 
