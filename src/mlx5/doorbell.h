@@ -27,7 +27,7 @@ inline void order_descriptors_before_doorbell() {
 /// may overtake earlier ones.
 inline void order_doorbell_before_register() {
 #if defined(__aarch64__)
-  asm volatile("dmb oshst" ::: "memory");
+  asm volatile("dsb st" ::: "memory");
 #else
   asm volatile("sfence" ::: "memory");
 #endif

@@ -61,6 +61,32 @@ for turn in range(5):
         assert got == a.encode() + b"y", (a, got)
 print("done")
 """
+# Connects where nobody listens.
+REFUSED = """
+import socket, sys
+try: socket.create_connection((sys.argv[2], 7999), 20, (sys.argv[1], 0))
+except ConnectionRefusedError: print("refused", flush=True)
+sys.stdin.read()
+"""
+# Answers the first SYN to that port with an ICMP error that bears the tag. Arguments: device, tag.
+UNREACHABLE = """
+import socket, struct, sys
+def sum16(b):
+    n = sum(struct.unpack(f"!{len(b) // 2}H", b))
+    while n >> 16: n = (n & 0xffff) + (n >> 16)
+    return struct.pack("!H", ~n & 0xffff)
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind((sys.argv[1], 0))
+print("ready", flush=True)
+while True:
+    syn = s.recv(2048)
+    if syn[12:14] == b"\\x08\\x00" and syn[23] == 6 and syn[36:38] == struct.pack("!H", 7999): break
+icmp = struct.pack("!BBHI", 3, 3, 0, 0) + syn[14:42]
+icmp = icmp[:2] + sum16(icmp) + icmp[4:]
+ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(icmp), 1, 0, 64, 1, 0) + syn[30:34] + syn[26:30]
+ip = ip[:10] + sum16(ip) + ip[12:]
+s.send(syn[6:12] + syn[:6] + struct.pack("!HHH", 0x8100, int(sys.argv[2]), 0x0800) + ip + icmp)
+"""
 # Tagged frames that cross the device, by tag: the kernel takes a tag out and keeps it beside the frame.
 SNIFFER = """
 import collections, socket, struct, sys
@@ -87,9 +113,33 @@ def check(condition, what):
         raise AssertionError(what)
 
 
-def ports_of(pid):
+def statistics(pid):
     output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(pid), "--json"], capture_output=True, text=True).stdout
-    return {p["name"] for p in json.loads(output)["processes"][0]["ports"]}
+    return json.loads(output)["processes"][0]
+
+
+def ports_of(pid):
+    return {p["name"] for p in statistics(pid)["ports"]}
+
+
+def mac_of(host):
+    return json.loads(host.ip("-j", "link", "show", "dev", host.device))[0]["address"]
+
+
+def an_error_comes_by_a_vlan(near, far, accelerated, env, real):
+    """An ICMP error that bears the tag reaches the connection. Of a disguised VLAN the far kernel sends none, nor a reset."""
+    vlan, net = next(iter(VLANS.items()))
+    if not real:
+        answerer = far.popen([sys.executable, "-c", UNREACHABLE, far.device, vlan], stdout=subprocess.PIPE, text=True)
+        check(answerer.stdout.readline() == "ready\n", "nobody answers")
+    child = near.popen([sys.executable, "-c", REFUSED, f"{net}.{near.number}", f"{net}.{far.number}"], accel=accelerated, env=env,
+                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    check(child.stdout.readline() == "refused\n", "the error did not come")
+    if not real:
+        counters = statistics(child.pid)["counters"]
+        check(counters.get("icmp_errors") == 1, counters)
+    child.stdin.close()
+    check(child.wait(20) == 0, child.returncode)
 
 
 def add_vlan(lab, number, net, real):
@@ -102,8 +152,7 @@ def add_vlan(lab, number, net, real):
             host.ip("link", "add", "link", host.device, "name", name, "type", "vlan", "id", str(number))
         else:
             host.as_a_wire(name, 1500)
-            mac = json.loads(host.ip("-j", "link", "show", "dev", host.device))[0]["address"]
-            host.ip("link", "set", name, "address", mac)
+            host.ip("link", "set", name, "address", mac_of(host))
         host.ip("addr", "add", f"{net}.{host.number}/24", "dev", name)
         host.ip("link", "set", name, "up")
 
@@ -147,6 +196,7 @@ s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(("{far.device}", 0)
             now = {k: v - before[host][k] for k, v in host.kernel_packets().items()}
             print(host.name, host.wire_packets(), now)
             check(host not in accelerated or now["tcp"] < 100 and now["udp"] < 30, now)
+        an_error_comes_by_a_vlan(near, far, near in accelerated, env(near) if near in accelerated else None, real)
         server.stdin.close()
         check(server.wait(20) == 0, server.returncode)
     return 0
