@@ -7,6 +7,7 @@
 // libc's.
 #pragma once
 
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>

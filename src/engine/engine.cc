@@ -6,14 +6,18 @@
 #include <sched.h>
 #include <sys/auxv.h>
 #include <sys/random.h>
+#include <sys/utsname.h>
 
+#include <cstdio>
 #include <new>
+#include <utility>
 
 #include "base/config.h"
 #include "base/libraries.h"
 #include "base/log.h"
 #include "base/real.h"
 #include "engine/housekeeping.h"
+#include "engine/inject.h"
 #include "engine/stats.h"
 #include "engine/worker.h"
 
@@ -32,19 +36,12 @@ bool has_capability(const __user_cap_data_struct* sets, int number) {
   return sets[number / 32].effective & (1u << (number % 32));
 }
 
-/// Whether there can be a port at all; what one kind needs besides, its opening tells.
-bool privileged() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[2]{};
-  return real.syscall(SYS_capget, &header, sets) == 0 && has_capability(sets, CAP_NET_RAW);
-}
-
 std::optional<Reason> obstacle() {
   if (getauxval(AT_SECURE)) return Reason::secure;
   if (config().disabled) return Reason::disabled;
   if (!config().wants_iwarp) {
     if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
-    if (!privileged()) return Reason::no_privilege;
+    if (!Engine::privileged()) return Reason::no_privilege;
   }
   if (const char* missing; !load_libraries(&missing)) {
     log(LogLevel::kWarning, "%s cannot be loaded: is its package installed?", missing);
@@ -164,6 +161,42 @@ PathKind Engine::port_kind(InterfaceId id) const {
   return id < impl_->slot_count ? impl_->slots[id].opened.kind : PathKind::kUndecided;
 }
 
+bool Engine::privileged() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  return real.syscall(SYS_capget, &header, sets) == 0 && has_capability(sets, CAP_NET_RAW);
+}
+
+bool Engine::ports_outlive_privilege() {
+  utsname machine{};
+  int major = 0, minor = 0;
+  return uname(&machine) == 0 && std::sscanf(machine.release, "%d.%d", &major, &minor) == 2 &&
+         std::pair(major, minor) >= std::pair(5, 19);
+}
+
+void Engine::privileges_changed() {
+  if (!privileged()) return;
+  open_lock.lock();
+  if (refused == Reason::no_privilege) refused.reset();
+  open_lock.unlock();
+}
+
+bool Engine::begin_keeping_ready() {
+  if (impl_->ports_barred != Reason::accelerated) return false;
+  impl_->guardian.begin();
+  if (!impl_->guardian.running()) return false;
+  Injector::keep_sockets();
+  return impl_->keep_ready = true;
+}
+
+void Engine::done_keeping_ready() { impl_->keep_ready = false; }
+
+void Engine::open_all_ports() {
+  Reason ignored;
+  for (const LocalAddress& a : impl_->network.addresses)
+    if (a.usable && !a.address.is_loopback()) (void)impl_->interface_of(a.ifindex, &ignored);
+}
+
 void Engine::inherit_listener() { listener_inherited = true; }
 
 bool Engine::others_wait() const { return !impl_->asleep.empty(); }
@@ -181,6 +214,7 @@ void Engine::after_fork_in_child() {
   Impl& w = *engine->impl_;
   w.abandon_sleepers_in_child();
   for (InterfaceId id = 0; id < w.slot_count; ++id) abandon_port(w.slots[id].opened);
+  for (auto& [ifindex, ready] : w.ready_ports) abandon_port(ready);
   if (w.channels) w.channels->abandon_in_child();
   w.guardian.abandon_in_child();
   w.netlink->abandon_in_child();

@@ -108,6 +108,20 @@ class Engine {
   /// from a signal handler.
   static Engine* open(Reason* why);
 
+  // ---- privilege (posix/privilege.h) ----
+  /// Whether there can be a port at all (CAP_NET_RAW); what one kind needs besides, its opening tells.
+  static bool privileged();
+  /// Since Linux 5.19 an open BPF map can be written without privilege, so a port goes on without it.
+  static bool ports_outlive_privilege();
+  /// The privilege may be back: what was refused for lack of it is asked again.
+  static void privileges_changed();
+  /// Before the privilege goes. False: what comes after needs a guardian, and there is none. From then on
+  /// until done_keeping_ready() a device whose queues are all held gets a port without a queue, which takes
+  /// one that comes free.
+  bool begin_keeping_ready();
+  void done_keeping_ready();
+  void open_all_ports();
+
   Stack& stack();
 
   /// What the layer above does with edges: called under the lock, once per changed socket, with its owner.

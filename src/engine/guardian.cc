@@ -44,21 +44,24 @@ struct Birth {
   CloneFunction clone;
   char* stack;  ///< the second one's, its upper end
   pid_t process;
-  int table, lifeline;
+  int table, lifeline, errands;
   char* arguments[3];
   char* environment[1];
   int guardian = -1;  ///< its pid
   int error = 0;
 };
 
-/// A new program loses what capabilities a user other than root has, but ambient ones.
-void keep_capability() {
+/// A new program loses what capabilities a user other than root has, but ambient ones. Those that are not
+/// there stay so.
+void keep_capabilities() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[2]{};
   bare_syscall(SYS_capget, reinterpret_cast<long>(&header), reinterpret_cast<long>(sets));
-  sets[0].inheritable |= 1u << CAP_NET_RAW;
+  for (const int kept : {CAP_NET_RAW, CAP_NET_ADMIN, CAP_NET_BIND_SERVICE})
+    sets[0].inheritable |= sets[0].permitted & 1u << kept;
   bare_syscall(SYS_capset, reinterpret_cast<long>(&header), reinterpret_cast<long>(sets));
-  bare_syscall(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_RAW);
+  for (const int kept : {CAP_NET_RAW, CAP_NET_ADMIN, CAP_NET_BIND_SERVICE})
+    bare_syscall(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, kept);
 }
 
 /// The program in a memfd: it needs no file, so neither chroot() nor an upgrade takes it away.
@@ -76,19 +79,20 @@ long make_image() {
 int become_guardian(void* context) {
   auto& b = *static_cast<Birth*>(context);
   constexpr int kClear = 8;  // above the numbers that come into use
-  constexpr int kImage = guardian::kLifeline + 1;
-  const long sources[] = {b.table, bare_syscall(SYS_pidfd_open, b.process), b.lifeline, make_image()};
-  long moved[4];
-  for (int i = 0; i < 4; ++i) {
+  constexpr int kImage = guardian::kErrands + 1;
+  const long sources[] = {b.table, bare_syscall(SYS_pidfd_open, b.process), b.lifeline, b.errands,
+                          make_image()};
+  long moved[kImage + 1];
+  for (int i = 0; i <= kImage; ++i) {
     moved[i] = sources[i] < 0 ? sources[i] : bare_syscall(SYS_fcntl, sources[i], F_DUPFD, kClear);
     if (moved[i] < 0) {
       b.error = static_cast<int>(-moved[i]);
       return 1;
     }
   }
-  for (int i = 0; i < 4; ++i) bare_syscall(SYS_dup3, moved[i], i, i == kImage ? O_CLOEXEC : 0);
+  for (int i = 0; i <= kImage; ++i) bare_syscall(SYS_dup3, moved[i], i, i == kImage ? O_CLOEXEC : 0);
   bare_syscall(SYS_close_range, kImage + 1, ~0u);
-  keep_capability();
+  keep_capabilities();
   const long failed =
       bare_syscall(SYS_execveat, kImage, reinterpret_cast<long>(""), reinterpret_cast<long>(b.arguments),
                    reinterpret_cast<long>(b.environment), AT_EMPTY_PATH);
@@ -142,7 +146,7 @@ struct AllSignalsBlocked {
 };
 
 /// Returns 0 or an errno value.
-int bear(int table, int lifeline, int* pid) {
+int bear(int table, int lifeline, int errands, int* pid) {
   void* memory = mmap(nullptr, 2 * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return errno;
   auto* stacks = static_cast<char*>(memory);
@@ -155,6 +159,7 @@ int bear(int table, int lifeline, int* pid) {
               getpid(),
               table,
               lifeline,
+              errands,
               {name, process, nullptr},
               {nullptr}};
   {
@@ -187,6 +192,8 @@ void Guardian::let_go() {
   rows_ = 0;
   if (lifeline_ >= 0) close_private(lifeline_);
   lifeline_ = -1;
+  if (errands_ >= 0) close_private(errands_);
+  errands_ = -1;
 }
 
 void Guardian::abandon_in_child() { let_go(); }
@@ -217,8 +224,11 @@ const char* Guardian::start() {
   if (table.fd < 0 || !map_table(table.fd) || real.pipe2(ends, O_CLOEXEC) != 0) return refusal(errno);
   const Closing lifeline{ends[0]};
   lifeline_ = keep_private(ends[1]);
+  if (real.socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return refusal(errno);
+  const Closing errands{ends[0]};
+  errands_ = keep_private(ends[1]);
   int pid = 0;
-  if (const int error = bear(table.fd, lifeline.fd, &pid)) return refusal(error);
+  if (const int error = bear(table.fd, lifeline.fd, errands.fd, &pid)) return refusal(error);
   stats::note_guardian(pid, nullptr);
   return nullptr;
 }
@@ -259,6 +269,31 @@ void Guardian::remove(uint32_t row) {
   if (table_ == nullptr || row == 0) return;
   std::atomic_ref(table_->row[row - 1].used).store(0, std::memory_order_release);
   free_.push_back(row - 1);
+}
+
+Result<void> Guardian::run(const guardian::Request& request, int fd) {
+  if (errands_ < 0) return err(EPERM);
+  iovec vector{const_cast<guardian::Request*>(&request), sizeof request};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)]{};
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  ssize_t n;
+  while ((n = real.sendmsg(errands_, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+  }
+  int32_t answer = 0;
+  while (n >= 0 && (n = real.recv(errands_, &answer, sizeof answer, 0)) < 0 && errno == EINTR) {
+  }
+  if (n != sizeof answer) return err(EPERM);  // it was killed
+  if (answer != 0) return err(-answer);
+  return {};
 }
 
 }  // namespace accel

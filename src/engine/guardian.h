@@ -10,6 +10,8 @@
 
 #include "base/counters.h"
 #include "base/ip.h"
+#include "base/result.h"
+#include "guardian/errand.h"
 #include "guardian/table.h"
 
 namespace accel {
@@ -23,6 +25,11 @@ class Guardian {
 
   /// The process's first accelerated TCP connection or listener is there. Starts the guardian, once.
   void begin();
+  /// It runs, and can do what run() says.
+  bool running() const { return errands_ >= 0; }
+  /// For a process without the capability: see guardian/errand.h. Errors: EPERM (no guardian), and the
+  /// call's.
+  Result<void> run(const guardian::Request& request, int fd);
   /// A connection has the tuple. Returns what remove() takes; 0: not listed. No system call.
   uint32_t add(const FlowKey& key, int ifindex);
   void remove(uint32_t row);
@@ -42,6 +49,7 @@ class Guardian {
   uint32_t rows_ = 0;
   std::vector<uint32_t> free_;  ///< rows that were used
   int lifeline_ = -1;
+  int errands_ = -1;
   bool begun_ = false;
 };
 

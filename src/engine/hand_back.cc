@@ -60,15 +60,23 @@ socklen_t to_address(const Endpoint& e, int family, AnyAddress& out) {
   return sizeof(out.v6);
 }
 
-/// setsockopt that remembers the first error.
+/// setsockopt that remembers the first error. What takes a capability that the process has given up is the
+/// guardian's errand.
 class Repair {
  public:
-  Repair(int fd, int family) : fd_(fd), family_(family) {}
+  Repair(int fd, int family, Guardian& guardian) : fd_(fd), family_(family), guardian_(guardian) {}
 
   template <class T>
   Repair& set(int name, const T& value, int level = IPPROTO_TCP) {
     if (ok() && real.setsockopt(fd_, level, name, &value, sizeof(value)) != 0) error_ = errno;
     return *this;
+  }
+  Repair& repair(int mode) { return set_privileged(TCP_REPAIR, mode, IPPROTO_TCP, Errand::kRepair); }
+  Repair& send_buffer(int bytes) {
+    return set_privileged(SO_SNDBUFFORCE, bytes, SOL_SOCKET, Errand::kSendBuffer);
+  }
+  Repair& receive_buffer(int bytes) {
+    return set_privileged(SO_RCVBUFFORCE, bytes, SOL_SOCKET, Errand::kReceiveBuffer);
   }
   Repair& queue(int which) { return set(TCP_REPAIR_QUEUE, which); }
 
@@ -79,7 +87,14 @@ class Repair {
     if (!ok()) return *this;
     real.getsockname(fd_, &bound.any, &bound_length);
     const bool is_bound = (family_ == AF_INET ? bound.v4.sin_port : bound.v6.sin6_port) != 0;
-    if (!is_bound && real.bind(fd_, &a.any, length) != 0) error_ = errno;
+    if (!is_bound && real.bind(fd_, &a.any, length) != 0) {
+      error_ = errno;
+      if (error_ == EACCES) {  // a port below 1024
+        guardian::Request request{Errand::kBind, 0, length, {}};
+        std::memcpy(request.address, &a, length);
+        ask(request);
+      }
+    }
     return *this;
   }
   Repair& connect(const Endpoint& remote) {
@@ -107,8 +122,19 @@ class Repair {
   Errno error() const { return err(error_); }
 
  private:
+  using Errand = guardian::Errand;
+  Repair& set_privileged(int name, int value, int level, Errand errand) {
+    if (!set(name, value, level).ok() && error_ == EPERM) ask({errand, value, 0, {}});
+    return *this;
+  }
+  void ask(const guardian::Request& request) {
+    const Result<void> done = guardian_.run(request, fd_);
+    error_ = done ? 0 : static_cast<int>(done.error());
+  }
+
   int fd_;
   int family_;
+  Guardian& guardian_;
   int error_ = 0;
 };
 
@@ -139,15 +165,15 @@ void make_room(Repair& r, int fd, const TcpSnapshot& s, bool* locked_before) {
   int lock = 0;
   socklen_t length = sizeof(lock);
   *locked_before = real.getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, &length) != 0 || lock != 0;
-  auto grow = [&](int get, int force, size_t need) {
+  auto larger = [&](int option, size_t need) {
     int now = 0;
     socklen_t size = sizeof(now);
-    real.getsockopt(fd, SOL_SOCKET, get, &now, &size);
+    real.getsockopt(fd, SOL_SOCKET, option, &now, &size);
     const int wanted = static_cast<int>(std::min<size_t>(need * 2 + kChunk, 1u << 30));
-    if (wanted > now) r.set(force, wanted, SOL_SOCKET);
+    return wanted > now ? wanted : 0;
   };
-  grow(SO_SNDBUF, SO_SNDBUFFORCE, s.send_queue.size());
-  grow(SO_RCVBUF, SO_RCVBUFFORCE, s.receive_queue.size());
+  if (const int bytes = larger(SO_SNDBUF, s.send_queue.size())) r.send_buffer(bytes);
+  if (const int bytes = larger(SO_RCVBUF, s.receive_queue.size())) r.receive_buffer(bytes);
 }
 
 void restore(Repair& r, int fd, const TcpSnapshot& s) {
@@ -156,7 +182,7 @@ void restore(Repair& r, int fd, const TcpSnapshot& s) {
   const uint32_t send_begin = s.snd_una - fins.acked;
   const uint32_t sent = std::min<uint32_t>(s.snd_nxt - s.snd_una - fins.sent_unacked,
                                            static_cast<uint32_t>(s.send_queue.size()));
-  r.set(TCP_REPAIR, TCP_REPAIR_ON);
+  r.repair(TCP_REPAIR_ON);
   r.bind(s.local);  // beside a listener as well: repair mode implies SK_FORCE_REUSE
   r.queue(kSendQueue).set(TCP_QUEUE_SEQ, send_begin);
   r.queue(kReceiveQueue).set(TCP_QUEUE_SEQ, static_cast<uint32_t>(receive_end - s.receive_queue.size()));
@@ -218,22 +244,23 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   int reuse = 0;
   length = sizeof(reuse);
   real.getsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &reuse, &length);
-  Repair repair{shadow, family};
+  Repair repair{shadow, family, impl_->guardian};
   restore(repair, shadow, s);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
     real.connect(shadow, &none.any, sizeof(none.any));
-    const int off = TCP_REPAIR_OFF_NO_WP;
-    real.setsockopt(shadow, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
+    Repair{shadow, family, impl_->guardian}.repair(TCP_REPAIR_OFF_NO_WP);
     return repair.error();
   }
   stack.tcp_forget(conn);
   // From here on the kernel has it; what fails now, fails as it would on the kernel's own connection.
-  repair.set(TCP_REPAIR, TCP_REPAIR_OFF);
+  repair.repair(TCP_REPAIR_OFF);
   repair.set(SO_REUSEADDR, reuse, SOL_SOCKET);  // leaving repair mode cleared it
-  repair.put(unsent(s));
+  // Before the unsent bytes: once the peer has acknowledged a window of those, the FIN's own acknowledgement
+  // is too old to be taken (RFC 5961 section 5.2, tcp_ack()).
   if (s.fin_received) inject_fin(repair, s);
+  repair.put(unsent(s));
   if (s.fin_queued) real.shutdown(shadow, SHUT_WR);
   impl_->unsteer_closed();
   impl_->poll_at_end = true;

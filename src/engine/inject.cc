@@ -3,9 +3,11 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/ipv4.h"
@@ -49,11 +51,31 @@ Injector::~Injector() {
     if (fd >= 0) real.close(fd);
 }
 
+namespace {
+
+int raw_socket(bool v4) {
+  return real.socket(v4 ? AF_INET : AF_INET6, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+}
+
+std::atomic<int> kept_v4{-1}, kept_v6{-1};
+
+}  // namespace
+
+void Injector::keep_sockets() {
+  if (kept_v4 < 0) kept_v4 = keep_private(raw_socket(true));
+  if (kept_v6 < 0) kept_v6 = keep_private(raw_socket(false));
+}
+
+int Injector::socket_for(bool v4) {
+  int& fd = v4 ? v4_ : v6_;
+  if (fd < 0) fd = raw_socket(v4);
+  return fd >= 0 || errno != EPERM ? fd : (v4 ? kept_v4 : kept_v6).load();
+}
+
 Result<void> Injector::send(std::span<const uint8_t> packet, const IpAddress& to, int ifindex) {
   const bool v4 = to.is_v4();
-  int& fd = v4 ? v4_ : v6_;
-  if (fd < 0) fd = real.socket(v4 ? AF_INET : AF_INET6, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
-  if (fd < 0) return err(errno);
+  const int fd = socket_for(v4);
+  if (fd < 0) return err(EPERM);
   sockaddr_in to4{};
   sockaddr_in6 to6{};
   to4.sin_family = AF_INET;

@@ -38,7 +38,11 @@ class Injector {
   /// `ifindex`: the scope of a link-local `to`. Errors: EPERM, EMFILE, and sendto()'s.
   Result<void> send(std::span<const uint8_t> packet, const IpAddress& to, int ifindex = 0);
 
+  /// While the process may: for the time when it may no more. Once.
+  static void keep_sockets();
+
  private:
+  int socket_for(bool v4);
   int v4_ = -1, v6_ = -1;
 };
 

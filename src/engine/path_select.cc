@@ -60,8 +60,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   const auto id = free_slot(ifindex);
   if (!id) return refuse(Reason::resources, ENFILE);
 
-  const uint32_t queues = one_queue_only ? 1 : config().settings.queues;
-  OpenedPort opened = open_port(*link, queues, *pool);
+  OpenedPort opened = open_port_of(*link);
   if (!opened.port) {
     failed_ports[ifindex] = {opened.reason, pass_now};
     log_failure(*link, opened);
@@ -69,6 +68,23 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   }
   install(*id, std::move(opened), ifindex);
   return *id;
+}
+
+OpenedPort Engine::Impl::open_port_of(const Link& link) {
+  const uint32_t queues = one_queue_only ? 1 : config().settings.queues;
+  if (auto ready = ready_ports.extract(link.ifindex)) {
+    OpenedPort& opened = ready.mapped();
+    take_queues(opened);
+    if (opened.reason != Reason::no_queue) return std::move(opened);
+    OpenedPort none{nullptr, opened.kind, opened.reason, opened.detail};
+    ready_ports.insert(std::move(ready));
+    return none;
+  }
+  OpenedPort opened = open_port(link, queues, *pool);
+  if (keep_ready && opened.reason == Reason::no_queue)
+    if (OpenedPort ready = open_ready_port(link, queues, *pool); ready.port)
+      ready_ports.emplace(link.ifindex, std::move(ready));
+  return opened;
 }
 
 /// The device's own of before, or a new one.

@@ -29,7 +29,7 @@ Reason reason_of(Errno error) {
   }
 }
 
-OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool) {
+OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, bool without_queue = false) {
   const Settings& settings = config().settings;
   XdpOptions options;
   options.netdev = link.name;
@@ -38,6 +38,7 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool) {
   options.tx_ring = settings.tx_ring;
   options.segmentation = settings.tso;
   options.note_descriptor = &note_private;
+  options.without_queue = without_queue;
   if (settings.xdp_mode == XdpMode::kZerocopy) options.copy = XdpCopy::kForceZeroCopy;
   if (settings.xdp_mode == XdpMode::kCopy) options.copy = XdpCopy::kForceCopy;
   // Native XDP on a bond runs on its members, from where no frame may go to a socket of the bond
@@ -107,6 +108,17 @@ OpenedPort open_fastest(const Link& link, uint32_t queues, FramePool& pool) {
 }  // namespace
 
 PortOpener open_port = open_fastest;
+
+OpenedPort open_ready_port(const Link& link, uint32_t queues, FramePool& pool) {
+  return open_xdp(link, queues, pool, true);
+}
+
+void take_queues(OpenedPort& ready) {
+  const MakingPrivate making;
+  const auto taken = static_cast<XdpPort*>(ready.port.get())->take_queues(&ready.detail);
+  ready.reason = taken ? Reason::accelerated : reason_of(taken.error());
+  if (!taken && ready.reason != Reason::no_queue) ready.port.reset();
+}
 
 OpenedPort open_tagging_port(const Link& link, FramePool& pool) {
   if (config().settings.require == Require::kXdp) return {};

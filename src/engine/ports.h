@@ -22,6 +22,12 @@ struct OpenedPort {
 using PortOpener = OpenedPort (*)(const Link& link, uint32_t queues, FramePool& pool);
 extern PortOpener open_port;  ///< tests put their own here before the engine opens
 
+/// An AF_XDP port that has all that takes privilege and no queue; take_queues() is to give it one. No port:
+/// `reason`.
+OpenedPort open_ready_port(const Link& link, uint32_t queues, FramePool& pool);
+/// `reason` tells: accelerated, or no_queue (to be tried again), or what else failed: then the port is gone.
+void take_queues(OpenedPort& ready);
+
 /// For VLANs upon the device: a port that carries tagged frames (PortInfo::vlan_tags), if it can have one.
 OpenedPort open_tagging_port(const Link& link, FramePool& pool);
 

@@ -183,6 +183,7 @@ struct Engine::Impl {
   /// The lower device's port, where that carries a VLAN's frames.
   std::optional<InterfaceId> port_below(const Link& vlan);
   std::optional<InterfaceId> free_slot(int ifindex) const;
+  OpenedPort open_port_of(const Link& link);
   void install(InterfaceId id, OpenedPort opened, int ifindex);
   InterfaceId install_vlan(InterfaceId id, const Link& link, InterfaceId lower);
   const PortSlot& carrier(InterfaceId id) const {
@@ -248,6 +249,8 @@ struct Engine::Impl {
     Reason reason;
     Instant when;
   };
+  std::map<int, OpenedPort> ready_ports;  ///< by ifindex, without a queue: see Engine::begin_keeping_ready()
+  bool keep_ready = false;
   std::map<int, Failure> failed_ports;               ///< by ifindex: not tried again for a while
   std::map<RouteQuestion, RouteAnswer> route_cache;  ///< emptied when the network changes
   std::vector<std::unique_ptr<BoundFlow>> flows;

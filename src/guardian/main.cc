@@ -6,12 +6,15 @@
 // fits. Whoever lives after all, since another process has the connection, takes the peer's answer for a
 // duplicate: nothing is ever reset that should not be.
 //
+// Until then it runs errands (errand.h), if the program has given up root.
+//
 // Freestanding: no libc, started by execveat() of a memfd (engine/guardian.cc), all signals blocked. It ends
 // when the program has ended (or execs) and the peers have answered, at the latest after kRounds.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/prctl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -22,6 +25,7 @@
 #include <cstdint>
 
 #include "base/bare_syscall.h"
+#include "guardian/errand.h"
 #include "guardian/table.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/ipv4.h"
@@ -81,7 +85,7 @@ void wait(pollfd* watched, unsigned count, long timeout) {
 
 // ---- beginning ----
 
-/// Leaves everything of the program's that it can: terminal, folder, privileges but one.
+/// Leaves everything of the program's that it can: terminal, folder, privileges but those that it uses.
 void settle() {
   call(SYS_prctl, PR_SET_NAME, "accel-guard");
   call(SYS_setsid, 0);
@@ -93,16 +97,72 @@ void settle() {
   }
   call(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[2] = {{1u << CAP_NET_RAW, 1u << CAP_NET_RAW, 0}, {0, 0, 0}};
+  __user_cap_data_struct sets[2] = {};
+  call(SYS_capget, &header, sets);
+  const uint32_t kept =
+      sets[0].permitted & (1u << CAP_NET_RAW | 1u << CAP_NET_ADMIN | 1u << CAP_NET_BIND_SERVICE);
+  sets[0] = {kept, kept, 0};
+  sets[1] = {};
   call(SYS_capset, &header, sets);
+}
+
+// ---- errands ----
+
+long set_option(int fd, int level, int name, int value) {
+  return call(SYS_setsockopt, fd, level, name, &value, sizeof value);
+}
+
+bool in_repair_mode(int fd) {
+  int on = 0, length = sizeof on;
+  return call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_REPAIR, &on, &length) == 0 && on == 1;
+}
+
+long run(const Request& request, int fd) {
+  switch (request.errand) {
+    case Errand::kRepair:
+      return set_option(fd, IPPROTO_TCP, TCP_REPAIR, request.value);
+    case Errand::kSendBuffer:
+      return set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, request.value);
+    case Errand::kReceiveBuffer:
+      return set_option(fd, SOL_SOCKET, SO_RCVBUFFORCE, request.value);
+    case Errand::kBind:
+      if (!in_repair_mode(fd) || request.length > sizeof request.address) return -EPERM;
+      return call(SYS_bind, fd, request.address, request.length);
+  }
+  return -EINVAL;
+}
+
+/// False: the process has closed its end.
+bool run_errand() {
+  Request request{};
+  iovec vector{&request, sizeof request};
+  alignas(cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int))]{};
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const long n = call(SYS_recvmsg, kErrands, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n <= 0) return n == -EAGAIN || n == -EINTR;
+  int fd = -1;
+  const auto* header = reinterpret_cast<const cmsghdr*>(control);
+  if (message.msg_controllen >= CMSG_LEN(sizeof fd) && header->cmsg_type == SCM_RIGHTS)
+    memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  const auto answer = static_cast<int32_t>(n == sizeof request && fd >= 0 ? run(request, fd) : -EINVAL);
+  if (fd >= 0) call(SYS_close, fd);
+  call(SYS_sendto, kErrands, &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+  return true;
 }
 
 // ---- the program's end ----
 
 /// The table, once there is something to be done about it.
 const Table* wait_for_end(uint32_t* rows) {
-  pollfd watched[] = {{kProcess, POLLIN, 0}, {kLifeline, 0, 0}};
-  wait(watched, 2, -1);
+  pollfd watched[] = {{kProcess, POLLIN, 0}, {kLifeline, 0, 0}, {kErrands, POLLIN, 0}};
+  do {
+    wait(watched, 3, -1);
+    if (watched[2].revents != 0 && !run_errand()) watched[2].fd = -1;
+  } while (watched[0].revents == 0 && watched[1].revents == 0);
   const long size = call(SYS_lseek, kTable, 0, SEEK_END);
   const long memory = call(SYS_mmap, 0, size, PROT_READ, MAP_SHARED, kTable, 0);
   if (size < static_cast<long>(sizeof(Table)) || (memory < 0 && memory > -4096)) end();

@@ -27,8 +27,9 @@ struct Table {
 /// The guardian's descriptors when its program begins; it has no others.
 enum Descriptor : int {
   kTable,
-  kProcess,  ///< pidfd
-  kLifeline  ///< of a pipe whose other end only the process holds, close-on-exec
+  kProcess,   ///< pidfd
+  kLifeline,  ///< of a pipe whose other end only the process holds, close-on-exec
+  kErrands    ///< of a pair whose other end only the process holds, close-on-exec (errand.h)
 };
 
 }  // namespace accel::guardian

@@ -51,6 +51,8 @@ class File {
   virtual void take_over(Pass&, int) {}
   virtual void share_queue() {}
   virtual void give_up_queue(Pass&) {}
+  /// After setuid(): see privileges_are_going() (posix/privilege.h).
+  virtual void user_changed() {}
   /// In the child, right after fork(): there is no engine, the stack's objects are gone. Forgets them
   /// (without touching the descriptors, which parent and child share) and says what the first use must do.
   virtual Inherited after_fork_in_child() { return Inherited::kNo; }

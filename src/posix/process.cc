@@ -27,6 +27,7 @@
 #include "posix/siw_socket.h"
 #include "posix/socket.h"
 #include "posix/succession.h"
+#include "posix/tcp_socket.h"
 
 namespace accel::posix {
 namespace {
@@ -104,28 +105,39 @@ void bequeath(Forking& f) {
   if (f.engine != nullptr)
     fds.for_each(0, fds.limit(), [&](int fd, File* file) {
       if (!file->carries_connection() || fds.first_of(file) != fd) return;
-      if (file->kind() == FileKind::kIwarp)
+      if (file->kind() == FileKind::kIwarp) {
         static_cast<SiwSocket*>(file)->before_fork();
-      else
+      } else {
+        static_cast<TcpSocket*>(file)->before_fork();
         connections.push_back(file);
+      }
     });
   if (!connections.empty()) f.heritage = Heritage::prepare(connections, attendant_wake_fd());
   all.inheritances.reserve(all.inheritances.size() + 1);
   for (auto& h : all.inheritances) h->change_heirs(+1);
 }
 
-/// Prefork servers: see File::resting_flow().
+/// Bound, and nothing done with it: it may be the child that listens.
+bool may_be_a_childs(const File& file) {
+  return file.kind() == FileKind::kTcp &&
+         static_cast<const Socket&>(file).choice.reason == Reason::not_decided &&
+         static_cast<const Socket&>(file).shadow_name().port != 0;
+}
+
+/// Prefork servers: see File::resting_flow(). Ports that nobody uses are the children's too.
 void rest_listeners(Engine& engine) {
   std::vector<BoundFlow*> flows;
   std::vector<File*> files;
+  bool for_children = false;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd || file->inherited != File::Inherited::kNo) return;
+    for_children = for_children || may_be_a_childs(*file);
     if (BoundFlow* flow = file->resting_flow()) {
       flows.push_back(flow);
       files.push_back(file);
     }
   });
-  if (flows.empty() || !engine.serves_only(flows.size())) return;
+  if ((flows.empty() && !for_children) || !engine.serves_only(flows.size())) return;
   engine.rest(flows);
   for (File* file : files) {
     file->rested();

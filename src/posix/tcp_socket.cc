@@ -89,7 +89,6 @@ File::Inherited TcpSocket::after_fork_in_child() {
   flow_ = nullptr;
   leave_marker();
   if (was_live) {
-    write_inherited_options();
     state_ = State::kKernel;
     return Inherited::kConnection;
   }

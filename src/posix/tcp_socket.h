@@ -68,6 +68,10 @@ class TcpSocket final : public Socket {
   Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;
   Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) override;
 
+  /// The shadow is both processes' from now on. The child must not write to it: the parent may be handing the
+  /// connection back to it.
+  void before_fork() { write_inherited_options(); }
+
   TcpConn* conn() const { return conn_; }
   BoundFlow* flow() const { return flow_; }
   /// Its port was found by connect(): others may have it too.
@@ -112,6 +116,7 @@ class TcpSocket final : public Socket {
 
   // tcp_succession.cc
   void serve_shared_queue();
+  void user_changed() override;
   void leave_marker();
   void keep_queue(Pass& pass);
   void let_handshakes_end(Pass& pass);
@@ -173,6 +178,7 @@ class TcpSocket final : public Socket {
   int door_ = -1;              ///< where connections come in that other processes leave (posix/succession.h)
   int marker_ = -1;            ///< this process serves the door
   bool door_is_own_ = false;   ///< nobody else has it
+  bool door_waits_ = false;    ///< until user_changed()
   std::vector<int> given_;     ///< those, not accepted yet: kernel sockets
   std::shared_ptr<const SavedOptions> saved_;      ///< a listener's
   std::shared_ptr<const SavedOptions> inherited_;  ///< not yet on this connection's shadow

@@ -11,6 +11,7 @@
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/attendant.h"
+#include "posix/privilege.h"
 #include "posix/succession.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
@@ -33,10 +34,16 @@ void TcpSocket::share_queue() {
 /// Other processes may listen on this shadow too: what they leave comes here from now on.
 void TcpSocket::serve_shared_queue() {
   if (marker_ >= 0) return;
+  door_waits_ = privileges_are_going();
+  if (door_waits_) return;
   door_is_own_ = door_ < 0;
   if (door_is_own_) door_ = open_door(shadow());
   if (door_ >= 0) marker_ = open_marker(door_);
   if (marker_ >= 0) attendant_look_again();
+}
+
+void TcpSocket::user_changed() {
+  if (door_waits_ && state_ == State::kListening) serve_shared_queue();
 }
 
 void TcpSocket::close_door() {

@@ -3,6 +3,7 @@
 #include <alloca.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <pty.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 #include <utmp.h>
 
+#include "posix/privilege.h"
 #include "preload/preload.h"
 
 using namespace accel;           // NOLINT
@@ -26,6 +28,51 @@ ACCEL_ALIAS(_Exit, _exit)
 ACCEL_EXPORT(void, quick_exit, (int status)) {
   if (posix::active()) posix::at_exit();
   real.quick_exit(status);
+}
+
+// ---- privilege ----
+
+namespace {
+
+/// `set`, a call that makes `user` the effective one. The kernel takes the capabilities when that is not root
+/// any more, and gives them back when it is again (capabilities(7)).
+template <class F>
+int changing_user(uid_t user, F set) {
+  if (!on() || in_vfork_child() || user == static_cast<uid_t>(-1)) return set();
+  if (user != 0) posix::before_privileges_go();
+  const int r = set();
+  const int error = errno;
+  posix::after_privileges_changed();
+  errno = error;
+  return r;
+}
+
+bool keeps_raw(const cap_user_data_t sets) {
+  return sets != nullptr && (sets[CAP_TO_INDEX(CAP_NET_RAW)].effective & CAP_TO_MASK(CAP_NET_RAW)) != 0;
+}
+
+}  // namespace
+
+ACCEL_EXPORT(int, setuid, (uid_t user)) {
+  return changing_user(user, [&] { return real.setuid(user); });
+}
+ACCEL_EXPORT(int, seteuid, (uid_t user)) {
+  return changing_user(user, [&] { return real.seteuid(user); });
+}
+ACCEL_EXPORT(int, setreuid, (uid_t user, uid_t effective)) {
+  return changing_user(effective, [&] { return real.setreuid(user, effective); });
+}
+ACCEL_EXPORT(int, setresuid, (uid_t user, uid_t effective, uid_t saved)) {
+  return changing_user(effective, [&] { return real.setresuid(user, effective, saved); });
+}
+ACCEL_EXPORT(int, capset, (cap_user_header_t header, const cap_user_data_t sets)) {
+  if (!on() || in_vfork_child()) return real.capset(header, sets);
+  if (!keeps_raw(sets)) posix::before_privileges_go();
+  const int r = real.capset(header, sets);
+  const int error = errno;
+  posix::after_privileges_changed();
+  errno = error;
+  return r;
 }
 
 // ---- beginnings ----

@@ -44,7 +44,9 @@ Result<void> create_umem(Umem& umem, Queue& first, const std::string& netdev, st
   const int error = -xsk_umem__create(&umem.handle, umem.region.data(), umem.region.size(), &first.fill,
                                       &first.completion, &config);
   if (error != 0) return explain_umem(why, error, netdev);
-  fcntl(xsk_umem__fd(umem.handle), F_SETFD, FD_CLOEXEC);
+  first.fd = xsk_umem__fd(umem.handle);
+  note(first.fd, true);
+  fcntl(first.fd, F_SETFD, FD_CLOEXEC);
   return {};
 }
 
@@ -85,7 +87,8 @@ Result<void> hide_rings_from_children(const Queue& queue, const RingSizes& sizes
   if (getsockopt(queue.fd, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &length) != 0 || length != sizeof(offsets))
     return fail(why, EPROTONOSUPPORT, "the kernel's AF_XDP rings are too old (5.4 or later is needed)");
   auto hide = [](void* descriptors, uint64_t offset, uint64_t bytes) {
-    return madvise(static_cast<uint8_t*>(descriptors) - offset, offset + bytes, MADV_DONTFORK) == 0;
+    return descriptors == nullptr ||
+           madvise(static_cast<uint8_t*>(descriptors) - offset, offset + bytes, MADV_DONTFORK) == 0;
   };
   if (hide(queue.fill.ring, offsets.fr.desc, sizes.fill * sizeof(uint64_t)) &&
       hide(queue.completion.ring, offsets.cr.desc, sizes.completion * sizeof(uint64_t)) &&

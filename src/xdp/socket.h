@@ -51,7 +51,8 @@ struct Queue {
   Packet* chain_end = nullptr;
 };
 
-/// Registers the region and makes the rings of the first queue, which must be the first to be bound.
+/// Registers the region and makes the socket and two rings of the first queue, which must be the first to be
+/// bound.
 Result<void> create_umem(Umem& umem, Queue& first, const std::string& netdev, std::string* why);
 
 struct BindOptions {
@@ -61,7 +62,8 @@ struct BindOptions {
 /// Makes the socket of queue.id. EBUSY: another socket has the queue; `queue` can be tried on another number.
 Result<void> bind_queue(Umem& umem, Queue& queue, const BindOptions& options, std::string* why);
 
-/// Keeps the rings out of children: they would hold the socket, and so the queue, after the parent's end.
+/// Keeps the rings (those that there are) out of children: they would hold the socket, and so the queue,
+/// after the parent's end.
 Result<void> hide_rings_from_children(const Queue& queue, const RingSizes& sizes, std::string* why);
 
 bool is_zero_copy(const Queue& queue);

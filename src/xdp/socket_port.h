@@ -35,6 +35,7 @@ class SocketPort final : public XdpPort {
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
   void rest(const FlowKey& key) override;
+  Result<void> take_queues(std::string* why) override;
   void abandon_in_child() override;
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
@@ -45,7 +46,7 @@ class SocketPort final : public XdpPort {
   Result<void> plan(std::string* why);
   Result<void> bind_queues(std::string* why);
   Result<void> bind_one(Queue& queue, std::string* why);
-  Result<void> tune(Queue& queue, std::string* why);
+  void allow_sends(int fd);
 
   size_t receive(Queue& queue, std::span<Packet*> out);
   void fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used);
@@ -71,6 +72,7 @@ class SocketPort final : public XdpPort {
   std::shared_ptr<Program> program_;
   std::optional<FlowMap> flows_;
   std::vector<std::unique_ptr<Queue>> queues_;
+  std::unique_ptr<Queue> next_;  ///< not bound yet; the first has the UMEM's own socket
   std::vector<uint32_t> queue_ids_;
   std::vector<int> fds_;
   SegmentSocket segments_;  ///< open: info_.tso

@@ -79,16 +79,29 @@ Result<void> SocketPort::set_up(std::string* why) {
   if (!program) return program.error();
   program_ = *program;
   flows_.emplace(program_, info_.ifindex, random_owner());
+  info_.tso = info_.tso && options_.segmentation && segments_.open(info_.ifindex);
+  next_ = std::make_unique<Queue>();
+  if (auto created = create_umem(umem_, *next_, info_.name, why); !created) return created;
+  allow_sends(next_->fd);
+  if (options_.without_queue) return hide_rings_from_children(*next_, umem_.rings, why);
+  return take_queues(why);
+}
+
+Result<void> SocketPort::take_queues(std::string* why) {
   if (auto bound = bind_queues(why); !bound) return bound;
   for (auto& queue : queues_) {
-    if (auto tuned = tune(*queue, why); !tuned) return tuned;
+    allow_sends(queue->fd);
+    if (auto hidden = hide_rings_from_children(*queue, umem_.rings, why); !hidden) return hidden;
     queue->fill_level = fill_target_;
     refill(*queue);
     if (auto claimed = flows_->claim(queue->id, queue->fd); !claimed)
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
   }
   flows_->purge();
-  info_.tso = info_.tso && options_.segmentation && !info_.zero_copy && segments_.open(info_.ifindex);
+  if (info_.zero_copy) {
+    info_.tso = false;
+    segments_.close();
+  }
   return {};
 }
 
@@ -125,8 +138,6 @@ Result<void> SocketPort::plan(std::string* why) {
 Result<void> SocketPort::bind_queues(std::string* why) {
   const uint32_t wanted =
       options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
-  auto queue = std::make_unique<Queue>();
-  if (auto created = create_umem(umem_, *queue, info_.name, why); !created) return created;
   std::vector<bool> held(info_.queues_total);
   bool settling = true;
   for (int pass = 0; queues_.size() < wanted && settling; ++pass) {
@@ -134,8 +145,8 @@ Result<void> SocketPort::bind_queues(std::string* why) {
     settling = false;
     for (uint32_t id = 0; id < info_.queues_total && queues_.size() < wanted; ++id) {
       if (held[id]) continue;
-      queue->id = id;
-      auto bound = bind_one(*queue, why);
+      next_->id = id;
+      auto bound = bind_one(*next_, why);
       if (bound.is(EBUSY)) {
         settling |= pass < (flows_->holder(id) == 0 ? kSettlePassesUnclaimed : kSettlePassesClaimed);
         continue;
@@ -143,9 +154,9 @@ Result<void> SocketPort::bind_queues(std::string* why) {
       if (!bound) return bound;
       held[id] = true;
       queue_ids_.push_back(id);
-      fds_.push_back(queue->fd);
-      queues_.push_back(std::move(queue));
-      queue = std::make_unique<Queue>();
+      fds_.push_back(next_->fd);
+      queues_.push_back(std::move(next_));
+      next_ = std::make_unique<Queue>();
     }
   }
   if (queues_.empty())
@@ -168,13 +179,16 @@ Result<void> SocketPort::bind_one(Queue& queue, std::string* why) {
   return bound;
 }
 
-Result<void> SocketPort::tune(Queue& queue, std::string* why) {
-  // Copy mode charges frames under way to the send buffer; the default would stop us at about a hundred.
+/// Copy mode charges frames under way to the send buffer; the default would stop us at about a hundred.
+void SocketPort::allow_sends(int fd) {
   const auto bytes =
       static_cast<int>(std::min<uint64_t>(uint64_t{tx_limit_} * (umem_.buffer_size + 1024), INT_MAX / 2));
-  if (setsockopt(queue.fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)) != 0)
-    setsockopt(queue.fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-  return hide_rings_from_children(queue, umem_.rings, why);
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)) == 0) return;
+  int allowed = 0;
+  socklen_t length = sizeof(allowed);
+  // Without privilege it could only lower what was allowed with it; the kernel says twice what was asked for.
+  if (getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &allowed, &length) == 0 && allowed / 2 < bytes)
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 }
 
 SocketPort::~SocketPort() {
@@ -196,7 +210,10 @@ SocketPort::~SocketPort() {
     if (queue->handle) note(queue->fd, false);
     if (queue->handle) xsk_socket__delete(queue->handle);
   }
-  if (umem_.handle) xsk_umem__delete(umem_.handle);
+  if (umem_.handle) {
+    note(xsk_umem__fd(umem_.handle), false);
+    xsk_umem__delete(umem_.handle);
+  }
   for (uint32_t i = 0; i < lent_.size(); ++i)
     if (lent_[i]) {
       pool_.at(i)->more = nullptr;
@@ -216,7 +233,11 @@ void SocketPort::abandon_in_child() {
   telling_ = kNobody;  // threads of the parent's
   tellers_ = 0;
   segments_.close();
-  // The UMEM's descriptor is the first socket's, closed above.
+  // The UMEM's descriptor is the first socket's, closed above if there is one.
+  if (queues_.empty() && umem_.handle) {
+    note(xsk_umem__fd(umem_.handle), false);
+    ::close(xsk_umem__fd(umem_.handle));
+  }
   umem_.handle = nullptr;
   queues_.clear();
   fds_.clear();

@@ -27,6 +27,7 @@ struct XdpOptions {
       nullptr;                 ///< told of each that is opened, and just before it is closed
   bool segmentation = true;    ///< in copy mode: the kernel cuts frames with Packet::tso_size
   bool force_generic = false;  ///< attach in generic (SKB) mode even where the driver could
+  bool without_queue = false;  ///< all that takes privilege, and no queue: take_queues() follows
 };
 
 struct XdpStats {
@@ -62,6 +63,10 @@ class XdpPort : public Port {
   /// ENOBUFS (RLIMIT_MEMLOCK), EINVAL (buffer size and MTU), ELIBACC (libaccel-xdp.so cannot be loaded), or
   /// the kernel's.
   static Result<std::unique_ptr<XdpPort>> open(const XdpOptions& options, FramePool& pool, std::string* why);
+
+  /// What `without_queue` left out: once, before any use. Needs no privilege (Linux 5.19). EBUSY: all are
+  /// held, to be tried again.
+  virtual Result<void> take_queues(std::string* why) = 0;
 
   /// In a child after fork(): lets go of descriptors without touching rings or steering, which are still the
   /// parent's. Then destroy the port. The netdev's program stays known, so that the child can open ports of

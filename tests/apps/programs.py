@@ -103,11 +103,12 @@ def redis_command(host, target, *words, port=6379, accel=False):
 def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True):
     directory = host.lab.directory / f"nginx-{port}"
     directory.mkdir(exist_ok=True)
+    host.lab.directory.chmod(0o711)  # for the workers, which are not root's
     (directory / "index.html").write_text(body)
     path = directory / "nginx.conf"
     path.write_text(f"""
 daemon off; master_process {"on" if workers else "off"}; worker_processes {workers or 1};
-pid {directory}/nginx.pid; error_log {directory}/error.log warn; user root;
+pid {directory}/nginx.pid; error_log {directory}/error.log warn; user www-data;
 events {{ worker_connections 2048; }}
 http {{
   access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; keepalive_requests 1000000;

@@ -17,6 +17,8 @@ def main():
         path = lab.directory / "haproxy.cfg"
         path.write_text(f"""
 global
+  user haproxy
+  group haproxy
   nbthread 4
   maxconn 1000
 defaults

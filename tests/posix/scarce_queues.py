@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """More servers than queues: scarce_queues.py kernel|near
 
-The device has one queue, which a first server holds. A second one's listener, its own or one that its child inherited, serves through the kernel
-meanwhile; once the first server has ended, what connects to it next is accelerated."""
+The device has one queue, which a first server holds. A second one's listener, its own or one that its child inherited and has given up root
+with, serves through the kernel meanwhile; once the first server has ended, what connects to it next is accelerated."""
 import os
 import pathlib
 import signal
@@ -17,8 +17,9 @@ from programs import accelerated_sockets, descendants, statistics, until  # noqa
 SERVER = """
 import os, socket, sys
 listener = socket.create_server(("0.0.0.0", int(sys.argv[1])))
-child = os.fork() if sys.argv[2] == "forked" else 0
+child = os.fork() if sys.argv[2] != "own" else 0
 if child: os.waitpid(child, 0)
+if sys.argv[2] == "nobody's": os.setuid(65534)
 while True:
     with listener.accept()[0] as c: c.sendall(c.recv(100))
 """
@@ -70,6 +71,7 @@ def main(accelerated):
     with Lab() as lab:
         second_server(*lab.hosts, accelerated, 7000, "own")
         second_server(*lab.hosts, accelerated, 7100, "forked")
+        second_server(*lab.hosts, accelerated, 7200, "nobody's")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+#include "posix/privilege.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/config.h"
+#include "posix/calls.h"
+#include "posix/process.h"
+#include "posix/socket.h"
+
+namespace accel::posix {
+namespace {
+
+bool going = false;  ///< under the lock
+
+/// Its path is decided at its first use, which may come when the privilege has gone.
+bool bound_and_unused(const File& file) {
+  const bool internet = file.kind() == FileKind::kTcp || file.kind() == FileKind::kUdp;
+  if (!internet || file.inherited != File::Inherited::kNo) return false;
+  const auto& socket = static_cast<const Socket&>(file);
+  return socket.choice.reason == Reason::not_decided && socket.shadow_name().port != 0;
+}
+
+void open_device_of(Engine& engine, const Socket& socket) {
+  const Role role = socket.kind() == FileKind::kTcp ? Role::kTcpServer : Role::kUdpReceiver;
+  (void)engine.covers(socket.flow_request(role, socket.shadow_name(), {}));
+}
+
+}  // namespace
+
+void before_privileges_go() {
+  if (!Engine::privileged() || !Engine::ports_outlive_privilege()) return;
+  const bool early = config().settings.early_ports;
+  if (!active() && !early) return;
+  Guard guard(Pass::Polling::kNo);
+  if (!guard.ok()) return;
+  std::vector<File*> files;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.first_of(file) != fd) return;
+    if (file->inherited != File::Inherited::kDormant && !bound_and_unused(*file)) return;
+    file->retain();
+    files.push_back(file);
+  });
+  if (files.empty() && !early && guard.pass() == nullptr) return;
+  Reason why{};
+  Pass* pass = guard.open_engine(&why);
+  going = true;
+  if (pass != nullptr && pass->engine().begin_keeping_ready()) {
+    for (File* file : files) {
+      if (file->inherited == File::Inherited::kDormant)
+        (void)settle_inherited(guard, file);
+      else
+        open_device_of(pass->engine(), *static_cast<Socket*>(file));
+    }
+    if (early) pass->engine().open_all_ports();
+    pass->engine().done_keeping_ready();
+  }
+  for (File* file : files) file->release(guard.pass());
+}
+
+void after_privileges_changed() {
+  Engine::privileges_changed();
+  if (Engine::get() == nullptr) return;
+  Guard guard(Pass::Polling::kNo);
+  if (!guard.ok() || !std::exchange(going, false)) return;
+  fds.for_each(0, fds.limit(), [](int fd, File* file) {
+    if (fds.first_of(file) == fd) file->user_changed();
+  });
+}
+
+bool privileges_are_going() { return going; }
+
+}  // namespace accel::posix
