@@ -36,7 +36,11 @@ std::vector<pid_t> guardians_of(pid_t process) {
   DIR* all = opendir("/proc");
   while (const dirent* entry = readdir(all)) {
     std::ifstream file(std::string("/proc/") + entry->d_name + "/cmdline", std::ios::binary);
-    if (std::string(std::istreambuf_iterator<char>(file), {}) == wanted) found.push_back(atoi(entry->d_name));
+    std::string command(wanted.size() + 1,
+                        '\0');  // by read(): an iterator would throw when the process ends meanwhile
+    file.read(command.data(), static_cast<std::streamsize>(command.size()));
+    command.resize(static_cast<size_t>(file.gcount()));
+    if (command == wanted) found.push_back(atoi(entry->d_name));
   }
   closedir(all);
   return found;
