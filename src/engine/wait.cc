@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -321,12 +322,14 @@ int Waiting::sleep_on_poll(WaitRequest& request, const timespec* timeout) {
   return n;
 }
 
-/// While polling, the kernel's descriptors are looked at now and then: a system call each time.
+/// While polling, the kernel's descriptors are looked at now and then: a system call each time. Not libc's
+/// ppoll(), a cancellation point: the lock is not held here, and those who unwind rely on it.
 void Waiting::look_at_kernel(WaitRequest& request, Instant now) {
   if (request.kernel_fds.empty() || now < next_look_) return;
   next_look_ = now + kKernelLook;
-  const timespec none{};
-  kernel_ready_ = real.ppoll(request.kernel_fds.data(), request.kernel_fds.size(), &none, nullptr) > 0;
+  timespec none{};
+  kernel_ready_ = real.syscall(SYS_ppoll, request.kernel_fds.data(), request.kernel_fds.size(), &none,
+                               nullptr, 0L, 0L) > 0;
 }
 
 void Engine::Impl::forget(Sleeper& s) {
