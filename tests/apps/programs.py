@@ -100,7 +100,8 @@ def redis_command(host, target, *words, port=6379, accel=False):
     return host.run(["redis-cli", "-h", target, "-p", str(port), *map(str, words)], accel).strip()
 
 
-def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True):
+def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True, user="root" if ON_MODEL else "www-data"):
+    """On mlx5 workers that are not root's cannot divide a listener (docs/mlx5.md)."""
     directory = host.lab.directory / f"nginx-{port}"
     directory.mkdir(exist_ok=True)
     host.lab.directory.chmod(0o711)  # for the workers, which are not root's
@@ -108,7 +109,7 @@ def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n"
     path = directory / "nginx.conf"
     path.write_text(f"""
 daemon off; master_process {"on" if workers else "off"}; worker_processes {workers or 1};
-pid {directory}/nginx.pid; error_log {directory}/error.log warn; user www-data;
+pid {directory}/nginx.pid; error_log {directory}/error.log warn; user {user};
 events {{ worker_connections 2048; }}
 http {{
   access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; keepalive_requests 1000000;

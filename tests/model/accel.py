@@ -178,7 +178,7 @@ for i in range(32):
 def workers():
     """nginx's four workers divide the source ports of their one address: each has its connections, the kernel none; and again when one was
     killed and another started in its place."""
-    with ModelLab() as lab, nginx(lab.near, True, workers=4) as master:
+    with ModelLab() as lab, nginx(lab.near, True, workers=4, user="root") as master:
         near, far = lab.hosts
 
         def by_worker():

@@ -81,6 +81,8 @@ class Device {
   /// An arm was written somewhere on this UAR: looks at the arm record of each of its queues.
   void arm_written(uint32_t uar);
   void rx(std::span<const uint8_t> frame, uint64_t now);
+  /// A rule of ours or of another process's takes the frame.
+  bool steers(std::span<const uint8_t> frame);
   /// Executes announced descriptors, at most `budget` of them a queue, and what has become due. True: there
   /// is more.
   bool step(uint64_t now, unsigned budget = 64);

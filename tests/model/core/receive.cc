@@ -33,6 +33,13 @@ void Device::rx(std::span<const uint8_t> frame, uint64_t now) {
   }
 }
 
+bool Device::steers(std::span<const uint8_t> frame) {
+  const FlowFields fields = fields_of(frame, parse(frame));
+  return !flows_.lookup(fields).empty() ||
+         std::any_of(others_.begin(), others_.end(),
+                     [&](const FlowRule& other) { return matches(other, fields); });
+}
+
 void Device::report_ambiguous(const FlowRule& a, const FlowRule& b, const std::string& whose,
                               std::span<const uint8_t> frame) {
   checker_.report("flow-ambiguous",

@@ -168,7 +168,7 @@ bool Context::receive(unsigned most) {
 void Context::return_frames(const FlowRule& gone) {
   for (auto frame = port_.receive(); !frame.empty(); frame = port_.receive()) {
     const Parsed p = parse(frame);
-    if (p.l3 == L3::kNone || !matches(gone, fields_of(frame, p))) {
+    if (p.l3 == L3::kNone || !matches(gone, fields_of(frame, p)) || device_.steers(frame)) {
       device_.rx(frame, now());
       continue;
     }

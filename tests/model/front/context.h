@@ -86,8 +86,8 @@ class Context final : private Surroundings {
   void look_around();
   void follow_others();
   bool receive(unsigned most);
-  /// A NIC changes over at once: what the drop of a rule that has just gone still took is the kernel's. What
-  /// came last it may get twice.
+  /// A NIC changes over at once: what the drop of a rule that has just gone still took, and no other rule
+  /// takes, is the kernel's. What came last it may get twice.
   void return_frames(const FlowRule& gone);
   void follow_control();
   void async_event(uint32_t type, uint64_t element);
