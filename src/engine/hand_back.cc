@@ -225,7 +225,8 @@ void inject_fin(Repair& r, const TcpSnapshot& s) {
                         .seq = s.rcv_nxt - 1,
                         .ack = s.snd_una - fins.acked,
                         .flags = TH_FIN | TH_ACK,
-                        .window = static_cast<uint16_t>(window)});
+                        .window = static_cast<uint16_t>(window),
+                        .ttl = 255});  // IP_MINTTL
   if (!sent) r.fail(static_cast<int>(sent.error()));
 }
 

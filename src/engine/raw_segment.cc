@@ -19,7 +19,8 @@ Result<void> send_raw(const RawSegment& segment) {
   tcp.data_offset = 5 << 4;
   tcp.flags = segment.flags;
   tcp.window = segment.window;
-  const IpFields fields{segment.from.address, segment.to.address, IPPROTO_TCP};
+  const IpFields fields{
+      .from = segment.from.address, .to = segment.to.address, .protocol = IPPROTO_TCP, .ttl = segment.ttl};
   uint8_t packet[40 + sizeof tcp];
   const size_t at = put_ip_header(packet, fields, sizeof tcp), length = at + sizeof tcp;
   std::memcpy(packet + at, &tcp, sizeof tcp);

@@ -14,6 +14,7 @@ struct RawSegment {
   uint32_t seq = 0, ack = 0;
   uint8_t flags = 0;  ///< TH_...
   uint16_t window = 0;
+  uint8_t ttl = 64;
 };
 
 /// The kernel routes it, so a segment to a local address comes in as if `from` had sent it.

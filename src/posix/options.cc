@@ -50,8 +50,11 @@ Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t
     if (r.ok() || r.error() != kOnKernel) return r;
   }
   Result<int> r = from_libc(real.setsockopt(fd, level, name, value, length));
-  const auto table = s != nullptr && s->kind() != FileKind::kUdp ? tcp_options() : udp_options();
-  if (s != nullptr && r && vetoes(table, level, name, value, length)) s->veto = Reason::option;
+  if (s == nullptr || !r) return r;
+  const auto table = s->kind() == FileKind::kUdp ? udp_options() : tcp_options();
+  const Option* option = find_option(table, level, name);
+  const bool unserved = option != nullptr && option->served != nullptr && !option->served(*s);
+  if (unserved || vetoes(table, level, name, value, length)) s->veto = Reason::option;
   return r;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "posix/socket.h"
 #include "stack/stack.h"
 
 // Younger than glibc 2.36's headers (include/uapi/asm-generic/socket.h, include/uapi/linux/in.h).
@@ -36,6 +37,7 @@ struct Option {
   bool inherited;  ///< by the connections of a listener
   void (*apply)(TcpSettings&, int) = nullptr;
   char off = 0;
+  bool (*served)(const Socket&) = nullptr;  ///< kKeep: whether we do what the shadow's value says
 };
 
 std::span<const Option> tcp_options();  ///< posix/tcp_options.cc
@@ -44,7 +46,7 @@ std::span<const Option> udp_options();  ///< posix/udp_options.cc
 /// The row, or nullptr.
 const Option* find_option(std::span<const Option> table, int level, int name);
 
-/// Whether setting `name` on a socket whose path is undecided decides it (the socket must be the kernel's).
+/// Whether what `name` was set to decides an undecided path: only the kernel does it.
 bool vetoes(std::span<const Option> table, int level, int name, const void* value, socklen_t length);
 
 /// Copies an answer as getsockopt(2) does: cut at *length, which becomes what was copied. A negative *length

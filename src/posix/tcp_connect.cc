@@ -242,6 +242,7 @@ void TcpSocket::disconnect(Pass& pass) {
   const uint32_t jump = pass.stack().tcp_max_window(*conn_) + 2;
   left_unacked_ = static_cast<uint32_t>(pass.stack().tcp_unacked_bytes(*conn_)) + jump;
   left_unsent_ = static_cast<uint32_t>(pass.stack().tcp_unsent_bytes(*conn_)) + jump;
+  left_mss_ = conn_->snd_mss;
   const bool accepted = !conn_->active;
   if (accepted && !renamed_) left_name_ = {inherited_name_, pass.stack().tcp_local(*conn_).port};
   renamed_ = false;

@@ -6,7 +6,7 @@
 #include <sys/time.h>
 
 #include <algorithm>
-#include <string_view>
+#include <string>
 
 #include "base/real.h"
 #include "base/user_memory.h"
@@ -17,6 +17,26 @@ namespace accel::posix {
 namespace {
 
 using enum OptionEffect;
+
+/// "cubic", "reno", or nothing we have.
+std::string congestion(const Socket& s) {
+  char name[16] = {};
+  socklen_t length = sizeof name;
+  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "cubic";
+  return {name, strnlen(name, sizeof name)};
+}
+
+bool has_congestion(const Socket& s) {
+  const std::string algorithm = congestion(s);
+  return algorithm == "cubic" || algorithm == "reno";
+}
+
+/// Path MTU discovery other than the normal one changes what is sent.
+template <int level, int name>
+bool usual_discovery(const Socket& s) {
+  const int mode = s.shadow_option(level, name, IP_PMTUDISC_WANT);
+  return mode == IP_PMTUDISC_WANT || mode == IP_PMTUDISC_DO;
+}
 
 // Level, name, effect, inherited by accepted connections, what changes in the protocol's settings.
 constexpr Option kOptions[] = {
@@ -79,7 +99,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_TCP, TCP_MAXSEG, kKeep, true},
     {IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMirror, true,
      [](TcpSettings& s, int v) { s.notsent_low_water = v == 0 ? kNoLowWater : static_cast<uint32_t>(v); }},
-    {IPPROTO_TCP, TCP_CONGESTION, kKeep, true},
+    {IPPROTO_TCP, TCP_CONGESTION, kKeep, true, nullptr, 0, has_congestion},
     {IPPROTO_TCP, TCP_INQ, kKeep, false},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},
     {IPPROTO_TCP, TCP_THIN_DUPACK, kShadow, false},  // without effect in the kernel
@@ -95,7 +115,7 @@ constexpr Option kOptions[] = {
 
     {IPPROTO_IP, IP_TOS, kMirror, true, [](TcpSettings& s, int v) { s.tos = static_cast<uint8_t>(v); }},
     {IPPROTO_IP, IP_TTL, kMirror, true, [](TcpSettings& s, int v) { s.ttl = static_cast<uint8_t>(v); }},
-    {IPPROTO_IP, IP_MTU_DISCOVER, kKeep, true},
+    {IPPROTO_IP, IP_MTU_DISCOVER, kKeep, true, nullptr, 0, usual_discovery<IPPROTO_IP, IP_MTU_DISCOVER>},
     {IPPROTO_IP, IP_FREEBIND, kShadow, true},
     {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, kShadow, true},
     {IPPROTO_IP, IP_LOCAL_PORT_RANGE, kShadow, true},
@@ -132,7 +152,8 @@ constexpr Option kOptions[] = {
     {IPPROTO_IPV6, IPV6_MULTICAST_IF, kShadow, false},
     {IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, kShadow, false},
     {IPPROTO_IPV6, IPV6_DROP_MEMBERSHIP, kShadow, false},
-    {IPPROTO_IPV6, IPV6_MTU_DISCOVER, kKeep, true},
+    {IPPROTO_IPV6, IPV6_MTU_DISCOVER, kKeep, true, nullptr, 0,
+     usual_discovery<IPPROTO_IPV6, IPV6_MTU_DISCOVER>},
     {IPPROTO_IPV6, IPV6_RECVERR, kKernel, true},
     {IPPROTO_IPV6, IPV6_TRANSPARENT, kKernel, true},
 };
@@ -146,19 +167,21 @@ uint32_t buffer_bytes(const Socket& s, int name, int lock) {
   return name == SO_RCVBUF ? bytes / 2 : bytes;
 }
 
-constexpr int kSendLock = 1, kReceiveLock = 2;  // SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
-
-/// "cubic", "reno", or nothing we have.
-std::string_view congestion(const Socket& s, char (&name)[16]) {
-  socklen_t length = sizeof name;
-  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "cubic";
-  return {name, strnlen(name, sizeof name)};
+/// TCP_MAXSEG. 0: never set, for which the shadow shows the Internet's smallest (RFC 9293 section 3.7.1).
+uint16_t maximum_segment(const Socket& s) {
+  const int mss = s.shadow_option(IPPROTO_TCP, TCP_MAXSEG);
+  return static_cast<uint16_t>(mss == 536 ? 0 : mss);
 }
 
-/// Path MTU discovery other than the normal one changes what is sent.
-bool usual_discovery(int mode) { return mode == IP_PMTUDISC_WANT || mode == IP_PMTUDISC_DO; }
+constexpr int kSendLock = 1, kReceiveLock = 2;  // SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
 
-void fill(tcp_info& out, const TcpInfo& in) {
+/// The headers' tcp_info with what younger kernels have behind it.
+struct LongTcpInfo : tcp_info {
+  uint32_t tcpi_rcv_wnd;  // Linux 6.2
+  uint8_t tcpi_younger[276];
+};
+
+void fill(LongTcpInfo& out, const TcpInfo& in) {
   out.tcpi_state = static_cast<uint8_t>(in.state);
   out.tcpi_retransmits = in.retransmits;
   out.tcpi_backoff = in.backoff;
@@ -199,6 +222,36 @@ void fill(tcp_info& out, const TcpInfo& in) {
   out.tcpi_bytes_sent = in.bytes_sent;
   out.tcpi_bytes_retrans = in.bytes_retransmitted;
   out.tcpi_snd_wnd = in.snd_wnd;
+  out.tcpi_rcv_wnd = in.rcv_wnd;
+}
+
+/// How long the running kernel's tcp_info is.
+size_t kernels_info_size(const Socket& s) {
+  static const size_t size = [&s] {
+    LongTcpInfo info;
+    socklen_t length = sizeof info;
+    return real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? length
+                                                                                   : sizeof(tcp_info);
+  }();
+  return size;
+}
+
+/// What do_tcp_setsockopt() refuses once there is a connection: the shadow has none. 0: not this one.
+int refused_connected(int name, const void* value, socklen_t length) {
+  if (static_cast<int>(length) < static_cast<int>(sizeof(int)) || !can_read(value, sizeof(int)))
+    return 0;  // refused in any state
+  switch (name) {
+    case TCP_WINDOW_CLAMP:
+      return *static_cast<const int*>(value) == 0 ? EINVAL : 0;
+    case TCP_FASTOPEN:
+    case TCP_FASTOPEN_CONNECT:
+    case TCP_FASTOPEN_NO_COOKIE:
+      return EINVAL;
+    case TCP_QUEUE_SEQ:
+      return EPERM;
+    default:
+      return 0;
+  }
 }
 
 Result<int> put_timeout(Duration d, void* value, socklen_t* length) {
@@ -219,14 +272,10 @@ TcpSettings TcpSocket::read_settings() {
     socklen_t length = sizeof value;
     if (real.getsockopt(shadow(), o.level, o.name, &value, &length) == 0) o.apply(s, value);
   }
-  s.max_segment = 0;
-  if (const int mss = shadow_option(IPPROTO_TCP, TCP_MAXSEG); mss != 0 && mss != 536)
-    s.max_segment = static_cast<uint16_t>(mss);
+  s.max_segment = maximum_segment(*this);
   s.receive_buffer = buffer_bytes(*this, SO_RCVBUF, kReceiveLock);
   s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
-  char name[16] = {};
-  const std::string_view algorithm = congestion(*this, name);
-  s.newreno = algorithm == "reno";
+  s.newreno = congestion(*this) == "reno";
   s.defer_ack = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT) != 0;
   linger keep{};
   socklen_t length = sizeof keep;
@@ -263,17 +312,25 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   write_inherited_options();
   // Numbered by the connection's bytes (sock_set_timestamping()), so it is the connection that must be asked,
   // not the shadow.
-  if (live() && level == SOL_SOCKET && (name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW) &&
+  const bool ended = live() && pass.stack().tcp_state(*conn_) == TcpState::kClosed;
+  const bool connected = live() && !ended;
+  if (connected && level == SOL_SOCKET && (name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW) &&
       vetoes(kOptions, level, name, value, length))
     return to_kernel(pass, Reason::option) ? kOnKernel : err(ENOPROTOOPT);
   if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) {
-    if (pass.stack().tcp_state(*conn_) != TcpState::kClosed) return err(EINVAL);  // it has a port
+    if (connected) return err(EINVAL);  // it has a port
     release_port();
   }
-  if (live() && level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && length >= sizeof(int) &&
-      can_read(value, sizeof(int)) && *static_cast<const int*>(value) == 0)
-    return err(EINVAL);  // for unconnected sockets: do_tcp_setsockopt()
-  if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
+  if (connected && level == IPPROTO_TCP)
+    if (const int refused = refused_connected(name, value, length)) return err(refused);
+  if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) {
+    const bool to_v4 = level == IPPROTO_IPV6 && name == IPV6_ADDRFORM;
+    const bool for_connections = to_v4 || (level == IPPROTO_TCP && name == TCP_ULP);
+    if (!r.is(ENOTCONN) || !for_connections || !live()) return r;
+    if (pass.stack().tcp_state(*conn_) != TcpState::kEstablished) return r;
+    if (to_v4 && !pass.stack().tcp_remote(*conn_).address.is_v4()) return err(EADDRNOTAVAIL);
+    return to_kernel(pass, Reason::option) ? kOnKernel : r.error();
+  }
   const Option* option = find_option(kOptions, level, name);
   if (state_ == State::kListening) save_options();
   switch (option == nullptr ? kKernel : option->effect) {
@@ -299,12 +356,21 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       return 0;
     }
     case kKeep:
-      return keep_option(pass, level, name);
+      if (option->served == nullptr || option->served(*this)) {
+        keep_option(pass, level, name);
+        return 0;
+      }
+      break;
     case kRoute:
+      if (ended) return 0;
       break;
     case kKernel:
       if (!vetoes(kOptions, level, name, value, length)) return 0;
       break;
+  }
+  if (ended) {  // there is nothing to move: it is for the next connection
+    veto = Reason::option;
+    return 0;
   }
   Result<void> moved = to_kernel(pass, Reason::option);
   if (moved) return 0;
@@ -321,12 +387,10 @@ Result<int> TcpSocket::set_later_on_shadow(Pass& pass, int name, bool on) {
   return 0;
 }
 
-Result<int> TcpSocket::keep_option(Pass& pass, int level, int name) {
+void TcpSocket::keep_option(Pass& pass, int level, int name) {
   TcpSettings unused;
   TcpSettings* current = settings(pass);
   TcpSettings& s = current != nullptr ? *current : unused;
-  bool here = true;
-  char text[16] = {};
   if (level == SOL_SOCKET) {
     switch (name) {
       case SO_RCVTIMEO:
@@ -364,28 +428,19 @@ Result<int> TcpSocket::keep_option(Pass& pass, int level, int name) {
       case TCP_INQ:
         inq_ = shadow_option(level, name) != 0;
         break;
-      case TCP_MAXSEG:
-        s.max_segment = static_cast<uint16_t>(shadow_option(level, name));
+      case TCP_MAXSEG:  // a connection's is settled by its handshake (mss_clamp)
+        if (state_ == State::kListening) s.max_segment = maximum_segment(*this);
         break;
       case TCP_DEFER_ACCEPT:
         if (state_ == State::kListening && flow_ != nullptr)
           pass.stack().set_defer_accept(*pass.engine().listener(*flow_),
                                         std::chrono::seconds(shadow_option(level, name)));
         break;
-      case TCP_CONGESTION: {
-        const std::string_view algorithm = congestion(*this, text);
-        here = algorithm == "cubic" || algorithm == "reno";
-        s.newreno = algorithm == "reno";
-      }
+      case TCP_CONGESTION:
+        s.newreno = congestion(*this) == "reno";
     }
-  } else {
-    here = usual_discovery(shadow_option(level, name, IP_PMTUDISC_WANT));
   }
-  if (here) {
-    settings_changed(pass);
-    return 0;
-  }
-  return to_kernel(pass, Reason::option) ? Result<int>(0) : err(ENOPROTOOPT);
+  settings_changed(pass);
 }
 
 Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {
@@ -395,20 +450,29 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     const int error = std::exchange(pending_error_, 0);
     return put_option(&error, sizeof error, value, length);
   }
+  int answer = 0;
+  if (state_ == State::kUndecided && left_mss_ != 0 && level == IPPROTO_TCP && name == TCP_MAXSEG &&
+      maximum_segment(*this) == 0) {
+    answer = left_mss_;
+    return put_option(&answer, sizeof answer, value, length);
+  }
   if (!live()) return kOnKernel;
   Stack& stack = pass.stack();
   write_inherited_options();
-  int answer = 0;
   if (level == SOL_SOCKET && name == SO_ERROR) {
     answer = stack.tcp_take_error(*conn_);
   } else if (level == IPPROTO_TCP && name == TCP_INFO) {
-    tcp_info info{};
+    LongTcpInfo info{};
     fill(info, stack.tcp_info(*conn_, pass.now()));
-    return put_option(&info, sizeof info, value, length);
+    return put_option(&info, kernels_info_size(*this), value, length);
   } else if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
+    const uint16_t set = maximum_segment(*this);
+    if (set != 0 && stack.tcp_state(*conn_) == TcpState::kClosed) return kOnKernel;
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).snd_mss);
   } else if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
-    return err(ENOPROTOOPT);
+    return map_received(pass, value, length);
+  } else if (level == SOL_SOCKET && name == SO_PEERNAME) {
+    return peer_name(pass, value, length);
   } else if (level == IPPROTO_IP && name == IP_MTU) {
     if (renamed_ || routeless_at_ == stack.tcp_info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
@@ -416,6 +480,17 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     // Unlike inet_bind(), __inet6_bind() keeps the route of a connection that has ended.
     if (routeless_at_ == stack.tcp_info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
+    return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
+  } else if (level == IPPROTO_IPV6 && name == IPV6_PATHMTU && v6()) {
+    socklen_t room;
+    ip6_mtuinfo path{};
+    if (!get_user(room, length)) return err(EFAULT);
+    if (room < sizeof path) return err(EINVAL);
+    path.ip6m_mtu = stack.tcp_info(*conn_, pass.now()).pmtu;
+    return put_option(&path, sizeof path, value, length, NegativeSize::kIsLarge);
+  } else if (level == IPPROTO_IPV6 && name == IPV6_ADDRFORM && v6() &&
+             stack.tcp_state(*conn_) == TcpState::kEstablished) {
+    answer = AF_INET6;
     return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
   } else if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6() && bound_by_us_) {
     answer = v6_only_;
@@ -426,6 +501,31 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     return kOnKernel;
   }
   return put_option(&answer, sizeof answer, value, length);
+}
+
+/// SO_PEERNAME: unlike getpeername() of connections that have ended too, and not cut but refused when there
+/// is more room than name (sk_getsockopt()).
+Result<int> TcpSocket::peer_name(Pass& pass, void* value, socklen_t* length) {
+  socklen_t room, size = sizeof(sockaddr_storage);
+  if (!get_user(room, length)) return err(EFAULT);
+  sockaddr_storage name{};
+  (void)to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), reinterpret_cast<sockaddr*>(&name), &size);
+  if (static_cast<int>(room) >= 0 && room > size) return err(EINVAL);
+  return put_option(&name, size, value, length);
+}
+
+/// TCP_ZEROCOPY_RECEIVE: nothing of what has come lies in pages that could be mapped, so it is all for recv()
+/// (tcp_zerocopy_receive()). The shadow, where nothing ever comes, checks the arguments.
+Result<int> TcpSocket::map_received(Pass& pass, void* value, socklen_t* length) {
+  Result<int> r = from_libc(real.getsockopt(shadow(), IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, value, length));
+  if (!r) return r;
+  auto* zc = static_cast<tcp_zerocopy_receive*>(value);
+  const auto queued = static_cast<uint32_t>(pass.stack().tcp_readable_bytes(*conn_));
+  if (queued == 0 && (readiness() & (EPOLLRDHUP | EPOLLHUP)) != 0) return err(EIO);
+  zc->recv_skip_hint = queued;
+  if (*length >= offsetof(tcp_zerocopy_receive, err)) zc->inq = queued;
+  if (*length >= offsetof(tcp_zerocopy_receive, copybuf_address)) zc->err = 0;
+  return r;
 }
 
 /// What a connection accepted from this listener finds different from a new socket.

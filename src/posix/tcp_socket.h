@@ -142,12 +142,14 @@ class TcpSocket final : public Socket {
   /// The settings in force, or nullptr where there are none (undecided).
   TcpSettings* settings(Pass& pass);
   void settings_changed(Pass& pass);
-  Result<int> keep_option(Pass& pass, int level, int name);
+  void keep_option(Pass& pass, int level, int name);
   void save_options();
   /// A connection's shadow gets the options that it inherited, and those set by set_later_on_shadow(), only
   /// when somebody may look at them.
   void write_inherited_options();
   Result<int> set_later_on_shadow(Pass& pass, int name, bool on);
+  Result<int> peer_name(Pass& pass, void* value, socklen_t* length);
+  Result<int> map_received(Pass& pass, void* value, socklen_t* length);
 
   State state_ = State::kUndecided;
   bool bound_by_us_ = false;   ///< the shadow's port was chosen by connect(), as the kernel's autobind
@@ -164,8 +166,9 @@ class TcpSocket final : public Socket {
   /// Of a disconnected socket: what SIOCOUTQ and SIOCOUTQNSD count, since tcp_disconnect() moves write_seq
   /// on.
   uint32_t left_unacked_ = 0, left_unsent_ = 0;
-  bool inq_ = false;     ///< TCP_INQ
-  bool linger_ = false;  ///< SO_LINGER
+  uint16_t left_mss_ = 0;  ///< likewise, for TCP_MAXSEG
+  bool inq_ = false;       ///< TCP_INQ
+  bool linger_ = false;    ///< SO_LINGER
   Duration linger_time_{0};
   uint32_t backlog_ = 0;       ///< listen()'s
   Iwarp iwarp_ = Iwarp::kOff;  ///< of a listener: what its shadow's connections may be

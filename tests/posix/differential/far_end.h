@@ -20,6 +20,11 @@ struct Name {
 };
 Name name(const std::string& address, uint16_t port);
 
+/// The addresses of this host (near) and the other.
+struct Hosts {
+  std::string near, far, near6, far6;
+};
+
 class FarEnd {
  public:
   /// `netns`: the other host's namespace, a file. The addresses are this host's (near) and the other's (far).

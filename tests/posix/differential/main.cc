@@ -1,12 +1,15 @@
 // Plays sequences by their seeds: reads "FIRST COUNT" lines, writes one transcript a line
 // ("SEED<tab>line<tab>line...").
 //
-//   posix_differential FAR_NETNS NEAR FAR NEAR6 FAR6 KIND,KIND...
+//   posix_differential FAR_NETNS NEAR FAR NEAR6 FAR6 KIND,KIND...|options
+//
+// options: sequences that try one option each (option_sweep.h).
 #include <exception>
 #include <iostream>
 #include <sstream>
 
 #include "posix/differential/far_end.h"
+#include "posix/differential/option_sweep.h"
 #include "posix/differential/sequence.h"
 
 using namespace differential;  // NOLINT
@@ -26,15 +29,18 @@ int main(int argc, char** argv) try {
     return 2;
   }
   const Hosts hosts{argv[2], argv[3], argv[4], argv[5]};
+  const bool sweeps = argv[6] == std::string_view("options");
   const std::vector<Kind> kinds = kinds_of(argv[6]);
-  if (kinds.empty()) throw std::runtime_error("no such kind");
+  if (kinds.empty() && !sweeps) throw std::runtime_error("no such kind");
   FarEnd far(argv[1]);
   far.connect_markers(hosts.near, hosts.far);
   uint64_t first = 0, count = 0;
   while (std::cin >> first >> count)
     for (uint64_t seed = first; seed < first + count; ++seed) {
-      Sequence sequence(seed, far, hosts, kinds);
-      std::cout << seed << '\t' << sequence.play() << std::endl;
+      if (sweeps)
+        std::cout << seed << '\t' << OptionSweep(seed, far, hosts).play() << std::endl;
+      else
+        std::cout << seed << '\t' << Sequence(seed, far, hosts, kinds).play() << std::endl;
     }
   return 0;
 } catch (const std::exception& e) {

@@ -10,10 +10,6 @@
 
 namespace differential {
 
-struct Hosts {
-  std::string near, far, near6, far6;
-};
-
 /// Where a sequence begins.
 enum class Kind : uint8_t { kTcpConnect, kTcpAccept, kTcpFresh, kUdpConnected, kUdpBound, kUdpFresh, kCount };
 const char* kind_name(Kind kind);
