@@ -16,6 +16,7 @@
 #include "base/libraries.h"
 #include "base/log.h"
 #include "base/real.h"
+#include "base/sysctl.h"
 #include "engine/housekeeping.h"
 #include "engine/inject.h"
 #include "engine/stats.h"
@@ -80,6 +81,9 @@ StackConfig stack_config(const Settings& s) {
   c.send_buffer = s.send_buffer;
   c.delayed_ack = std::chrono::milliseconds(s.delayed_ack_ms);
   c.min_rto = std::chrono::milliseconds(s.min_rto_ms);
+  const int labels = sysctl("/proc/sys/net/ipv6/auto_flowlabels", 1);
+  c.auto_flow_labels = labels >= 0 && labels <= 3 ? AutoFlowLabels(labels) : AutoFlowLabels::kOptOut;
+  c.flow_label_ranges = sysctl("/proc/sys/net/ipv6/flowlabel_state_ranges", 0) != 0;
   return c;
 }
 

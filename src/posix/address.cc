@@ -43,7 +43,7 @@ Result<void> put_address(const void* from, socklen_t size, sockaddr* address, so
 }
 
 Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length,
-                         uint32_t scope) {
+                         uint32_t scope, uint32_t flowinfo) {
   if (domain == AF_INET) {
     sockaddr_in in{};
     in.sin_family = AF_INET;
@@ -54,6 +54,7 @@ Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address
   sockaddr_in6 in6{};
   in6.sin6_family = AF_INET6;
   in6.sin6_port = htons(endpoint.port);
+  in6.sin6_flowinfo = htonl(flowinfo);
   in6.sin6_scope_id = endpoint.address.is_v4() || !endpoint.address.is_link_local() ? 0 : scope;
   std::memcpy(&in6.sin6_addr, endpoint.address.bytes.data(), sizeof in6.sin6_addr);
   return put_address(&in6, sizeof in6, address, length);

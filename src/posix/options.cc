@@ -7,6 +7,7 @@
 #include "base/user_memory.h"
 #include "posix/call.h"
 #include "posix/calls.h"
+#include "posix/flow_label.h"
 
 namespace accel::posix {
 
@@ -19,6 +20,7 @@ const Option* find_option(std::span<const Option> table, int level, int name) {
 bool vetoes(std::span<const Option> table, int level, int name, const void* value, socklen_t length) {
   const Option* option = find_option(table, level, name);
   if (option != nullptr && option->effect != OptionEffect::kKernel) return false;
+  if (level == IPPROTO_IPV6 && name == kFlowLabelManager) return lease_changes_packets(value, length);
   auto* bytes = static_cast<const char*>(value);
   const char off = option != nullptr ? option->off : '\0';
   return !can_read(value, length) || !std::all_of(bytes, bytes + length, [off](char c) { return c == off; });

@@ -101,6 +101,6 @@ Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int do
 Result<void> put_address(const void* from, socklen_t size, sockaddr* address, socklen_t* length);
 /// The same of an Endpoint. domain AF_INET6 shows IPv4 as mapped.
 Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length,
-                         uint32_t scope = 0);
+                         uint32_t scope = 0, uint32_t flowinfo = 0);
 
 }  // namespace accel::posix

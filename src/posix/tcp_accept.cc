@@ -5,9 +5,9 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/real.h"
+#include "base/sysctl.h"
 #include "engine/stats.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
@@ -22,14 +22,7 @@ constexpr Duration kAskAgain = 1s;
 
 /// net.core.somaxconn, which cuts every backlog.
 uint32_t most_backlog() {
-  static const uint32_t value = [] {
-    char text[16] = {};
-    const int fd = real.open("/proc/sys/net/core/somaxconn", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 4096;
-    const ssize_t n = real.read(fd, text, sizeof text - 1);
-    real.close(fd);
-    return n > 0 ? std::max(std::atoi(text), 1) : 4096;
-  }();
+  static const auto value = static_cast<uint32_t>(std::max(sysctl("/proc/sys/net/core/somaxconn", 4096), 1));
   return value;
 }
 

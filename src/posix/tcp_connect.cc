@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "base/real.h"
+#include "posix/flow_label.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
@@ -121,7 +122,7 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   Result<Endpoint> remote = from_sockaddr(address, length, domain());
   if (!remote || shadow_connected(shadow())) return kOnKernel;
   if (wants_iwarp(pass, *remote)) return connect_as_iwarp(pass, address, length);
-  return start_connect(pass, *remote);
+  return start_connect(pass, *remote, flowinfo_to_send(*this, address));
 }
 
 /// Whether the connection is to be tried as iWARP: where it is preferred a port's path comes first.
@@ -144,7 +145,7 @@ Result<int> TcpSocket::connect_as_iwarp(Pass& pass, const sockaddr* address, soc
   return r;
 }
 
-Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
+Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_t flowinfo) {
   if (veto != Reason::accelerated) return leave(&pass, veto);
   if (remote.address.is_any() || remote.address.is_loopback()) return leave(&pass, Reason::loopback);
   if (remote.address.is_multicast()) return kOnKernel;  // ENETUNREACH
@@ -159,9 +160,12 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote) {
   if (choice.reason == Reason::no_route) return kOnKernel;  // ENETUNREACH; the next connect() may find one
   if (!choice.accelerated()) return leave(&pass, choice.reason);
   if (Result<void> r = check_required(); !r) return r.error();
+  if (!may_send_flowinfo(*this, remote, flowinfo)) return err(EINVAL);
   if (Result<void> r = bind_implicitly(choice, local, remote); !r) return r.error();
 
+  flowinfo_ = flowinfo & ~0x00300000u;  // IP6_ECN_flow_init()
   TcpSettings settings = read_settings();
+  settings.flow_label = flowinfo & kFlowLabelMask;
   settings.replies_may_stray =
       pass.engine().replies_may_stray(choice.route.interface) && config().settings.require == Require::kOff;
   const PathChoice path = choice;

@@ -10,6 +10,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "posix/flow_label.h"
 #include "posix/options.h"
 #include "posix/tcp_socket.h"
 
@@ -51,7 +52,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_INCOMING_CPU, kShadow, false},
     {SOL_SOCKET, SO_PASSCRED, kShadow, true},
     {SOL_SOCKET, SO_BUF_LOCK, kShadow, false},
-    {SOL_SOCKET, SO_TXREHASH, kShadow, true},
+    {SOL_SOCKET, SO_TXREHASH, kMirror, true, [](TcpSettings& s, int v) { s.rehash = v != 0; }},
     {SOL_SOCKET, SO_RXQ_OVFL, kShadow, true},  // datagrams only
     {SOL_SOCKET, SO_NO_CHECK, kShadow, true},  // datagrams only
     {SOL_SOCKET, SO_BSDCOMPAT, kShadow, false},
@@ -143,7 +144,10 @@ constexpr Option kOptions[] = {
     {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, true},
     {IPPROTO_IPV6, IPV6_MTU, kShadow, true},  // of fragments
     {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, true},
-    {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kShadow, true},
+    {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kMirror, true,
+     [](TcpSettings& s, int v) { s.auto_flow_label = v != 0; }},
+    {IPPROTO_IPV6, kFlowInfoSend, kShadow, true},
+    {IPPROTO_IPV6, kFlowLabelManager, kKernel, false},
     {IPPROTO_IPV6, IPV6_RECVPKTINFO, kShadow, true},
     {IPPROTO_IPV6, IPV6_RECVHOPLIMIT, kShadow, true},
     {IPPROTO_IPV6, IPV6_RECVTCLASS, kShadow, true},

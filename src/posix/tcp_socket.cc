@@ -12,6 +12,7 @@
 #include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/epoll_set.h"
+#include "posix/flow_label.h"
 #include "posix/wait.h"
 #include "stack/tcp/conn.h"
 
@@ -227,7 +228,9 @@ Result<int> TcpSocket::getpeername(Pass& pass, sockaddr* address, socklen_t* len
   if (!live()) return kOnKernel;
   const TcpState state = pass.stack().tcp_state(*conn_);
   if (state == TcpState::kClosed || state == TcpState::kSynSent) return err(ENOTCONN);
-  Result<void> r = to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), address, length);
+  const bool labelled = flowinfo_ != 0 && shadow_option(IPPROTO_IPV6, kFlowInfoSend) != 0;
+  Result<void> r =
+      to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), address, length, 0, labelled ? flowinfo_ : 0);
   return r ? Result<int>(0) : r.error();
 }
 

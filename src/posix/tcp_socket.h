@@ -96,7 +96,7 @@ class TcpSocket final : public Socket {
   // tcp_connect.cc
   bool wants_iwarp(Pass& pass, const Endpoint& remote);
   Result<int> connect_as_iwarp(Pass& pass, const sockaddr* address, socklen_t length);
-  Result<int> start_connect(Pass& pass, const Endpoint& remote);
+  Result<int> start_connect(Pass& pass, const Endpoint& remote, uint32_t flowinfo);
   Result<void> bind_implicitly(const PathChoice& path, Endpoint& local, const Endpoint& remote);
   Result<int> finish_connect(Pass& pass, Errno unfinished);
   void disconnect(Pass& pass);
@@ -161,6 +161,7 @@ class TcpSocket final : public Socket {
   bool renamed_ = false;       ///< bound again after the connection's end
   bool disconnecting_ =
       false;  ///< the kernel's SS_DISCONNECTING: connect() has not reported the end, and will not
+  uint32_t flowinfo_ = 0;   ///< sin6_flowinfo of connect(), where IPV6_FLOWINFO_SEND was on
   bool shut_read_ = false;  ///< shut down before connect()
   bool shut_write_ = false;
   /// Of a disconnected socket: what SIOCOUTQ and SIOCOUTQNSD count, since tcp_disconnect() moves write_seq

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/real.h"
+#include "posix/flow_label.h"
 #include "posix/options.h"
 #include "posix/udp_socket.h"
 
@@ -109,7 +110,9 @@ constexpr Option kOptions[] = {
     {IPPROTO_IPV6, IPV6_RECVERR, kShadow, false},
     {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, false},
     {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, false},
-    {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kShadow, false},
+    {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kKeep, false},
+    {IPPROTO_IPV6, kFlowInfoSend, kKeep, false},
+    {IPPROTO_IPV6, kFlowLabelManager, kKernel, false},
     {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, kShadow, false},
     {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, kShadow, false},
     {IPPROTO_IPV6, IPV6_MULTICAST_IF, kShadow, false},
@@ -182,6 +185,8 @@ void UdpSocket::read_options(Pass& pass) {
   if (v6()) {
     traffic_class_ = static_cast<uint8_t>(std::max(0, shadow_option(IPPROTO_IPV6, IPV6_TCLASS)));
     hop_limit_ = static_cast<uint8_t>(shadow_option(IPPROTO_IPV6, IPV6_UNICAST_HOPS, 64));
+    auto_flow_label_ = shadow_option(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 1) != 0;
+    flowinfo_send_ = shadow_option(IPPROTO_IPV6, kFlowInfoSend) != 0;
   }
   corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
   const int discovery = shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);

@@ -11,6 +11,7 @@
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "engine/stats.h"
+#include "posix/flow_label.h"
 #include "posix/wait.h"
 #include "stack/udp.h"
 
@@ -161,6 +162,7 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   if (Result<int> r = from_libc(real.connect(shadow(), address, length)); !r) return r;
   const Endpoint local = shadow_name();
   const Endpoint remote = shadow_peer(*this);
+  flow_label_ = flowinfo_to_send(*this, address) & kFlowLabelMask;
   Result<void> opened;
   if (flow_ == nullptr || state_ == State::kUndecided) {
     opened = open(pass, Role::kUdpConnect, local, remote);

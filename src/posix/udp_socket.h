@@ -73,7 +73,8 @@ class UdpSocket final : public Socket {
   // udp_transfer.cc
   Result<void> open_to_send(Pass& pass);
   Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
-  Result<ssize_t> send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to, bool wait);
+  Result<ssize_t> send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to, uint32_t flow_label,
+                            bool wait);
   bool mixes_families(const Endpoint& to) const;
   Result<ssize_t> send_kernels(const msghdr* message, int flags) const;
 
@@ -91,6 +92,9 @@ class UdpSocket final : public Socket {
   uint8_t ttl_ = 64;
   uint8_t traffic_class_ = 0;
   uint8_t hop_limit_ = 64;
+  bool auto_flow_label_ = true;         ///< IPV6_AUTOFLOWLABEL
+  bool flowinfo_send_ = false;          ///< IPV6_FLOWINFO_SEND
+  uint32_t flow_label_ = kNoFlowLabel;  ///< of connect()'s sin6_flowinfo
   bool v6_only_ = false;
   bool corked_ = false;         ///< UDP_CORK: the kernel collects the datagram
   bool route_kept_ = false;     ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU

@@ -9,6 +9,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "posix/flow_label.h"
 #include "posix/iov_cursor.h"
 #include "posix/udp_socket.h"
 #include "posix/wait.h"
@@ -148,21 +149,27 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   if (state_ == State::kUndecided && flow_ != nullptr && veto == Reason::accelerated)
     if (Result<void> r = open_to_send(pass); !r) return r.error();
   Endpoint to = remote_;
+  uint32_t label = flow_label_;
+  bool leased = false;
   if (message->msg_name != nullptr && message->msg_namelen != 0) {
     Result<Endpoint> named =
         from_sockaddr(static_cast<const sockaddr*>(message->msg_name), message->msg_namelen, domain());
     if (!named) return kOnKernel;
     to = *named;
+    label = kNoFlowLabel;
+    if (state_ == State::kUndecided || flowinfo_send_)
+      leased =
+          (flowinfo_to_send(*this, static_cast<const sockaddr*>(message->msg_name)) & kFlowLabelMask) != 0;
   }
-  // What the kernel refuses, collects (UDP_CORK), or sends with control messages leaves by the shadow: it has
-  // the same port.
+  // What the kernel refuses, collects (UDP_CORK), sends with control messages or with a flow label that may
+  // take a lease leaves by the shadow: it has the same port.
   const bool more = (flags & MSG_MORE) != 0;
   if (state_ == State::kUndecided) corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
   const size_t most = kMostDatagram - sizeof(udphdr) - (to.address.is_v4() ? sizeof(iphdr) : 0);
   const bool odd = to.port == 0 || to.address.is_any() || to.address.is_loopback() ||
                    to.address.is_multicast() || shut_write_ || more || corked_ || collecting_ ||
                    strict_mtu_ || message->msg_controllen != 0 || (flags & MSG_OOB) != 0 ||
-                   mixes_families(to) || *size > most;
+                   mixes_families(to) || leased || *size > most;
   if (odd) {
     const bool refused =
         ((flags & MSG_OOB) != 0 && to.address.is_v4()) || to.port == 0 || *size > most || mixes_families(to);
@@ -195,12 +202,14 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   if (flow_ == nullptr) return send_kernels(message, flags);
   if (path.route.mtu != 0) choice.route = path.route;
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
-  Result<ssize_t> r = send_ours(pass, vector_of(*message), to, wait);
+  if (label == kNoFlowLabel && auto_flow_label_) label = kAutoFlowLabel;
+  Result<ssize_t> r = send_ours(pass, vector_of(*message), to, label, wait);
   route_kept_ |= r.ok() && message->msg_namelen == 0;
   return r.is(EMSGSIZE) ? send_kernels(message, flags) : r;
 }
 
-Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to, bool wait) {
+Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to,
+                                     uint32_t flow_label, bool wait) {
   const Instant deadline = deadline_after(pass, send_timeout);
   const bool v4 = to.address.is_v4();
   if (!can_read(data, kMostDatagram)) return err(EFAULT);
@@ -211,7 +220,7 @@ Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, co
     Endpoint from = local_;
     if (from.address.is_any()) from.address = choice.route.source;
     Result<size_t> n = pass.stack().udp_send(*p, data, from, to, choice.route, v4 ? tos_ : traffic_class_,
-                                             v4 ? ttl_ : hop_limit_, pass.now());
+                                             v4 ? ttl_ : hop_limit_, flow_label, pass.now());
     if (n) {
       if (watches != nullptr)
         notify(kWritable);  // the kernel's sock_wfree() tells sets of room after each datagram

@@ -54,6 +54,13 @@ class HopRef {
   Hop* hop_ = nullptr;
 };
 
+/// What a socket chooses of the IP header.
+struct HeaderFields {
+  uint8_t tos = 0;          ///< without the ECN bits, which are the segment's
+  uint8_t ttl = 64;         ///< 0 means 64
+  uint32_t flow_label = 0;  ///< as StackCore::flow_label() gave it
+};
+
 /// A hop and the path's MTU.
 struct Way {
   Hop* hop = nullptr;
@@ -80,9 +87,20 @@ struct StackCore {
   void remove_interface(InterfaceId id);
 
   // ---- sending (egress.cc) ----
-  /// `tos` without ECN bits set by the segment; `ttl` 0 means 64.
   void make_template(const Hop& hop, const IpAddress& local, const IpAddress& remote, Protocol protocol,
-                     uint8_t tos, uint8_t ttl, HeaderTemplate& out) const;
+                     const HeaderFields& fields, HeaderTemplate& out) const;
+  /// What automatic labels come from, as Linux' sk_txhash and skb_get_hash_flowi6(). `turn`: another one for
+  /// the same flow.
+  uint64_t flow_hash(const Endpoint& local, const Endpoint& remote, uint64_t turn = 0) const {
+    return hash_tuple(local, remote, flow_secret ^ turn);
+  }
+  /// The label to send, as ip6_make_flowlabel() decides.
+  uint32_t flow_label(uint32_t wanted, uint64_t flow_hash) const;
+  /// IPV6_AUTOFLOWLABEL of sockets that say nothing; also of what is sent without a socket.
+  uint32_t default_flow_label() const {
+    const bool on = config.auto_flow_labels != AutoFlowLabels::kOptIn;
+    return on ? kAutoFlowLabel : kNoFlowLabel;
+  }
   /// Owns `frame`, a whole one from Ethernet on: to the interface's queue, or parked while the neighbour is
   /// unknown.
   void transmit(Packet* frame, Hop& hop);
@@ -146,6 +164,7 @@ struct StackCore {
   };
 
   StackConfig config;
+  uint64_t flow_secret;  ///< keys flow_hash(), whose results others see; from config.secret, which it hides
   FramePool& pool;
   Counters& counters;
   std::array<InterfaceState, kMaxInterfaces> interfaces{};

@@ -7,7 +7,7 @@
 namespace accel {
 
 void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAddress& remote,
-                              Protocol protocol, uint8_t tos, uint8_t ttl, HeaderTemplate& out) const {
+                              Protocol protocol, const HeaderFields& fields, HeaderTemplate& out) const {
   out = {};
   out.v6 = !remote.is_v4();
   uint8_t* at = out.bytes.data();
@@ -24,11 +24,12 @@ void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAd
     out.ip_offset = 18;
   }
   at += out.ip_offset;
+  const uint8_t ttl = fields.ttl ? fields.ttl : 64;
   if (out.v6) {
     auto& ip = wire_at<Ipv6Header>(at);
-    ip.version_class_flow = 6u << 28 | uint32_t{tos} << 20;
+    ip.version_class_flow = 6u << 28 | uint32_t{fields.tos} << 20 | fields.flow_label;
     ip.next_header = static_cast<uint8_t>(protocol);
-    ip.hop_limit = ttl ? ttl : 64;
+    ip.hop_limit = ttl;
     ip.source = local.bytes;
     ip.destination = remote.bytes;
     out.length = static_cast<uint8_t>(out.ip_offset + 40);
@@ -37,15 +38,24 @@ void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAd
   }
   auto& ip = wire_at<Ipv4Header>(at);
   ip.version_ihl = 0x45;
-  ip.tos = tos;
+  ip.tos = fields.tos;
   ip.fragment = kIpDontFragment;
-  ip.ttl = ttl ? ttl : 64;
+  ip.ttl = ttl;
   ip.protocol = static_cast<uint8_t>(protocol);
   std::memcpy(ip.source.data(), local.v4_bytes(), 4);
   std::memcpy(ip.destination.data(), remote.v4_bytes(), 4);
   out.length = static_cast<uint8_t>(out.ip_offset + 20);
   out.ip_sum = fold_sum(sum_fixed<20>(at));
   out.pseudo_sum = fold_sum(sum_fixed<8>(at + 12) + sum_of(static_cast<uint16_t>(protocol)));
+}
+
+uint32_t StackCore::flow_label(uint32_t wanted, uint64_t flow_hash) const {
+  if (wanted != kNoFlowLabel && wanted != kAutoFlowLabel) return wanted;
+  const AutoFlowLabels mode = config.auto_flow_labels;
+  if (mode == AutoFlowLabels::kOff) return 0;
+  if (wanted == kNoFlowLabel && mode != AutoFlowLabels::kForced) return 0;
+  constexpr uint32_t kStateless = 0x80000;  // IPV6_FLOWLABEL_STATELESS_FLAG
+  return static_cast<uint32_t>(flow_hash >> 44) | (config.flow_label_ranges ? kStateless : 0);
 }
 
 void StackCore::transmit(Packet* frame, Hop& hop) {

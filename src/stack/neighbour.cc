@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "stack/core.h"
+#include "stack/tcp/siphash.h"
 #include "stack/tcp/tcp.h"
 #include "stack/udp.h"
 
@@ -34,7 +35,11 @@ IpAddress reflected_address(const MacAddress& mac) {
 }  // namespace
 
 StackCore::StackCore(const StackConfig& config_in, FramePool& pool_in, Counters& counters_in)
-    : config(config_in), pool(pool_in), counters(counters_in), hops(16, HopHash{config_in.secret[1]}) {}
+    : config(config_in),
+      flow_secret(siphash(config_in.secret, {})),
+      pool(pool_in),
+      counters(counters_in),
+      hops(16, HopHash{config_in.secret[1]}) {}
 
 StackCore::~StackCore() {
   tcp.reset();  // they hold hops and frames

@@ -105,6 +105,10 @@ enum class TcpState : uint8_t {
   kClosing
 };
 
+/// IPv6 flow labels (RFC 6437) that sockets ask for: 20 bits, none, or what the stack makes of the flow.
+constexpr uint32_t kNoFlowLabel = 0;
+constexpr uint32_t kAutoFlowLabel = 0xffffffff;
+
 constexpr uint32_t kNoLowWater = 0xffffffff;  ///< TCP_NOTSENT_LOWAT as it is from the start
 
 /// Socket options that the protocol acts on; the layer above sets them before open or at any time
@@ -128,8 +132,11 @@ struct TcpSettings {
   uint16_t max_segment = 0;  ///< TCP_MAXSEG; 0: from the MTU
   uint8_t tos = 0;
   uint8_t ttl = 64;
-  Duration fin_wait2 = 60s;    ///< TCP_LINGER2
-  bool newreno = false;        ///< TCP_CONGESTION "reno"; else CUBIC
+  bool auto_flow_label = true;         ///< IPV6_AUTOFLOWLABEL
+  bool rehash = true;                  ///< SO_TXREHASH: a timeout changes the automatic label
+  uint32_t flow_label = kNoFlowLabel;  ///< the program's choice, before an automatic one
+  Duration fin_wait2 = 60s;            ///< TCP_LINGER2
+  bool newreno = false;                ///< TCP_CONGESTION "reno"; else CUBIC
   bool reuse_address = false;  ///< SO_REUSEADDR, for the kernel socket that a closed connection may move into
   bool defer_ack = false;  ///< TCP_DEFER_ACCEPT of an active connection: data is to carry the handshake's ACK
   /// Replies may come by a device that is not ours. After the first timeout of an active connection no SYN is
@@ -182,6 +189,9 @@ struct Datagram {
   bool placed = false;     ///< came when the socket asked for IP_PKTINFO: it tells the interface
 };
 
+/// net.ipv6.auto_flowlabels.
+enum class AutoFlowLabels : uint8_t { kOff, kOptOut, kOptIn, kForced };
+
 struct StackConfig {
   std::array<uint64_t, 2>
       secret{};  ///< keys ISNs (RFC 6528), hashes, timestamps' offsets; random in a process
@@ -197,6 +207,8 @@ struct StackConfig {
   Duration min_rto = 200ms;     ///< Linux' TCP_RTO_MIN
   Duration delayed_ack = 40ms;  ///< Linux' TCP_DELACK_MIN
   Duration time_wait = 60s;
+  AutoFlowLabels auto_flow_labels = AutoFlowLabels::kOptOut;
+  bool flow_label_ranges = false;  ///< net.ipv6.flowlabel_state_ranges: automatic labels have the highest bit
 };
 
 class TcpLayer;  // stack/tcp/tcp.h
@@ -363,9 +375,9 @@ class Stack {
   /// What `from` has queued goes to the front of `to`'s queue.
   void udp_take_queue(UdpPcb& to, UdpPcb& from);
   /// Sends one datagram. Errors: EMSGSIZE (beyond route.mtu: the kernel fragments), EAGAIN/ENOBUFS (no
-  /// buffer).
+  /// buffer). `flow_label`: of IPv6.
   Result<size_t> udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
-                          const Route& route, uint8_t tos, uint8_t ttl, Instant now);
+                          const Route& route, uint8_t tos, uint8_t ttl, uint32_t flow_label, Instant now);
   /// The next datagram's facts, or nullptr.
   const Datagram* udp_front(const UdpPcb& pcb) const;
   /// Copies the next datagram as far as it fits; `pop` takes it off. Returns bytes copied; Datagram::size

@@ -77,6 +77,10 @@ UdpLayer::Group& UdpLayer::home(const UdpPcb& pcb) {
   return by_port_[pcb.local.port];
 }
 
+void UdpLayer::hash_flow(UdpPcb& pcb) const {
+  if (pcb.connected()) pcb.flow_hash = core_.flow_hash(pcb.local, pcb.remote);
+}
+
 void UdpLayer::add(UdpPcb& pcb) { home(pcb).push_back(&pcb); }
 
 void UdpLayer::remove(UdpPcb& pcb) {
@@ -96,6 +100,7 @@ Result<UdpPcb*> UdpLayer::open(const Endpoint& local, const Endpoint& remote, bo
   pcb->remote = remote;
   pcb->v6_only = v6_only;
   pcb->receive_buffer = core_.config.udp_receive_buffer;
+  hash_flow(*pcb);
   add(*pcb);
   return pcb;
 }
@@ -104,6 +109,7 @@ void UdpLayer::connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remot
   remove(pcb);
   pcb.local = local;
   pcb.remote = remote;
+  hash_flow(pcb);
   add(pcb);
 }
 
@@ -286,14 +292,17 @@ uint32_t UdpLayer::path_mtu(const IpAddress& destination, const Route& route) {
 }
 
 Result<size_t> UdpLayer::send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from,
-                              const Endpoint& to, const Route& route, uint8_t tos, uint8_t ttl) {
+                              const Endpoint& to, const Route& route, uint8_t tos, uint8_t ttl,
+                              uint32_t flow_label) {
   const size_t size = total_size(data);
   const size_t headers = (to.address.is_v4() ? 20 : 40) + sizeof(UdpHeader);
   if (size > kMaxUdpPayload || size + headers > path_mtu(to.address, route)) return err(EMSGSIZE);
   Hop& hop = *core_.hop(route);
   const bool offload = core_.of(hop).tx_checksum;
+  if (!to.address.is_v4())
+    flow_label = core_.flow_label(flow_label, pcb.flow_hash ? pcb.flow_hash : core_.flow_hash(from, to));
   HeaderTemplate t;
-  core_.make_template(hop, from.address, to.address, Protocol::kUdp, tos, ttl, t);
+  core_.make_template(hop, from.address, to.address, Protocol::kUdp, {tos, ttl, flow_label}, t);
   // A sixteenth of the pool stays for TCP's acknowledgments and the receive ring.
   Packet* frame = nullptr;
   if (!core_.tx_full(hop) && core_.pool.available() > core_.pool.size() / 16)

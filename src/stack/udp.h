@@ -32,9 +32,10 @@ struct QueuedDatagram {
 struct UdpPcb : StackSocket {
   Endpoint local, remote;  ///< remote.port 0: unconnected
   bool v6_only = false;
-  bool placing = false;  ///< IP_PKTINFO
-  bool blocked = false;  ///< a send found no room; flush() tells when there is some
-  int error = 0;         ///< pending, errno
+  bool placing = false;    ///< IP_PKTINFO
+  bool blocked = false;    ///< a send found no room; flush() tells when there is some
+  int error = 0;           ///< pending, errno
+  uint64_t flow_hash = 0;  ///< of the flow that it was connected to last, Linux' sk_txhash; 0: never was
   uint32_t receive_buffer = 0;
   uint64_t queued_bytes = 0;   ///< payload
   uint64_t charged_bytes = 0;  ///< payload and what it takes to keep it, as SO_RCVBUF counts
@@ -65,7 +66,7 @@ class UdpLayer {
   void close(UdpPcb* pcb);
   void take_queue(UdpPcb& to, UdpPcb& from);
   Result<size_t> send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
-                      const Route& route, uint8_t tos, uint8_t ttl);
+                      const Route& route, uint8_t tos, uint8_t ttl, uint32_t flow_label);
   size_t receive(UdpPcb& pcb, std::span<const iovec> into, bool pop);
   uint32_t readiness(const UdpPcb& pcb) const;
   int take_error(UdpPcb& pcb);
@@ -94,6 +95,7 @@ class UdpLayer {
 
   void add(UdpPcb& pcb);
   void remove(UdpPcb& pcb);
+  void hash_flow(UdpPcb& pcb) const;
   /// The list that pcb belongs to: by full tuple, or by local port.
   Group& home(const UdpPcb& pcb);
   UdpPcb* find(const UdpArrival& in);

@@ -21,7 +21,8 @@ struct UdpTest : testing::Test {
     const bool v6 = !to.address.is_v4();
     Endpoint source{v6 ? from.v6() : from.v4(), pcb->local.port};
     const iovec v{const_cast<char*>(text.data()), text.size()};
-    auto r = from.stack->udp_send(*pcb, {&v, 1}, source, to, from.route_to(other, v6), 0, 64, sim.now);
+    auto r = from.stack->udp_send(*pcb, {&v, 1}, source, to, from.route_to(other, v6), 0, 64, kAutoFlowLabel,
+                                  sim.now);
     sim.settle();
     return r;
   }
@@ -151,7 +152,10 @@ TEST_F(UdpTest, MulticastGoesToAll) {
   route.next_hop = group;
   const iovec v{const_cast<char*>("all"), 3};
   ASSERT_TRUE(
-      sim[0].stack->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {group, 2000}, route, 0, 1, sim.now).ok());
+      sim[0]
+          .stack
+          ->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {group, 2000}, route, 0, 1, kAutoFlowLabel, sim.now)
+          .ok());
   sim.settle();
   ASSERT_EQ((MacAddress{frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]}),
             (MacAddress{0x01, 0x00, 0x5e, 0x01, 0x02, 0x03}));
@@ -210,7 +214,7 @@ TEST_F(SmallPoolTest, SendingIsHeldBackAndResumes) {
   int sent = 0;
   Result<size_t> r = size_t{0};
   while (sent < 1000 && (r = sim[0].stack->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {sim[1].v4(), 9},
-                                                    sim[0].route_to(sim[1]), 0, 64, sim.now)))
+                                                    sim[0].route_to(sim[1]), 0, 64, kAutoFlowLabel, sim.now)))
     ++sent;
   EXPECT_TRUE(r.is(EAGAIN));
   EXPECT_FALSE(sim[0].stack->udp_readiness(*a) & kWritable);
@@ -236,7 +240,7 @@ TEST_F(JumboTest, DatagramsInSeveralBuffers) {
     for (size_t i = 0; i < n; ++i) text[i] = static_cast<char>(stream_byte(n, i));
     const iovec v[3] = {{text.data(), 7}, {text.data() + 7, 0}, {text.data() + 7, n - 7}};  // odd pieces
     ASSERT_EQ(*sim[0].stack->udp_send(*a, v, {sim[0].v4(), 1000}, {sim[1].v4(), 2000},
-                                      sim[0].route_to(sim[1]), 0, 64, sim.now),
+                                      sim[0].route_to(sim[1]), 0, 64, kAutoFlowLabel, sim.now),
               n);
     run();
     ASSERT_EQ(*receive(1, b), text) << n;

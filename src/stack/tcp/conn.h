@@ -34,6 +34,7 @@ struct TcpTimeWait : TcpEntry {
   bool timestamps = false;
   uint8_t tos = 0;
   uint8_t ttl = 0;
+  uint32_t flow_label = 0;
   uint32_t snd_nxt = 0;
   uint32_t rcv_nxt = 0;
   uint16_t window = 0;  ///< as it goes into the header
@@ -216,6 +217,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t route_mtu = 1500;  ///< before ICMP or probing lowered it
   Instant mtu_lowered{};
   HeaderTemplate headers;
+  uint64_t flow_hash = 0;  ///< Linux' sk_txhash
 
   // ---- the application ----
   int error = 0;

@@ -107,6 +107,17 @@ inline uint32_t microseconds(Instant now) {
   return static_cast<uint32_t>(now.time_since_epoch().count() / 1000);
 }
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu);
+/// The header template anew, after its hop, the settings or the flow's hash have changed.
+void refresh_headers(const TcpContext& t, TcpConn& c);
+/// IPv6: another automatic flow label, so that equal-cost routers may take another path
+/// (sk_rethink_txhash()).
+void rehash(const TcpContext& t, TcpConn& c);
+/// tcp_rcv_spurious_retrans(): the same old text a second time says that the ACKs get lost on their path.
+inline void rehash_if_resent_again(const TcpContext& t, TcpConn& c, uint32_t seq) {
+  if (seq == c.dsack.begin) rehash(t, c);
+}
+/// The headers' fields of the connection's segments.
+HeaderFields header_fields(const TcpContext& t, const TcpConn& c);
 void refresh_mss(TcpConn& c);
 void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
                     Instant now);

@@ -26,14 +26,32 @@ uint32_t timestamp_offset(const TcpContext& t, const IpAddress& local, const IpA
   return static_cast<uint32_t>(siphash(t.core.config.timestamp_secret, in));
 }
 
+HeaderFields header_fields(const TcpContext& t, const TcpConn& c) {
+  const TcpSettings& s = c.settings;
+  const uint32_t otherwise = s.auto_flow_label ? kAutoFlowLabel : kNoFlowLabel;
+  const uint32_t wanted = s.flow_label != kNoFlowLabel ? s.flow_label : otherwise;
+  return {s.tos, s.ttl, t.core.flow_label(wanted, c.flow_hash)};
+}
+
+void refresh_headers(const TcpContext& t, TcpConn& c) {
+  t.core.make_template(*c.hop, c.local.address, c.remote.address, Protocol::kTcp, header_fields(t, c),
+                       c.headers);
+}
+
+void rehash(const TcpContext& t, TcpConn& c) {
+  if (!c.settings.rehash || c.local.address.is_v4()) return;
+  c.flow_hash = t.core.flow_hash(c.local, c.remote, c.flow_hash);
+  refresh_headers(t, c);
+}
+
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {
   c.hop = HopRef(&hop);
   c.interface = hop.interface;
   uint32_t limit = t.core.of(hop).mtu;
   c.mtu = std::max(std::min(mtu ? mtu : limit, limit ? limit : mtu), c.local.address.is_v4() ? 552u : 1280u);
   c.route_mtu = c.mtu;
-  t.core.make_template(hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos, c.settings.ttl,
-                       c.headers);
+  if (c.flow_hash == 0) c.flow_hash = t.core.flow_hash(c.local, c.remote, c.snd_nxt);
+  refresh_headers(t, c);
   refresh_mss(c);
 }
 

@@ -31,6 +31,7 @@ void challenge_ack(TcpContext& t, TcpConn& c, Instant now) {
 static void answer_unacceptable(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, uint32_t end) {
   if (s.flags & kRst) return;
   if (c.sack_ok && s.payload_length > 0 && seq_lt(s.seq, c.rcv_nxt)) {  // RFC 2883 section 4
+    rehash_if_resent_again(t, c, s.seq);
     c.dsack = {s.seq, seq_min(end, c.rcv_nxt)};
     c.dsack_due = true;
   }

@@ -155,11 +155,11 @@ struct Bare {
   std::span<const uint8_t> options;
 };
 
-static void send_bare(TcpContext& t, Hop& hop, uint8_t tos, uint8_t ttl, const Bare& b) {
+static void send_bare(TcpContext& t, Hop& hop, const HeaderFields& fields, const Bare& b) {
   Packet* frame = t.core.new_frame();
   if (!frame) return;
   HeaderTemplate headers;
-  t.core.make_template(hop, b.local.address, b.remote.address, Protocol::kTcp, tos, ttl, headers);
+  t.core.make_template(hop, b.local.address, b.remote.address, Protocol::kTcp, fields, headers);
   uint8_t* header = frame->data() + headers.length;
   uint32_t length = kHeader + static_cast<uint32_t>(b.options.size());
   put_headers(frame->data(), headers, length, 0);
@@ -195,18 +195,20 @@ void answer_reset(TcpContext& t, const TcpSegmentInfo& s) {
   Way way = t.core.route_back(s.interface, s.remote.address, s.source_mac);
   if (!way.hop) return;
   t.count(Counter::tcp_resets_sent);
+  const uint32_t label = t.core.flow_label(t.core.default_flow_label(), t.core.flow_hash(s.local, s.remote));
+  const HeaderFields fields{0, 64, label};
   uint32_t length = s.payload_length + ((s.flags & kSyn) ? 1 : 0) + ((s.flags & kFin) ? 1 : 0);
   if (s.flags & kAck)
-    send_bare(t, *way.hop, 0, 64, {s.local, s.remote, s.ack, 0, kRst, 0, {}});
+    send_bare(t, *way.hop, fields, {s.local, s.remote, s.ack, 0, kRst, 0, {}});
   else
-    send_bare(t, *way.hop, 0, 64, {s.local, s.remote, 0, s.seq + length, kRst | kAck, 0, {}});
+    send_bare(t, *way.hop, fields, {s.local, s.remote, 0, s.seq + length, kRst | kAck, 0, {}});
 }
 
 void answer_time_wait(TcpContext& t, const TcpTimeWait& w, Instant now) {
   std::array<uint8_t, option::kTimestampsLength> options;
   uint32_t n =
       w.timestamps ? put_timestamps(options.data(), timestamp_clock(now) + w.ts_offset, w.ts_recent) : 0;
-  send_bare(t, *w.hop, w.tos, w.ttl,
+  send_bare(t, *w.hop, {w.tos, w.ttl, w.flow_label},
             {w.local, w.remote, w.snd_nxt, w.rcv_nxt, kAck, w.window, {options.data(), n}});
 }
 
@@ -225,7 +227,7 @@ void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
   uint8_t flags = ack ? kSyn | kAck : uint8_t{kSyn};
   if (c.retransmits == 0) c.last_sent = now;
   ++c.segments_out;
-  send_bare(t, *c.hop, c.settings.tos, c.settings.ttl,
+  send_bare(t, *c.hop, header_fields(t, c),
             {c.local,
              c.remote,
              c.iss,

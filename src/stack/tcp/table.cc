@@ -120,8 +120,10 @@ void enter_time_wait(TcpContext& t, TcpConn& c, Instant now) {
     w->hop = c.hop;
     w->interface = c.interface;
     w->timestamps = c.timestamps_ok;
-    w->tos = c.settings.tos;
-    w->ttl = c.settings.ttl;
+    const HeaderFields fields = header_fields(t, c);
+    w->tos = fields.tos;
+    w->ttl = fields.ttl;
+    w->flow_label = fields.flow_label;
     w->snd_nxt = c.snd_nxt;
     w->rcv_nxt = c.rcv_nxt;
     uint32_t window = std::min<uint32_t>((c.rcv_edge - c.rcv_nxt) >> c.rcv_wscale, 65535);
@@ -130,7 +132,13 @@ void enter_time_wait(TcpContext& t, TcpConn& c, Instant now) {
     w->ts_offset = c.ts_offset;
     w->entered = now;
     w->deadline = now + t.core.config.time_wait;
-    if (c.ack_now) answer_time_wait(t, *w, now);
+    // Linux' answers are a control socket's, which has no IPV6_AUTOFLOWLABEL of its own: but for the first
+    // where the connection was not an orphan in FIN-WAIT-2, which it keeps as a TIME-WAIT already.
+    const bool first_is_own = c.held || c.tcp_state != TcpState::kFinWait2;
+    if (c.ack_now && first_is_own) answer_time_wait(t, *w, now);
+    if (c.settings.flow_label == kNoFlowLabel)
+      w->flow_label = t.core.flow_label(t.core.default_flow_label(), c.flow_hash);
+    if (c.ack_now && !first_is_own) answer_time_wait(t, *w, now);
     remove(t, c);
     insert(t, *w);
     ++t.time_waits;

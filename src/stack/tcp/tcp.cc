@@ -407,9 +407,7 @@ TcpSettings& TcpLayer::settings(TcpConn& c) { return c.settings; }
 
 void TcpLayer::settings_changed(TcpConn& c, Instant now, bool push) {
   TcpContext& t = *context_;
-  if (c.hop)
-    t.core.make_template(*c.hop, c.local.address, c.remote.address, Protocol::kTcp, c.settings.tos,
-                         c.settings.ttl, c.headers);
+  if (c.hop) refresh_headers(t, c);
   if (c.synchronized()) {
     refresh_mss(c);
     if (c.settings.keepalive && c.deadlines[kTimerKeepalive] == kNever) restart_keepalive(t, c, now);

@@ -266,6 +266,7 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame
   c.last_received = now;
   if (seq_lt(seq, c.rcv_nxt)) {
     uint32_t old = std::min(c.rcv_nxt - seq, length);
+    if (old == length && c.sack_ok) rehash_if_resent_again(t, c, seq);
     note_dsack(c, seq, seq + old);
     owe_ack(t, c, true, now);
     c.quick_acks = kQuickAcks;
