@@ -46,7 +46,8 @@ union AnyAddress {
   sockaddr_in6 v6;
 };
 
-socklen_t to_address(const Endpoint& e, int family, AnyAddress& out) {
+/// `ifindex`: the scope of a link-local address.
+socklen_t to_address(const Endpoint& e, int family, int ifindex, AnyAddress& out) {
   out = {};
   if (family == AF_INET) {
     out.v4.sin_family = AF_INET;
@@ -57,6 +58,7 @@ socklen_t to_address(const Endpoint& e, int family, AnyAddress& out) {
   out.v6.sin6_family = AF_INET6;
   out.v6.sin6_port = htons(e.port);
   std::memcpy(&out.v6.sin6_addr, e.address.bytes.data(), 16);
+  if (e.address.is_link_local() && !e.address.is_v4()) out.v6.sin6_scope_id = static_cast<uint32_t>(ifindex);
   return sizeof(out.v6);
 }
 
@@ -64,7 +66,9 @@ socklen_t to_address(const Endpoint& e, int family, AnyAddress& out) {
 /// guardian's errand.
 class Repair {
  public:
-  Repair(int fd, int family, Guardian& guardian) : fd_(fd), family_(family), guardian_(guardian) {}
+  /// `ifindex`: the connection's device.
+  Repair(int fd, int family, int ifindex, Guardian& guardian)
+      : fd_(fd), family_(family), ifindex_(ifindex), guardian_(guardian) {}
 
   template <class T>
   Repair& set(int name, const T& value, int level = IPPROTO_TCP) {
@@ -82,7 +86,7 @@ class Repair {
 
   Repair& bind(const Endpoint& local) {
     AnyAddress a, bound{};
-    const socklen_t length = to_address(local, family_, a);
+    const socklen_t length = to_address(local, family_, ifindex_, a);
     socklen_t bound_length = sizeof(bound);
     if (!ok()) return *this;
     real.getsockname(fd_, &bound.any, &bound_length);
@@ -99,7 +103,7 @@ class Repair {
   }
   Repair& connect(const Endpoint& remote) {
     AnyAddress a;
-    const socklen_t length = to_address(remote, family_, a);
+    const socklen_t length = to_address(remote, family_, ifindex_, a);
     if (ok() && real.connect(fd_, &a.any, length) != 0) error_ = errno;
     return *this;
   }
@@ -134,6 +138,7 @@ class Repair {
 
   int fd_;
   int family_;
+  int ifindex_;
   Guardian& guardian_;
   int error_ = 0;
 };
@@ -217,7 +222,7 @@ std::span<const uint8_t> unsent(const TcpSnapshot& s) {
 
 /// As the peer would send it. The FIN that the peer has sent once and that we have acknowledged does not come
 /// again.
-void inject_fin(Repair& r, const TcpSnapshot& s) {
+void inject_fin(Repair& r, const TcpSnapshot& s, int ifindex) {
   const Fins fins{s};
   const uint32_t window = std::min<uint32_t>(s.snd_wnd >> (s.wscale_ok ? s.snd_wscale : 0), 65535);
   auto sent = send_raw({.from = s.remote,
@@ -226,7 +231,8 @@ void inject_fin(Repair& r, const TcpSnapshot& s) {
                         .ack = s.snd_una - fins.acked,
                         .flags = TH_FIN | TH_ACK,
                         .window = static_cast<uint16_t>(window),
-                        .ttl = 255});  // IP_MINTTL
+                        .ttl = 255,  // IP_MINTTL
+                        .ifindex = ifindex});
   if (!sent) r.fail(static_cast<int>(sent.error()));
 }
 
@@ -245,13 +251,14 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   int reuse = 0;
   length = sizeof(reuse);
   real.getsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &reuse, &length);
-  Repair repair{shadow, family, impl_->guardian};
+  const int ifindex = impl_->slots[stack.tcp_interface(*conn)].ifindex;
+  Repair repair{shadow, family, ifindex, impl_->guardian};
   restore(repair, shadow, s);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
     real.connect(shadow, &none.any, sizeof(none.any));
-    Repair{shadow, family, impl_->guardian}.repair(TCP_REPAIR_OFF_NO_WP);
+    Repair{shadow, family, ifindex, impl_->guardian}.repair(TCP_REPAIR_OFF_NO_WP);
     return repair.error();
   }
   stack.tcp_forget(conn);
@@ -260,7 +267,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   repair.set(SO_REUSEADDR, reuse, SOL_SOCKET);  // leaving repair mode cleared it
   // Before the unsent bytes: once the peer has acknowledged a window of those, the FIN's own acknowledgement
   // is too old to be taken (RFC 5961 section 5.2, tcp_ack()).
-  if (s.fin_received) inject_fin(repair, s);
+  if (s.fin_received) inject_fin(repair, s, ifindex);
   repair.put(unsent(s));
   if (s.fin_queued) real.shutdown(shadow, SHUT_WR);
   impl_->unsteer_closed();
@@ -296,8 +303,12 @@ Result<int> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
 /// A handshake that a peer began and whose end would find nobody. The kernel's listener has no part in it. A
 /// peer that has our SYN-ACK is reset; one that has not does not mind a reset without ACK (RFC 9293 section
 /// 3.10.7.3), sends its SYN again and finds that listener.
-void reset_handshake(const TcpConn& conn) {
-  (void)send_raw({.from = conn.local, .to = conn.remote, .seq = conn.snd_nxt, .flags = TH_RST});
+void reset_handshake(const TcpConn& conn, int ifindex) {
+  (void)send_raw({.from = conn.local,
+                  .to = conn.remote,
+                  .seq = conn.snd_nxt,
+                  .flags = TH_RST,
+                  .ifindex = ifindex});
 }
 
 IpAddress destination_of(const std::vector<uint8_t>& packet) {
@@ -336,7 +347,7 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
       stack->tcp_fail(*conn, ENETDOWN);
       continue;
     }
-    if (conn->tcp_state == TcpState::kSynReceived) reset_handshake(*conn);
+    if (conn->tcp_state == TcpState::kSynReceived) reset_handshake(*conn, slots[id].ifindex);
     const Result<int> shadow =
         stack->tcp_all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(engine, pass, conn);
     if (shadow)

@@ -26,7 +26,7 @@ Result<void> send_raw(const RawSegment& segment) {
   std::memcpy(packet + at, &tcp, sizeof tcp);
   store_checksum(packet + at + offsetof(TcpHeader, checksum), transport_checksum({packet, length}, fields));
   Injector injector;
-  return injector.send({packet, length}, segment.to.address);
+  return injector.send({packet, length}, segment.to.address, segment.ifindex);
 }
 
 }  // namespace accel

@@ -15,6 +15,7 @@ struct RawSegment {
   uint8_t flags = 0;  ///< TH_...
   uint16_t window = 0;
   uint8_t ttl = 64;
+  int ifindex = 0;  ///< the scope of a link-local `to`
 };
 
 /// The kernel routes it, so a segment to a local address comes in as if `from` had sent it.

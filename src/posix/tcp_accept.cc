@@ -201,7 +201,8 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
     return err(conn != nullptr ? EMFILE : EAGAIN);
   }
   if (address != nullptr) {  // it has been accepted by then, so it is closed: __sys_accept4_file()
-    Result<void> r = to_sockaddr(pass.stack().tcp_remote(*conn), domain(), address, length, 0);
+    Result<void> r =
+        to_sockaddr(pass.stack().tcp_remote(*conn), domain(), address, length, scope_of(pass, *conn));
     if (!r) {
       pass.stack().tcp_close(conn, false, pass.now());
       real.close(fd);

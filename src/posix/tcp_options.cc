@@ -513,7 +513,8 @@ Result<int> TcpSocket::peer_name(Pass& pass, void* value, socklen_t* length) {
   socklen_t room, size = sizeof(sockaddr_storage);
   if (!get_user(room, length)) return err(EFAULT);
   sockaddr_storage name{};
-  (void)to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), reinterpret_cast<sockaddr*>(&name), &size);
+  (void)to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), reinterpret_cast<sockaddr*>(&name), &size,
+                    scope_of(pass, *conn_));
   if (static_cast<int>(room) >= 0 && room > size) return err(EINVAL);
   return put_option(&name, size, value, length);
 }

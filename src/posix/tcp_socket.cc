@@ -217,10 +217,16 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
   return r ? Result<int>(0) : r.error();
 }
 
+uint32_t TcpSocket::scope_of(Pass& pass, const TcpConn& conn) {
+  const PortInfo* port = pass.engine().port_info(pass.stack().tcp_interface(conn));
+  return port != nullptr ? static_cast<uint32_t>(port->ifindex) : 0;
+}
+
 Result<int> TcpSocket::getsockname(Pass& pass, sockaddr* address, socklen_t* length) {
   const bool left = state_ == State::kUndecided && left_name_.port != 0;
   if (!left && (!live() || renamed_)) return kOnKernel;
-  Result<void> r = to_sockaddr(left ? left_name_ : pass.stack().tcp_local(*conn_), domain(), address, length);
+  Result<void> r = to_sockaddr(left ? left_name_ : pass.stack().tcp_local(*conn_), domain(), address, length,
+                               left ? 0 : scope_of(pass, *conn_));
   return r ? Result<int>(0) : r.error();
 }
 
@@ -229,8 +235,8 @@ Result<int> TcpSocket::getpeername(Pass& pass, sockaddr* address, socklen_t* len
   const TcpState state = pass.stack().tcp_state(*conn_);
   if (state == TcpState::kClosed || state == TcpState::kSynSent) return err(ENOTCONN);
   const bool labelled = flowinfo_ != 0 && shadow_option(IPPROTO_IPV6, kFlowInfoSend) != 0;
-  Result<void> r =
-      to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), address, length, 0, labelled ? flowinfo_ : 0);
+  Result<void> r = to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), address, length,
+                               scope_of(pass, *conn_), labelled ? flowinfo_ : 0);
   return r ? Result<int>(0) : r.error();
 }
 

@@ -89,6 +89,8 @@ class TcpSocket final : public Socket {
 
   bool live() const { return state_ == State::kConnecting || state_ == State::kConnected; }
   bool in_handshake(Stack& stack) const;
+  /// sin6_scope_id of a connection's names, where those are link-local.
+  static uint32_t scope_of(Pass& pass, const TcpConn& conn);
   void set_state(State state);
   Result<void> restart_in_kernel();
   void become_kernels(Reason reason);

@@ -1,5 +1,8 @@
 // Sockets and epoll sets that other processes get: by SCM_RIGHTS, by posix_spawn's actions, by fork.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -134,6 +137,88 @@ TEST(Passing, AConnectionFromAProgramWithoutLibaccel) {
   fd.reset();
   EXPECT_EQ(far.word(), "program here");
   far.finish();
+  proof.all();
+}
+
+/// This host's address fe80::... on the cable, with the device as its scope.
+Address link_local() {
+  Address found;
+  ifaddrs* all = nullptr;
+  getifaddrs(&all);
+  for (const ifaddrs* a = all; a; a = a->ifa_next) {
+    const auto* in6 = reinterpret_cast<const sockaddr_in6*>(a->ifa_addr);
+    if (!in6 || in6->sin6_family != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr)) continue;
+    memcpy(&found.storage, in6, found.size = sizeof *in6);
+  }
+  freeifaddrs(all);
+  if (found.family() != AF_INET6) throw std::runtime_error("no link-local address");
+  return found;
+}
+
+// Calls by link-local addresses, which libaccel leaves to the kernel where it is the one that connects. Ends
+// its side first where it is told to, and says what it got.
+FAR(link_local_caller) {
+  int ends[2];
+  socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends);
+  Fd mine(ends[0]), theirs(ends[1]);
+  const Address own = link_local();
+  for (const std::string& word :
+       {args[0], args[1], args[2],
+        std::to_string(reinterpret_cast<const sockaddr_in6*>(own.raw())->sin6_scope_id)})
+    write_all(mine, word + "\n");
+  const pid_t child = without_libaccel(theirs,
+                                       "import socket\n"
+                                       "way = socket.socket(fileno=3).makefile('rwb', 0)\n"
+                                       "to, port, ends, scope = [way.readline().strip() for i in range(4)]\n"
+                                       "s = socket.socket(socket.AF_INET6)\n"
+                                       "s.settimeout(20)\n"
+                                       "s.connect((to.decode(), int(port), 0, int(scope)))\n"
+                                       "for i in range(100):\n"
+                                       "  s.sendall(b'.')\n"
+                                       "  assert s.recv(1) == b'.'\n"
+                                       "s.sendall(b'!')\n"
+                                       "if ends == b'1': s.shutdown(socket.SHUT_WR)\n"
+                                       "way.write(s.recv(5, socket.MSG_WAITALL))\n");
+  theirs.reset();
+  near.say(read_to_end(mine));
+  waitpid(child, nullptr, 0);
+}
+
+// Its addresses say nothing without a scope, which is the device.
+TEST(Passing, ALinkLocalConnectionToAChild) {
+  Echo proof(kProof);
+  for (const bool ended : {false, true}) {
+    const Address at = link_local();
+    Fd listener = listen_at(at);
+    char text[INET6_ADDRSTRLEN];
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(at.raw())->sin6_addr, text, sizeof text);
+    Far far("link_local_caller", {text, std::to_string(port_of(listener)), ended ? "1" : "0"});
+    Address caller, remote, local;
+    Fd connection(accept4(listener, caller.raw(), &caller.size, 0));
+    for (int i = 0; i < kProof; ++i) write_all(connection, read_exactly(connection, 1));
+    EXPECT_EQ(wait_for(connection, ended ? POLLRDHUP : POLLIN), ended ? POLLRDHUP : POLLIN);
+    EXPECT_EQ(getpeername(connection, remote.raw(), &remote.size), 0);
+    EXPECT_EQ(getsockname(connection, local.raw(), &local.size), 0);
+    const uint32_t scope = reinterpret_cast<const sockaddr_in6*>(at.raw())->sin6_scope_id;
+    for (const Address* name : {&caller, &remote, &local})
+      EXPECT_EQ(reinterpret_cast<const sockaddr_in6*>(name->raw())->sin6_scope_id, scope);
+    Pair pair;
+    const pid_t child = in_child([&] {
+      connection.reset();
+      Fd fd = receive_descriptor(pair.theirs);
+      Address peer;
+      EXPECT_EQ(getpeername(fd, peer.raw(), &peer.size), 0);
+      EXPECT_EQ(memcmp(&peer.storage, &remote.storage, remote.size), 0);
+      EXPECT_EQ(read_exactly(fd, 1), "!");
+      write_all(fd, "child");
+      EXPECT_EQ(read_to_end(fd), "");
+    });
+    send_descriptor(pair.mine, connection);
+    connection.reset();
+    EXPECT_EQ(far.word(), "child");
+    EXPECT_EQ(status_of(child), 0);
+    far.finish();
+  }
   proof.all();
 }
 
