@@ -19,11 +19,15 @@ Result<T> from_libc(T r) {
   return r;
 }
 
+/// What a call is about. kAside: nothing that comes in, so a received socket stays as it is
+/// (File::Inherited).
+enum class Use { kTraffic, kAside };
+
 /// Holds the lock and a reference, so that the socket outlives a close() by another thread while this call
 /// blocks.
 class SocketCall {
  public:
-  explicit SocketCall(int fd, Pass::Polling polling = Pass::Polling::kYes);
+  explicit SocketCall(int fd, Pass::Polling polling = Pass::Polling::kYes, Use use = Use::kTraffic);
   ~SocketCall();
   SocketCall(const SocketCall&) = delete;
   SocketCall& operator=(const SocketCall&) = delete;
@@ -46,9 +50,9 @@ class SocketCall {
 
 /// Has the socket behind `fd` answer by ours(Pass&, Socket&), and the kernel by kernel() when it does not.
 template <class T, class Ours, class Kernel>
-Result<T> serve(int fd, Ours ours, Kernel kernel) {
+Result<T> serve(int fd, Ours ours, Kernel kernel, Use use = Use::kTraffic) {
   {
-    SocketCall call(fd);
+    SocketCall call(fd, Pass::Polling::kYes, use);
     if (call.error() != Errno{}) return call.error();
     if (call.socket() != nullptr && call.pass() != nullptr) {
       Result<T> r = ours(*call.pass(), *call.socket());
@@ -60,9 +64,9 @@ Result<T> serve(int fd, Ours ours, Kernel kernel) {
 
 /// The same for a call that needs an engine when wants(Socket&) says so.
 template <class T, class Wants, class Ours, class Kernel>
-Result<T> serve_opening(int fd, Wants wants, Ours ours, Kernel kernel) {
+Result<T> serve_opening(int fd, Wants wants, Ours ours, Kernel kernel, Use use = Use::kTraffic) {
   {
-    SocketCall call(fd);
+    SocketCall call(fd, Pass::Polling::kYes, use);
     if (call.error() != Errno{}) return call.error();
     if (Socket* s = call.socket()) {
       Result<Pass*> pass = call.engine(call.pass() == nullptr && wants(*s));

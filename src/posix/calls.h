@@ -95,6 +95,9 @@ void after_fork(pid_t child);
 /// Listening sockets that this program was started with (systemd's LISTEN_FDS, nginx's new binary) become
 /// ours. Once; cheap.
 void adopt_listeners();
+/// A message came that may have brought descriptors (SCM_RIGHTS): listeners and bound UDP sockets among them
+/// become ours.
+void adopt_received(const msghdr& message);
 /// Before exec: inherited descriptors (without CLOEXEC) are made fit for the next program, or kept from it
 /// (iWARP connections), the rest is finished as at exit.
 void before_exec();

@@ -51,7 +51,7 @@ int close_others(unsigned first, unsigned last, int flags) {
 
 /// Signals for the owner (SIGIO, SIGURG) are the kernel's to send.
 Result<int> hand_over(int fd) {
-  SocketCall call(fd);
+  SocketCall call(fd, Pass::Polling::kYes, Use::kAside);
   if (call.socket() == nullptr) return 0;
   if (call.pass() == nullptr) {
     call.socket()->veto = Reason::option;
@@ -170,7 +170,7 @@ Result<int> ioctl(int fd, unsigned long request, void* argument) {
     default:
       return serve<int>(
           fd, [&](Pass& pass, Socket& s) { return s.ioctl(pass, request, argument); },
-          [&] { return real.ioctl(fd, request, argument); });
+          [&] { return real.ioctl(fd, request, argument); }, Use::kAside);
   }
 }
 

@@ -39,10 +39,13 @@ class File {
   enum class Inherited : uint8_t {
     kNo,          ///< nothing: made here, or the same in both processes
     kDormant,     ///< a listener or bound UDP socket: revive() opens it in this process
+    kReceived,    ///< the same by exec() or in a message: it opens with the first call that waits for what
+                  ///< comes in, since those who gave it may use it still, and none but they may do so
     kConnection,  ///< a live connection that the parent's stack carries: claim_connection() moves it to the
                   ///< kernel
   };
   Inherited inherited = Inherited::kNo;
+  bool revivable() const { return inherited == Inherited::kDormant || inherited == Inherited::kReceived; }
   /// It carries a live connection of our stack: a forked child must know of it (TCP only).
   virtual bool carries_connection() const { return false; }
   /// Listeners that other processes have too (posix/succession.h): where their unaccepted connections come

@@ -1,14 +1,25 @@
-// Listening sockets that came by exec(). Programs that are started with some (by systemd, by nginx's old
-// binary) use them without socket() or listen(), so nothing would tell us; they make a set or a socket at
-// some time, or say LISTEN_FDS.
+// Sockets that other processes have opened: listeners that came by exec(), listeners and bound UDP sockets
+// that came in a message (SCM_RIGHTS). Programs use them without socket(), listen() or bind(), so nothing
+// else would tell us. Programs that are started with some (by systemd, by nginx's old binary) make a set or a
+// socket at some time, or say LISTEN_FDS.
 #include <netinet/in.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
+#include <climits>
 
 #include "base/real.h"
 #include "posix/calls.h"
 #include "posix/guard.h"
+#include "posix/process.h"
+#include "posix/rights.h"
 #include "posix/tcp_socket.h"
+#include "posix/udp_socket.h"
+
+#ifndef SO_COOKIE
+#define SO_COOKIE 57
+#endif
 
 namespace accel::posix {
 namespace {
@@ -24,6 +35,72 @@ bool option_is(int fd, int name, int wanted, int* value = nullptr) {
   return value != nullptr || got == wanted;
 }
 
+bool internet(int fd, int* domain) {
+  return option_is(fd, SO_DOMAIN, 0, domain) && (*domain == AF_INET || *domain == AF_INET6);
+}
+
+bool tcp_listener(int fd) {
+  return option_is(fd, SO_ACCEPTCONN, 1) && option_is(fd, SO_PROTOCOL, IPPROTO_TCP);
+}
+
+/// Bound by its program to receive from anybody.
+bool udp_receiver(int fd) {
+  sockaddr_storage peer;
+  socklen_t size = sizeof peer;
+  return option_is(fd, SO_PROTOCOL, IPPROTO_UDP) &&
+         real.getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0;
+}
+
+/// The same for every descriptor of a socket, in every process; 0: it is none.
+uint64_t cookie_of(int fd) {
+  uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  return real.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+/// This process has passed some on, and may have them open still (under the lock).
+bool has_passed = false;
+
+/// What is the kernel's by one descriptor cannot be ours by another.
+bool kernels_elsewhere(int fd, uint64_t cookie) {
+  rlimit most{};
+  if (!has_passed || getrlimit(RLIMIT_NOFILE, &most) != 0) return has_passed;
+  for (int other = 0; other < static_cast<int>(std::min<rlim_t>(most.rlim_cur, INT_MAX)); ++other)
+    if (other != fd && !fds.owns(other) && cookie_of(other) == cookie) return true;
+  return false;
+}
+
+/// The file that has this socket by another descriptor: it came twice, or from this process's own child.
+File* file_of(uint64_t cookie) {
+  for (int fd = 0; fd < fds.limit(); ++fd) {
+    File* file = fds.find(fd);
+    const bool socket = file != nullptr && (file->kind() == FileKind::kTcp || file->kind() == FileKind::kUdp);
+    if (socket && !file->carries_connection() && cookie_of(fd) == cookie) return file;
+  }
+  return nullptr;
+}
+
+void adopt_one(int fd, Guard& guard) {
+  fds.erase(fd, guard.pass());  // one that was closed past us
+  int domain = 0;
+  const bool listens = internet(fd, &domain) && tcp_listener(fd);
+  if (!listens && !(internet(fd, &domain) && udp_receiver(fd))) return;
+  const uint64_t cookie = cookie_of(fd);
+  if (cookie == 0) return;
+  fds.open();
+  if (File* known = file_of(cookie)) return (void)fds.insert(fd, known);
+  if (kernels_elsewhere(fd, cookie)) return;
+  Socket* s = nullptr;
+  if (listens)
+    s = TcpSocket::received(fd, domain);
+  else
+    s = UdpSocket::received(fd, domain);
+  if (s == nullptr) return;
+  const Endpoint local = s->shadow_name();
+  const bool wanted = local.port != 0 && !local.address.is_loopback() && !local.address.is_multicast();
+  if (!wanted || !fds.insert(fd, s)) delete s;
+}
+
 }  // namespace
 
 void adopt_listeners() {
@@ -34,14 +111,26 @@ void adopt_listeners() {
   if (!guard.ok() || done.exchange(true)) return;
   for (int fd = 0; fd < kLooked; ++fd) {
     int domain = 0;
-    if (fds.owns(fd) || !option_is(fd, SO_ACCEPTCONN, 1) || !option_is(fd, SO_PROTOCOL, IPPROTO_TCP) ||
-        !option_is(fd, SO_DOMAIN, 0, &domain) || (domain != AF_INET && domain != AF_INET6))
-      continue;
+    if (fds.owns(fd) || !tcp_listener(fd) || !internet(fd, &domain)) continue;
     fds.open();
-    TcpSocket* s = TcpSocket::from_exec(fd, domain);
+    TcpSocket* s = TcpSocket::received(fd, domain);
     if (s != nullptr && !fds.insert(fd, s)) delete s;
   }
   errno = saved;
 }
+
+void adopt_received(const msghdr& message) {
+  if (sockets_stay_on_kernel.load(std::memory_order_relaxed)) return;
+  const int saved = errno;
+  Guard guard(Pass::Polling::kNo);
+  if (guard.ok())
+    each_descriptor_in(message, [&](int fd) {
+      adopt_one(fd, guard);
+      return true;
+    });
+  errno = saved;
+}
+
+void note_passed() { has_passed = true; }
 
 }  // namespace accel::posix

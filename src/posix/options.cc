@@ -40,11 +40,11 @@ Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* 
 Result<int> getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
   return serve<int>(
       fd, [&](Pass& pass, Socket& s) { return s.getsockopt(pass, level, name, value, length); },
-      [&] { return real.getsockopt(fd, level, name, value, length); });
+      [&] { return real.getsockopt(fd, level, name, value, length); }, Use::kAside);
 }
 
 Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
-  SocketCall call(fd, Pass::Polling::kSeldom);
+  SocketCall call(fd, Pass::Polling::kSeldom, Use::kAside);
   if (call.error() != Errno{}) return call.error();
   Socket* s = call.socket();
   if (s != nullptr && call.pass() != nullptr) {

@@ -37,7 +37,7 @@ void before_privileges_go() {
   std::vector<File*> files;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd) return;
-    if (file->inherited != File::Inherited::kDormant && !bound_and_unused(*file)) return;
+    if (!file->revivable() && !bound_and_unused(*file)) return;
     file->retain();
     files.push_back(file);
   });
@@ -47,7 +47,7 @@ void before_privileges_go() {
   going = true;
   if (pass != nullptr && pass->engine().begin_keeping_ready()) {
     for (File* file : files) {
-      if (file->inherited == File::Inherited::kDormant)
+      if (file->revivable())
         (void)settle_inherited(guard, file);
       else
         open_device_of(pass->engine(), *static_cast<Socket*>(file));

@@ -23,6 +23,7 @@
 #include "posix/epoll_set.h"
 #include "posix/heritage.h"
 #include "posix/published.h"
+#include "posix/rights.h"
 #include "posix/signals.h"
 #include "posix/siw_socket.h"
 #include "posix/socket.h"
@@ -198,7 +199,7 @@ void prepare_files() {
   if (f.engine != nullptr) rest_listeners(*f.engine);
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     if (file->kind() == FileKind::kEpoll) static_cast<EpollSet*>(file)->shared = true;
-    if (file->inherited == File::Inherited::kDormant && fds.first_of(file) == fd) file->share_queue();
+    if (file->revivable() && fds.first_of(file) == fd) file->share_queue();
   });
 }
 
@@ -261,10 +262,13 @@ Result<bool> claim_connection(File* file) {
 
 Result<bool> settle_inherited(Guard& guard, File* file) {
   if (file->inherited == File::Inherited::kConnection) return claim_connection(file);
-  if (file->inherited == File::Inherited::kDormant) {
+  if (file->revivable()) {
     file->inherited = File::Inherited::kNo;
     Reason why{};
-    if (Pass* pass = guard.open_engine(&why)) file->revive(*pass);  // else the shadow serves alone
+    if (Pass* pass = guard.open_engine(&why))
+      file->revive(*pass);
+    else
+      static_cast<Socket*>(file)->choice.reason = why;  // the shadow serves alone
   }
   return !file->closed;
 }
@@ -511,37 +515,40 @@ void before_spawn(const void* actions) {
     if (File* file = fds.find(fd)) give(file);
 }
 
+namespace {
+
+Result<void> pass_on(int fd) {
+  Guard guard;
+  File* file = guard.ok() ? fds.find(fd) : nullptr;
+  if (file == nullptr) return {};
+  file->retain();
+  bool given = true;
+  if (file->inherited == File::Inherited::kConnection) {
+    (void)claim_connection(file);
+  } else {
+    if (!file->carries_connection()) note_passed();
+    given = leave_to_kernel(guard.pass(), file, Reason::handed_back);
+  }
+  const bool iwarp = file->kind() == FileKind::kIwarp;
+  if (!given && !iwarp)
+    log(LogLevel::kError, "a connection passed to another process could not be handed back to the kernel: %s",
+        reason_text(Reason::no_privilege));
+  file->release(guard.pass());
+  return !given && iwarp ? err(EOPNOTSUPP) : Result<void>();
+}
+
+}  // namespace
+
 Result<void> before_passing(const msghdr* message) {
   msghdr copy;
   if (!active() || !get_user(copy, message) || copy.msg_controllen == 0) return {};
   if (!can_read(copy.msg_control, copy.msg_controllen)) return {};
-  msghdr* m = &copy;
-  for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(m, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0)) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      if (!fds.owns(fd)) continue;
-      Guard guard;
-      File* file = guard.ok() ? fds.find(fd) : nullptr;
-      if (file == nullptr) continue;
-      file->retain();
-      bool given = true;
-      if (file->inherited == File::Inherited::kConnection)
-        (void)claim_connection(file);
-      else
-        given = leave_to_kernel(guard.pass(), file, Reason::handed_back);
-      const bool iwarp = file->kind() == FileKind::kIwarp;
-      if (!given && !iwarp)
-        log(LogLevel::kError,
-            "a connection passed to another process could not be handed back to the kernel: %s",
-            reason_text(Reason::no_privilege));
-      file->release(guard.pass());
-      if (!given && iwarp) return err(EOPNOTSUPP);
-    }
-  }
-  return {};
+  Result<void> result;
+  each_descriptor_in(copy, [&](int fd) {
+    if (fds.owns(fd)) result = pass_on(fd);
+    return result.ok();
+  });
+  return result;
 }
 
 void io_uring_used() {

@@ -36,6 +36,9 @@ void settle_heirs(const File* file, bool in_kernel);
 /// and those of nested sets. False: a live connection that could not be moved; it is untouched.
 bool leave_to_kernel(Pass* pass, File* file, Reason reason);
 
+/// A listener or UDP socket of this process is about to be passed on (posix/inherited.cc). Under the lock.
+void note_passed();
+
 /// Moves what other processes have claimed into the kernel. On the attendant thread, without a Guard.
 void serve_claims();
 

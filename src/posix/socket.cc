@@ -44,12 +44,13 @@ Socket* find_socket(int fd) {
   return file == nullptr || file->kind() == FileKind::kEpoll ? nullptr : static_cast<Socket*>(file);
 }
 
-SocketCall::SocketCall(int fd, Pass::Polling polling) : guard_(polling) {
+SocketCall::SocketCall(int fd, Pass::Polling polling, Use use) : guard_(polling) {
   if (!guard_.ok()) return;
   socket_ = find_socket(fd);
   if (socket_ == nullptr) return;
   socket_->retain();
   if (socket_->inherited == File::Inherited::kNo) return;
+  if (socket_->inherited == File::Inherited::kReceived && use == Use::kAside) return;
   Result<bool> settled = settle_inherited(guard_, socket_);
   if (settled && *settled) return;
   if (!settled) error_ = settled.error();

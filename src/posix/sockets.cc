@@ -103,7 +103,7 @@ Result<int> listen(int fd, int backlog) {
   return serve_opening<int>(
       fd,
       [](Socket& s) {
-        if (s.kind() != FileKind::kTcp) return false;
+        if (s.kind() != FileKind::kTcp || s.inherited != File::Inherited::kNo) return false;
         const Endpoint local = s.shadow_name();
         if (!local.address.is_loopback()) return true;
         if (config().iwarp_for(Role::kTcpServer, local) != Iwarp::kOff) return true;
@@ -111,7 +111,7 @@ Result<int> listen(int fd, int backlog) {
         return false;
       },
       [&](Pass& pass, Socket& s) { return s.listen(pass, backlog); },
-      [&] { return real.listen(fd, backlog); });
+      [&] { return real.listen(fd, backlog); }, Use::kAside);
 }
 
 Result<int> accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
@@ -129,13 +129,13 @@ Result<int> shutdown(int fd, int how) {
 Result<int> getsockname(int fd, sockaddr* address, socklen_t* length) {
   return serve<int>(
       fd, [&](Pass& pass, Socket& s) { return s.getsockname(pass, address, length); },
-      [&] { return real.getsockname(fd, address, length); });
+      [&] { return real.getsockname(fd, address, length); }, Use::kAside);
 }
 
 Result<int> getpeername(int fd, sockaddr* address, socklen_t* length) {
   return serve<int>(
       fd, [&](Pass& pass, Socket& s) { return s.getpeername(pass, address, length); },
-      [&] { return real.getpeername(fd, address, length); });
+      [&] { return real.getpeername(fd, address, length); }, Use::kAside);
 }
 
 }  // namespace accel::posix

@@ -77,6 +77,13 @@ Result<BoundFlow*> TcpSocket::open_listener(Pass& pass) {
   return flow;
 }
 
+/// What listen() was told, perhaps in another process: tcp_get_info().
+void TcpSocket::read_backlog() {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (real.getsockopt(shadow(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0) backlog_ = info.tcpi_sacked;
+}
+
 Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   const Endpoint local = shadow_name();
   auto decline = [&](Reason reason) -> Result<int> {

@@ -35,11 +35,11 @@ TcpSocket::TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonb
   if (inherited_ != nullptr && inherited_->empty()) inherited_ = nullptr;
 }
 
-TcpSocket* TcpSocket::from_exec(int fd, int domain) {
+TcpSocket* TcpSocket::received(int fd, int domain) {
   auto* s = new (std::nothrow) TcpSocket(fd, domain);
   if (s == nullptr) return nullptr;
   s->state_ = State::kListening;
-  s->inherited = Inherited::kDormant;
+  s->inherited = Inherited::kReceived;
   s->refresh_from_shadow();
   return s;
 }
@@ -66,9 +66,9 @@ int TcpSocket::kernel_fd() { return live() ? -1 : shadow(); }
 /// What close() means. SO_LINGER with a time waits for the peer's acknowledgement (inet_release(),
 /// tcp_close()).
 void TcpSocket::on_last_close(Pass* pass) {
-  if (pass == nullptr) return;
-  if (state_ == State::kListening) give_up_queue(*pass);
+  if (pass != nullptr && state_ == State::kListening) give_up_queue(*pass);
   close_door();
+  if (pass == nullptr) return;
   if (flow_ != nullptr) pass->engine().close(*pass, flow_);
   flow_ = nullptr;
   if (conn_ == nullptr) return;
@@ -96,9 +96,12 @@ File::Inherited TcpSocket::after_fork_in_child() {
   return state_ == State::kListening ? Inherited::kDormant : Inherited::kNo;
 }
 
-/// A listener that came by fork() or exec().
+/// A listener that came by fork(), by exec() or in a message.
 void TcpSocket::revive(Pass& pass) {
   if (state_ != State::kListening || flow_ != nullptr) return;
+  if (shadow_option(SOL_SOCKET, SO_ACCEPTCONN) == 0) return fds.forget(this);  // another process has ended it
+  if (veto != Reason::accelerated) return (void)leave(&pass, veto);
+  read_backlog();
   iwarp_ = config().iwarp_for(Role::kTcpServer, shadow_name());
   if (iwarp_ == Iwarp::kRequire || choice.path == PathKind::kIwarp) {
     choice = {PathKind::kIwarp, Reason::iwarp, {}};
@@ -118,6 +121,7 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
   if (state_ == State::kListening) {
     keep_queue(pass);
     restore_timeout();
+    passed_ = reason == Reason::handed_back;
     if (!given_.empty()) return {};  // these are this process's to accept; what comes is the shadow's
     give_up_queue(pass);
   } else if (in_handshake(pass.stack())) {

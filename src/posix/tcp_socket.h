@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "posix/call.h"
+#include "posix/succession.h"
 
 namespace accel::posix {
 
@@ -26,8 +27,8 @@ class TcpSocket final : public Socket {
   /// A connection that `listener` accepted; `fd` is a fresh kernel socket.
   TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonblock);
 
-  /// A listening socket of the kernel's that came by exec(): dormant until its first use.
-  static TcpSocket* from_exec(int fd, int domain);
+  /// A listening socket of the kernel's that came by exec() or in a message. nullptr: no memory.
+  static TcpSocket* received(int fd, int domain);
 
   // tcp_socket.cc
   uint32_t readiness() override;
@@ -43,7 +44,7 @@ class TcpSocket final : public Socket {
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
-  void rested() override { flow_ = nullptr; }
+  void rested() override;
   Result<void> to_kernel(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> shutdown(Pass& pass, int how) override;
@@ -109,6 +110,7 @@ class TcpSocket final : public Socket {
   // tcp_accept.cc
   Result<int> start_listen(Pass& pass, uint32_t backlog);
   Result<BoundFlow*> open_listener(Pass& pass);
+  void read_backlog();
   Result<int> accept_ours(Pass& pass, sockaddr* address, socklen_t* length, int flags);
   Result<int> accept_kernels(Pass& pass, sockaddr* address, socklen_t* length, int flags);
   Result<int> listen_for_iwarp(Pass& pass);
@@ -120,6 +122,7 @@ class TcpSocket final : public Socket {
   void serve_shared_queue();
   void user_changed() override;
   void leave_marker();
+  Successors find_successors(Pass& pass);
   void keep_queue(Pass& pass);
   void let_handshakes_end(Pass& pass);
   void close_door();
@@ -185,6 +188,7 @@ class TcpSocket final : public Socket {
   int marker_ = -1;            ///< this process serves the door
   bool door_is_own_ = false;   ///< nobody else has it
   bool door_waits_ = false;    ///< until user_changed()
+  bool passed_ = false;        ///< another process may get to listen on the shadow at any moment
   std::vector<int> given_;     ///< those, not accepted yet: kernel sockets
   std::shared_ptr<const SavedOptions> saved_;      ///< a listener's
   std::shared_ptr<const SavedOptions> inherited_;  ///< not yet on this connection's shadow

@@ -22,13 +22,23 @@ namespace {
 
 /// Handshakes under way are given this long to end by themselves.
 constexpr Duration kHandshakesEnd = 200ms;
+/// So long a listener that was passed on and has connections to leave waits for whoever got it.
+constexpr Duration kSuccessorComes = 500ms;
+constexpr Duration kSuccessorLook = 5ms;
 
 }  // namespace
 
 /// Before fork(): the children are to have the door that this process has.
 void TcpSocket::share_queue() {
-  if (state_ != State::kListening || door_ >= 0) return;
-  door_ = open_door(shadow());
+  if (state_ != State::kListening) return;
+  if (door_ < 0) door_ = open_door(shadow());
+  door_is_own_ = false;
+}
+
+/// It is for the children to accept from now on; a marker would say that this process does.
+void TcpSocket::rested() {
+  flow_ = nullptr;
+  if (marker_ >= 0) close_private(std::exchange(marker_, -1));
 }
 
 /// Other processes may listen on this shadow too: what they leave comes here from now on.
@@ -105,6 +115,21 @@ void TcpSocket::let_handshakes_end(Pass& pass) {
   if (flow_ != nullptr) pass.stack().tcp_complete_handshakes(*pass.engine().listener(*flow_), pass.now());
 }
 
+/// A listener that was passed on finds its new owner by the names of their doors; the owner may not have come
+/// to use it yet.
+Successors TcpSocket::find_successors(Pass& pass) {
+  if (passed_ && door_ < 0) {
+    door_ = open_door(shadow());
+    door_is_own_ = door_ >= 0;
+  }
+  const Instant deadline = pass.now() + kSuccessorComes;
+  for (;;) {
+    Successors found(door_name(door_), door_is_own_);
+    if (!found.none() || !passed_ || pass.now() >= deadline) return found;
+    if (wait_for(pass, pass.now() + kSuccessorLook, [] { return false; }).is(EINTR)) return found;
+  }
+}
+
 /// This process listens no more. Ends with nothing in the queue that could be given; the rest is reset when
 /// the listener closes, as the last listener's is in the kernel.
 void TcpSocket::give_up_queue(Pass& pass) {
@@ -115,7 +140,7 @@ void TcpSocket::give_up_queue(Pass& pass) {
   auto pending = [&] { return listener != nullptr && listener->embryo_size + listener->accept_size > 0; };
   pollfd visitors{door_, POLLIN, 0};
   if (!pending() && given_.empty() && real.poll(&visitors, 1, 0) <= 0) return;
-  Successors successors(door_name(door_), door_is_own_);
+  Successors successors = find_successors(pass);
   if (!successors.none() && listener != nullptr) let_handshakes_end(pass);
   while (successors.elsewhere() && real.poll(&visitors, 1, 0) > 0)
     for (int fd : hear_visitor(admit_visitor(door_))) given_.push_back(fd);

@@ -34,6 +34,17 @@ Endpoint shadow_peer(const Socket& s) {
 
 }  // namespace
 
+UdpSocket* UdpSocket::received(int fd, int domain) {
+  auto* s = new (std::nothrow) UdpSocket(fd, domain);
+  if (s == nullptr) return nullptr;
+  s->state_ = State::kOpen;
+  s->inherited = Inherited::kReceived;
+  s->local_ = s->shadow_name();
+  s->request_ = s->flow_request(Role::kUdpReceiver, s->local_, {});
+  s->refresh_from_shadow();
+  return s;
+}
+
 uint32_t UdpSocket::readiness() {
   Engine* engine = Engine::get();
   if (engine == nullptr || flow_ == nullptr) return 0;
@@ -71,11 +82,18 @@ BoundFlow* UdpSocket::resting_flow() {
 
 void UdpSocket::revive(Pass& pass) {
   if (state_ != State::kOpen || flow_ != nullptr) return;
+  if (veto == Reason::accelerated && stamps_are_kernels(pass)) veto = Reason::option;
+  if (veto != Reason::accelerated) {
+    if (leave(&pass, veto) == kOnKernel) state_ = State::kKernel;
+    return;
+  }
   Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local_, remote_,
                                                    v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
                                                    request_.bound_ifindex, static_cast<File*>(this));
   if (flow && choice.accelerated()) flow_ = *flow;
-  if (flow_ != nullptr) read_options(pass);
+  if (flow_ == nullptr) return;
+  read_options(pass);
+  shadows_first_ = true;
 }
 
 void UdpSocket::leave_all_to_shadow(Pass& pass) {

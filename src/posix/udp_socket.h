@@ -28,6 +28,9 @@ class UdpSocket final : public Socket {
  public:
   UdpSocket(int fd, int domain) : Socket(FileKind::kUdp, fd, domain) {}
 
+  /// A bound socket of the kernel's that came in a message. nullptr: no memory.
+  static UdpSocket* received(int fd, int domain);
+
   // udp_socket.cc
   uint32_t readiness() override;
   int kernel_fd() override { return shadow(); }

@@ -5,6 +5,7 @@
 
 #include "base/private_fds.h"
 #include "base/user_memory.h"
+#include "posix/rights.h"
 #include "preload/preload.h"
 
 using namespace accel;           // NOLINT
@@ -52,6 +53,37 @@ ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flag
       count = i;  // those before it go
     }
   return real.sendmmsg(fd, messages, count, flags);
+}
+
+namespace {
+
+/// After a message that the kernel has just written, so it can be read.
+inline void look_for_descriptors(const msghdr& message) {
+  if (message.msg_controllen == 0) [[likely]]
+    return;
+  bool any = false;
+  posix::each_descriptor_in(message, [&](int) { return !(any = true); });
+  if (!any || !on() || in_vfork_child()) return;
+  before_first_socket();
+  posix::adopt_received(message);
+}
+
+}  // namespace
+
+ACCEL_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
+  if (posix::fds.owns(fd)) [[unlikely]]
+    return to_libc(posix::recvmsg(fd, message, flags));
+  const ssize_t got = real.recvmsg(fd, message, flags);
+  if (got >= 0) look_for_descriptors(*message);
+  return got;
+}
+
+ACCEL_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
+  if (posix::fds.owns(fd)) [[unlikely]]
+    return to_libc(posix::recvmmsg(fd, messages, count, flags, timeout));
+  const int got = real.recvmmsg(fd, messages, count, flags, timeout);
+  for (int i = 0; i < got; ++i) look_for_descriptors(messages[i].msg_hdr);
+  return got;
 }
 
 // ---- readiness ----

@@ -19,6 +19,8 @@ ACCEL_OTHER(int, socket, (int domain, int type, int protocol));
 ACCEL_OTHER(int, epoll_wait, (int set, epoll_event* events, int size, int timeout));
 ACCEL_OTHER(ssize_t, sendmsg, (int, const msghdr*, int));
 ACCEL_OTHER(int, sendmmsg, (int, mmsghdr*, unsigned, int));
+ACCEL_OTHER(ssize_t, recvmsg, (int, msghdr*, int));
+ACCEL_OTHER(int, recvmmsg, (int, mmsghdr*, unsigned, int, timespec*));
 ACCEL_OTHER(int, execve, (const char*, char* const*, char* const*));
 ACCEL_OTHER(int, execveat, (int, const char*, char* const*, char* const*, int));
 ACCEL_OTHER(void, _exit, (int));
@@ -84,8 +86,6 @@ bool on_one(long number, const Arguments& a, long* result) {
     ONE(preadv2, a.as<const iovec*>(1), a.as<int>(2), a.as<off_t>(3), a.as<int>(5))
     ONE(pwritev2, a.as<const iovec*>(1), a.as<int>(2), a.as<off_t>(3), a.as<int>(5))
     ONE(recvfrom, a.as<void*>(1), a.as<size_t>(2), a.as<int>(3), a.as<sockaddr*>(4), a.as<socklen_t*>(5))
-    ONE(recvmsg, a.as<msghdr*>(1), a.as<int>(2))
-    ONE(recvmmsg, a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3), a.as<timespec*>(4))
     ONE(sendto, a.as<const void*>(1), a.as<size_t>(2), a.as<int>(3), a.as<const sockaddr*>(4),
         a.as<socklen_t>(5))
     ONE(sendfile, a.as<int>(1), a.as<off_t*>(2), a.as<size_t>(3))
@@ -193,6 +193,13 @@ bool on_process(long number, const Arguments& a, long* result) {
     case SYS_sendmmsg:
       *result = accel_call_sendmmsg(a.fd(), a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3));
       return true;
+    case SYS_recvmsg:
+      *result = accel_call_recvmsg(a.fd(), a.as<msghdr*>(1), a.as<int>(2));
+      return true;
+    case SYS_recvmmsg:
+      *result =
+          accel_call_recvmmsg(a.fd(), a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3), a.as<timespec*>(4));
+      return true;
     case SYS_clone:
       if (!copies_memory(a.as<unsigned long>(0))) return false;
       *result = forking(libc);
@@ -230,16 +237,16 @@ struct Numbers {
 };
 constexpr Numbers kOurs = [] {
   Numbers n{};
-  for (long number : {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_clone, SYS_clone3,
-                      SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup})
+  for (long number : {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_recvmsg, SYS_recvmmsg,
+                      SYS_clone, SYS_clone3, SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup})
     n.process[static_cast<size_t>(number)] = true;
   for (long number :
-       {SYS_bind,         SYS_connect,     SYS_listen,      SYS_accept,     SYS_accept4,   SYS_shutdown,
-        SYS_getsockname,  SYS_getpeername, SYS_getsockopt,  SYS_setsockopt, SYS_ioctl,     SYS_fcntl,
-        SYS_read,         SYS_write,       SYS_readv,       SYS_writev,     SYS_preadv2,   SYS_pwritev2,
-        SYS_recvfrom,     SYS_recvmsg,     SYS_recvmmsg,    SYS_sendto,     SYS_sendfile,  SYS_close,
-        SYS_dup,          SYS_splice,      SYS_close_range, SYS_dup3,       SYS_epoll_ctl, SYS_epoll_pwait,
-        SYS_epoll_pwait2, SYS_ppoll,       SYS_pselect6})
+       {SYS_bind,        SYS_connect,     SYS_listen,     SYS_accept,      SYS_accept4,      SYS_shutdown,
+        SYS_getsockname, SYS_getpeername, SYS_getsockopt, SYS_setsockopt,  SYS_ioctl,        SYS_fcntl,
+        SYS_read,        SYS_write,       SYS_readv,      SYS_writev,      SYS_preadv2,      SYS_pwritev2,
+        SYS_recvfrom,    SYS_sendto,      SYS_sendfile,   SYS_close,       SYS_dup,          SYS_splice,
+        SYS_close_range, SYS_dup3,        SYS_epoll_ctl,  SYS_epoll_pwait, SYS_epoll_pwait2, SYS_ppoll,
+        SYS_pselect6})
     n.descriptor[static_cast<size_t>(number)] = true;
 #ifdef SYS_dup2  // and the others that newer machines do without
   for (long number : {SYS_epoll_create, SYS_fork}) n.process[static_cast<size_t>(number)] = true;

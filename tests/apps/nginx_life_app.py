@@ -4,12 +4,10 @@ replaced. A connection a request, so that every moment finds some that are being
 import argparse
 import contextlib
 import os
-import re
 import signal
-import subprocess
 import sys
 
-from programs import MODES, CommandFailed, Lab, accelerated_sockets, descendants, nginx_configuration, statistics, until
+from programs import MODES, CommandFailed, Lab, accelerated_sockets, descendants, flawless_load, nginx_configuration, statistics, until
 
 WORKERS = 4
 
@@ -73,21 +71,6 @@ class Nginx:
         return sum(statistics(p).get("counters", {}).get("tcp_passive_opens", 0) for p in self.workers())
 
 
-@contextlib.contextmanager
-def load(host, url, accel):
-    """wrk all the while; it must count no failed request, and at least one a connection."""
-    before = host.wire_packets()
-    child = host.popen(["wrk", "-t", "1", "-c", "32", "-d", "300s", "--timeout", "60s", url], accel, stdout=subprocess.PIPE,
-                       stderr=subprocess.STDOUT, text=True)
-    until(lambda: host.wire_packets() > before + 1000, "traffic")
-    yield
-    child.send_signal(signal.SIGINT)
-    output, _ = child.communicate(timeout=100)
-    requests = int(re.search(r"(\d+) requests in", output)[1])
-    assert requests > 32 and "Socket errors" not in output and "Non-2xx" not in output, output
-    print(f"  {requests} requests, none failed", flush=True)
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=MODES, default="both")
@@ -101,17 +84,17 @@ def main():
         def carries():
             return not on_server or server.opened() > 0
         try:
-            with load(lab.far, url, on_client):
+            with flawless_load(lab.far, url, on_client):
                 for _ in range(options.reloads):
                     until(carries, "connections of the workers' own")
                     server.reload()
                 until(carries, "connections of the reloaded workers")
             print(f"{options.reloads} reloads: ok", flush=True)
             server.lose_worker()
-            with load(lab.far, url, on_client):
+            with flawless_load(lab.far, url, on_client):
                 until(carries, "connections after a worker's replacement")
             print("a killed worker replaced: ok", flush=True)
-            with load(lab.far, url, on_client):
+            with flawless_load(lab.far, url, on_client):
                 server.upgrade()
                 until(carries, "connections of the new binary")
             print("binary upgrade: ok", flush=True)

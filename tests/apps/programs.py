@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -148,6 +149,21 @@ def wrk(host, url, accel, connections=64, seconds=3, threads=1, headers=()):
     if bad := re.search(r"Non-2xx or 3xx responses: (\d+)", output):
         failed += int(bad[1])
     return float(rate[1]), failed
+
+
+@contextlib.contextmanager
+def flawless_load(host, url, accel, headers=()):
+    """wrk all the while; it must count no failed request, and at least one a connection."""
+    before = host.wire_packets()
+    child = host.popen(["wrk", "-t", "1", "-c", "32", "-d", "300s", "--timeout", "60s", *(w for h in headers for w in ("-H", h)), url],
+                       accel, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until(lambda: host.wire_packets() > before + 1000, "traffic")
+    yield
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate(timeout=100)
+    requests = int(re.search(r"(\d+) requests in", output)[1])
+    assert requests > 32 and "Socket errors" not in output and "Non-2xx" not in output, output
+    print(f"  {requests} requests, none failed", flush=True)
 
 
 @contextlib.contextmanager

@@ -297,6 +297,12 @@ TEST_F(Routes, PassingADescriptor) {
   EXPECT_ROUTE("before_passing", 1, sendmsg(pair[0], &m, 0));
   mmsghdr mm{m, 0};
   EXPECT_ROUTE("before_passing", 1, sendmmsg(pair[0], &mm, 1, 0));
+  msghdr in = m;
+  EXPECT_EQ(1, recvmsg(pair[1], &in, 0));  // the one without
+  EXPECT_EQ(Names{}, stub_log());
+  in = m;
+  EXPECT_ROUTE("adopt_received", 1, recvmsg(pair[1], &in, 0));
+  EXPECT_ROUTE("adopt_received", 1, recvmmsg(pair[1], &mm, 1, 0, nullptr));
   close(pair[0]);
   close(pair[1]);
 }

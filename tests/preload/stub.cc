@@ -202,5 +202,6 @@ void reused(int fd) {
 bool active() { return owned_files.load(std::memory_order_relaxed) > 0; }
 void io_uring_used() { log("io_uring_used"); }
 void adopt_listeners() { log("adopt_listeners"); }
+void adopt_received(const msghdr&) { log("adopt_received"); }
 
 }  // namespace accel::posix
