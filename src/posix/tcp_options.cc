@@ -13,6 +13,7 @@
 #include "posix/flow_label.h"
 #include "posix/options.h"
 #include "posix/tcp_socket.h"
+#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 namespace {
@@ -355,8 +356,10 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
         settings_changed(pass);
       if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && (!live() || (readiness() & EPOLLOUT) != 0))
         notify(kWritable);  // sk_write_space()
-      if (level == SOL_SOCKET && name == SO_RCVLOWAT && live() && (readiness() & EPOLLIN) != 0)
-        notify(kReadable);  // tcp_set_rcvlowat()
+      // tcp_set_rcvlowat(): not where only this side has shut its reading down.
+      if (level == SOL_SOCKET && name == SO_RCVLOWAT && live() &&
+          (conn_->fin_received || conn_->unread() >= s->receive_low_water))
+        notify(kReadable);
       return 0;
     }
     case kKeep:

@@ -37,6 +37,10 @@ class Side:
             # What the kernel does seldom, or remembers of earlier connections, would make a sequence depend on others.
             host.enter("sysctl", "-qw", "net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0", "net.ipv4.tcp_no_metrics_save=1")
             host.enter("sysctl", "-qw", "net.ipv4.icmp_msgs_per_sec=1000000", "net.ipv4.icmp_msgs_burst=1000000", check=False)
+        # The far end acknowledges each segment at once. Else Nagle's last bytes wait for it now and then: how many it acknowledges at once
+        # depends on the memory that frames take, another behind AF_XDP.
+        for address in lab.near.address, lab.near.address6:
+            lab.far.ip("route", "add", address, "dev", lab.far.device, "quickack", "1")
         words = [build_dir() / "bin" / "posix_differential", f"/run/netns/{lab.far.name}", lab.near.address, lab.far.address,
                  lab.near.address6, lab.far.address6, kinds]
         self.child = lab.near.popen(words, accel=accelerated, require=kinds != OPTIONS, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -142,6 +142,23 @@ TEST(Found, TheLowWaterMarkIsAnEdgeOfAListener) {
   proof.all();
 }
 
+// Setting SO_RCVLOWAT tells of data, and of the peer's end: not that the program itself has shut its reading down.
+TEST(Found, TheReadLowWaterMarkIsNoEdgeWithoutData) {
+  Echo echo(kProof);
+  Fd set(epoll_create1(0));
+  epoll_event e{EPOLLIN | EPOLLRDHUP | EPOLLET, {}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, echo.fd, &e), 0);
+  ASSERT_EQ(shutdown(echo.fd, SHUT_RD), 0);
+  ASSERT_EQ(epoll_wait(set, &e, 1, 0), 1);
+  EXPECT_EQ(e.events, static_cast<uint32_t>(EPOLLIN | EPOLLRDHUP));
+  set_option(echo.fd, SOL_SOCKET, SO_RCVLOWAT, 2);
+  EXPECT_EQ(epoll_wait(set, &e, 1, 100), 0);
+  write_all(echo.fd, "ab");
+  ASSERT_EQ(epoll_wait(set, &e, 1, 20000), 1);
+  set_option(echo.fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+  EXPECT_EQ(epoll_wait(set, &e, 1, 0), 1);
+}
+
 // Of a connection whose traffic class has changed the kernel forgets the route until it sends.
 TEST(Found, AnotherTrafficClassAnotherRoute) {
   for (const int family : {AF_INET, AF_INET6}) {
