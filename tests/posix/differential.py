@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import select
 import subprocess
 import sys
@@ -45,8 +46,8 @@ class Side:
                  lab.near.address6, lab.far.address6, kinds]
         self.child = lab.near.popen(words, accel=accelerated, require=kinds != OPTIONS, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def ask(self, first, count):
-        self.child.stdin.write(f"{first} {count}\n".encode())
+    def ask(self, first, count, leaving=0):
+        self.child.stdin.write(f"{first} {count} {leaving}\n".encode())
         self.child.stdin.flush()
 
     def transcript(self):
@@ -88,35 +89,45 @@ def show(seed, a, b):
     sys.stdout.flush()
 
 
+def leaving(transcript):
+    """Which of the times that data came to what MSG_MORE held back let that go (Sequence::follow_kernel), as bits."""
+    held = re.findall(rb"\theld (\d+) = (\d+)", transcript)
+    return sum(1 << n for n, (before, after) in enumerate(held) if int(after) < int(before))
+
+
 def agree(seed, kernel, other):
-    """Whether both gave the same transcript in one of several tries; the last pair."""
+    """Plays a sequence again, the other end after the kernel, whose memory decides when held bytes leave. Whether both gave the same transcript
+    in one of several tries, else the last pair; whether the kernel let some go."""
     for _ in range(AGAIN):
-        for side in (kernel, other):
-            side.ask(seed, 1)
-        a, b = kernel.transcript(), other.transcript()
+        kernel.ask(seed, 1)
+        a = kernel.transcript()
+        other.ask(seed, 1, leaving(a))
+        b = other.transcript()
         if a == b:
-            return None
-    return a, b
+            return None, leaving(a) != 0
+    return (a, b), False
 
 
 def compare(kernel, other, options):
-    """Returns how many were played, how many differ, how many differed in the first try only."""
+    """Returns how many were played, how many differ, how many differed in the first try only, how many by the kernel's memory only."""
     end = time.monotonic() + options.seconds
-    played = different = passing = 0
+    played = different = passing = followed = 0
     while played < options.sequences and different < options.stop_after and time.monotonic() < end:
         first, count = options.seed + played, min(CHUNK, options.sequences - played)
         for side in (kernel, other):
             side.ask(first, count)
         doubtful = [seed for seed in range(first, first + count) if kernel.transcript() != other.transcript()]
         for seed in doubtful:
-            pair = agree(seed, kernel, other)
+            pair, let_go = agree(seed, kernel, other)
             if pair:
                 different += 1
                 show(seed, *pair)
+            elif let_go:
+                followed += 1
             else:
                 passing += 1
         played += count
-    return played, different, passing
+    return played, different, passing, followed
 
 
 def main():
@@ -137,9 +148,10 @@ def main():
         kernel, other = Side(plain_lab, False, options.kinds), Side(other_lab, not options.kernel, options.kinds)
         before = other_lab.near.kernel_packets()["tcp"]
         began = time.monotonic()
-        played, different, passing = compare(kernel, other, options)
+        played, different, passing, followed = compare(kernel, other, options)
         rate = played / (time.monotonic() - began)
-        print(f"{played} sequences from seed {options.seed}, {rate:.0f} a second: {different} differ, {passing} not every time")
+        print(f"{played} sequences from seed {options.seed}, {rate:.0f} a second: {different} differ, {passing} not every time, "
+              f"{followed} by the kernel's memory")
         unproved = None if options.kernel else prove(other, other_lab.near.kernel_packets()["tcp"] - before, options.kinds == OPTIONS)
     if unproved:
         print("NOT PROVED:", unproved)

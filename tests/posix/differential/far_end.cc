@@ -59,6 +59,9 @@ void set(int fd, int level, int option, int value) {
   libc().setsockopt(fd, level, option, &value, sizeof value);
 }
 
+/// Room enough that the window grows alike whatever memory frames take, which is another behind AF_XDP.
+void make_room(int fd) { set(fd, SOL_SOCKET, SO_RCVBUF, 200000); }
+
 }  // namespace
 
 uint16_t Name::port() const {
@@ -132,6 +135,7 @@ uint16_t FarEnd::begin(bool stream, const std::string& address) {
   int& fd = stream ? listener_ : sock_;
   fd = make_socket(at.storage.ss_family, stream ? SOCK_STREAM : SOCK_DGRAM);
   checked(libc().bind(fd, at.raw(), at.size), "bind");
+  if (stream) make_room(fd);
   if (stream) checked(libc().listen(fd, 16), "listen");
   checked(libc().getsockname(fd, at.raw(), &at.size), "getsockname");
   return at.port();
@@ -149,6 +153,7 @@ std::string FarEnd::call(const Name& to) {
   if (sock_ >= 0) return "-";
   sock_ = make_socket(to.storage.ss_family, SOCK_STREAM);
   set(sock_, IPPROTO_TCP, TCP_NODELAY, 1);
+  make_room(sock_);
   return shown(libc().connect(sock_, to.raw(), to.size));
 }
 
@@ -201,10 +206,6 @@ std::string FarEnd::summary(const std::string& got) {
 std::string FarEnd::waiting() const {
   int n = 0;
   return sock_ < 0 || libc().ioctl(sock_, FIONREAD, &n) < 0 ? "-" : std::to_string(n);
-}
-
-void FarEnd::acknowledge() const {
-  if (stream_ && sock_ >= 0) set(sock_, IPPROTO_TCP, TCP_QUICKACK, 1);
 }
 
 void FarEnd::end() {

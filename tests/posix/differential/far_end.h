@@ -53,8 +53,6 @@ class FarEnd {
   }
   /// Bytes (of datagrams: the first one's) that have come and were not taken.
   std::string waiting() const;
-  /// Acknowledges at once what it would acknowledge later.
-  void acknowledge() const;
   void end();
 
   /// Returns when all frames that were under way between the hosts have come: a datagram goes there and back

@@ -1,5 +1,5 @@
-// Plays sequences by their seeds: reads "FIRST COUNT" lines, writes one transcript a line
-// ("SEED<tab>line<tab>line...").
+// Plays sequences by their seeds: reads "FIRST COUNT LEAVING" lines (LEAVING: Sequence's), writes one
+// transcript a line ("SEED<tab>line<tab>line...").
 //
 //   posix_differential FAR_NETNS NEAR FAR NEAR6 FAR6 KIND,KIND...|options
 //
@@ -34,13 +34,13 @@ int main(int argc, char** argv) try {
   if (kinds.empty() && !sweeps) throw std::runtime_error("no such kind");
   FarEnd far(argv[1]);
   far.connect_markers(hosts.near, hosts.far);
-  uint64_t first = 0, count = 0;
-  while (std::cin >> first >> count)
+  uint64_t first = 0, count = 0, leaving = 0;
+  while (std::cin >> first >> count >> leaving)
     for (uint64_t seed = first; seed < first + count; ++seed) {
       if (sweeps)
         std::cout << seed << '\t' << OptionSweep(seed, far, hosts).play() << std::endl;
       else
-        std::cout << seed << '\t' << Sequence(seed, far, hosts, kinds).play() << std::endl;
+        std::cout << seed << '\t' << Sequence(seed, far, hosts, kinds, leaving).play() << std::endl;
     }
   return 0;
 } catch (const std::exception& e) {

@@ -197,7 +197,6 @@ void OptionSweep::settle() {
     pollfd p{sock_, POLLIN, 0};
     poll(&p, 1, 0);
     far_.round_trip();
-    far_.acknowledge();
   }
   pollfd p{sock_, POLLIN, 0};
   poll(&p, 1, 0);

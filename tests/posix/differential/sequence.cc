@@ -1,7 +1,11 @@
 #include "posix/differential/sequence.h"
 
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,6 +20,8 @@ const char* kind_name(Kind kind) {
                                        "udp_connected", "udp_bound",  "udp_fresh"};
   return kNames[static_cast<size_t>(kind)];
 }
+
+constexpr int kSegment = 1448;  ///< where more is unsent it is not MSG_MORE that holds it
 
 const Sequence::Step Sequence::kSteps[] = {
     {10, &Sequence::receive},      {4, &Sequence::receive_message},
@@ -32,13 +38,15 @@ const Sequence::Step Sequence::kSteps[] = {
     {1, &Sequence::far_closes},    {1, &Sequence::far_calls},
 };
 
-Sequence::Sequence(uint64_t seed, FarEnd& far, const Hosts& hosts, const std::vector<Kind>& kinds)
+Sequence::Sequence(uint64_t seed, FarEnd& far, const Hosts& hosts, const std::vector<Kind>& kinds,
+                   uint64_t leaving)
     : random_(seed),
       far_(far),
       hosts_(hosts),
       kind_(any(kinds)),
       stream_(kind_ < Kind::kUdpConnected),
-      six_(chance(25)) {}
+      six_(chance(25)),
+      leaving_(leaving) {}
 
 Sequence::~Sequence() {
   for (int fd : extra_) ::close(fd);
@@ -105,25 +113,32 @@ std::string Sequence::hidden(long result, const Name& n) const {
                               : " port");
 }
 
+int Sequence::held_bytes() const {
+  int unsent = 0;
+  const bool known = stream_ && held_ && ioctl(sock_, SIOCOUTQNSD, &unsent) == 0;
+  return known && unsent < kSegment ? unsent : 0;
+}
+
 /// Data that come in let go what MSG_MORE holds back when they find no room in memory that the kernel has
-/// accounted for already (tcp_rcv_established(): truesize against sk_forward_alloc). That depends on what a
-/// driver makes of frames, and on what was sent, received and freed before: no result to compare (of 20 000
-/// sequences of TCP 124 differ, all in this). So nothing is held then. Where there is room, both keep it;
-/// what comes beside data (a window, urgent data, FIN, a new ACK) lets it go in both.
-void Sequence::let_go() {
-  if (!stream_ || !held_) return;
-  held_ = false;
-  std::string data = pattern(1, sent_);
-  long done = ::send(sock_, data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (done > 0) sent_ += static_cast<size_t>(done);
-  log_sent({"send 1"}, shown(done));
+/// accounted for already (tcp_rcv_established(): truesize against sk_forward_alloc, which is what is left of
+/// a page after all that both queues hold). That depends on what a driver makes of frames, so libaccel keeps
+/// it always, but for what comes beside data (a window, urgent data, FIN, a new ACK), which lets it go in
+/// both. What the kernel did is in its transcript: the accelerated end follows, by a call that does the same
+/// (tcp_push_pending_frames()), and all else must agree.
+void Sequence::follow_kernel(int held) {
+  if (held == 0) return;
+  if ((leaving_ >> times_held_++ & 1) != 0) {
+    const int off = 0;
+    setsockopt(sock_, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+    settle();
+  }
+  log({"held", to_string(held)}, to_string(held_bytes()));
 }
 
 void Sequence::far_sends() {
   // Fragments come through the kernel, whatever the path: between them and whole datagrams there is no order.
   size_t n = any<size_t>({1, 10, 200, six_ ? 1452u : 1472u, stream_ ? 4000u : 50u});
   bool urgent = stream_ && chance(15);
-  if (!urgent) let_go();
   Name to;
   if (stream_) {
     far_.accept();
@@ -133,9 +148,11 @@ void Sequence::far_sends() {
     if (!far_.has_connection() || getsockname(sock_, to.raw(), &to.size) < 0 || to.port() == 0) return;
     to = name(near(), to.port());
   }
+  const int held = urgent ? 0 : held_bytes();
   std::string result = far_.send(n, urgent, stream_ ? nullptr : &to);
   settle();
   log({"far sends", to_string(n), urgent ? "OOB" : ""}, result);
+  follow_kernel(held);
 }
 
 void Sequence::far_drains() {

@@ -16,10 +16,11 @@ const char* kind_name(Kind kind);
 
 class Sequence {
  public:
-  Sequence(uint64_t seed, FarEnd& far, const Hosts& hosts, const std::vector<Kind>& kinds);
+  /// `leaving`: bit n is set where the data that come to what MSG_MORE holds back the nth time let it go.
+  Sequence(uint64_t seed, FarEnd& far, const Hosts& hosts, const std::vector<Kind>& kinds, uint64_t leaving);
   ~Sequence();
   Sequence(const Sequence&) = delete;
-  /// Plays it; returns the transcript, lines ended by tabs. It follows from the seed alone.
+  /// Plays it; returns the transcript, lines ended by tabs. It follows from the seed and `leaving` alone.
   const std::string& play();
 
  private:
@@ -68,7 +69,9 @@ class Sequence {
   /// Waits until what was sent has come, at both ends, and its answers too.
   void settle();
   void watch(int fd);
-  void let_go();
+  /// Bytes that were not sent since the last send had MSG_MORE.
+  int held_bytes() const;
+  void follow_kernel(int held);
 
   uint32_t below(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
   bool chance(uint32_t percent) { return below(100) < percent; }
@@ -91,6 +94,8 @@ class Sequence {
   uint16_t far_port_ = 0;
   size_t sent_ = 0;
   bool held_ = false;  ///< the last send had MSG_MORE
+  uint64_t leaving_;
+  uint32_t times_held_ = 0;  ///< that plain data came to held bytes
   std::string log_;
 };
 
