@@ -19,9 +19,9 @@ Result<T> from_libc(T r) {
   return r;
 }
 
-/// What a call is about. kAside: nothing that comes in, so a received socket stays as it is
-/// (File::Inherited).
-enum class Use { kTraffic, kAside };
+/// What a call is about: what comes in, what goes out, or neither. Whether an inherited socket opens for it:
+/// File::opens_for().
+using Use = File::Use;
 
 /// Holds the lock and a reference, so that the socket outlives a close() by another thread while this call
 /// blocks.

@@ -48,8 +48,14 @@ Result<EpollSet*> find_or_adopt(Guard& guard, int fd, int member) {
   return set;  // NOLINT: the table holds a reference
 }
 
+/// Something of it is not open in this process.
+bool rests(const File& file) {
+  if (file.kind() == FileKind::kEpoll) return static_cast<const EpollSet&>(file).may_have_inherited;
+  return file.inherited != File::Inherited::kNo;
+}
+
 Result<int> control(Guard& guard, int set_fd, int operation, int fd, File* file, epoll_event* event) {
-  if (file->inherited != File::Inherited::kNo) {
+  if (file->inherited != File::Inherited::kNo && file->opens_for(File::Use::kAside)) {
     auto ours = settle_inherited(guard, file);
     if (ours.ok() && !*ours) return from_kernel(real.epoll_ctl(set_fd, operation, fd, event));
   }
@@ -60,9 +66,12 @@ Result<int> control(Guard& guard, int set_fd, int operation, int fd, File* file,
       (operation != EPOLL_CTL_ADD || leave_to_kernel(guard.pass(), file, Reason::handed_back)))
     return from_kernel(real.epoll_ctl(set_fd, operation, fd, event));
   Result<void> done = err(EINVAL);
-  if (operation == EPOLL_CTL_ADD)
+  if (operation == EPOLL_CTL_ADD) {
+    if ((*set)->waited_on_now()) settle_waited_on(guard, file, false);
+    if (file->closed) return from_kernel(real.epoll_ctl(set_fd, operation, fd, event));
     done = (*set)->add(set_fd, fd, file, *event);
-  else if (operation == EPOLL_CTL_MOD)
+    if (rests(*file)) file->announce_inherited();
+  } else if (operation == EPOLL_CTL_MOD)
     done = (*set)->modify(set_fd, fd, file, *event);
   else if (operation == EPOLL_CTL_DEL)
     done = (*set)->remove(set_fd, fd, file);
@@ -164,7 +173,7 @@ class Wait {
     if (set == nullptr || (timeout_.zero() && !set->has_items())) return !finish_in_kernel(timeout_.left());
     set_ = set;
     set_->retain();
-    settle_members(guard, *set);
+    settle_members(guard, *set, timeout_.zero());
     if (resting_connections != 0) set->for_each_item([](EpollItem& item) { (void)item.file->readiness(); });
     ask_kernel_ = timeout_.zero();
     return true;
@@ -238,26 +247,26 @@ std::optional<int> wait_plain(int fd, std::span<epoll_event> events, const times
 
 }  // namespace
 
-void settle_members(Guard& guard, EpollSet& set) {
-  if (!set.inherited_set) return;
+void settle_members(Guard& guard, EpollSet& set, bool only_looks) {
+  if (!set.may_have_inherited) return;
   std::vector<File*> files;
   set.for_each_item([&](EpollItem& item) {
     item.file->retain();
     files.push_back(item.file);
   });
   for (File* file : files) {
-    settle_waited_on(guard, file);
+    settle_waited_on(guard, file, only_looks);
     file->release(guard.pass());
   }
 }
 
-void settle_waited_on(Guard& guard, File* file) {
+void settle_waited_on(Guard& guard, File* file, bool only_looks) {
   const bool is_set = file->kind() == FileKind::kEpoll;
   if (!is_set && file->inherited == File::Inherited::kNo) return;
   file->retain();
   if (is_set)
-    settle_members(guard, *static_cast<EpollSet*>(file));
-  else
+    settle_members(guard, *static_cast<EpollSet*>(file), only_looks);
+  else if (file->opens_for_wait(only_looks))
     (void)settle_inherited(guard, file);
   file->release(guard.pass());
 }

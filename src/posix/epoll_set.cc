@@ -100,6 +100,20 @@ void File::move_watches_to_kernel() {
   while (watches != nullptr) watches->set->end(*watches, true);
 }
 
+bool File::waited_on_now() const {
+  bool found = waiters > 0;
+  for (EpollItem* item = watches; !found && item != nullptr; item = item->next_of_file)
+    found = item->set->waited_on_now();
+  return found;
+}
+
+void File::announce_inherited() {
+  for (EpollItem* item = watches; item != nullptr; item = item->next_of_file) {
+    item->set->may_have_inherited = true;
+    item->set->announce_inherited();
+  }
+}
+
 void File::take_watches(File& other) {
   watches = std::exchange(other.watches, nullptr);
   for (EpollItem* item = watches; item != nullptr; item = item->next_of_file) item->file = this;
@@ -131,7 +145,7 @@ void EpollSet::on_last_close(Pass*) {
 }
 
 File::Inherited EpollSet::after_fork_in_child() {
-  inherited_set = true;
+  may_have_inherited = true;
   waiters = kernel_waiters = 0;
   fds.forget_plain_waits(first_fd_);
   return Inherited::kNo;

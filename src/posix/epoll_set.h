@@ -91,15 +91,14 @@ class EpollSet final : public File {
     fds.begin_plain(fd);
   }
 
-  int waiters = 0;         ///< threads blocked in epoll_wait
-  int kernel_waiters = 0;  ///< of these, in the real call: woken through an eventfd in the real set
+  int kernel_waiters = 0;  ///< of the waiters, in the real call: woken through an eventfd in the real set
 
   /// `visit` may end the item's membership.
   template <class F>
   void for_each_item(F visit) {
     for (auto i = items_.begin(); i != items_.end();) visit(*i++);
   }
-  bool inherited_set = false;  ///< came by fork()
+  bool may_have_inherited = false;  ///< members that came by fork() and are not open in this process
   bool shared = false;         ///< the real set was there at a fork(): another process may have it as well
   bool passed_on = false;  ///< another process has it, and sees the real set only: members are the kernel's
 
@@ -141,9 +140,9 @@ extern uint64_t readiness_epoch;
 EpollSet* find_set(int fd);
 
 /// Members that came by fork(), those of nested sets too, open in this process or become the kernel's, now
-/// that it waits for them.
-void settle_members(Guard& guard, EpollSet& set);
+/// that it waits for them (File::opens_for_wait).
+void settle_members(Guard& guard, EpollSet& set, bool only_looks);
 /// The same of one file that is waited on: a socket, or a set.
-void settle_waited_on(Guard& guard, File* file);
+void settle_waited_on(Guard& guard, File* file, bool only_looks);
 
 }  // namespace accel::posix

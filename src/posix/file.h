@@ -46,6 +46,18 @@ class File {
   };
   Inherited inherited = Inherited::kNo;
   bool revivable() const { return inherited == Inherited::kDormant || inherited == Inherited::kReceived; }
+  enum class Use { kTraffic, kSend, kAside };
+  /// A process that only looks at a socket's names and options, or sets them, takes nothing from those who
+  /// use it. iWARP connections at rest are kDormant too, and are nobody's until one process uses them.
+  bool opens_for(Use use) const {
+    if (kind_ == FileKind::kIwarp || inherited == Inherited::kConnection || use == Use::kTraffic) return true;
+    return inherited == Inherited::kDormant && use == Use::kSend;
+  }
+  /// Likewise for a wait that may last or, with a timeout of nothing, does not. Who looks again and again
+  /// waits.
+  bool opens_for_wait(bool only_looks) {
+    return opens_for(Use::kAside) || !only_looks || ++looks_ >= kLooksThatWait;
+  }
   /// It carries a live connection of our stack: a forked child must know of it (TCP only).
   virtual bool carries_connection() const { return false; }
   /// Listeners that other processes have too (posix/succession.h): where their unaccepted connections come
@@ -95,6 +107,7 @@ class File {
   int recent_fd = -1;            ///< one that was entered last: where to look first
   bool closed = false;           ///< on_last_close has run, or is not to run (FdTable::forget)
   EpollItem* watches = nullptr;  ///< memberships, linked through EpollItem::next_of_file
+  int waiters = 0;               ///< threads blocked in a call that waits on it: epoll_wait() on a set
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
   void notify(uint32_t edges);
@@ -108,12 +121,19 @@ class File {
   /// The kernel serves the descriptors from now on: sets that watch this file watch the kernel's descriptor
   /// instead (posix/epoll_set.cc; called by FdTable::forget).
   void move_watches_to_kernel();
+  /// A thread waits on it, or on a set that it is in, or on a set that has that one (posix/epoll_set.cc).
+  bool waited_on_now() const;
+  /// Sets that have it look at their members before they wait the next time: one is not open in this process
+  /// (posix/epoll_set.cc).
+  void announce_inherited();
   /// Memberships of `other` are this file's from now on (posix/epoll_set.cc; called by FdTable::replace).
   void take_watches(File& other);
 
  private:
   void finish(Pass* pass);  // posix/fd_table.cc
+  static constexpr int kLooksThatWait = 16;
   FileKind kind_;
+  int looks_ = 0;
   int references_ = 0;
 };
 

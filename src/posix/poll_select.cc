@@ -147,7 +147,7 @@ class Poll {
   /// them.
   void settle(Guard& guard) {
     for (const pollfd& entry : entries_)
-      if (File* file = fds.find(entry.fd)) settle_waited_on(guard, file);
+      if (File* file = fds.find(entry.fd)) settle_waited_on(guard, file, timeout_.zero());
   }
 
   /// Without our lock (a handler of a synchronous fault): the kernel's view.

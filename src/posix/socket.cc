@@ -50,7 +50,7 @@ SocketCall::SocketCall(int fd, Pass::Polling polling, Use use) : guard_(polling)
   if (socket_ == nullptr) return;
   socket_->retain();
   if (socket_->inherited == File::Inherited::kNo) return;
-  if (socket_->inherited == File::Inherited::kReceived && use == Use::kAside) return;
+  if (!socket_->opens_for(use)) return;
   Result<bool> settled = settle_inherited(guard_, socket_);
   if (settled && *settled) return;
   if (!settled) error_ = settled.error();

@@ -123,7 +123,7 @@ Result<int> accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
 Result<int> shutdown(int fd, int how) {
   return serve<int>(
       fd, [&](Pass& pass, Socket& s) { return s.shutdown(pass, how); },
-      [&] { return real.shutdown(fd, how); });
+      [&] { return real.shutdown(fd, how); }, Use::kAside);
 }
 
 Result<int> getsockname(int fd, sockaddr* address, socklen_t* length) {

@@ -54,7 +54,7 @@ Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel
   bool stream = false;
   Result<ssize_t> r = kOnKernel;
   {
-    SocketCall call(fd, Pass::Polling::kSeldom, Use::kAside);
+    SocketCall call(fd, Pass::Polling::kSeldom, Use::kSend);
     if (call.error() != Errno{}) return call.error();
     Socket* s = can_read_parts(*message) ? call.socket() : nullptr;
     if (s != nullptr) {

@@ -39,7 +39,7 @@ door = socket.socket(socket.AF_UNIX)
 door.bind(own)
 door.listen()
 watched = [served, door]
-select.select(watched, [], [], 0)
+select.select(watched, [], [], 0.01)
 if old: old.send(b"I serve")
 while True:
     for ready in select.select(watched, [], [])[0]:

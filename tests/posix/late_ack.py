@@ -21,7 +21,7 @@ import os, select, socket, sys
 listener = socket.create_server(("0.0.0.0", {PORT}))
 ready, go = os.pipe()
 if os.fork():
-    select.select([listener], [], [], 0)  # takes the queue
+    select.select([listener], [], [], 0.01)  # takes the queue
     os.write(go, b"x")
     sys.stdin.readline()
     listener.close()

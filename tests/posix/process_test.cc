@@ -4,8 +4,10 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 
+#include <functional>
 #include <vector>
 
 #include "posix/echo.h"
@@ -130,6 +132,72 @@ TEST(Fork, HeirOfAKilledParentSeesTheEnd) {
   close(done[1]);
   ASSERT_EQ(read(done[0], &answer, 1), 1);
   close(done[0]);
+}
+
+/// Processes that accept, answer and close.
+class Workers {
+ public:
+  Workers(int listener, int count) {
+    for (int i = 0; i < count; ++i)
+      children_.push_back(in_child([&] {
+        for (;;) {
+          const int fd = accept(listener, nullptr, nullptr);
+          char byte;
+          if (recv(fd, &byte, 1, 0) == 1) (void)!send(fd, "!", 1, MSG_NOSIGNAL);
+          close(fd);
+        }
+      }));
+  }
+  ~Workers() {
+    for (pid_t child : children_) {
+      kill(child, SIGKILL);
+      EXPECT_TRUE(WIFSIGNALED(status_of(child)));
+    }
+  }
+
+ private:
+  std::vector<pid_t> children_;
+};
+
+void expect_answers(Control& callers, const std::string& port, int calls) {
+  for (int i = 0; i < calls; ++i) {
+    callers.say(port);
+    EXPECT_EQ(callers.word(), "!");
+  }
+}
+
+TEST(Fork, ParentLooksAtAListenerThatItsChildrenServe) {
+  Far far("callers");
+  Fd listener = listen_at(here());
+  const std::string port = std::to_string(port_of(listener));
+  {
+    Workers workers(listener, 2);
+    Fd set(epoll_create1(0));
+    const std::vector<std::function<void()>> looks = {
+        [&] { EXPECT_EQ(std::to_string(port_of(listener)), port); },
+        [&] { EXPECT_EQ(get_option(listener, SOL_SOCKET, SO_ACCEPTCONN), 1); },
+        [&] { set_option(listener, SOL_SOCKET, SO_KEEPALIVE, 1); },
+        [&] { EXPECT_EQ(listen(listener, 20), 0); },
+        [&] { wait_for(listener, POLLIN, 0); },
+        [&] {
+          epoll_event event{};
+          event.events = EPOLLIN;
+          EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event), 0);
+          EXPECT_LE(epoll_wait(set, &event, 1, 0), 1);
+          EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_DEL, listener, &event), 0);
+        },
+        [&] {
+          int queued;
+          EXPECT_EQ(ioctl(listener, FIONREAD, &queued), -1);
+        },
+    };
+    for (const auto& look : looks) {
+      look();  // before the children have come to accept(), or while they are there
+      expect_answers(far, port, 4);
+    }
+  }
+  far.say("end");
+  far.finish();
 }
 
 TEST(Fork, ChildrenAcceptOnAnInheritedListener) {
