@@ -66,7 +66,7 @@ class Device {
   accel::Result<void> destroy_table(uint32_t handle);
   accel::Result<uint32_t> add_flow(const FlowRule& rule);
   accel::Result<void> remove_flow(uint32_t handle);
-  /// What other processes steer on this NIC.
+  /// What other processes steer on this NIC: to find rules that contradict ours.
   void set_others(std::vector<FlowRule> rules) { others_ = std::move(rules); }
 
   QueuePair* qp(uint32_t handle);
@@ -81,7 +81,7 @@ class Device {
   /// An arm was written somewhere on this UAR: looks at the arm record of each of its queues.
   void arm_written(uint32_t uar);
   void rx(std::span<const uint8_t> frame, uint64_t now);
-  /// A rule of ours or of another process's takes the frame.
+  /// A rule takes the frame.
   bool steers(std::span<const uint8_t> frame);
   /// Executes announced descriptors, at most `budget` of them a queue, and what has become due. True: there
   /// is more.
@@ -141,7 +141,7 @@ class Device {
 
   // receive.cc
   void take(std::span<const uint8_t> frame);
-  bool is_anothers(const FlowRule& ours, const FlowFields& fields, std::span<const uint8_t> frame);
+  void compare_with_others(const FlowRule& ours, const FlowFields& fields, std::span<const uint8_t> frame);
   void report_ambiguous(const FlowRule& a, const FlowRule& b, const std::string& whose,
                         std::span<const uint8_t> frame);
   ReceiveQueue* receive_queue(uint32_t handle);  // of a queue pair or a work queue

@@ -34,10 +34,7 @@ void Device::rx(std::span<const uint8_t> frame, uint64_t now) {
 }
 
 bool Device::steers(std::span<const uint8_t> frame) {
-  const FlowFields fields = fields_of(frame, parse(frame));
-  return !flows_.lookup(fields).empty() ||
-         std::any_of(others_.begin(), others_.end(),
-                     [&](const FlowRule& other) { return matches(other, fields); });
+  return !flows_.lookup(fields_of(frame, parse(frame))).empty();
 }
 
 void Device::report_ambiguous(const FlowRule& a, const FlowRule& b, const std::string& whose,
@@ -48,14 +45,13 @@ void Device::report_ambiguous(const FlowRule& a, const FlowRule& b, const std::s
                   frame.first(std::min<size_t>(frame.size(), 64)));
 }
 
-/// A rule of another process goes before ours.
-bool Device::is_anothers(const FlowRule& ours, const FlowFields& fields, std::span<const uint8_t> frame) {
+/// Which process's rule goes first is decided before the frame comes here; of equal ones none does.
+void Device::compare_with_others(const FlowRule& ours, const FlowFields& fields,
+                                 std::span<const uint8_t> frame) {
   for (const FlowRule& other : others_) {
-    if (ours.before(other) || !matches(other, fields)) continue;
-    if (other.before(ours)) return true;
+    if (ours.before(other) || other.before(ours) || !matches(other, fields)) continue;
     if (!other.same_match(ours)) report_ambiguous(ours, other, "two processes", frame);
   }
-  return false;
 }
 
 void Device::take(std::span<const uint8_t> frame) {
@@ -66,10 +62,7 @@ void Device::take(std::span<const uint8_t> frame) {
     ++counters_.rx_no_rule;
     return;
   }
-  if (is_anothers(*rules[0], fields, frame)) {
-    ++counters_.rx_of_another;
-    return;
-  }
+  compare_with_others(*rules[0], fields, frame);
   if (const FlowRule* rival = flows_.rival();
       rival != nullptr && (rival->target != rules[0]->target || rival->tag != rules[0]->tag)) {
     report_ambiguous(*rules[0], *rival,

@@ -57,10 +57,10 @@ Context::~Context() {
 
 void Context::abandon() {
   abandoned_ = true;
-  drops_.close();
+  steals_.close();
   claims_.abandon();
   shared_.close();
-  if (port_.fd() >= 0) raw::close(port_.fd());
+  port_.close();
   for (auto& [fd, channel] : channels_) raw::close(channel.write);
   if (async_write_ >= 0) raw::close(async_write_);
 }
@@ -76,11 +76,11 @@ int Context::start() {
   clock_.place(clock_memory_, clock_memory_ + kPage);
   clock_.tick(now());
   clock_.set_parameters(now());
-  // Without the privilege for a tap the device can be asked, but nothing goes in or out: as a NIC without a
-  // cable.
-  if (auto port = PacketPort::open(environment().netdev)) port_ = std::move(*port);
+  // Without the privilege for packet sockets the device can be asked, but nothing goes in or out: as a NIC
+  // without a cable.
+  steals_open_ = steals_.open(environment().netdev).ok();
+  if (auto port = PacketPort::open(environment().netdev, steals_.mark())) port_ = std::move(*port);
   shared_.open();
-  drops_open_ = drops_.open(environment().netdev).ok();
   asking_ = raw::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   kernel4_ = raw::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
   kernel6_ = raw::socket(AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
@@ -116,7 +116,7 @@ void Context::run() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       worked = turn();
-      unused = !port_.listens();
+      unused = stolen_.empty();
     }
     const uint64_t time = now();
     if (worked) busy = time;
@@ -160,29 +160,27 @@ bool Context::receive(unsigned most) {
     const auto frame = port_.receive();
     if (frame.empty()) return i != 0;
     if (shared_.changed()) follow_others();
-    device_.rx(frame, now());
+    if (device_.removed() || device_.steers(frame))
+      device_.rx(frame, now());
+    else
+      give_to_kernel(frame);
   }
   return true;
 }
 
-void Context::return_frames(const FlowRule& gone) {
-  for (auto frame = port_.receive(); !frame.empty(); frame = port_.receive()) {
-    const Parsed p = parse(frame);
-    if (p.l3 == L3::kNone || !matches(gone, fields_of(frame, p)) || device_.steers(frame)) {
-      device_.rx(frame, now());
-      continue;
-    }
-    const uint8_t* packet = frame.data() + p.l3_at;
-    sockaddr_in to4{};
-    sockaddr_in6 to6{};
-    to4.sin_family = AF_INET;
-    to6.sin6_family = AF_INET6;
-    memcpy(&to4.sin_addr, packet + 16, 4);
-    memcpy(&to6.sin6_addr, packet + 24, 16);
-    const bool v4 = p.l3 == L3::kIpv4;
-    raw::call(SYS_sendto, v4 ? kernel4_ : kernel6_, raw::word(packet), p.end - p.l3_at, MSG_DONTWAIT,
-              v4 ? raw::word(&to4) : raw::word(&to6), v4 ? sizeof to4 : sizeof to6);
-  }
+void Context::give_to_kernel(std::span<const uint8_t> frame) {
+  const Parsed p = parse(frame);
+  if (p.l3 == L3::kNone) return;
+  const uint8_t* packet = frame.data() + p.l3_at;
+  sockaddr_in to4{};
+  sockaddr_in6 to6{};
+  to4.sin_family = AF_INET;
+  to6.sin6_family = AF_INET6;
+  memcpy(&to4.sin_addr, packet + 16, 4);
+  memcpy(&to6.sin6_addr, packet + 24, 16);
+  const bool v4 = p.l3 == L3::kIpv4;
+  raw::call(SYS_sendto, v4 ? kernel4_ : kernel6_, raw::word(packet), p.end - p.l3_at, MSG_DONTWAIT,
+            v4 ? raw::word(&to4) : raw::word(&to6), v4 ? sizeof to4 : sizeof to6);
 }
 
 void Context::follow_others() {
@@ -312,16 +310,16 @@ void Context::closed(int fd) {
 }
 
 accel::Result<uint64_t> Context::steal(const Stolen& what) {
-  const std::lock_guard<std::mutex> lock(drops_mutex_);
-  if (!drops_open_) return uint64_t{0};
-  auto rule = drops_.add(what.compares, what.ether_type);
+  const std::lock_guard<std::mutex> lock(steals_mutex_);
+  if (!steals_open_) return uint64_t{0};
+  auto rule = steals_.add(what.compares, what.ether_type, what.order);
   if (rule) ++device_.counters().steal_rules;
   return rule;
 }
 
-void Context::give_back(uint64_t drop_rule) {
-  const std::lock_guard<std::mutex> lock(drops_mutex_);
-  if (drops_open_) drops_.remove(drop_rule);
+void Context::give_back(const Taken& taken) {
+  const std::lock_guard<std::mutex> lock(steals_mutex_);
+  if (steals_open_) steals_.remove(taken.steal_rule, taken.order);
 }
 
 int Context::allocate_uar(uint32_t& index) {

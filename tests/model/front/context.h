@@ -86,17 +86,20 @@ class Context final : private Surroundings {
   void look_around();
   void follow_others();
   bool receive(unsigned most);
-  /// A NIC changes over at once: what the drop of a rule that has just gone still took, and no other rule
-  /// takes, is the kernel's. What came last it may get twice.
-  void return_frames(const FlowRule& gone);
+  /// A frame that was still on its way to us when its rule went.
+  void give_to_kernel(std::span<const uint8_t> frame);
   void follow_control();
   void async_event(uint32_t type, uint64_t element);
   void take_doorbell(uint32_t uar, size_t at);
   int allocate_uar(uint32_t& index);
-  /// Keeps the kernel from seeing what a rule takes; 0 where there is no privilege to (nothing comes in then
-  /// either).
+  struct Taken {
+    uint64_t steal_rule;
+    uint16_t order;
+    uint32_t claim;
+  };
+  /// Has the kernel give us what a rule takes; 0 where there is no privilege to: nothing comes in then.
   accel::Result<uint64_t> steal(const Stolen& what);
-  void give_back(uint64_t drop_rule);
+  void give_back(const Taken& taken);
   static uint32_t take_back(Channel& channel, const Cq& cq);
 
   /// A call from the program, one at a time. As in a system call no signal's handler runs meanwhile: it might
@@ -148,13 +151,9 @@ class Context final : private Surroundings {
   Device device_;
   Report report_;
   PacketPort port_;
-  std::mutex drops_mutex_;  // drops_; taken last
-  DropTable drops_;
-  bool drops_open_ = false;
-  struct Taken {
-    uint64_t drop_rule;
-    uint32_t claim;
-  };
+  std::mutex steals_mutex_;  // steals_; taken last
+  StealTable steals_;
+  bool steals_open_ = false;
   std::map<uint32_t, Taken> stolen_;  // by flow handle
   Claims claims_;
   SharedRules shared_;

@@ -4,6 +4,8 @@
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netlink.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
 
 #include <atomic>
 #include <cstring>
@@ -14,9 +16,24 @@
 namespace model {
 namespace {
 
-constexpr char kChain[] = "ingress";
+constexpr char kLoopback[] = "lo", kEndChain[] = "taken";
 constexpr uint16_t kNftables = NFNL_SUBSYS_NFTABLES << 8;
 constexpr int32_t kFirst = -500;
+
+std::string chain_of(uint16_t order) { return "order" + std::to_string(order); }
+
+/// The loopback device's number while it is up; 0: it is not.
+uint32_t loopback() {
+  ifreq request{};
+  strcpy(request.ifr_name, kLoopback);
+  const int fd = raw::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return 0;
+  const bool up =
+      raw::call(SYS_ioctl, fd, SIOCGIFFLAGS, raw::word(&request)) == 0 && (request.ifr_flags & IFF_UP) != 0;
+  const bool known = up && raw::call(SYS_ioctl, fd, SIOCGIFINDEX, raw::word(&request)) == 0;
+  raw::close(fd);
+  return known ? static_cast<uint32_t>(request.ifr_ifindex) : 0;
+}
 
 /// One expression of a rule: name, then what `fill` puts into its data.
 template <class F>
@@ -42,7 +59,7 @@ void compare(NetlinkMessage& m, uint32_t op, const void* value, size_t size) {
   });
 }
 
-void compare_bytes(NetlinkMessage& m, const DropTable::Compare& c) {
+void compare_bytes(NetlinkMessage& m, const StealTable::Compare& c) {
   const auto size = static_cast<uint32_t>(c.value.size());
   expression(m, "payload", [&] {
     m.be32(NFTA_PAYLOAD_DREG, NFT_REG_1).be32(NFTA_PAYLOAD_BASE, c.base);
@@ -56,6 +73,28 @@ void compare_bytes(NetlinkMessage& m, const DropTable::Compare& c) {
   std::vector<uint8_t> wanted(c.value);
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] &= c.mask[i];
   compare(m, c.negate ? NFT_CMP_NEQ : NFT_CMP_EQ, wanted.data(), size);
+}
+
+void load(NetlinkMessage& m, uint32_t value) {
+  expression(m, "immediate", [&] {
+    m.be32(NFTA_IMMEDIATE_DREG, NFT_REG_1);
+    data(m, NFTA_IMMEDIATE_DATA, &value, sizeof value);
+  });
+}
+
+void set_mark(NetlinkMessage& m, uint32_t mark) {
+  load(m, mark);
+  expression(m, "meta", [&] { m.be32(NFTA_META_KEY, NFT_META_MARK).be32(NFTA_META_SREG, NFT_REG_1); });
+}
+
+void forward(NetlinkMessage& m, uint32_t ifindex) {
+  load(m, ifindex);
+  expression(m, "fwd", [&] { m.be32(NFTA_FWD_SREG_DEV, NFT_REG_1); });
+}
+
+void compare_meta(NetlinkMessage& m, uint32_t key, const void* value, size_t size) {
+  expression(m, "meta", [&] { m.be32(NFTA_META_DREG, NFT_REG_1).be32(NFTA_META_KEY, key); });
+  compare(m, NFT_CMP_EQ, value, size);
 }
 
 void drop(NetlinkMessage& m) {
@@ -120,63 +159,91 @@ std::span<const uint8_t> NetlinkMessage::finish() {
   return bytes_;
 }
 
-DropTable::~DropTable() { close(); }
+StealTable::~StealTable() { close(); }
 
-void DropTable::close() {
+void StealTable::close() {
   if (fd_ >= 0) raw::close(fd_);
   fd_ = -1;
 }
 
-accel::Result<void> DropTable::open(const std::string& netdev) {
-  static std::atomic<unsigned> serial{0};
-  name_ = "mlx5model" + std::to_string(raw::call(SYS_getpid)) + "x" + std::to_string(serial++);
+NetlinkMessage StealTable::new_chain(const std::string& name, const char* netdev, int32_t priority) {
+  NetlinkMessage chain(kNftables | NFT_MSG_NEWCHAIN, NLM_F_CREATE | NLM_F_ACK, ++serial_, NFPROTO_NETDEV, 0);
+  chain.text(NFTA_CHAIN_TABLE, name_).text(NFTA_CHAIN_NAME, name);
+  const size_t hook = chain.begin(NFTA_CHAIN_HOOK);
+  chain.be32(NFTA_HOOK_HOOKNUM, NF_NETDEV_INGRESS);
+  chain.be32(NFTA_HOOK_PRIORITY, static_cast<uint32_t>(priority)).text(NFTA_HOOK_DEV, netdev);
+  chain.end(hook);
+  chain.be32(NFTA_CHAIN_POLICY, NF_ACCEPT).text(NFTA_CHAIN_TYPE, "filter");
+  return chain;
+}
+
+NetlinkMessage StealTable::new_rule(const std::string& chain) {
+  NetlinkMessage rule(kNftables | NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND | NLM_F_ECHO | NLM_F_ACK,
+                      ++serial_, NFPROTO_NETDEV, 0);
+  rule.text(NFTA_RULE_TABLE, name_).text(NFTA_RULE_CHAIN, chain);
+  return rule;
+}
+
+accel::Result<void> StealTable::open(const std::string& netdev) {
+  static std::atomic<uint32_t> opened{0};
+  const auto process = static_cast<uint32_t>(raw::call(SYS_getpid));
+  const uint32_t serial = ++opened;
+  name_ = "mlx5model" + std::to_string(process) + "x" + std::to_string(serial);
+  mark_ = process << 8 | (serial & 0xff);  // process numbers have 22 bits
+  netdev_ = netdev;
   fd_ = raw::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER);
   if (fd_ < 0) return accel::err(-fd_);
   std::vector<NetlinkMessage> batch;
   batch.emplace_back(kNftables | NFT_MSG_NEWTABLE, NLM_F_CREATE, ++serial_, NFPROTO_NETDEV, 0);
   batch.back().text(NFTA_TABLE_NAME, name_).be32(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
-  batch.emplace_back(kNftables | NFT_MSG_NEWCHAIN, NLM_F_CREATE | NLM_F_ACK, ++serial_, NFPROTO_NETDEV, 0);
-  NetlinkMessage& chain = batch.back();
-  chain.text(NFTA_CHAIN_TABLE, name_).text(NFTA_CHAIN_NAME, kChain);
-  const size_t hook = chain.begin(NFTA_CHAIN_HOOK);
-  chain.be32(NFTA_HOOK_HOOKNUM, NF_NETDEV_INGRESS).be32(NFTA_HOOK_PRIORITY, static_cast<uint32_t>(kFirst));
-  chain.text(NFTA_HOOK_DEV, netdev);
-  chain.end(hook);
-  chain.be32(NFTA_CHAIN_POLICY, NF_ACCEPT).text(NFTA_CHAIN_TYPE, "filter");
+  batch.push_back(new_chain(kEndChain, kLoopback, kFirst));
+  // Multicast would else be the loopback device's.
+  NetlinkMessage& end = batch.emplace_back(new_rule(kEndChain));
+  const size_t list = end.begin(NFTA_RULE_EXPRESSIONS);
+  compare_meta(end, NFT_META_MARK, &mark_, sizeof mark_);
+  drop(end);
+  end.end(list);
   auto made = transact(batch);
   if (made) return {};
   close();
   return made.error();
 }
 
-accel::Result<uint64_t> DropTable::add(std::span<const Compare> compares, uint16_t ether_type) {
+accel::Result<uint64_t> StealTable::add(std::span<const Compare> compares, uint16_t ether_type,
+                                        uint16_t order) {
+  const uint32_t lo = loopback();
+  if (lo == 0) return accel::err(ENETDOWN);
   std::vector<NetlinkMessage> batch;
-  batch.emplace_back(kNftables | NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND | NLM_F_ECHO | NLM_F_ACK,
-                     ++serial_, NFPROTO_NETDEV, 0);
-  NetlinkMessage& m = batch.back();
-  m.text(NFTA_RULE_TABLE, name_).text(NFTA_RULE_CHAIN, kChain);
+  const bool is_new = !chains_.contains(order);
+  if (is_new) batch.push_back(new_chain(chain_of(order), netdev_.c_str(), kFirst + order));
+  NetlinkMessage& m = batch.emplace_back(new_rule(chain_of(order)));
   const size_t list = m.begin(NFTA_RULE_EXPRESSIONS);
   if (ether_type != 0) {
-    expression(m, "meta", [&] { m.be32(NFTA_META_DREG, NFT_REG_1).be32(NFTA_META_KEY, NFT_META_PROTOCOL); });
     const uint16_t wanted = htobe16(ether_type);
-    compare(m, NFT_CMP_EQ, &wanted, sizeof wanted);
+    compare_meta(m, NFT_META_PROTOCOL, &wanted, sizeof wanted);
   }
   for (const Compare& c : compares) compare_bytes(m, c);
-  drop(m);
+  set_mark(m, mark_);
+  forward(m, lo);
   m.end(list);
-  return transact(batch);
+  auto made = transact(batch);
+  if (made) chains_.insert(order);
+  return made;
 }
 
-void DropTable::remove(uint64_t handle) {
+void StealTable::remove(uint64_t handle, uint16_t order) {
   std::vector<NetlinkMessage> batch;
   batch.emplace_back(kNftables | NFT_MSG_DELRULE, NLM_F_ACK, ++serial_, NFPROTO_NETDEV, 0);
-  batch.back().text(NFTA_RULE_TABLE, name_).text(NFTA_RULE_CHAIN, kChain).be64(NFTA_RULE_HANDLE, handle);
+  batch.back()
+      .text(NFTA_RULE_TABLE, name_)
+      .text(NFTA_RULE_CHAIN, chain_of(order))
+      .be64(NFTA_RULE_HANDLE, handle);
   (void)transact(batch);  // gone with the table at the latest
 }
 
 /// Sends messages as one batch and waits for the last one's acknowledgement; the result is the handle echoed,
 /// or 0.
-accel::Result<uint64_t> DropTable::transact(std::span<NetlinkMessage> messages) {
+accel::Result<uint64_t> StealTable::transact(std::span<NetlinkMessage> messages) {
   if (fd_ < 0) return accel::err(EBADF);
   std::vector<uint8_t> all;
   const auto append = [&](std::span<const uint8_t> bytes) {

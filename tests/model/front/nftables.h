@@ -1,8 +1,14 @@
 // Just enough of nf_tables' netlink to keep one table whose owner is this socket: the kernel removes it with
 // the socket, however the process ends.
+//
+// A frame that one of its rules matches is taken off the netdev, marked and sent into the loopback device,
+// where a packet socket finds it by the mark (packet_port.h) and nobody else does: it is the NIC's or the
+// kernel's, or another process's, never two's. Chains are hooked in the order of the rules' priorities, so
+// between processes too the better rule has the frame.
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,15 +35,16 @@ class NetlinkMessage {
   std::vector<uint8_t> bytes_;
 };
 
-class DropTable {
+class StealTable {
  public:
-  DropTable() = default;
-  ~DropTable();
-  DropTable(const DropTable&) = delete;
-  DropTable& operator=(const DropTable&) = delete;
+  StealTable() = default;
+  ~StealTable();
+  StealTable(const StealTable&) = delete;
+  StealTable& operator=(const StealTable&) = delete;
 
-  /// The table and its chain on the netdev's ingress.
   accel::Result<void> open(const std::string& netdev);
+  /// Of the frames taken; 0 before open().
+  uint32_t mark() const { return mark_; }
 
   struct Compare {
     enum Base : uint8_t { kLink, kNetwork, kTransport } base;
@@ -45,17 +52,22 @@ class DropTable {
     std::vector<uint8_t> value, mask;
     bool negate = false;
   };
-  /// Frames that meet all comparisons are dropped. The handle removes the rule.
-  accel::Result<uint64_t> add(std::span<const Compare> compares, uint16_t ether_type);
-  void remove(uint64_t handle);
+  /// Frames that meet all comparisons are taken. `order`: rules of a lower one go first, 0 to kLastOrder. The
+  /// handle removes the rule. ENETDOWN: the loopback device is down.
+  accel::Result<uint64_t> add(std::span<const Compare> compares, uint16_t ether_type, uint16_t order);
+  static constexpr uint16_t kLastOrder = 400;
+  void remove(uint64_t handle, uint16_t order);
   void close();
 
  private:
+  NetlinkMessage new_chain(const std::string& name, const char* netdev, int32_t priority);
+  NetlinkMessage new_rule(const std::string& chain);
   accel::Result<uint64_t> transact(std::span<NetlinkMessage> messages);
 
   int fd_ = -1;
-  uint32_t serial_ = 1;
-  std::string name_;
+  uint32_t serial_ = 1, mark_ = 0;
+  std::string name_, netdev_;
+  std::set<uint16_t> chains_;
 };
 
 }  // namespace model

@@ -1,12 +1,14 @@
 #include "tests/model/front/packet_port.h"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "tests/model/core/bytes.h"
@@ -18,41 +20,57 @@ namespace {
 
 constexpr int kQueueBytes = 64 << 20;
 constexpr int kPacketIgnoreOutgoing = 23;
-constexpr uint16_t kNothing = ETH_P_LOOP;  // a type that no frame has
 
-long bind_to(int fd, int ifindex, uint16_t protocol) {
+/// A packet socket of a netdev; `type` 0: it only sends.
+accel::Result<int> open_on(const char* netdev, uint16_t type, const sock_fprog* filter) {
+  const int fd = raw::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return accel::err(-fd);
+  const auto failed = [fd](long result) {
+    raw::close(fd);
+    return accel::err(static_cast<int>(-result));
+  };
+  ifreq request{};
+  strncpy(request.ifr_name, netdev, IFNAMSIZ - 1);
+  if (const long r = raw::call(SYS_ioctl, fd, SIOCGIFINDEX, raw::word(&request)); r < 0) return failed(r);
+  if (filter != nullptr)
+    if (const long r = raw::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, filter, sizeof *filter); r < 0)
+      return failed(r);
   sockaddr_ll address{};
   address.sll_family = AF_PACKET;
-  address.sll_protocol = htons(protocol);
-  address.sll_ifindex = ifindex;
-  return raw::call(SYS_bind, fd, raw::word(&address), sizeof address);
+  address.sll_protocol = htons(type);
+  address.sll_ifindex = request.ifr_ifindex;
+  if (const long r = raw::call(SYS_bind, fd, raw::word(&address), sizeof address); r < 0) return failed(r);
+  return fd;
 }
 
-accel::Errno failed(int fd, long result) {
-  if (fd >= 0) raw::close(fd);
-  return accel::err(static_cast<int>(-result));
+void grow(int fd, int option, int forced) {
+  if (raw::setsockopt(fd, SOL_SOCKET, forced, &kQueueBytes, sizeof kQueueBytes) < 0)
+    raw::setsockopt(fd, SOL_SOCKET, option, &kQueueBytes, sizeof kQueueBytes);
 }
 
 }  // namespace
 
-accel::Result<PacketPort> PacketPort::open(const std::string& netdev) {
-  const int fd = raw::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return failed(-1, fd);
-  ifreq request{};
-  strncpy(request.ifr_name, netdev.c_str(), IFNAMSIZ - 1);
-  if (const long r = raw::call(SYS_ioctl, fd, SIOCGIFINDEX, raw::word(&request)); r < 0) return failed(fd, r);
-  const int on = 1;
-  raw::setsockopt(fd, SOL_PACKET, kPacketIgnoreOutgoing, &on, sizeof on);
-  raw::setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof on);
-  raw::setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &on, sizeof on);
-  if (raw::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &kQueueBytes, sizeof kQueueBytes) < 0) {
-    raw::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kQueueBytes, sizeof kQueueBytes);
-  }
-  raw::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kQueueBytes, sizeof kQueueBytes);
-  if (const long r = bind_to(fd, request.ifr_ifindex, kNothing); r < 0) return failed(fd, r);
+accel::Result<PacketPort> PacketPort::open(const std::string& netdev, uint32_t mark) {
+  const auto out = open_on(netdev.c_str(), 0, nullptr);
+  if (!out) return out.error();
   PacketPort port;
-  port.fd_ = fd;
-  port.ifindex_ = request.ifr_ifindex;
+  port.out_ = *out;
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(SKF_AD_OFF + SKF_AD_MARK)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, mark, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+      BPF_STMT(BPF_RET | BPF_K, 0),
+  };
+  const sock_fprog filter{std::size(steps), steps};
+  const auto in = open_on("lo", ETH_P_ALL, &filter);
+  if (!in) return in.error();
+  port.in_ = *in;
+  const int on = 1;
+  raw::setsockopt(port.in_, SOL_PACKET, kPacketIgnoreOutgoing, &on, sizeof on);
+  raw::setsockopt(port.in_, SOL_PACKET, PACKET_AUXDATA, &on, sizeof on);
+  raw::setsockopt(port.out_, SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof on);
+  grow(port.in_, SO_RCVBUF, SO_RCVBUFFORCE);
+  grow(port.out_, SO_SNDBUF, SO_SNDBUFFORCE);
   port.buffer_ = new uint8_t[kFrame];
   return port;
 }
@@ -60,30 +78,32 @@ accel::Result<PacketPort> PacketPort::open(const std::string& netdev) {
 PacketPort::PacketPort(PacketPort&& other) noexcept { *this = std::move(other); }
 
 PacketPort& PacketPort::operator=(PacketPort&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(ifindex_, other.ifindex_);
-  std::swap(listens_, other.listens_);
+  std::swap(in_, other.in_);
+  std::swap(out_, other.out_);
   std::swap(buffer_, other.buffer_);
   return *this;
 }
 
 PacketPort::~PacketPort() {
-  if (fd_ >= 0) raw::close(fd_);
+  close();
   delete[] buffer_;
 }
 
-void PacketPort::listen(bool on) {
-  if (fd_ >= 0 && on != listens_ && bind_to(fd_, ifindex_, on ? ETH_P_ALL : kNothing) == 0) listens_ = on;
+void PacketPort::close() {
+  for (int* fd : {&in_, &out_}) {
+    if (*fd >= 0) raw::close(*fd);
+    *fd = -1;
+  }
 }
 
 void PacketPort::transmit(std::span<const uint8_t> frame) {
   // A frame that the netdev does not take (down, queue full) is lost, as on a wire.
-  if (fd_ >= 0)
-    raw::call(SYS_sendto, fd_, raw::word(frame.data()), raw::word(frame.size()), MSG_DONTWAIT, 0, 0);
+  if (out_ >= 0)
+    raw::call(SYS_sendto, out_, raw::word(frame.data()), raw::word(frame.size()), MSG_DONTWAIT, 0, 0);
 }
 
 std::span<const uint8_t> PacketPort::receive() {
-  if (fd_ < 0) return {};
+  if (in_ < 0) return {};
   // Room before the frame to put a VLAN tag back where the kernel took it out.
   iovec vector{buffer_ + kVlanTag, kFrame - kVlanTag};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(tpacket_auxdata))];
@@ -92,7 +112,7 @@ std::span<const uint8_t> PacketPort::receive() {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const long n = raw::call(SYS_recvmsg, fd_, raw::word(&message), MSG_DONTWAIT);
+  const long n = raw::call(SYS_recvmsg, in_, raw::word(&message), MSG_DONTWAIT);
   if (n < static_cast<long>(kEthernetHeader)) return {};
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA) continue;
@@ -110,8 +130,8 @@ std::span<const uint8_t> PacketPort::receive() {
 uint64_t PacketPort::lost() {
   tpacket_stats stats{};
   socklen_t size = sizeof stats;
-  if (fd_ < 0) return 0;
-  if (raw::call(SYS_getsockopt, fd_, SOL_PACKET, PACKET_STATISTICS, raw::word(&stats), raw::word(&size)) < 0)
+  if (in_ < 0) return 0;
+  if (raw::call(SYS_getsockopt, in_, SOL_PACKET, PACKET_STATISTICS, raw::word(&stats), raw::word(&size)) < 0)
     return 0;
   return stats.tp_drops;
 }

@@ -272,31 +272,29 @@ int Commands::create_flow(Context& c, Request& r) {
   auto rule = parse_flow(in.type, in.priority, in.specs, r.core.subspan(kFixed));
   if (!rule) return static_cast<int>(rule.error());
   rule->target = in.qp_handle;
-  const auto drop = to_drop_rule(*rule);
-  if (!drop) return static_cast<int>(drop.error());
-  const uint32_t claim = c.next_claim_++;
-  if (const auto ours = c.claims_.add(environment().netdev, *rule, claim); !ours)
+  const auto stolen = to_steal(*rule);
+  if (!stolen) return static_cast<int>(stolen.error());
+  Context::Taken taken{.steal_rule = 0, .order = stolen->order, .claim = c.next_claim_++};
+  if (const auto ours = c.claims_.add(environment().netdev, *rule, taken.claim); !ours)
     return static_cast<int>(ours.error());
+  accel::Result<uint32_t> handle = accel::err(EINVAL);
   {
     const Context::Quiet quiet(c);
-    c.port_.listen(true);
+    handle = c.device_.add_flow(*rule);
   }
-  // First the kernel stops seeing these frames, then we take them: between the two they are lost, never
-  // doubled.
-  const auto stolen = c.steal(*drop);
-  if (!stolen) {
-    c.claims_.remove(claim);
-    return static_cast<int>(stolen.error());
-  }
-  const Context::Quiet quiet(c);
-  c.receive(Context::kFramesHeld);  // what has come before the rule is not the rule's
-  const auto handle = c.device_.add_flow(*rule);
   if (!handle) {
-    c.give_back(*stolen);
-    c.claims_.remove(claim);
+    c.claims_.remove(taken.claim);
     return static_cast<int>(handle.error());
   }
-  c.stolen_[*handle] = {*stolen, claim};
+  const auto made = c.steal(*stolen);
+  const Context::Quiet quiet(c);
+  if (!made) {
+    (void)c.device_.remove_flow(*handle);
+    c.claims_.remove(taken.claim);
+    return static_cast<int>(made.error());
+  }
+  taken.steal_rule = *made;
+  c.stolen_[*handle] = taken;
   c.shared_.add(*rule, *handle);
   r.put(ib_uverbs_create_flow_resp{0, *handle});
   return 0;
@@ -305,18 +303,15 @@ int Commands::create_flow(Context& c, Request& r) {
 int Commands::destroy_flow(Context& c, Request& r) {
   const auto in = r.get<ib_uverbs_destroy_flow>();
   const Context::Quiet quiet(c);
-  c.receive(Context::kFramesHeld);
-  const FlowRule* const known = c.device_.flow(in.flow_handle);
-  const FlowRule rule = known != nullptr ? *known : FlowRule{};
-  if (const int bad = error(c.device_.remove_flow(in.flow_handle)); bad != 0) return bad;
-  c.shared_.remove(in.flow_handle);
   const auto taken = c.stolen_.find(in.flow_handle);
-  c.give_back(taken->second.drop_rule);
-  c.return_frames(rule);
+  if (taken == c.stolen_.end()) return EINVAL;
+  // What the rule took while it stood is the queue's.
+  c.give_back(taken->second);
+  c.receive(Context::kFramesHeld);
+  c.shared_.remove(in.flow_handle);
   c.claims_.remove(taken->second.claim);
   c.stolen_.erase(taken);
-  if (c.stolen_.empty()) c.port_.listen(false);
-  return 0;
+  return error(c.device_.remove_flow(in.flow_handle));
 }
 
 }  // namespace model

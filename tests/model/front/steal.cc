@@ -7,7 +7,7 @@
 namespace model {
 namespace {
 
-using Compare = DropTable::Compare;
+using Compare = StealTable::Compare;
 
 bool any(std::span<const uint8_t> mask) {
   return std::any_of(mask.begin(), mask.end(), [](uint8_t b) { return b != 0; });
@@ -40,10 +40,17 @@ void add_ipv6(Stolen& s, const FlowFields& v, const FlowFields& m) {
   add(s, Compare::kNetwork, 24, v.dst6, m.dst6);
 }
 
+uint16_t order_of(const FlowRule& rule) {
+  constexpr uint16_t kDefaults = StealTable::kLastOrder - 1;
+  if (rule.kind == FlowKind::kNormal) return std::min<uint16_t>(rule.priority, kDefaults - 1);
+  return rule.kind == FlowKind::kAllDefault ? kDefaults : StealTable::kLastOrder;
+}
+
 }  // namespace
 
-accel::Result<Stolen> to_drop_rule(const FlowRule& rule) {
+accel::Result<Stolen> to_steal(const FlowRule& rule) {
   Stolen s;
+  s.order = order_of(rule);
   if (rule.kind == FlowKind::kAllDefault) return s;  // everything
   if (rule.kind == FlowKind::kMulticastDefault) {
     const uint8_t bit = 1;

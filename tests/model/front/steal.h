@@ -1,4 +1,4 @@
-// A steering rule as comparisons of nf_tables: what the device takes, the kernel must not see.
+// A steering rule as comparisons of nf_tables: what the device takes.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,12 @@
 namespace model {
 
 struct Stolen {
-  std::vector<DropTable::Compare> compares;
+  std::vector<StealTable::Compare> compares;
   uint16_t ether_type = 0;  // 0: any
+  uint16_t order = 0;       // as FlowRule::before() has it
 };
 
 /// EOPNOTSUPP where a rule cannot be said to the kernel.
-accel::Result<Stolen> to_drop_rule(const FlowRule& rule);
+accel::Result<Stolen> to_steal(const FlowRule& rule);
 
 }  // namespace model
