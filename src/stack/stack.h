@@ -351,8 +351,9 @@ class Stack {
   /// Forgets the connection without a packet; its tuple shows up in flow_changes(). `conn` is gone
   /// afterwards.
   void tcp_forget(TcpConn* conn);
-  /// What came for connections soon after they were forgotten, from the IP header on, with the interface
-  /// that it came in by. The engine empties it: the kernel has those connections.
+  /// What came for connections soon after they were forgotten, and SYNs that no listener here is for (another
+  /// process's may be), with what follows them; from the IP header on, with the interface that it came in
+  /// by. The engine empties it: they are the kernel's.
   PacketQueue& tcp_forgotten_frames();
   /// Ends it with `error` for the application, without a packet: its way is gone for good.
   void tcp_fail(TcpConn& conn, int error);

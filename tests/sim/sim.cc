@@ -191,6 +191,31 @@ bool Sim::run_until(const std::function<bool()>& done, Duration limit) {
   }
 }
 
+void Sim::refuse(int at, int to) {
+  const std::vector<uint8_t> syn = hosts[static_cast<size_t>(at)]->to_kernel.at(0);
+  const TcpHeader asked = tcp_of(syn);
+  std::vector<uint8_t> frame(14);
+  auto& eth = wire_at<EthHeader>(frame.data());
+  eth.destination = hosts[static_cast<size_t>(to)]->mac();
+  eth.source = hosts[static_cast<size_t>(at)]->mac();
+  eth.type = kEtherIpv4;
+  frame.insert(frame.end(), syn.begin(), syn.begin() + sizeof(Ipv4Header) + sizeof(TcpHeader));
+  auto& ip = wire_at<Ipv4Header>(&frame[14]);
+  std::swap(ip.source, ip.destination);
+  ip.total_length = sizeof(Ipv4Header) + sizeof(TcpHeader);
+  auto& tcp = wire_at<TcpHeader>(&frame[34]);
+  tcp = asked;
+  std::swap(tcp.source, tcp.destination);
+  tcp.sequence = 0;
+  tcp.acknowledgment = asked.sequence + 1;
+  tcp.data_offset = 5 << 4;
+  tcp.flags = kRst | kAck;
+  fill_checksums(frame);
+  inject(to, std::move(frame));
+}
+
+TcpHeader tcp_of(std::span<const uint8_t> packet) { return wire_at<TcpHeader>(&packet[sizeof(Ipv4Header)]); }
+
 void Sim::deliver(Host& host, const Event& event) {
   // A device without a buffer drops.
   Packet* first = nullptr;
@@ -208,6 +233,10 @@ void Sim::deliver(Host& host, const Event& event) {
   if (!first) return;
   first->checksum_good = event.vouched;
   host.stack->on_packets({&first, 1}, 0, now);
+  while (Packet* p = host.stack->tcp_forgotten_frames().pop_front()) {
+    host.to_kernel.push_back(flatten(p));
+    FramePool::release(p);
+  }
 }
 
 void Sim::pass(Host& host) {

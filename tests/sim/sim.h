@@ -95,10 +95,11 @@ class Host {
   std::vector<uint8_t> memory;
   FramePool pool;
   std::unique_ptr<Stack> stack;
-  Link link;                       ///< of what it sends
-  Instant link_free{};             ///< when the last queued frame has left
-  uint64_t cut_frames = 0;         ///< frames that its device cut into segments
-  std::map<FlowKey, int> steered;  ///< how often, from flow_changes()
+  Link link;                                    ///< of what it sends
+  Instant link_free{};                          ///< when the last queued frame has left
+  uint64_t cut_frames = 0;                      ///< frames that its device cut into segments
+  std::map<FlowKey, int> steered;               ///< how often, from flow_changes()
+  std::vector<std::vector<uint8_t>> to_kernel;  ///< from tcp_forgotten_frames(): whole IP packets
 };
 
 class Sim {
@@ -118,6 +119,9 @@ class Sim {
   void after(Duration d, std::function<void()> what);
   /// Puts a frame on the wire to a host as it is, at once.
   void inject(int to, std::vector<uint8_t> frame);
+  /// What a host's kernel says to the first IPv4 SYN that it was given, where nobody listens (RFC 9293
+  /// section 3.10.7.1): SEQ=0, ACK=SEG.SEQ+1.
+  void refuse(int at, int to);
   /// One pass of every host at the present time; sends what became possible. Called by tests after socket
   /// calls.
   void settle();
@@ -239,5 +243,8 @@ class Pairs {
 /// Sends and receives of strings, at the simulation's time.
 Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, bool more = false);
 Result<std::string> read(Host& host, TcpConn* conn, size_t at_most = 1 << 20);
+
+/// The TCP header of an IPv4 packet without options.
+TcpHeader tcp_of(std::span<const uint8_t> packet);
 
 }  // namespace accel::sim

@@ -216,6 +216,29 @@ TEST_F(TimersTest, TimeWaitGivesWayToANewSyn) {
   sim[0].stack->tcp_close(*again, true, sim.now);
 }
 
+/// The newer SYN may be for another process's listener: the tuple is the kernel's then.
+TEST_F(TimersTest, TimeWaitWithoutAListenerGivesANewSynToTheKernel) {
+  Pair p = open();
+  sim[1].stack->tcp_close(p.b, false, sim.now);
+  sim.run_for(100ms);
+  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim.run_for(2s);
+  sim[1].stack->tcp_close_listener(std::exchange(pairs->acceptor.listener, nullptr));
+  ASSERT_TRUE(sim[1].stack->tcp_port_in_use(sim[1].v4(), 80));
+  Recorder owner;
+  auto again = sim[0].stack->tcp_connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
+                                         static_cast<Actor*>(&owner), sim.now);
+  ASSERT_TRUE(again);
+  sim.clear_trace();
+  sim.run_for(500ms);
+  ASSERT_EQ(sim[1].to_kernel.size(), 1u);
+  EXPECT_EQ(tcp_of(sim[1].to_kernel[0]).flags & (kSyn | kAck), kSyn);
+  EXPECT_TRUE(sim.sent_by(1).empty());
+  EXPECT_FALSE(sim[1].stack->tcp_port_in_use(sim[1].v4(), 80));
+  EXPECT_TRUE(sim[1].steered.empty());
+  sim[0].stack->tcp_close(*again, true, sim.now);
+}
+
 TEST_F(TimersTest, AnOrphanInFinWait2Ends) {
   Pair p = open();
   sim[0].stack->tcp_close(p.a, false, sim.now);

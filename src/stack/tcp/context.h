@@ -29,7 +29,7 @@ struct TcpContext {
     uint64_t hash;
     Instant until;
   };
-  std::vector<Forgotten> forgotten;  ///< handed back: the kernel's now, as is what is still on its way
+  std::vector<Forgotten> forgotten;  ///< tuples that are the kernel's now, with what is still on its way
   TcpConn* current = nullptr;        ///< being worked on: its end frees it only afterwards
   Instant stalled_until = kNever;
   Instant challenge_second{};
@@ -50,6 +50,8 @@ constexpr Duration kInitialRto = 1s;    ///< RFC 6298 (2.1)
 constexpr Duration kMaxRto = 120s;      ///< TCP_RTO_MAX
 constexpr Duration kMtuLife = 600s;     ///< ip_rt_mtu_expires, tcp_probe_interval
 constexpr Duration kCorkTime = 200ms;
+constexpr Duration kForgottenTime = 10s;  ///< what is on its way to us has come by then
+constexpr size_t kMostForgotten = 4096;   ///< of the oldest nothing is expected any more
 
 // ---- table.cc: tuples, life and death ----
 inline uint64_t hash_of(const TcpContext& t, const Endpoint& local, const Endpoint& remote) {
@@ -139,6 +141,8 @@ void queue_accepted(TcpContext& t, TcpConn& c);
 
 // ---- input.cc ----
 void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now);
+/// From now on what comes for the tuple is the kernel's (Stack::tcp_forgotten_frames).
+void forget_tuple(TcpContext& t, uint64_t hash, Instant now);
 /// The steps of RFC 9293 section 3.10.7.4 from the fifth on. Takes the frame.
 void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
                       Instant now);

@@ -205,31 +205,42 @@ static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& 
 
 /// RFC 9293 section 3.10.7.4 for TIME-WAIT, RFC 6191 (a newer SYN ends it). An RST ends it only with the very
 /// sequence number that is expected, as in Linux with tcp_rfc1337 = 0: it is how a peer that reuses its port
-/// with an older-looking SYN gets out of our way, having seen our ACK.
-static void input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo& s, Instant now) {
+/// with an older-looking SYN gets out of our way, having seen our ACK. False: the newer SYN is not for a
+/// listener of ours, and the tuple is the kernel's.
+static bool input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo& s, Instant now) {
   auto o = parse_options(s.options);
-  if (!o) return t.count(Counter::drop_tcp_header);
+  if (!o) {
+    t.count(Counter::drop_tcp_header);
+    return true;
+  }
   bool old = w.timestamps && o->has_timestamps && seq_lt(o->tsval, w.ts_recent);
   if (s.flags & kRst) {
-    if (old || s.seq != w.rcv_nxt) return t.count(Counter::drop_tcp_bad_reset);
-    t.count(Counter::tcp_resets_received);
-    return destroy_time_wait(t, w, true);
+    const bool exact = !old && s.seq == w.rcv_nxt;
+    t.count(exact ? Counter::tcp_resets_received : Counter::drop_tcp_bad_reset);
+    if (exact) destroy_time_wait(t, w, true);
+    return true;
   }
   if ((s.flags & (kSyn | kAck)) == kSyn && !old) {
     bool newer =
         seq_gt(s.seq, w.rcv_nxt) || (w.timestamps && o->has_timestamps && seq_gt(o->tsval, w.ts_recent));
-    TcpListener* l = newer ? find_listener(t, s.local, s.remote) : nullptr;
-    if (l) {
+    if (newer) {
       uint32_t iss = w.snd_nxt + 65535 + 2;
       destroy_time_wait(t, w, true);
-      on_syn(t, *l, s, iss ? iss : 1, now);
-      return;
+      TcpListener* l = find_listener(t, s.local, s.remote);
+      if (l) on_syn(t, *l, s, iss ? iss : 1, now);
+      return l != nullptr;
     }
   }
   t.count(old ? Counter::drop_tcp_paws : Counter::drop_tcp_old);
   if (s.flags & kFin) w.deadline = now + t.core.config.time_wait;  // lazily: the node looks when it fires
   if (s.payload_length > 0 || (s.flags & (kSyn | kFin)) || seq_lt(s.seq, w.rcv_nxt))
     answer_time_wait(t, w, now);
+  return true;
+}
+
+void forget_tuple(TcpContext& t, uint64_t hash, Instant now) {
+  if (t.forgotten.size() == kMostForgotten) t.forgotten.erase(t.forgotten.begin());
+  t.forgotten.push_back({hash, now + kForgottenTime});
 }
 
 static bool was_forgotten(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
@@ -240,17 +251,27 @@ static bool was_forgotten(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
                      [hash](const auto& f) { return f.hash == hash; });
 }
 
+static void leave_to_kernel(TcpContext& t, Packet* frame, const TcpSegmentInfo& s) {
+  frame->offset -= s.ip_header;
+  frame->length += s.ip_header;
+  frame->interface = s.interface;
+  t.core.forgotten_frames.push_back(frame);
+}
+
 /// RFC 9293 section 3.10.7.1 and .2: no connection has this tuple. Only what was steered to us gets here, so
-/// the tuple is ours to speak for, unless it has just become the kernel's.
+/// the tuple is ours to speak for, unless it has just become the kernel's. So it does by a SYN that nobody
+/// here listens for: the rule that brought it is of a connection that has ended or of a listener that is
+/// closed, and another process may listen.
 static void input_unknown(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
-  TcpListener* l = find_listener(t, s.local, s.remote);
-  if (l && (s.flags & (kSyn | kAck | kRst)) == kSyn) {
+  const bool opening = (s.flags & (kSyn | kAck | kRst)) == kSyn;
+  TcpListener* l = opening ? find_listener(t, s.local, s.remote) : nullptr;
+  if (l) {
     on_syn(t, *l, s, 0, now);
   } else if (was_forgotten(t, s, now)) {
-    frame->offset -= s.ip_header;
-    frame->length += s.ip_header;
-    frame->interface = s.interface;
-    return t.core.forgotten_frames.push_back(frame);
+    return leave_to_kernel(t, frame, s);
+  } else if (opening) {
+    forget_tuple(t, hash_of(t, s.local, s.remote), now);
+    return leave_to_kernel(t, frame, s);
   } else {
     t.count(Counter::drop_no_socket);
     if (!(s.flags & kRst)) answer_reset(t, s);
@@ -262,7 +283,7 @@ void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant n
   TcpEntry* e = find(t, hash_of(t, s.local, s.remote), s.local, s.remote);
   if (!e) return input_unknown(t, frame, s, now);
   if (e->kind == TcpEntry::Kind::kTimeWait) {
-    input_time_wait(t, static_cast<TcpTimeWait&>(*e), s, now);
+    if (!input_time_wait(t, static_cast<TcpTimeWait&>(*e), s, now)) return input_unknown(t, frame, s, now);
     return FramePool::release(frame);
   }
   auto& c = static_cast<TcpConn&>(*e);

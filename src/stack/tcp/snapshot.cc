@@ -44,7 +44,7 @@ Result<TcpSnapshot> TcpLayer::snapshot(const TcpConn& c, Instant now) const {
 
 void TcpLayer::forget(TcpConn* c) {
   TcpContext& t = *context_;
-  if (c->hashed) t.forgotten.push_back({c->hash, t.core.now + 10s});
+  if (c->hashed) forget_tuple(t, c->hash, t.core.now);
   destroy(t, *c);
 }
 
