@@ -17,7 +17,8 @@ class Nginx:
         self.host, self.accel = host, accel
         path = nginx_configuration(host, 8080, WORKERS, keepalive=False)
         # nginx clears its environment; the upgraded binary is to be preloaded as the first one was.
-        path.write_text("env LD_PRELOAD; env ACCEL_REQUIRE; env ACCEL_CONFIG;\n" + path.read_text().replace("daemon off", "daemon on"))
+        kept = "LD_PRELOAD ACCEL_REQUIRE ACCEL_CONFIG SYSFS_PATH MLX5_MODEL_NETDEV MLX5_MODEL_REPORT".split()
+        path.write_text("".join(f"env {name};\n" for name in kept) + path.read_text().replace("daemon off", "daemon on"))
         self.directory = path.parent
         host.run(["/usr/sbin/nginx", "-c", path, "-p", path.parent], accel, timeout=60)
         self.master = until(self.named_master, "a pid file")
@@ -77,7 +78,7 @@ def main():
     parser.add_argument("--reloads", type=int, default=3)
     options = parser.parse_args()
     on_server, on_client = MODES[options.mode]
-    with Lab(queues=2 * WORKERS) as lab:  # an old and a new worker have a queue each
+    with Lab(proved=False, queues=2 * WORKERS) as lab:  # an old and a new worker have a queue each
         url = f"http://{lab.near.address}:8080/"
         server = Nginx(lab.near, on_server)
 

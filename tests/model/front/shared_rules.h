@@ -1,6 +1,6 @@
 // What the other contexts on this NIC steer: one steering table is the NIC's, so two processes' rules may
-// contradict each other. FOLDER/steering, a file that every context of a host maps; without a folder each context
-// is alone.
+// contradict each other. FOLDER/steering, a file that every context of a host maps; without a folder each
+// context is alone.
 #pragma once
 
 #include <cstdint>
