@@ -2,10 +2,12 @@
 
 #include <ev.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "base/private_fds.h"
 #include "base/real.h"
@@ -47,7 +49,11 @@ struct Housekeeping::Loop {
   ev_timer deadline{};
   ev_timer watch{};
   int watched_in_vain = 0;
-  std::vector<std::unique_ptr<ev_io>> port_ios;
+  // The ports' descriptors, while serving: a set of the kernel's, which one that is closed meanwhile leaves
+  // (a port that goes, or rests over fork). Asked for in poll(2) itself libev would find it invalid, and
+  // abort.
+  int ports_fd = -1;
+  ev_io ports_io{};
   std::atomic<bool> quit{false};
   NetworkChanges pending;
   uint64_t passes_seen = 0;
@@ -56,7 +62,11 @@ struct Housekeeping::Loop {
 
   ~Loop() {
     if (ev) ev_loop_destroy(ev);
+    close_descriptors();
+  }
+  void close_descriptors() const {
     if (nudge_fd >= 0) close_private(nudge_fd);
+    if (ports_fd >= 0) close_private(ports_fd);
   }
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -69,7 +79,7 @@ struct Housekeeping::Loop {
   void on_tick();
   void begin_serving();
   void serve();
-  void watch_descriptor(int fd);
+  void watch_ports();
   void stop_serving();
   void on_watch();
   void take_changes();
@@ -127,7 +137,7 @@ void Housekeeping::end_rest() { application_began(); }
 
 void Housekeeping::abandon_in_child() {
   // libev has no descriptor of its own; the loop's memory is a copy of our own.
-  if (loop_ && loop_->nudge_fd >= 0) close_private(loop_->nudge_fd);
+  if (loop_) loop_->close_descriptors();
   (void)loop_.release();
   running_ = false;
 }
@@ -156,12 +166,13 @@ void Housekeeping::Loop::prepare() {
   };
   ev_io_init(&nudge, nudged, nudge_fd, EV_READ);
   ev_io_init(&netlink_io, (call<&Loop::take_changes, ev_io>), worker.netlink->event_fd(), EV_READ);
+  ev_init(&ports_io, (call<&Loop::serve, ev_io>));
   ev_init(&settle, (call<&Loop::apply_changes, ev_timer>));
   ev_init(&tick, (call<&Loop::on_tick, ev_timer>));
   ev_init(&deadline, (call<&Loop::serve, ev_timer>));
   ev_init(&watch, (call<&Loop::on_watch, ev_timer>));
   watch.repeat = kWatch;
-  nudge.data = netlink_io.data = settle.data = tick.data = deadline.data = watch.data = this;
+  nudge.data = netlink_io.data = ports_io.data = settle.data = tick.data = deadline.data = watch.data = this;
   ev_io_start(ev, &nudge);
   ev_io_start(ev, &netlink_io);
   tick.repeat = kRestTick;
@@ -192,12 +203,17 @@ void Housekeeping::Loop::begin_serving() {
   serve();
 }
 
-void Housekeeping::Loop::watch_descriptor(int fd) {
-  auto io = std::make_unique<ev_io>();
-  ev_io_init(io.get(), (call<&Loop::serve, ev_io>), fd, EV_READ);
-  io->data = this;
-  ev_io_start(ev, io.get());
-  port_ios.push_back(std::move(io));
+/// Under the worker's lock. Where there is no descriptor for it serve() looks at each tick.
+void Housekeeping::Loop::watch_ports() {
+  ports_fd = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
+  if (ports_fd < 0) return;
+  worker.for_each_descriptor([this](int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    (void)real.epoll_ctl(ports_fd, EPOLL_CTL_ADD, fd, &event);
+  });
+  ev_io_set(&ports_io, ports_fd, EV_READ);
+  ev_io_start(ev, &ports_io);
 }
 
 /// One pass in the application's stead, then asleep until a frame comes or the stack has something due.
@@ -217,7 +233,7 @@ void Housekeeping::Loop::serve() {
   worker.look_at_ports();
   const bool lost = worker.lost_untold;
   next = quiet ? worker.next_poll(now) : now;
-  if (port_ios.empty()) worker.for_each_descriptor([this](int fd) { watch_descriptor(fd); });
+  if (ports_fd < 0) watch_ports();
   if (stats::requested()) stats::publish(engine, clock_now());
   worker.serving = false;
   worker.unlock_out();
@@ -225,13 +241,14 @@ void Housekeeping::Loop::serve() {
   if (lost || !worker.in_use()) return stop_serving();  // a lost port's descriptors are watched no more
   // At least a tick: new ports, and who asks for statistics.
   ev_now_update(ev);
-  deadline.repeat = next == kNever ? kRestTick : std::clamp(seconds(next - now), 0.0001, kRestTick);
+  const double longest = ports_fd < 0 ? kBusyTick : kRestTick;
+  deadline.repeat = next == kNever ? longest : std::clamp(seconds(next - now), 0.0001, longest);
   ev_timer_again(ev, &deadline);
 }
 
 void Housekeeping::Loop::stop_serving() {
-  for (auto& io : port_ios) ev_io_stop(ev, io.get());
-  port_ios.clear();
+  ev_io_stop(ev, &ports_io);
+  if (ports_fd >= 0) close_private(std::exchange(ports_fd, -1));
   ev_timer_stop(ev, &deadline);
   serving = false;
   passes_seen = passes();

@@ -155,6 +155,13 @@ class MemoryPort : public Port {
     armed_ = true;
     return arrived_.empty();
   }
+  /// Another to sleep on, the one before is closed: as where a queue is given up and taken anew.
+  void change_descriptor() {
+    std::lock_guard lock(mutex_);
+    const int fresh = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    close(event_);
+    event_ = fresh;
+  }
   const PortInfo& info() const override { return info_; }
   Result<void> steer(const FlowKey& key) override {
     std::lock_guard lock(mutex_);

@@ -28,6 +28,33 @@ TEST(Life, HousekeepingServesForAnAbsentApplication) {
   pass.stack().tcp_close(c.near, true, pass.now());
 }
 
+// libev takes a descriptor in its poll(2) that is closed for a mistake of its user's, and aborts.
+TEST(Life, ADescriptorThatGoesWhileHousekeepingSleepsOnIt) {
+  World& w = world();
+  Connected c = connect(102);
+  ASSERT_TRUE(c.near && c.far);
+  const uint64_t polls = w.engine->counters().get(Counter::housekeeping_polls);
+  ASSERT_TRUE(comes_true([&] { return w.engine->counters().get(Counter::housekeeping_polls) > polls; }));
+  {
+    Pass pass{*w.engine};
+    w.port->change_descriptor();
+  }
+  ASSERT_TRUE(
+      sh("ip neigh replace 10.99.0.61 lladdr 02:00:00:00:00:61 dev near0 nud permanent"));  // wakes it
+  char text[100] = "x";
+  w.far.call([&](Stack& s, Instant now) {
+    iovec v{text, sizeof(text)};
+    ASSERT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
+  });
+  EXPECT_TRUE(comes_true([&] {
+    bool acked = false;
+    w.far.call([&](Stack& s, Instant) { acked = s.tcp_unacked_bytes(*c.far) == 0; });
+    return acked;
+  }));
+  Pass pass{*w.engine};
+  pass.stack().tcp_close(c.near, true, pass.now());
+}
+
 TEST(Life, FramesWaitForTheKernelToResolveTheirNeighbour) {
   World& w = world();
   const Endpoint remote{v4(10, 99, 0, 60), 9};
