@@ -37,11 +37,18 @@ class Fd {
 };
 
 /// Above the numbers that programs use by name, as base/private_fds.h has it.
+constexpr int kHighDescriptor = 700;
 inline Fd high(Fd fd) {
-  constexpr int kHighDescriptor = 700;
   if (!fd) return fd;
   Fd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, kHighDescriptor));
   return moved ? std::move(moved) : std::move(fd);
+}
+/// The same for one that a library has opened and will close.
+inline void raise_descriptor(int& fd) {
+  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, kHighDescriptor);
+  if (moved < 0) return;
+  ::close(fd);
+  fd = moved;
 }
 
 }  // namespace accel

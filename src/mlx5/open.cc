@@ -110,6 +110,10 @@ bool DirectPort::open_device(Evidence& seen) {
   if (list) ibv_free_device_list(list);
   if (!seen.listed) return stop(seen, Stage::kLook, ENODEV);
   if (!verbs_.context) return stop(seen, stage_of_open(error), error);
+  // libibverbs takes the lowest numbers, which are the program's, and knows its descriptors by these fields
+  // alone.
+  raise_descriptor(verbs_.context->cmd_fd);
+  raise_descriptor(verbs_.context->async_fd);
   return true;
 }
 
@@ -156,6 +160,7 @@ bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilitie
   ibv_context* context = verbs_.context.get();
   verbs_.channel.reset(ibv_create_comp_channel(context));
   if (!verbs_.channel) return stop(seen, Stage::kMakeQueue, errno);
+  raise_descriptor(verbs_.channel->fd);
   make_nonblocking(verbs_.channel->fd);
   verbs_.send_cq.reset(ibv_create_cq(context, static_cast<int>(options_.tx_ring), nullptr, nullptr, 0));
   if (!verbs_.send_cq) return stop(seen, Stage::kMakeQueue, errno);

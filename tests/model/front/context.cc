@@ -309,6 +309,18 @@ void Context::closed(int fd) {
   channels_.erase(found);
 }
 
+void Context::renumbered(int from, int to) {
+  if (!owned()) return;
+  const Call one(*this);
+  const Quiet quiet(*this);
+  auto channel = channels_.extract(from);
+  if (channel.empty()) return;
+  channel.key() = channel.mapped().read = to;
+  channels_.insert(std::move(channel));
+  for (auto& [number, cq] : cqs_)
+    if (cq.channel == from) cq.channel = to;
+}
+
 accel::Result<uint64_t> Context::steal(const Stolen& what) {
   const std::lock_guard<std::mutex> lock(steals_mutex_);
   if (!steals_open_) return uint64_t{0};

@@ -59,6 +59,8 @@ class Context final : private Surroundings {
   void* map(size_t size, int protection, off_t offset);
   /// A descriptor that may be one of our channels is closed by the driver.
   void closed(int fd);
+  /// It has another number from now on.
+  void renumbered(int from, int to);
   /// In a forked child nothing of the parent's device may be touched; descriptors are given up.
   void abandon();
   bool abandoned() const { return abandoned_; }

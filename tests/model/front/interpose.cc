@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdarg>
@@ -86,6 +87,7 @@ void forget(int fd) {
   Context* mine = files[static_cast<size_t>(fd)].exchange(nullptr);
   if (mine != nullptr) {
     open_files.fetch_sub(1);
+    if (std::find(files.begin(), files.end(), mine) != files.end()) return;  // it has another number too
     if (mine->owned())
       delete mine;
     else if (!mine->abandoned())  // in a forked child its thread and locks are not ours to end
@@ -97,10 +99,45 @@ void forget(int fd) {
   }
 }
 
+/// The driver gives the device file or a channel another number; it closes the old one afterwards.
+void duplicated(int from, int to) {
+  if (from < 0 || from >= kDescriptors || to < 0 || to >= kDescriptors) return;
+  if (Context* c = context(from)) {
+    files[static_cast<size_t>(to)].store(c, std::memory_order_release);
+    open_files.fetch_add(1);
+  } else if (open_files.load(std::memory_order_relaxed) != 0) {
+    for (auto& file : files)
+      if (Context* each = file.load(std::memory_order_acquire)) each->renumbered(from, to);
+  }
+}
+
+int do_fcntl(int fd, int command, long argument) {
+  static auto* const next = behind<int(int, int, ...)>("fcntl");
+  const int result = next(fd, command, argument);
+  if (command == F_DUPFD_CLOEXEC) duplicated(fd, result);
+  return result;
+}
+
 }  // namespace
 }  // namespace model
 
 using model::behind;
+
+EXPORT int fcntl(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  const long argument = va_arg(list, long);
+  va_end(list);
+  return model::do_fcntl(fd, command, argument);
+}
+
+EXPORT int fcntl64(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  const long argument = va_arg(list, long);
+  va_end(list);
+  return model::do_fcntl(fd, command, argument);
+}
 
 EXPORT int open(const char* path, int flags, ...) {
   va_list list;

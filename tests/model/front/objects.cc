@@ -64,9 +64,10 @@ int Commands::dereg_mr(Context& c, Request& r) {
 int Commands::create_channel(Context& c, Request& r) {
   int fds[2];
   if (const int bad = raw::pipe(fds, O_CLOEXEC); bad < 0) return -bad;
-  raw::call(SYS_fcntl, raw::keep(fds[1]), F_SETFL, O_NONBLOCK);
+  const int write = raw::keep(fds[1]);
+  raw::call(SYS_fcntl, write, F_SETFL, O_NONBLOCK);
   const Context::Quiet quiet(c);
-  c.channels_[fds[0]] = Channel{fds[0], fds[1], {}};
+  c.channels_[fds[0]] = Channel{fds[0], write, {}};
   r.put(ib_uverbs_create_comp_channel_resp{static_cast<uint32_t>(fds[0])});
   return 0;
 }

@@ -39,9 +39,14 @@ inline long to_libc(long result) {
 }
 
 /// The hardware's descriptors. A program whose NIC is a real one has none of them: to its close() they are
-/// not open.
+/// not open, and their numbers are above those that it reckons with.
+constexpr int kHighDescriptor = 800;
 inline std::array<std::atomic<bool>, 65536> kept{};
 inline int keep(int fd) {
+  if (const long high = fd < 0 ? -1 : call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kHighDescriptor); high >= 0) {
+    call(SYS_close, fd);
+    fd = static_cast<int>(high);
+  }
   if (fd >= 0 && fd < static_cast<int>(kept.size())) kept[static_cast<size_t>(fd)] = true;
   return fd;
 }
