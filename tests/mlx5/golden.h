@@ -23,6 +23,7 @@ struct GoldenRequest {
   std::vector<uint32_t> pieces;  ///< lengths; one behind the other, 4 KiB apart
   bool checksum = false;
   uint16_t header = 0, mss = 0;
+  bool signal = true;
 };
 
 inline std::vector<GoldenRequest> golden_requests() {
@@ -46,6 +47,10 @@ inline std::vector<GoldenRequest> golden_requests() {
     all.push_back({"lap " + std::to_string(lap) + " tso", Kind::kTso, {1500, 1500}, true, 54, 700});
     if (lap % 3 == 0) all.push_back({"lap " + std::to_string(lap) + " address", Kind::kAddress, {99}, true});
   }
+  all.push_back({"unsignalled address", Kind::kAddress, {1514}, true, 0, 0, false});
+  all.push_back({"unsignalled inline", Kind::kInline, {200}, true, 0, 0, false});
+  all.push_back({"unsignalled tso", Kind::kTso, {1500, 1500}, true, 54, 700, false});
+  all.push_back({"signalled after these", Kind::kAddress, {60}, true});
   return all;
 }
 
@@ -96,13 +101,14 @@ inline std::string our_bytes(const SendRing& like, uint16_t index, uint8_t* memo
     const uint8_t checksum = request.checksum ? kChecksum : kNoChecksum;
     switch (request.kind) {
       case GoldenRequest::Kind::kAddress:
-        *octoword_count = write_send(each->ring, index, pieces, checksum, 0, true);
+        *octoword_count = write_send(each->ring, index, pieces, checksum, 0, request.signal);
         break;
       case GoldenRequest::Kind::kInline:
-        *octoword_count = write_inline(each->ring, index, pieces, checksum, 0, true);
+        *octoword_count = write_inline(each->ring, index, pieces, checksum, 0, request.signal);
         break;
       case GoldenRequest::Kind::kTso:
-        *octoword_count = write_tso(each->ring, index, pieces, request.header, request.mss, true);
+        *octoword_count =
+            write_tso(each->ring, index, pieces, request.header, request.mss, request.signal);
         break;
     }
   }
