@@ -47,8 +47,9 @@ Result<ssize_t> send(int fd, const void* data, size_t size, int flags);
 Result<ssize_t> recvfrom(int fd, void* data, size_t size, int flags, sockaddr* from, socklen_t* from_length);
 Result<ssize_t> sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,
                        socklen_t to_length);
-Result<ssize_t> readv(int fd, const iovec* vector, int count);
-Result<ssize_t> writev(int fd, const iovec* vector, int count);
+/// `flags`: RWF_..., of preadv2() and pwritev2().
+Result<ssize_t> readv(int fd, const iovec* vector, int count, int flags = 0);
+Result<ssize_t> writev(int fd, const iovec* vector, int count, int flags = 0);
 Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout);
 Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags);
 /// `out` is ours; `in` any descriptor (a file, a pipe).

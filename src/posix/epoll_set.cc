@@ -338,15 +338,19 @@ Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask
     // When both have more than fits, each gets half; of an odd number the one more in turn.
     const size_t ours = std::min(ready_.size(), (out.size() + odd_turn_) / 2);
     odd_turn_ = !odd_turn_;
-    const size_t room = out.size() - ours;
-    // What a stale member took the place of is there the next time.
-    for (uint32_t tries = 0; room > 0 && filled == 0 && tries <= stale_; ++tries) {
+    size_t room = out.size() - ours;
+    // What a stale member, or one of ours, took the place of is there the next time.
+    for (uint32_t tries = 0; room > 0 && filled == 0 && tries <= stale_ + 1;) {
       const size_t known = ready_.size();
       const int got = real.epoll_wait(real_set, out.data(), static_cast<int>(room), 0);
       if (got < 0) return last_error();
       idle_checks_ = got > 0 ? 0 : std::min(idle_checks_ + 1, kIdleChecks);
       filled = absorb(out.first(static_cast<size_t>(got)));
-      if (got == 0 || ready_.size() > known) break;
+      if (static_cast<size_t>(got) < room) break;
+      if (ready_.size() == known) ++tries;
+      for (auto i = ready_.begin(); i != ready_.end();)
+        if (EpollItem& item = *i++; item.ready_events() == 0) drop_ready(item);
+      room = out.size() - std::min(ready_.size(), out.size());
     }
   }
   Result<int> ours = report(out.subspan(static_cast<size_t>(filled)));

@@ -45,7 +45,7 @@ class Poll {
         first_ = false;
         step = look_and_sleep(guard);
       }
-      if (step == Step::kDone) return result_;
+      if (step == Step::kDone) return result_ && *result_ == 0 && let_signals_in() ? err(EINTR) : result_;
       const auto left = timeout_.left();
       const int got = early_wait(kernel_, left ? &*left : nullptr, mask_, &nothing_new, this);
       if (got < 0) return err(errno);
@@ -78,6 +78,13 @@ class Poll {
       request.kernel_fds = std::span<pollfd>(kernel_).first(kernel_.size() - 1);
       woke_ = pass->engine().wait(*pass, request);
     }
+  }
+
+  /// do_poll() and do_select() look at signals also where they are not to wait: one may be pending that only
+  /// the mask of the call lets through. Not under a Guard.
+  bool let_signals_in() const {
+    const timespec none{};
+    return mask_ != nullptr && timeout_.zero() && real.ppoll(nullptr, 0, &none, mask_) < 0 && errno == EINTR;
   }
 
   /// Fills every entry's revents and kernel_, which has one free place at its end.

@@ -35,6 +35,8 @@ class Socket : public File {
   virtual Result<int> ioctl(Pass& pass, unsigned long request, void* argument) = 0;
   virtual Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) = 0;
   virtual Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) = 0;
+  /// A call has the error but reports something else: the next one does.
+  virtual void keep_error(Pass&, Errno) {}
 
   /// O_NONBLOCK as the shadow has it (it is the truth: shared by dups and by fork); cached, refreshed by
   /// F_SETFL/FIONBIO.

@@ -415,6 +415,7 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
       case SO_SNDBUF:
       case SO_SNDBUFFORCE:
         s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
+        if (live() && (readiness() & EPOLLOUT) != 0) notify(kWritable);  // sk_setsockopt()
         break;
       case SO_PEEK_OFF:
         peek_offset_ = shadow_option(SOL_SOCKET, SO_PEEK_OFF, -1);

@@ -64,6 +64,7 @@ class TcpSocket final : public Socket {
   // tcp_transfer.cc
   Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
   Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) override;
+  void keep_error(Pass& pass, Errno error) override;
 
   // tcp_options.cc
   Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;

@@ -77,7 +77,7 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   };
   for (;;) {
     const size_t seen = place();
-    if (*size == 0 && conn_->unread() > 0) break;
+    if (*size == 0 && conn_->unread() > seen) break;
     Result<size_t> n = take(pass, into.window(), *size - got, seen, flags);
     if (n && *n == 0) break;  // the end
     if (n) {
@@ -114,6 +114,10 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   if (peek_offset_ >= 0) peek_offset_ = std::max(0, peek_offset_ + static_cast<int>(peek ? got : 0 - got));
   put_control(pass, message);
   return static_cast<ssize_t>(got);
+}
+
+void TcpSocket::keep_error(Pass&, Errno error) {
+  if (live()) conn_->error = static_cast<int>(error);
 }
 
 /// tcp_recv_urg().

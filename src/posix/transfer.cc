@@ -85,10 +85,43 @@ msghdr one_buffer(iovec* v, sockaddr* name, socklen_t name_length) {
   return m;
 }
 
-/// readv() and writev() say EINVAL where sendmsg() says EMSGSIZE.
-Result<ssize_t> check_count(int count) {
-  if (count < 0 || count > IOV_MAX) return err(EINVAL);
-  return 0;
+/// What readv() and writev() move, in the order of vfs_readv(): no bytes are no call at all, not even an
+/// empty datagram. Of the flags RWF_NOWAIT is MSG_DONTWAIT (`wait`), the others that are known mean nothing
+/// to a socket (sock_read_iter()).
+struct Vector {
+  msghdr message{};
+  Result<size_t> bytes = 0;
+  int flags = 0;
+  Vector(const iovec* vector, int count, int rw_flags) {
+    message.msg_iov = const_cast<iovec*>(vector);
+    message.msg_iovlen = static_cast<size_t>(count);
+    bytes = count < 0 || count > IOV_MAX ? err(EINVAL) : iov_bytes(message);  // sendmsg() says EMSGSIZE
+    constexpr int kKnown = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND;
+    if (bytes && *bytes != 0 && (rw_flags & ~kKnown) != 0) bytes = err(EOPNOTSUPP);
+    flags = (rw_flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0;
+  }
+  bool moves() const { return bytes && *bytes != 0; }
+  Result<ssize_t> nothing() const { return bytes ? Result<ssize_t>(0) : bytes.error(); }
+};
+
+/// What recvmmsg() does first (do_recvmmsg()): a pending error comes before what is queued, as recvmsg() on a
+/// datagram socket has it anyway.
+Result<void> pending_error(int fd, bool reads) {
+  {
+    SocketCall call(fd, Pass::Polling::kNo);
+    if (reads && call.socket() != nullptr && call.socket()->kind() == FileKind::kUdp) return {};
+  }
+  int error = 0;
+  socklen_t size = sizeof error;
+  Result<int> r = posix::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (r && error != 0) return err(error);
+  return {};
+}
+
+/// An error behind messages that were received.
+void keep_error(int fd, Errno error) {
+  SocketCall call(fd, Pass::Polling::kNo);
+  if (call.socket() != nullptr && call.pass() != nullptr) call.socket()->keep_error(*call.pass(), error);
 }
 
 }  // namespace
@@ -131,12 +164,10 @@ Result<ssize_t> recv(int fd, void* data, size_t size, int flags) {
   return receive(fd, &m, flags, [&] { return real.recv(fd, data, size, flags); });
 }
 
-Result<ssize_t> readv(int fd, const iovec* vector, int count) {
-  if (Result<ssize_t> r = check_count(count); !r) return r;
-  msghdr m{};
-  m.msg_iov = const_cast<iovec*>(vector);
-  m.msg_iovlen = static_cast<size_t>(count);
-  return receive(fd, &m, 0, [&] { return real.readv(fd, vector, count); });
+Result<ssize_t> readv(int fd, const iovec* vector, int count, int flags) {
+  Vector v(vector, count, flags);
+  if (!v.moves()) return v.nothing();
+  return receive(fd, &v.message, v.flags, [&] { return real.preadv2(fd, vector, count, -1, flags); });
 }
 
 Result<ssize_t> sendmsg(int fd, const msghdr* message, int flags) {
@@ -158,12 +189,10 @@ Result<ssize_t> send(int fd, const void* data, size_t size, int flags) {
   return transmit(fd, &m, flags, [&] { return real.send(fd, data, size, flags); });
 }
 
-Result<ssize_t> writev(int fd, const iovec* vector, int count) {
-  if (Result<ssize_t> r = check_count(count); !r) return r;
-  msghdr m{};
-  m.msg_iov = const_cast<iovec*>(vector);
-  m.msg_iovlen = static_cast<size_t>(count);
-  return transmit(fd, &m, 0, [&] { return real.writev(fd, vector, count); });
+Result<ssize_t> writev(int fd, const iovec* vector, int count, int flags) {
+  Vector v(vector, count, flags);
+  if (!v.moves()) return v.nothing();
+  return transmit(fd, &v.message, v.flags, [&] { return real.pwritev2(fd, vector, count, -1, flags); });
 }
 
 /// As recvmmsg(2) has it, the timeout is looked at between datagrams only.
@@ -172,6 +201,8 @@ Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
   if (timeout != nullptr && !can_read(timeout, sizeof *timeout)) return err(EFAULT);
   if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))
     return err(EINVAL);
+  if ((flags & MSG_ERRQUEUE) == 0)
+    if (Result<void> r = pending_error(fd, count > 0); !r) return r.error();
   timespec begin{};
   if (timeout != nullptr) clock_gettime(CLOCK_MONOTONIC, &begin);
   unsigned n = 0;
@@ -180,6 +211,7 @@ Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
     Result<ssize_t> r = posix::recvmsg(fd, &messages[n].msg_hdr, each);
     if (!r) {
       if (n == 0) return r.error();
+      if (!r.is(EAGAIN)) keep_error(fd, r.error());
       break;
     }
     if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))
@@ -211,6 +243,8 @@ Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
     if (!r) break;
     if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))
       return n > 0 ? Result<int>(static_cast<int>(n)) : err(EFAULT);
+    const Result<size_t> whole = iov_bytes(messages[n].msg_hdr);
+    if (whole && static_cast<size_t>(*r) < *whole) return static_cast<int>(n) + 1;  // no room for all of it
   }
   return static_cast<int>(n);
 }

@@ -3,6 +3,7 @@
 #include <linux/net_tstamp.h>
 #include <linux/udp.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
 
@@ -213,6 +214,8 @@ bool UdpSocket::stamps_are_kernels(Pass& pass) const {
 Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
   if (state_ != State::kOpen && flow_ == nullptr) return kOnKernel;
   if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
+  if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && (readiness() & EPOLLOUT) != 0)
+    notify(kWritable);  // sk_setsockopt()
   const Option* option = find_option(kOptions, level, name);
   switch (option == nullptr ? kKernel : option->effect) {
     case kMirror:

@@ -54,6 +54,7 @@ class UdpSocket final : public Socket {
   // udp_transfer.cc
   Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
   Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) override;
+  void keep_error(Pass& pass, Errno error) override;
 
   // udp_options.cc
   Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;

@@ -13,6 +13,7 @@
 #include "posix/iov_cursor.h"
 #include "posix/udp_socket.h"
 #include "posix/wait.h"
+#include "stack/udp.h"
 
 namespace accel::posix {
 namespace {
@@ -87,6 +88,10 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
     if (!woke) return woke.error();
     if (state_ == State::kKernel) return kOnKernel;
   }
+}
+
+void UdpSocket::keep_error(Pass& pass, Errno error) {
+  if (UdpPcb* p = pcb(pass)) p->error = static_cast<int>(error);
 }
 
 /// IPv4 by a socket that is bound to IPv6 only: the kernel has the error.

@@ -1,6 +1,5 @@
 // The wrappers of symbols.def. On a kernel descriptor each is a look into the table of descriptors and a jump
 // to libc.
-#include <linux/fs.h>
 #include <linux/sockios.h>
 
 #include "preload/preload.h"
@@ -15,33 +14,9 @@ Result<int> at_mark(int fd) {
 
 namespace {
 
-constexpr int kKnownFlags = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND;
-
-msghdr message_of(const iovec* vector, int count) {
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(vector);
-  message.msg_iovlen = static_cast<size_t>(count);
-  return message;
-}
-
 timespec from_ms(int ms) { return {ms / 1000, ms % 1000 * 1000000L}; }
 
 }  // namespace
-
-// Sockets take RWF_NOWAIT as MSG_DONTWAIT and have no use for the other flags (net/socket.c, sock_read_iter).
-Result<ssize_t> read_flags(int fd, const iovec* vector, int count, int flags) {
-  if ((flags & ~kKnownFlags) != 0) return err(EOPNOTSUPP);
-  if ((flags & RWF_NOWAIT) == 0 || count < 0) return posix::readv(fd, vector, count);
-  msghdr message = message_of(vector, count);
-  return posix::recvmsg(fd, &message, MSG_DONTWAIT);
-}
-
-Result<ssize_t> write_flags(int fd, const iovec* vector, int count, int flags) {
-  if ((flags & ~kKnownFlags) != 0) return err(EOPNOTSUPP);
-  if ((flags & RWF_NOWAIT) == 0 || count < 0) return posix::writev(fd, vector, count);
-  msghdr message = message_of(vector, count);
-  return posix::sendmsg(fd, &message, MSG_DONTWAIT);
-}
 
 /// A socket that has become standard input, output or error (inetd's way) is read and written by libc's
 /// streams.

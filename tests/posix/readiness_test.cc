@@ -1,6 +1,7 @@
 // epoll, poll and select with sockets and kernel descriptors side by side.
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
@@ -311,6 +312,90 @@ TEST(Select, ReadWriteAndTimeLeft) {
   t = {0, 1000};
   EXPECT_EQ(select(p.fd + 1, &read, nullptr, nullptr, &t), 0);
   EXPECT_EQ(t.tv_usec, 0);
+}
+
+// ---- what the differential fuzzer found ----
+
+volatile sig_atomic_t delivered = 0;
+
+/// A pending signal that only the call's mask lets through; `wait` gives a call's result.
+template <class Wait>
+std::string with_pending_signal(Wait wait) {
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) { delivered = 1; };
+  sigaction(SIGUSR1, &action, &before);
+  sigset_t blocked, mask;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &blocked, &mask);
+  delivered = 0;
+  raise(SIGUSR1);
+  const int n = wait(&mask);
+  std::string text = n < 0 ? strerrorname_np(errno) : std::to_string(n);
+  if (delivered) text += " delivered";
+  sigprocmask(SIG_SETMASK, &mask, nullptr);
+  sigaction(SIGUSR1, &before, nullptr);
+  return text;
+}
+
+TEST(Signals, PendingEndALookThatFindsNothing) {
+  Puppet p;
+  const timespec none{};
+  short events = POLLIN;
+  auto polled = [&](const sigset_t* mask) {
+    pollfd one{p.fd, events, 0};
+    return ppoll(&one, 1, &none, mask);
+  };
+  auto selected = [&](const sigset_t* mask) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(p.fd, &set);
+    return pselect(p.fd + 1, events == POLLIN ? &set : nullptr, events == POLLIN ? nullptr : &set, nullptr,
+                   &none, mask);
+  };
+  EXPECT_EQ(with_pending_signal(polled), "EINTR delivered");
+  EXPECT_EQ(with_pending_signal(selected), "EINTR delivered");
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN);
+  EXPECT_EQ(with_pending_signal([&](const sigset_t* mask) {
+              epoll_event e;
+              return epoll_pwait(set, &e, 1, 0, mask);
+            }),
+            "0");
+  events = POLLOUT;
+  EXPECT_EQ(with_pending_signal(polled), "1");
+  EXPECT_EQ(with_pending_signal(selected), "1");
+}
+
+TEST(Epoll, MoreRoomToSendIsAnEdge) {
+  Puppet p;
+  Fd udp = udp_at(here());
+  for (const int fd : {static_cast<int>(p.fd), static_cast<int>(udp)}) {
+    Fd set(epoll_create1(0));
+    add(set, fd, EPOLLOUT | EPOLLET);
+    EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLOUT));
+    EXPECT_EQ(wait_one(set, 0).events, 0u);
+    set_option(fd, SOL_SOCKET, SO_SNDBUF, 150000);
+    EXPECT_EQ(wait_one(set, 0).events, static_cast<uint32_t>(EPOLLOUT));
+  }
+}
+
+// The number by which it was added first is closed, another one not.
+TEST(Epoll, BothNumbersOfADisconnectedSocketAreTold) {
+  Puppet p;
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN | EPOLLOUT | EPOLLET);
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLOUT));
+  Fd other(dup(p.fd));
+  p.fd.reset();
+  add(set, other, EPOLLPRI);
+  sockaddr none{};
+  none.sa_family = AF_UNSPEC;
+  ASSERT_EQ(connect(other, &none, sizeof none), 0);
+  get_option(other, SOL_SOCKET, SO_ERROR);
+  epoll_event e[2]{};
+  EXPECT_EQ(epoll_wait(set, e, 2, 0), 2);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST_F(Routes, Receiving) {
   EXPECT_ROUTE("recvmmsg", 1, recvmmsg(ours, &mm, 1, 0, nullptr));
   EXPECT_ROUTE("readv", 2, readv(ours, &v, 1));
   EXPECT_ROUTE("readv", 2, preadv2(ours, &v, 1, -1, 0));
-  EXPECT_ROUTE("recvmsg", 2, preadv2(ours, &v, 1, -1, RWF_NOWAIT));
+  EXPECT_ROUTE("readv", 2, preadv2(ours, &v, 1, -1, RWF_NOWAIT));
   EXPECT_ROUTE("recv", 2, named<ssize_t (*)(int, void*, size_t)>("__read")(ours, data, 2));
   EXPECT_ROUTE("recv", 2, (named<ssize_t (*)(int, void*, size_t, size_t)>("__read_chk")(ours, data, 2, 64)));
   EXPECT_ROUTE("recv", 2,
@@ -129,7 +129,7 @@ TEST_F(Routes, Sending) {
   EXPECT_ROUTE("sendmmsg", 1, sendmmsg(ours, &mm, 1, 0));
   EXPECT_ROUTE("writev", 2, writev(ours, &v, 1));
   EXPECT_ROUTE("writev", 2, pwritev2(ours, &v, 1, -1, 0));
-  EXPECT_ROUTE("sendmsg", 2, pwritev2(ours, &v, 1, -1, RWF_NOWAIT));
+  EXPECT_ROUTE("writev", 2, pwritev2(ours, &v, 1, -1, RWF_NOWAIT));
   EXPECT_ROUTE("send", 5, dprintf(ours, "%05d", 7));
   const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   EXPECT_ROUTE("sendfile", 2, sendfile(ours, file, nullptr, 2));

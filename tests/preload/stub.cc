@@ -136,8 +136,14 @@ SAME(ssize_t, recvfrom, (int fd, void* d, size_t n, int flags, sockaddr* a, sock
      (fd, d, n, flags, a, l))
 SAME(ssize_t, sendto, (int fd, const void* d, size_t n, int flags, const sockaddr* a, socklen_t l),
      (fd, d, n, flags, a, l))
-SAME(ssize_t, readv, (int fd, const iovec* v, int n), (fd, v, n))
-SAME(ssize_t, writev, (int fd, const iovec* v, int n), (fd, v, n))
+Result<ssize_t> readv(int fd, const iovec* v, int n, int flags) {
+  log("readv");
+  return answer(real.preadv2(fd, v, n, -1, flags));
+}
+Result<ssize_t> writev(int fd, const iovec* v, int n, int flags) {
+  log("writev");
+  return answer(real.pwritev2(fd, v, n, -1, flags));
+}
 SAME(int, recvmmsg, (int fd, mmsghdr* m, unsigned n, int flags, timespec* t), (fd, m, n, flags, t))
 SAME(int, sendmmsg, (int fd, mmsghdr* m, unsigned n, int flags), (fd, m, n, flags))
 SAME(ssize_t, sendfile, (int out, int in, off_t* o, size_t n), (out, in, o, n))

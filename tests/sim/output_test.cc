@@ -96,6 +96,29 @@ TEST_F(OutputTest, MoreHoldsUntilTheNextSend) {
   EXPECT_EQ(payloads(), (Sizes{8}));
 }
 
+/// Sends with MSG_MORE as soon as something comes, in the pass that brought it.
+struct Answer : Actor {
+  Answer(Host& at, TcpConn* by) : host(at), conn(by) { conn->owner = static_cast<Actor*>(this); }
+  void on_ready(uint32_t edges) override {
+    if ((edges & kReadable) == 0) return;
+    EXPECT_TRUE(write(host, conn, "z", true));
+  }
+  Host& host;
+  TcpConn* conn;
+};
+
+TEST_F(OutputTest, MoreTakesNothingBackThatAnAckLetGo) {
+  Pair p = open();
+  Answer answer(sim[0], p.a);
+  sim.filter = [](int host, std::span<const uint8_t> frame) { return host == 0 || frame.size() > 66; };
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 100, 'x'), true));
+  sim.run_for(10ms);
+  EXPECT_EQ(payloads(), (Sizes{1448}));
+  ASSERT_TRUE(write(sim[1], p.b, "data with an ACK"));
+  sim.run_for(50ms);
+  EXPECT_EQ(payloads(), (Sizes{1448, 100}));
+}
+
 TEST_F(OutputTest, WhatEndsASendWithoutMoreIsPushed) {  // tcp_push()
   PairOptions options;
   options.a.nodelay = true;

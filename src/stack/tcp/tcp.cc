@@ -130,6 +130,8 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     return err(EAGAIN);
   }
   if (c.write_shut) return err(EPIPE);
+  // An ACK has let go what MSG_MORE had held, and this pass has not sent it yet.
+  if (more && !c.more && c.pending && unsent(c) > 0) output(t, c, now);
   uint32_t room = send_room(t, c, urgent);
   if (urgent && room > 0 && unsent(c) < c.settings.notsent_low_water) {
     // tcp_sendmsg_locked() asks for room again before each segment of urgent data that it begins.

@@ -24,18 +24,18 @@ const char* kind_name(Kind kind) {
 constexpr int kSegment = 1448;  ///< where more is unsent it is not MSG_MORE that holds it
 
 const Sequence::Step Sequence::kSteps[] = {
-    {10, &Sequence::receive},      {4, &Sequence::receive_message},
-    {8, &Sequence::send},          {3, &Sequence::send_message},
-    {6, &Sequence::ready_by_poll}, {4, &Sequence::ready_by_epoll},
-    {2, &Sequence::names},         {4, &Sequence::count_bytes},
-    {2, &Sequence::shut_down},     {2, &Sequence::duplicate},
-    {1, &Sequence::bind},          {1, &Sequence::listen},
-    {1, &Sequence::connect},       {1, &Sequence::disconnect},
-    {1, &Sequence::accept},        {1, &Sequence::too_many_buffers},
-    {3, &Sequence::set_option},    {4, &Sequence::get_option},
-    {1, &Sequence::set_linger},    {12, &Sequence::far_sends},
-    {4, &Sequence::far_drains},    {1, &Sequence::far_shuts_down},
-    {1, &Sequence::far_closes},    {1, &Sequence::far_calls},
+    {10, &Sequence::receive},        {4, &Sequence::receive_message},  {8, &Sequence::send},
+    {3, &Sequence::send_message},    {2, &Sequence::read_vector},      {3, &Sequence::receive_messages},
+    {3, &Sequence::write_vector},    {3, &Sequence::send_messages},    {2, &Sequence::wait_to_receive},
+    {4, &Sequence::ready_by_poll},   {4, &Sequence::ready_by_epoll},   {2, &Sequence::ready_by_ppoll},
+    {3, &Sequence::ready_by_select}, {3, &Sequence::change_watch},     {2, &Sequence::names},
+    {4, &Sequence::count_bytes},     {2, &Sequence::shut_down},        {3, &Sequence::duplicate},
+    {2, &Sequence::close_one},       {2, &Sequence::set_wide_option},  {1, &Sequence::bind},
+    {1, &Sequence::listen},          {1, &Sequence::connect},          {1, &Sequence::disconnect},
+    {1, &Sequence::accept},          {1, &Sequence::too_many_buffers}, {3, &Sequence::set_option},
+    {4, &Sequence::get_option},      {1, &Sequence::set_linger},       {12, &Sequence::far_sends},
+    {4, &Sequence::far_drains},      {1, &Sequence::far_shuts_down},   {1, &Sequence::far_closes},
+    {1, &Sequence::far_calls},
 };
 
 Sequence::Sequence(uint64_t seed, FarEnd& far, const Hosts& hosts, const std::vector<Kind>& kinds,
@@ -50,6 +50,7 @@ Sequence::Sequence(uint64_t seed, FarEnd& far, const Hosts& hosts, const std::ve
 
 Sequence::~Sequence() {
   for (int fd : extra_) ::close(fd);
+  for (int fd : twins_) ::close(fd);
   if (sock_ >= 0) ::close(sock_);
   if (set_ >= 0) ::close(set_);
   far_.end();
@@ -61,7 +62,7 @@ const std::string& Sequence::play() {
   begin();
   uint32_t total = 0;
   for (const Step& step : kSteps) total += static_cast<uint32_t>(step.weight);
-  for (uint32_t left = 3 + below(16); left > 0; --left) {
+  for (uint32_t left = 3 + below(20); left > 0; --left) {
     const Step* step = kSteps;
     for (auto at = static_cast<int>(below(total)); at >= step->weight; ++step) at -= step->weight;
     (this->*step->play)();
@@ -70,6 +71,8 @@ const std::string& Sequence::play() {
   log({"far took"}, far_.drain([this] { settle(); }));
   for (int fd : extra_) ::close(fd);
   extra_.clear();
+  for (int fd : twins_) ::close(fd);
+  twins_.clear();
   log({"close"}, shown(::close(sock_)));
   sock_ = -1;
   log({"far took"}, far_.drain([this] { settle(); }));
@@ -93,12 +96,6 @@ void Sequence::settle() {
   }
   pollfd p{sock_, POLLIN, 0};
   if (sock_ >= 0) poll(&p, 1, 0);
-}
-
-void Sequence::watch(int fd) {
-  if (set_ < 0) return;
-  epoll_event e{.events = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLET, .data = {.u64 = 0}};
-  log({"EPOLL_CTL_ADD"}, shown(epoll_ctl(set_, EPOLL_CTL_ADD, fd, &e)));
 }
 
 std::string Sequence::hidden(long result, const Name& n) const {

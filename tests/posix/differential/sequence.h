@@ -39,13 +39,30 @@ class Sequence {
   void receive_message();
   void send();
   void send_message();
-  // state.cc
+  // vectors.cc
+  void read_vector();
+  void write_vector();
+  void receive_messages();
+  void send_messages();
+  void wait_to_receive();
+  template <class Call>
+  std::string with_pipe(Call call);
+  // readiness.cc
   void ready_by_poll();
+  void ready_by_ppoll();
+  void ready_by_select();
   void ready_by_epoll();
+  void change_watch();
+  void watch(int fd);
+  template <class Call>
+  std::string with_signal(Call call);
+  // descriptors.cc
+  void duplicate();
+  void close_one();
+  // state.cc
   void names();
   void count_bytes();
   void shut_down();
-  void duplicate();
   void bind();
   void listen();
   void connect();
@@ -56,6 +73,7 @@ class Sequence {
   void set_option();
   void get_option();
   void set_linger();
+  void set_wide_option();
   // the far end's steps, sequence.cc
   void far_sends();
   void far_drains();
@@ -68,7 +86,6 @@ class Sequence {
   void log_sent(std::initializer_list<std::string_view> words, std::string_view result);
   /// Waits until what was sent has come, at both ends, and its answers too.
   void settle();
-  void watch(int fd);
   /// Bytes that were not sent since the last send had MSG_MORE.
   int held_bytes() const;
   void follow_kernel(int held);
@@ -91,6 +108,7 @@ class Sequence {
   bool stream_, six_;
   int sock_ = -1, set_ = -1;
   std::vector<int> extra_;
+  std::vector<int> twins_;  ///< further descriptors of sock_'s socket
   uint16_t far_port_ = 0;
   size_t sent_ = 0;
   bool held_ = false;  ///< the last send had MSG_MORE

@@ -1,7 +1,6 @@
-// Calls about a socket's state: readiness, names, binding, shutting down.
+// Calls about a socket's state: names, binding, shutting down.
+#include <fcntl.h>
 #include <linux/sockios.h>
-#include <poll.h>
-#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -15,19 +14,6 @@
 namespace differential {
 
 using std::to_string;
-
-void Sequence::ready_by_poll() {
-  pollfd p{sock_, POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLRDBAND | POLLWRNORM | POLLRDHUP, 0};
-  int n = poll(&p, 1, 0);
-  log({"poll"}, shown(n) + " " + to_string(p.revents));
-}
-
-void Sequence::ready_by_epoll() {
-  if (set_ < 0) return;
-  epoll_event e[2]{};
-  int n = epoll_wait(set_, e, 2, 0);
-  log({"epoll_wait"}, shown(n) + (n > 0 ? " " + to_string(e[0].events) : ""));
-}
 
 void Sequence::names() {
   Name a, b;
@@ -51,16 +37,6 @@ void Sequence::shut_down() {
   int how = any<int>({0, 1, 1, 2, 3});
   int r = ::shutdown(sock_, how);
   log_sent({"shutdown", to_string(how)}, shown(r));
-}
-
-void Sequence::duplicate() {
-  int other = dup(sock_);
-  std::string result = other < 0 ? shown(other) : "done";
-  if (other >= 0) {
-    ::close(sock_);
-    sock_ = other;
-  }
-  log({"dup"}, result);
 }
 
 void Sequence::bind() {
@@ -87,9 +63,18 @@ void Sequence::disconnect() {
 }
 
 void Sequence::accept() {
-  int fd = accept4(sock_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  log({"accept"}, fd < 0 ? shown(fd) : "accepted");
-  if (fd >= 0) extra_.push_back(fd);
+  const int flags = any<int>({SOCK_NONBLOCK | SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_CLOEXEC, 0, 1});
+  Name from;
+  from.size = any<socklen_t>({sizeof from.storage, sizeof from.storage, 4, 0});
+  const bool named = chance(50);
+  int fd = accept4(sock_, named ? from.raw() : nullptr, named ? &from.size : nullptr, flags);
+  std::string result = fd < 0 ? shown(fd) : "accepted";
+  if (fd >= 0) {
+    result += " " + to_string(fcntl(fd, F_GETFL)) + " " + to_string(fcntl(fd, F_GETFD));
+    if (named) result += " " + to_string(from.size);
+    extra_.push_back(fd);
+  }
+  log({"accept", to_string(flags)}, result);
 }
 
 void Sequence::too_many_buffers() {

@@ -95,7 +95,13 @@ void Sequence::receive_message() {
 }
 
 void Sequence::send() {
-  static const std::vector<Flag> kFlags = {{0, ""}, {0, ""}, {0, ""}, {MSG_OOB, "OOB"}, {MSG_MORE, "MORE"}};
+  static const std::vector<Flag> kFlags = {{0, ""},
+                                           {0, ""},
+                                           {0, ""},
+                                           {0, ""},
+                                           {MSG_OOB, "OOB"},
+                                           {MSG_MORE, "MORE"},
+                                           {MSG_OOB | MSG_MORE, "OOB|MORE"}};
   const Flag& flag = any(kFlags);
   size_t n =
       stream_ ? any<size_t>({0, 1, 10, 1400, 5000}) : any<size_t>({0, 1, 10, 1400, 1473, 9000, 65507, 65508});
@@ -106,7 +112,7 @@ void Sequence::send() {
   long done =
       named ? sendto(sock_, data.data(), n, flags, to.raw(), to.size) : ::send(sock_, data.data(), n, flags);
   if (done > 0) sent_ += static_cast<size_t>(done);
-  if (done > 0) held_ = flag.value == MSG_MORE;
+  if (done > 0) held_ = (flag.value & MSG_MORE) != 0;
   log_sent({named ? "sendto" : "send", to_string(n), flag.name}, shown(done));
 }
 
