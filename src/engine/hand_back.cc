@@ -304,11 +304,8 @@ Result<int> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
 /// peer that has our SYN-ACK is reset; one that has not does not mind a reset without ACK (RFC 9293 section
 /// 3.10.7.3), sends its SYN again and finds that listener.
 void reset_handshake(const TcpConn& conn, int ifindex) {
-  (void)send_raw({.from = conn.local,
-                  .to = conn.remote,
-                  .seq = conn.snd_nxt,
-                  .flags = TH_RST,
-                  .ifindex = ifindex});
+  (void)send_raw(
+      {.from = conn.local, .to = conn.remote, .seq = conn.snd_nxt, .flags = TH_RST, .ifindex = ifindex});
 }
 
 IpAddress destination_of(const std::vector<uint8_t>& packet) {

@@ -99,7 +99,7 @@ class EpollSet final : public File {
     for (auto i = items_.begin(); i != items_.end();) visit(*i++);
   }
   bool may_have_inherited = false;  ///< members that came by fork() and are not open in this process
-  bool shared = false;         ///< the real set was there at a fork(): another process may have it as well
+  bool shared = false;     ///< the real set was there at a fork(): another process may have it as well
   bool passed_on = false;  ///< another process has it, and sees the real set only: members are the kernel's
 
  private:

@@ -107,8 +107,7 @@ inline std::string our_bytes(const SendRing& like, uint16_t index, uint8_t* memo
         *octoword_count = write_inline(each->ring, index, pieces, checksum, 0, request.signal);
         break;
       case GoldenRequest::Kind::kTso:
-        *octoword_count =
-            write_tso(each->ring, index, pieces, request.header, request.mss, request.signal);
+        *octoword_count = write_tso(each->ring, index, pieces, request.header, request.mss, request.signal);
         break;
     }
   }

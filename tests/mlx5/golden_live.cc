@@ -77,8 +77,8 @@ struct Queue {
   }
 
   void post(const GoldenRequest& request, std::vector<Piece> pieces) const {
-    const unsigned flags =
-        (request.signal ? unsigned{IBV_SEND_SIGNALED} : 0) | (request.checksum ? unsigned{IBV_SEND_IP_CSUM} : 0);
+    const unsigned flags = (request.signal ? unsigned{IBV_SEND_SIGNALED} : 0) |
+                           (request.checksum ? unsigned{IBV_SEND_IP_CSUM} : 0);
     std::vector<ibv_sge> parts;
     ibv_send_wr wr{}, *bad = nullptr;
     wr.opcode = IBV_WR_SEND;

@@ -142,7 +142,8 @@ TEST(Found, TheLowWaterMarkIsAnEdgeOfAListener) {
   proof.all();
 }
 
-// Setting SO_RCVLOWAT tells of data, and of the peer's end: not that the program itself has shut its reading down.
+// Setting SO_RCVLOWAT tells of data, and of the peer's end: not that the program itself has shut its reading
+// down.
 TEST(Found, TheReadLowWaterMarkIsNoEdgeWithoutData) {
   Echo echo(kProof);
   Fd set(epoll_create1(0));
