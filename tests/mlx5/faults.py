@@ -233,7 +233,7 @@ def cut_handshakes(near_calls, v6):
             until(lambda: stuck("established", lost_ack) == 20 and stuck("syn-sent", lost_syn_ack) == 20, "no handshakes")
         under_way(near, 400)
         near.remove_device()
-        until(lambda: "drop" not in near.enter("nft", "list", "ruleset"), "the rules stay")
+        until(lambda: "dup to" not in near.enter("nft", "list", "ruleset"), "the rules stay")
         far.enter("nft", "delete table inet t")
         calling.stdin.write("\n")
         calling.stdin.flush()

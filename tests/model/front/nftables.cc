@@ -87,9 +87,11 @@ void set_mark(NetlinkMessage& m, uint32_t mark) {
   expression(m, "meta", [&] { m.be32(NFTA_META_KEY, NFT_META_MARK).be32(NFTA_META_SREG, NFT_REG_1); });
 }
 
-void forward(NetlinkMessage& m, uint32_t ifindex) {
+/// A copy, and the frame is dropped behind it. Sent on itself (fwd) it would still be its sender's, where
+/// that is a host of the same machine, whose program would have a second SCM_TSTAMP_SND of it.
+void copy_to(NetlinkMessage& m, uint32_t ifindex) {
   load(m, ifindex);
-  expression(m, "fwd", [&] { m.be32(NFTA_FWD_SREG_DEV, NFT_REG_1); });
+  expression(m, "dup", [&] { m.be32(NFTA_DUP_SREG_DEV, NFT_REG_1); });
 }
 
 void compare_meta(NetlinkMessage& m, uint32_t key, const void* value, size_t size) {
@@ -224,7 +226,8 @@ accel::Result<uint64_t> StealTable::add(std::span<const Compare> compares, uint1
   }
   for (const Compare& c : compares) compare_bytes(m, c);
   set_mark(m, mark_);
-  forward(m, lo);
+  copy_to(m, lo);
+  drop(m);
   m.end(list);
   auto made = transact(batch);
   if (made) chains_.insert(order);

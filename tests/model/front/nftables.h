@@ -1,7 +1,7 @@
 // Just enough of nf_tables' netlink to keep one table whose owner is this socket: the kernel removes it with
 // the socket, however the process ends.
 //
-// A frame that one of its rules matches is taken off the netdev, marked and sent into the loopback device,
+// A frame that one of its rules matches is taken off the netdev and goes, marked, into the loopback device,
 // where a packet socket finds it by the mark (packet_port.h) and nobody else does: it is the NIC's or the
 // kernel's, or another process's, never two's. Chains are hooked in the order of the rules' priorities, so
 // between processes too the better rule has the frame.
