@@ -98,7 +98,10 @@ void adopt_one(int fd, Guard& guard) {
   if (s == nullptr) return;
   const Endpoint local = s->shadow_name();
   const bool wanted = local.port != 0 && !local.address.is_loopback() && !local.address.is_multicast();
-  if (!wanted || !fds.insert(fd, s)) delete s;
+  if (!wanted || !fds.insert(fd, s))
+    delete s;
+  else if (listens)
+    static_cast<TcpSocket*>(s)->open_own_door();  // whoever gave it may end before it is used
 }
 
 }  // namespace

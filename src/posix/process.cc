@@ -260,6 +260,12 @@ Result<bool> claim_connection(File* file) {
 
 }  // namespace
 
+/// There is no engine for it.
+static void leave_to_shadow(File* file, Reason why) {
+  static_cast<Socket*>(file)->choice.reason = why;
+  if (file->kind() == FileKind::kTcp) static_cast<TcpSocket*>(file)->close_door();
+}
+
 Result<bool> settle_inherited(Guard& guard, File* file) {
   if (file->inherited == File::Inherited::kConnection) return claim_connection(file);
   if (file->revivable()) {
@@ -268,7 +274,7 @@ Result<bool> settle_inherited(Guard& guard, File* file) {
     if (Pass* pass = guard.open_engine(&why))
       file->revive(*pass);
     else
-      static_cast<Socket*>(file)->choice.reason = why;  // the shadow serves alone
+      leave_to_shadow(file, why);
   }
   return !file->closed;
 }
@@ -330,7 +336,8 @@ void serve_door(int door) {
   const std::vector<int> connections = hear_visitor(visitor);
   Guard guard;
   File* listener = guard.pass() != nullptr ? listener_of() : nullptr;
-  Successors others(listener == nullptr ? name : std::string(), false);  // it has stopped listening meanwhile
+  Successors others(listener == nullptr ? name : std::string(), false,
+                    false);  // it has stopped listening meanwhile
   for (int fd : connections)
     if (listener != nullptr)
       listener->take_over(*guard.pass(), fd);

@@ -147,19 +147,27 @@ std::vector<int> hear_visitor(int visitor) {
   return got;
 }
 
-Successors::Successors(const std::string& own, bool alone) {
+Successors::Successors(const std::string& own, bool alone, bool may_wait) {
   if (own.empty()) return;
   const std::string listener = own.substr(0, own.find('.') + 1);
   const std::string table = read_all("/proc/net/unix");
   const std::string wanted = "@" + listener;
+  std::vector<std::string> unserved;
+  bool own_is_served = !may_wait && !alone;
   for (size_t at = 0; (at = table.find(wanted, at)) != std::string::npos; ++at) {
     const std::string name = table.substr(at + 1, table.find('\n', at) - at - 1);
     const size_t marker = name.find('-', listener.size());
-    if (marker == std::string::npos) continue;
-    if (std::string served = name.substr(0, marker); served != own) doors_.push_back(served);
+    if (marker == std::string::npos) {
+      if (name != own) unserved.push_back(name);
+      continue;
+    }
+    std::string served = name.substr(0, marker);
+    own_is_served |= served == own;
+    if (served != own) doors_.push_back(std::move(served));
   }
+  if (doors_.empty() && may_wait && !own_is_served) doors_ = std::move(unserved);
   elsewhere_ = !doors_.empty();
-  if (doors_.empty() && !alone) doors_.push_back(own);
+  if (doors_.empty() && own_is_served) doors_.push_back(own);
 }
 
 bool Successors::give(int connection) {

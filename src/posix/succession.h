@@ -31,8 +31,9 @@ std::string door_name(int fd);
 /// own marker must be closed before.
 class Successors {
  public:
-  /// `door`: its name. `alone`: nobody else has it.
-  Successors(const std::string& door, bool alone);
+  /// `door`: its name. `alone`: nobody else has it. `may_wait`: where nobody serves one, those will do before
+  /// which it waits until somebody does (a listener that was passed on and is not in use yet).
+  Successors(const std::string& door, bool alone, bool may_wait);
   bool none() const { return doors_.empty(); }
   /// They have other doors: what stands before the own one is for them, too.
   bool elsewhere() const { return elsewhere_; }

@@ -45,6 +45,8 @@ class TcpSocket final : public Socket {
   void revive(Pass& pass) override;
   BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
   void rested() override;
+  void open_own_door();
+  void close_door();
   Result<void> to_kernel(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> shutdown(Pass& pass, int how) override;
@@ -126,7 +128,6 @@ class TcpSocket final : public Socket {
   Successors find_successors(Pass& pass);
   void keep_queue(Pass& pass);
   void let_handshakes_end(Pass& pass);
-  void close_door();
   int accept_into_kernel(Pass& pass);
   Result<int> accept_given(sockaddr* address, socklen_t* length, int flags);
 

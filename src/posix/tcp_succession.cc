@@ -28,10 +28,16 @@ constexpr Duration kSuccessorLook = 5ms;
 
 }  // namespace
 
+void TcpSocket::open_own_door() {
+  if (door_ >= 0) return;
+  door_ = open_door(shadow());
+  door_is_own_ = true;
+}
+
 /// Before fork(): the children are to have the door that this process has.
 void TcpSocket::share_queue() {
   if (state_ != State::kListening) return;
-  if (door_ < 0) door_ = open_door(shadow());
+  open_own_door();
   door_is_own_ = false;
 }
 
@@ -46,8 +52,7 @@ void TcpSocket::serve_shared_queue() {
   if (marker_ >= 0) return;
   door_waits_ = privileges_are_going();
   if (door_waits_) return;
-  door_is_own_ = door_ < 0;
-  if (door_is_own_) door_ = open_door(shadow());
+  open_own_door();
   if (door_ >= 0) marker_ = open_marker(door_);
   if (marker_ >= 0) attendant_look_again();
 }
@@ -115,16 +120,13 @@ void TcpSocket::let_handshakes_end(Pass& pass) {
   if (flow_ != nullptr) pass.stack().tcp_complete_handshakes(*pass.engine().listener(*flow_), pass.now());
 }
 
-/// A listener that was passed on finds its new owner by the names of their doors; the owner may not have come
-/// to use it yet.
+/// A listener that was passed on finds its new owner by the names of their doors, for which it waits if need
+/// be.
 Successors TcpSocket::find_successors(Pass& pass) {
-  if (passed_ && door_ < 0) {
-    door_ = open_door(shadow());
-    door_is_own_ = door_ >= 0;
-  }
+  if (passed_) open_own_door();
   const Instant deadline = pass.now() + kSuccessorComes;
   for (;;) {
-    Successors found(door_name(door_), door_is_own_);
+    Successors found(door_name(door_), door_is_own_, passed_);
     if (!found.none() || !passed_ || pass.now() >= deadline) return found;
     if (wait_for(pass, pass.now() + kSuccessorLook, [] { return false; }).is(EINTR)) return found;
   }

@@ -67,14 +67,14 @@ def ask():
     if kind == "udp":
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as c:
             c.connect(to)
-            c.settimeout(5)
+            c.settimeout(60)
             while going:
                 c.send(b"hello")
                 assert c.recv(100) == b"hello"
                 answered.append(1)
     while going:
-        with socket.create_connection(to, 10) as c:
-            c.settimeout(10)
+        with socket.create_connection(to, 60) as c:
+            c.settimeout(60)
             c.sendall(b"hello")
             assert c.recv(100, socket.MSG_WAITALL) == b"hello"
             answered.append(1)
@@ -105,7 +105,7 @@ def succession(lab, accelerated, kind, port, times):
                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for i in range(1, times + 1):
         old, server = server, start(i)
-        assert old.wait(20) == 0
+        assert old.wait(90) == 0
         until(lambda: serves(server), "the successor's acceleration")
         if accelerated and kind == "tcp":
             until(lambda: statistics(server.pid)["counters"].get("tcp_passive_opens", 0) > 0, "a connection of the successor's own")
