@@ -27,6 +27,11 @@ void KernelInlet::close() {
   v6_ = Fd();
 }
 
+void KernelInlet::open() {
+  (void)socket_for(false);
+  (void)socket_for(true);
+}
+
 int KernelInlet::socket_for(bool v6) {
   Fd& fd = v6 ? v6_ : v4_;
   // IPPROTO_RAW: the header is the sender's, and nothing is received.

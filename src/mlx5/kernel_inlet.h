@@ -19,6 +19,9 @@ class KernelInlet {
   KernelInlet(const KernelInlet&) = delete;
   KernelInlet& operator=(const KernelInlet&) = delete;
 
+  /// While there is the privilege: the process may give root up before its first frame comes that is the
+  /// kernel's. What fails (no IPv6) is tried again when it is needed.
+  void open();
   /// False: it could not be given (counted by the caller). The frame stays the caller's.
   bool give(const Packet& frame);
   /// Closes the sockets; also what a forked child does.

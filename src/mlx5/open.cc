@@ -147,6 +147,7 @@ bool DirectPort::make_queues(Evidence& seen) {
   flows_.emplace(*rules_, random_owner(), sharing_.get());
   describe(limits);
   note_descriptors(true);
+  inlet_.open();
   if (!icmp_.open(options_.ifindex))
     report(options_.netdev + ": ICMP errors do not come to connections: " + std::strerror(errno));
   fds_ = {verbs_.channel->fd, context->async_fd};

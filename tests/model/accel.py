@@ -376,6 +376,45 @@ def stamps():
     check(by_the_device == 0 and not any(line.endswith("True)") for line in said), (said, by_the_device))
 
 
+# The connection goes to the kernel under the listener's rule, so its frames come to the NIC and are given back.
+GIVES_UP_ROOT = """
+import os, socket, sys
+s = socket.create_server((sys.argv[1], 7005))
+os.setgid(65534); os.setuid(65534)
+print("ready", flush=True)
+c, _ = s.accept()
+c.recv(1)
+a, b = socket.socketpair()
+socket.send_fds(a, [b"x"], [c.fileno()])
+d = socket.socket(fileno=socket.recv_fds(b, 1, 1)[1][0]); c.close()
+d.settimeout(20); d.send(b"h")
+while b := d.recv(100): d.send(b)
+sys.stdin.readline()
+"""
+ASKS = """
+import socket, sys
+s = socket.create_connection((sys.argv[1], 7005), 20); s.send(b"h")
+for i in range(6):
+    assert s.recv(10)
+    if i < 5: s.send(b"ping")
+"""
+
+
+def privilege():
+    """What a listener's rule brings and is the kernel's is given to it by a process that has given up root before."""
+    with ModelLab() as lab:
+        server = lab.near.popen([sys.executable, "-c", GIVES_UP_ROOT, lab.near.address], accel=True, stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, text=True)
+        check(server.stdout.readline() == "ready\n", "no server")
+        lab.far.run([sys.executable, "-c", ASKS, lab.near.address])
+        end = time.monotonic() + 20
+        while (found := statistics(server.pid).get("counters", {})).get("mlx5_to_kernel", 0) < 5:
+            check(time.monotonic() < end, found)
+        check(found["mlx5_to_kernel_failed"] == 0, found)
+        server.communicate("\n", timeout=20)
+        check(server.returncode == 0, server.returncode)
+
+
 if __name__ == "__main__":
     if os.geteuid() != 0:
         print("needs root")
