@@ -80,6 +80,9 @@ inline Completion decode(const mlx5_cqe64& cqe) {
   return c;
 }
 
+/// Not a cause: the queue had stopped before.
+constexpr bool is_flush(const Completion& c) { return c.syndrome == MLX5_CQE_SYNDROME_WR_FLUSH_ERR; }
+
 const char* syndrome_text(uint8_t syndrome);
 
 /// One completion of a compressed session: what differs from the session's title (mlx5 kernel driver,

@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kBurst = 64;
 /// A spinning program never sleeps on the device's events, so they are looked for now and then.
 constexpr uint32_t kPollsPerLook = 4096;
-/// Queues that fail again and again without a frame between are broken.
-constexpr uint32_t kMaxRecoveriesInRow = 8;
+/// A queue that fails again and again without a frame of its own between is broken.
+constexpr uint32_t kMaxErrorsInRow = 8;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ size_t DirectPort::rx_burst(std::span<Packet*> out) {
   size_t n = 0;
   const size_t taken = receive_->receive(std::span(got).first(std::min(kBurst, out.size())));
   if (taken != 0) {
-    recoveries_in_row_ = 0;
+    receive_errors_in_row_ = 0;
     n = keep_ours({got.data(), taken}, out);
     receive_->refill(refill_batch_);
   } else {
@@ -140,14 +140,17 @@ void DirectPort::fail(const std::string& why) {
 /// An error completion has stopped the queue pair. Both its queues begin anew; rules stay, since they lead to
 /// the pair and not to its state.
 void DirectPort::recover() {
-  const bool sending = send_.error().has_value();
+  if (send_.busy()) send_.reclaim();  // what is flushed with the other queue is not to blame
+  const bool sending = send_.error() && !(is_flush(*send_.error()) && receive_->error());
   const Completion cause = sending ? *send_.error() : *receive_->error();
   char text[200];
   std::snprintf(text, sizeof(text), "%s: %s error, syndrome 0x%02x (%s), vendor 0x%02x",
                 options_.netdev.c_str(), sending ? "send" : "receive", cause.syndrome,
                 syndrome_text(cause.syndrome), cause.vendor_syndrome);
   ++stats_.recoveries;
-  if (++recoveries_in_row_ > kMaxRecoveriesInRow) return fail(std::string(text) + ", again and again");
+  uint32_t& in_row = sending ? send_errors_in_row_ : receive_errors_in_row_;
+  if (sending && send_.works()) in_row = 0;
+  if (++in_row > kMaxErrorsInRow) return fail(std::string(text) + ", again and again");
   if (sending) send_.demand_headers();
 
   int error = to_reset();

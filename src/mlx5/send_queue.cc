@@ -174,7 +174,10 @@ void SendQueue::reclaim() {
   while (!error_ && completions_.next(&c)) {
     any = true;
     const auto ahead = static_cast<uint16_t>(c.wqe_counter - done_);
-    if (c.kind == Completion::Kind::kSend && ahead < in_flight())
+    const bool known = ahead < in_flight();
+    const bool sent = c.kind == Completion::Kind::kSend;
+    if (known && (sent || (c.kind == Completion::Kind::kSendError && ahead != 0))) works_ = true;
+    if (known && sent)
       finish_through(c.wqe_counter);
     else if (c.kind != Completion::Kind::kOther)
       error_ = c;  // also a completion of what was never posted
@@ -190,6 +193,7 @@ void SendQueue::reset() {
   while (busy()) finish_through(static_cast<uint16_t>(next_ - 1));
   next_ = done_ = asked_end_ = 0;
   asked_ = posted_;
+  works_ = false;
   error_.reset();
 }
 

@@ -38,6 +38,10 @@ class SendQueue {
   bool busy() const { return done_ != next_; }
   const std::optional<Completion>& error() const { return error_; }
 
+  /// The device has sent something since the last reset(). It works in order, so an error says it of what
+  /// came before.
+  bool works() const { return works_; }
+
   /// The device has forgotten the queue (its state is RESET): all frames are free, the ring begins anew.
   /// What the device wrote before is skipped.
   void reset();
@@ -97,6 +101,7 @@ class SendQueue {
   uint32_t posted_ = 0;      ///< WQEs ever
   uint32_t finished_ = 0;    ///< of those: complete
   uint32_t held_ = 0;        ///< of the others: with frames
+  bool works_ = false;
   std::optional<Completion> error_;
   uint64_t refused_ = 0;
 };

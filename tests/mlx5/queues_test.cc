@@ -220,6 +220,34 @@ TEST(SendQueue, AnErrorStopsItUntilReset) {
   EXPECT_EQ(device.look().size(), 1u);
 }
 
+TEST(SendQueue, TellsWhetherItHasSentSinceTheReset) {
+  Pool pool(16);
+  Sender device(plain());
+  auto post = [&](int count) {
+    device.seen = 0;
+    device.record[1] = 0;
+    while (count-- > 0) {
+      Packet* p = pool.frame(100);
+      ASSERT_EQ(device.queue.post({&p, 1}), 1u);
+    }
+  };
+  post(2);
+  device.complete(0, MLX5_CQE_REQ_ERR, 2);
+  device.queue.reclaim();
+  EXPECT_FALSE(device.queue.works());
+  device.queue.reset();
+  post(2);
+  device.complete(1, MLX5_CQE_REQ_ERR, 2);  // the first one asked for no completion
+  device.queue.reclaim();
+  EXPECT_TRUE(device.queue.works());
+  device.queue.reset();
+  EXPECT_FALSE(device.queue.works());
+  post(4);
+  device.complete(3);
+  device.queue.reclaim();
+  EXPECT_TRUE(device.queue.works());
+}
+
 TEST(SendQueue, ACompletionOfNothingIsAnError) {
   Pool pool(4);
   Sender device(plain());

@@ -415,6 +415,26 @@ def privilege():
         check(server.returncode == 0, server.returncode)
 
 
+SENDS_ONLY = """
+import select, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], 7005))
+while not select.select([sys.stdin], [], [], 0.001)[0]: s.send(b"x")
+"""
+
+
+def sender():
+    """A program that only sends keeps its port over as many errors as come: what was sent between them tells that the queue works."""
+    with ModelLab() as lab:
+        program = lab.near.popen([sys.executable, "-c", SENDS_ONLY, lab.far.address], accel=True, stdin=subprocess.PIPE, text=True)
+        for errors in range(12):
+            until(lab.near, "tx_packets", lab.near.counters().get("tx_packets", 0) + 100)
+            lab.near.fail_send()
+            until(lab.near, "error_cqes", errors + 1)
+        until(lab.near, "tx_packets", lab.near.counters()["tx_packets"] + 100)
+        program.communicate("\n", timeout=20)
+        check(program.returncode == 0 and lab.near.counters()["contexts"] == 1, (program.returncode, lab.near.counters()))
+
+
 if __name__ == "__main__":
     if os.geteuid() != 0:
         print("needs root")
