@@ -151,13 +151,14 @@ void DirectPort::recover() {
   uint32_t& in_row = sending ? send_errors_in_row_ : receive_errors_in_row_;
   if (sending && send_.works()) in_row = 0;
   if (++in_row > kMaxErrorsInRow) return fail(std::string(text) + ", again and again");
-  if (sending) send_.demand_headers();
+  const bool headers = sending && send_.demand_headers();
 
   int error = to_reset();
   if (error == 0) error = to_ready();
   if (error != 0) return fail(std::string(text) + "; the queues cannot be reset: " + std::strerror(error));
   receive_->refill(1);
-  report(std::string(text) + ": queues reset, connections go on by retransmission");
+  report(std::string(text) + ": queues reset, connections go on by retransmission" +
+         (headers ? "; headers go within descriptors from now on, as the device seems to want" : ""));
 }
 
 void DirectPort::read_device_events() {

@@ -185,6 +185,14 @@ void SendQueue::reclaim() {
   if (any) completions_.publish(consumed_);
 }
 
+bool SendQueue::demand_headers() {
+  if (works_ || !error_ || options_.header != 0) return false;
+  if (is_flush(*error_) || error_->syndrome == MLX5_CQE_SYNDROME_LOCAL_PROT_ERR) return false;
+  options_.multi_packet = false;
+  options_.header = kHeaderInline;
+  return true;
+}
+
 void SendQueue::reset() {
   Completion skipped;
   while (completions_.next(&skipped)) {

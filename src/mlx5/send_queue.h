@@ -48,11 +48,9 @@ class SendQueue {
 
   uint64_t refused() const { return refused_; }
   /// The device may after all want headers within the descriptors (a virtual function's administrator can
-  /// demand them): from now on they are, and multi-packet descriptors, which have none, are not used.
-  void demand_headers() {
-    options_.multi_packet = false;
-    options_.header = kHeaderInline;
-  }
+  /// demand them): then it refuses the very first one that has none. From now on they are there, and
+  /// multi-packet descriptors, which have none, are not used. False: it has refused for another reason.
+  bool demand_headers();
 
  private:
   static constexpr uint32_t kMaxPieces = 32;

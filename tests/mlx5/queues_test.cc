@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <tuple>
 
 #include "mlx5/cyclic_queue.h"
 #include "mlx5/send_queue.h"
@@ -246,6 +247,32 @@ TEST(SendQueue, TellsWhetherItHasSentSinceTheReset) {
   device.complete(3);
   device.queue.reclaim();
   EXPECT_TRUE(device.queue.works());
+}
+
+TEST(SendQueue, HeadersAreDemandedByTheFirstDescriptorOnly) {
+  Pool pool(32);
+  SendOptions how = plain();
+  how.header = 0;
+  Sender device(how);
+  auto fail = [&](uint16_t index, uint8_t syndrome) {
+    device.seen = 0;
+    device.record[1] = 0;
+    for (int i = 0; i < 2; ++i) {
+      Packet* p = pool.frame(100);
+      ASSERT_EQ(device.queue.post({&p, 1}), 1u);
+    }
+    device.complete(index, MLX5_CQE_REQ_ERR, syndrome);
+    device.queue.reclaim();
+  };
+  for (const auto& [index, syndrome, wants] : {std::tuple{1, MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, false},
+                                               {0, MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, false},
+                                               {0, MLX5_CQE_SYNDROME_WR_FLUSH_ERR, false},
+                                               {0, MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, true},
+                                               {0, MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, false}}) {
+    fail(static_cast<uint16_t>(index), static_cast<uint8_t>(syndrome));
+    EXPECT_EQ(device.queue.demand_headers(), wants) << index << " " << syndrome;
+    device.queue.reset();
+  }
 }
 
 TEST(SendQueue, ACompletionOfNothingIsAnError) {
