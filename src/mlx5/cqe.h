@@ -80,6 +80,13 @@ inline Completion decode(const mlx5_cqe64& cqe) {
   return c;
 }
 
+/// What mlx5's Ethernet driver resets a receive queue for (cqe_syndrome_needs_recover). After others, that of
+/// a frame longer than its entry's buffers most of all, the queue goes on with the next entry.
+constexpr bool stops_receiving(const Completion& c) {
+  return c.syndrome == MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR || c.syndrome == MLX5_CQE_SYNDROME_LOCAL_PROT_ERR ||
+         c.syndrome == MLX5_CQE_SYNDROME_WR_FLUSH_ERR;
+}
+
 /// Not a cause: the queue had stopped before.
 constexpr bool is_flush(const Completion& c) { return c.syndrome == MLX5_CQE_SYNDROME_WR_FLUSH_ERR; }
 

@@ -60,11 +60,12 @@ bool CyclicQueue::accept(Packet* frame, const Completion& c) {
 
 size_t CyclicQueue::receive(std::span<Received> out) {
   return take_completions(out, [this](const Completion& c, Packet** taken) {
-    if (c.kind != Completion::Kind::kReceive) return false;
+    const bool too_long = c.kind == Completion::Kind::kReceiveError && !stops_receiving(c);
+    if (c.kind != Completion::Kind::kReceive && !too_long) return false;
     Packet* frame = std::exchange(slots_[c.wqe_counter & (ring_.entries - 1)], nullptr);
     if (!frame) return false;
     ++tail_;
-    if (accept(frame, c)) {
+    if (!too_long && accept(frame, c)) {
       *taken = frame;
     } else {
       ++refused_;

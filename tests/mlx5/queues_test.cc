@@ -320,6 +320,11 @@ struct Receiver {
     cqe.sop_drop_qpn = htobe32(5);
     return cqe;
   }
+  void fail(uint8_t syndrome) {
+    mlx5_cqe64& cqe = cq.write(produced, MLX5_CQE_RESP_ERR);
+    cqe.wqe_counter = htobe16(static_cast<uint16_t>(produced++));
+    reinterpret_cast<uint8_t*>(&cqe)[offsetof(mlx5_err_cqe, syndrome)] = syndrome;
+  }
   std::vector<uint8_t> memory;
   CompletionMemory cq;
   uint32_t record[2] = {}, consumed[2] = {};
@@ -392,6 +397,22 @@ TEST(CyclicQueue, ImpossibleLengthsAreDropped) {
   FramePool::release(got[0].frame);
 }
 
+TEST(CyclicQueue, AFrameTooLongForItsBuffersIsRefusedAndTheQueueGoesOn) {
+  Pool pool(32);
+  Receiver device(pool.pool);
+  device.queue.refill(1);
+  device.fail(MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR);
+  device.arrive(60);
+  Received got[8];
+  ASSERT_EQ(device.queue.receive(got), 1u);
+  EXPECT_FALSE(device.queue.error());
+  EXPECT_EQ(device.queue.refused(), 1u);
+  FramePool::release(got[0].frame);
+  EXPECT_EQ(pool.pool.available(), 18u);
+  device.queue.refill(1);
+  EXPECT_EQ(be32toh(device.record[0]), 18u);
+}
+
 TEST(CyclicQueue, ErrorsAndStrayCompletionsStopItUntilReset) {
   Pool pool(32);
   for (bool stray : {false, true}) {
@@ -404,7 +425,7 @@ TEST(CyclicQueue, ErrorsAndStrayCompletionsStopItUntilReset) {
       FramePool::release(got[0].frame);
       device.arrive(60).wqe_counter = 0;  // that one again
     } else {
-      device.cq.write(device.produced++, MLX5_CQE_RESP_ERR);
+      device.fail(MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR);
     }
     EXPECT_EQ(device.queue.receive(got), 0u);
     EXPECT_TRUE(device.queue.error());

@@ -129,6 +129,13 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
     no_descriptor(frame);
     return;
   }
+  if (syndrome == MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR && !q.striding) {
+    // The queue goes on: the kernel's driver does not reset it for that (cqe_syndrome_needs_recover).
+    error_entry(q.cq, MLX5_CQE_RESP_ERR, syndrome, q.user_index, q.number, q.next++);
+    ++counters_.rx_too_long;
+    counters_.rx_bytes_lost += frame.size();
+    return;
+  }
   if (syndrome != kGood) {
     fail_receive(q, syndrome);
     return;
@@ -180,10 +187,7 @@ uint8_t Device::scatter(ReceiveQueue& q, std::span<const uint8_t> frame, uint32_
     memcpy(translate(*mr, address), frame.data(), n);
     frame = frame.subspan(n);
   }
-  if (frame.empty()) return kGood;
-  checker_.report("rq-short", name(q) + ": " + std::to_string(frame.size()) + " bytes do not fit",
-                  {d, q.stride});
-  return MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR;
+  return frame.empty() ? kGood : uint8_t{MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR};
 }
 
 /// One frame takes whole strides; what it cannot use of a buffer's end is skipped and said as filler.
