@@ -14,7 +14,7 @@ constexpr Duration kKeepNeighbours = 5s;
 }  // namespace
 
 /// Housekeeping's, without the lock: it reads the kernel's tables first, then lets the worker have them.
-void Engine::Impl::follow(NetworkChanges& changes) {
+bool Engine::Impl::follow(NetworkChanges& changes) {
   Network fresh;
   bool links = false, addresses = false, routes = false, neighbours = false;
   if (changes.links) links = netlink->read_links(fresh.links).ok();
@@ -39,15 +39,26 @@ void Engine::Impl::follow(NetworkChanges& changes) {
   }
   if (links || addresses || routes) route_cache.clear();
   if (links) follow_links();
-  if (links || addresses) {
-    failed_ports.clear();
-    Reason why = Reason::accelerated;
-    for (auto& flow : flows) (void)cover_again(*flow, &why);
-  }
+  const bool lost = lost_untold;
+  if (links || addresses) failed_ports.clear();
+  if ((links || addresses) && !lost) cover_flows();
   follow_neighbours(changes);
   work(pass_now);
   unlock_out();
   tell_of_lost_ports();
+  if (!lost) return false;
+  // Another port of the same device takes rules only once those of the lost one are gone.
+  lock_in();
+  pass_now = clock_now();
+  cover_flows();
+  work(pass_now);
+  unlock_out();
+  return true;
+}
+
+void Engine::Impl::cover_flows() {
+  Reason why = Reason::accelerated;
+  for (auto& flow : flows) (void)cover_again(*flow, &why);
 }
 
 void Engine::Impl::follow_links() {
@@ -55,7 +66,9 @@ void Engine::Impl::follow_links() {
     if (!port_of(id)) continue;
     const Link* link = network.link(slots[id].ifindex);
     if (!link || link->name != info_of(id)->name)
-      lose_port(id);
+      lose_port(id, "the netdev is gone");
+    else if (link->mtu > slots[id].opened.mtu_most)
+      lose_port(id, "its MTU has grown beyond its buffers, it is opened anew");
     else
       tell_stack_of(id);
   }
@@ -101,7 +114,7 @@ void Engine::Impl::look_at_ports() {
     counters.add(Counter::tx_dropped, port->take_tx_dropped());
     port->count(counters);
     if (!port->alive())
-      lose_port(id);
+      lose_port(id, port->failure().c_str());
     else if (stack->interface(id).tso && !port->info().tso)
       tell_stack_of(id);
   }

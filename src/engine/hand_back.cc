@@ -335,6 +335,7 @@ bool Engine::lost(const BoundFlow& flow) const {
 void Engine::let_go_of_lost(Pass& pass) {
   for (InterfaceId id = 0; id < impl_->slot_count; ++id)
     if (impl_->slots[id].lost) impl_->let_go_of(id, pass);
+  impl_->close_lost();
 }
 
 void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
@@ -363,8 +364,22 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
     steered.begin()->second.users = 1;
     unsteer(id, FlowKey(steered.begin()->first));
   }
-  stack->remove_interface(id);
-  tell_routes();
+}
+
+/// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that
+/// works still is taken; the slots are the devices' next ports'.
+void Engine::Impl::close_lost() {
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    if (!std::exchange(slots[id].lost, false)) continue;
+    if (Port* port = slots[id].port()) {
+      int polls = 0;
+      do {
+        poll(clock_now());
+      } while (port->alive() && !port->arm() && ++polls < kMostPolls);
+      port->count(counters);
+    }
+    close_port(id);
+  }
 }
 
 // ---- the end of the process ----

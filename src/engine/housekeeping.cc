@@ -238,7 +238,7 @@ void Housekeeping::Loop::serve() {
   worker.serving = false;
   worker.unlock_out();
   worker.tell_of_lost_ports();
-  if (lost || !worker.in_use()) return stop_serving();  // a lost port's descriptors are watched no more
+  if (lost || !worker.in_use()) return stop_serving();
   // At least a tick: new ports, and who asks for statistics.
   ev_now_update(ev);
   const double longest = ports_fd < 0 ? kBusyTick : kRestTick;
@@ -274,7 +274,7 @@ void Housekeeping::Loop::take_changes() {
   if (!changes.events.empty()) {  // somebody may be waiting for a neighbour: at once
     NetworkChanges now;
     now.events = std::move(changes.events);
-    worker.follow(now);
+    if (worker.follow(now) && serving) stop_serving();
   }
   if (pending.any() && !ev_is_active(&settle)) {
     settle.repeat = kSettle;
@@ -286,7 +286,7 @@ void Housekeeping::Loop::apply_changes() {
   ev_timer_stop(ev, &settle);
   NetworkChanges now = std::move(pending);
   pending = {};
-  worker.follow(now);
+  if (worker.follow(now) && serving) stop_serving();  // a lost port's descriptors are watched no more
 }
 
 }  // namespace accel

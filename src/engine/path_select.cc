@@ -175,16 +175,14 @@ void Engine::Impl::tell_routes() {
   stack->set_routes(std::move(table));
 }
 
-void Engine::Impl::lose_port(InterfaceId id) {
+void Engine::Impl::lose_port(InterfaceId id, const char* why) {
   PortSlot& slot = slots[id];
-  const Port& port = *carrier(id).opened.port;
-  log(LogLevel::kWarning, "%s: port lost: %s", info_of(id)->name.c_str(),
-      port.alive() ? "the netdev is gone" : port.failure().c_str());
+  log(LogLevel::kWarning, "%s: port lost: %s", info_of(id)->name.c_str(), why);
   counters.add(Counter::port_errors);
   if (!slot.vlan) unwatch_port(id);
   for (InterfaceId above = 0; above < slot_count; ++above)
-    if (slots[above].vlan && slots[above].vlan->lower == id && !slots[above].lost) lose_port(above);
-  // The port object stays: a thread asleep may name its descriptors, and the pool's frames are in its rings.
+    if (slots[above].vlan && slots[above].vlan->lower == id && !slots[above].lost) lose_port(above, why);
+  // The port stays with its rules until the connections are the kernel's.
   slot.lost = true;
   lost_untold = true;
 }

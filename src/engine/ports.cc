@@ -82,10 +82,12 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   OpenedPort opened;
   opened.kind = PathKind::kMlx5;
   auto port = Mlx5Port::open(options, pool, &opened.detail);
-  if (port)
+  if (port) {
+    opened.mtu_most = (*port)->mtu_most();
     opened.port = std::move(*port);
-  else
+  } else {
     opened.reason = port.is(ENODEV) ? Reason::no_port : reason_of(port.error());
+  }
   return opened;
 }
 

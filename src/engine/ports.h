@@ -16,6 +16,7 @@ struct OpenedPort {
   PathKind kind = PathKind::kUndecided;
   Reason reason = Reason::accelerated;  ///< why not, when there is no port
   std::string detail;                   ///< cause and cure, for the log
+  uint32_t mtu_most = ~0u;              ///< opened anew when the device has a larger one
 };
 
 /// `queues`: how many to hold, 0: all that are free. Tries the kinds of port from the fastest on.

@@ -45,7 +45,7 @@ struct PortSlot {
     PortInfo info;  ///< of that port, as this device
   };
   std::optional<Vlan> vlan;  ///< instead of a port of its own
-  bool lost = false;         ///< its device is gone: the slot stays, since connections name it
+  bool lost = false;         ///< until nothing names it: see Engine::set_port_lost()
   bool table_full = false;
   bool has_steered = false;  ///< since the port was opened
   struct Steered {
@@ -194,9 +194,10 @@ struct Engine::Impl {
   Port* port_of(InterfaceId id) const { return slots[id].lost ? nullptr : carrier(id).port(); }
   const PortInfo* info_of(InterfaceId id) const;
   /// Housekeeping's, and so is what follows it once the lock is let go: see Engine::set_port_lost().
-  void lose_port(InterfaceId id);
+  void lose_port(InterfaceId id, const char* why);
   void tell_of_lost_ports();
   void let_go_of(InterfaceId id, Pass& pass);
+  void close_lost();
   void unsteer_for_good();
   /// Gives the device's queues back; the slot is taken again when the device is needed again.
   void close_port(InterfaceId id);
@@ -217,8 +218,9 @@ struct Engine::Impl {
   void drop_flow(BoundFlow* flow);
 
   // ---- changes of the network (follow.cc), called by housekeeping ----
-  void follow(NetworkChanges& changes);
+  bool follow(NetworkChanges& changes);  ///< true: a port was lost
   void follow_links();
+  void cover_flows();
   void look_at_ports();
   void follow_neighbours(const NetworkChanges& changes);
   void resolve_neighbours();

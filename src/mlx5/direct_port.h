@@ -54,6 +54,7 @@ class DirectPort final : public Mlx5Port {
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
   void abandon_in_child() override;
+  uint32_t mtu_most() const override;
   Mlx5Stats stats() const override;
   void count(Counters& to) override;
 
@@ -63,6 +64,7 @@ class DirectPort final : public Mlx5Port {
   bool open_device(Evidence& seen);
   bool make_queues(Evidence& seen);
   bool make_completions(Evidence& seen, const mlx5dv_context& abilities);
+  uint32_t receive_segments() const;
   bool make_queue_pair();
   bool take_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities);
   bool try_steering();

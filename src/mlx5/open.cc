@@ -154,7 +154,8 @@ bool DirectPort::make_queues(Evidence& seen) {
   for (const int fd : {icmp_.fd(), sharing_ ? sharing_->event_fd() : -1})
     if (fd >= 0) fds_.push_back(fd);
   receive_->refill(1);
-  return true;
+  // The pool's buffers are in other ports' queues: this one would hear nothing, and its rules take it all.
+  return receive_->posted() != 0 || stop(seen, Stage::kMakeQueue, ENOMEM);
 }
 
 bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilities) {
@@ -199,14 +200,24 @@ bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilitie
   return true;
 }
 
-bool DirectPort::make_queue_pair() {
+/// Of an entry of the cyclic queue.
+uint32_t DirectPort::receive_segments() const {
   const uint32_t frame = std::max(options_.mtu, 1500u) + kLinkHeader;
+  return (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
+}
+
+uint32_t DirectPort::mtu_most() const {
+  return strides_.stride != 0 ? strides_.buffer_size()
+                              : receive_segments() * pool_.buffer_size() - kLinkHeader;
+}
+
+bool DirectPort::make_queue_pair() {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = verbs_.send_cq.get();
   wanted.recv_cq = verbs_.receive_cq.get();
   wanted.qp_type = IBV_QPT_RAW_PACKET;
   wanted.cap.max_recv_wr = verbs_.wq ? 0 : options_.rx_ring;
-  wanted.cap.max_recv_sge = (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
+  wanted.cap.max_recv_sge = receive_segments();
   wanted.cap.max_send_sge = kSendPieces;
   wanted.cap.max_inline_data = options_.inline_bytes;
   // Devices bound the ring's bytes, so how many long descriptors it holds is found by asking.
@@ -257,8 +268,7 @@ bool DirectPort::take_queues(const ibv_device_attr_ex& limits, const mlx5dv_cont
 }
 
 void DirectPort::take_cyclic_queue(const mlx5dv_qp& qp, const mlx5dv_cq& cq) {
-  const uint32_t frame = std::max(options_.mtu, 1500u) + kLinkHeader;
-  const uint32_t segments = (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
+  const uint32_t segments = receive_segments();
   const ReceiveRing ring{static_cast<uint8_t*>(qp.rq.buf), qp.rq.wqe_cnt, qp.rq.stride, verbs_.mr->lkey};
   const uint32_t target = std::min({options_.rx_ring, ring.entries, pool_.size() / 2 / segments});
   refill_batch_ = std::clamp(target / 4, 1u, 64u);

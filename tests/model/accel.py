@@ -431,8 +431,96 @@ def sender():
             lab.near.fail_send()
             until(lab.near, "error_cqes", errors + 1)
         until(lab.near, "tx_packets", lab.near.counters()["tx_packets"] + 100)
+        found = statistics(program.pid)["counters"]
+        check(found["mlx5_recoveries"] == 12, found)
         program.communicate("\n", timeout=20)
         check(program.returncode == 0 and lab.near.counters()["contexts"] == 1, (program.returncode, lab.near.counters()))
+
+
+ASK_ONCE = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], 7005)); s.settimeout(20)
+s.send(b"x"); assert s.recv(10) == b"x"
+"""
+
+
+def reopened():
+    """A port that is lost is closed: its slot and its buffers are the next one's, as often as the device goes and comes."""
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        echo = near.popen([sys.executable, "-c", ECHO, near.address], accel=True, require=False, stdout=subprocess.PIPE, text=True)
+        check(echo.stdout.readline() == "ready\n", "no echo")
+        for times in range(12):
+            until(near, "flows", 2 * (times + 1))  # one tries whether there is steering
+            got = near.counters()["rx_packets"]
+            far.run([sys.executable, "-c", ASK_ONCE, near.address])
+            check(near.counters()["rx_packets"] == got + 1, (times, near.counters()))
+            near.remove_device()
+            end = time.monotonic() + 20
+            while statistics(echo.pid).get("counters", {}).get("port_errors", 0) <= times:
+                check(time.monotonic() < end, "the device is still there")
+            near.return_device()
+            near.ip("link", "set", near.device, "down")
+            near.ip("link", "set", near.device, "up")
+
+
+LONG = """
+import select, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], 7005))
+c = socket.create_connection((sys.argv[1], 7005))
+s.send(b"x"); s.recv(100); c.send(b"x"); c.recv(1)
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(12):  # the port may not be open anew yet
+    s.send(bytes(8000))
+while s.send(b"again") and not (select.select([s], [], [], 1)[0] and s.recv(100) == b"5"): pass
+while select.select([s], [], [], 0.2)[0]: s.recv(100)
+print("again", flush=True)
+sys.stdin.readline()
+for i in range(12):
+    s.send(bytes(8000)); s.settimeout(20); assert s.recv(100) == b"8000"
+c.send(b"y"); assert c.recv(1) == b"y"
+s.send(b"end")
+"""
+LENGTHS = """
+import socket, sys, threading
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((sys.argv[1], 7005))
+l = socket.create_server((sys.argv[1], 7005))
+print("ready", flush=True)
+def echo():
+    c, _ = l.accept()
+    while b := c.recv(100): c.send(b)
+threading.Thread(target=echo).start()
+while (got := s.recvfrom(65536))[0] != b"end": s.sendto(b"%d" % len(got[0]), got[1])
+"""
+
+
+def mtu():
+    """The MTU grows while a port is open: what is too long for its buffers is lost, and nothing else; then the port is opened anew."""
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        echo = near.popen([sys.executable, "-c", LENGTHS, near.address], accel=True, **pipes)
+        check(echo.stdout.readline() == "ready\n", "no echo")
+        sender = far.popen([sys.executable, "-c", LONG, near.address], **pipes)
+        check(sender.stdout.readline() == "ready\n", "no sender")
+        for host in lab.hosts:
+            host.ip("link", "set", host.device, "mtu", "9000")
+
+        def go_on():
+            sender.stdin.write("\n")
+            sender.stdin.flush()
+
+        go_on()
+        check(sender.stdout.readline() == "again\n", "deaf")
+        until(near, "flows", 6)  # one tries whether there is steering
+        before = near.counters()["rx_bytes"]
+        go_on()
+        sender.communicate(timeout=60)
+        check(sender.returncode == 0, sender.returncode)
+        found = statistics(echo.pid).get("counters", {})
+        check(near.counters()["rx_bytes"] - before >= 12 * 8000 and found.get("mlx5_recoveries", 0) == 0, (near.counters(), found))
+        check(echo.wait(20) == 0, echo.returncode)
 
 
 if __name__ == "__main__":

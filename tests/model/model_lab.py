@@ -92,8 +92,12 @@ class ModelHost(base.Host):
             page.write(struct.pack("=I", now + 1 if value is None else value))
 
     def remove_device(self):
-        """The NIC is gone, for every program of this host, and for good."""
+        """The NIC is gone, for every program of this host."""
         self._control(0, 1)
+
+    def return_device(self):
+        """A new one is in its place."""
+        self._control(0, 0)
 
     def stall(self, on):
         """Completions are held back while on."""

@@ -7,7 +7,7 @@
 namespace model {
 
 struct ControlPage {
-  uint32_t removed;         // 1: the device is gone, for good
+  uint32_t removed;         // 1: the device is gone, for every context there is
   uint32_t stalled;         // 1: completions are held back
   uint32_t send_errors;     // count: the next send descriptor of every queue pair fails
   uint32_t receive_errors;  // count: the next receive descriptor of every queue pair fails
