@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -25,6 +26,9 @@ namespace {
 constexpr int kKnocks = 1000;
 constexpr int kMostEvents = 16;
 constexpr int kBacklog = 4096;
+/// A coordinator that ends may leave one connection unheard. Who is refused again and again (root does not
+/// share with others) asks after a second, then after twice as long each time.
+constexpr unsigned kUnheardAtOnce = 3, kMostDoublings = 6;
 
 struct Name {
   sockaddr_un address{};
@@ -110,6 +114,7 @@ void ListenerGroups::drop(int& fd) {
 void ListenerGroups::close_all(Group& group) {
   drop(group.door);
   drop(group.coordinator);
+  drop(group.pause);
   while (!group.members.empty()) forget(group, group.members.begin());
 }
 
@@ -193,6 +198,27 @@ bool ListenerGroups::knock(Group& group) {
   return group.coordinator >= 0;
 }
 
+/// After the coordinator's end, or its refusal. Where nobody can be asked what is held stays: the other may
+/// have a rule for all, and ours for a share would go before it.
+void ListenerGroups::enter_again(Group& group) {
+  enter(group);
+  if (group.door >= 0) share_out(group);
+  if (group.door < 0 && group.coordinator < 0) begin_pause(group);
+}
+
+void ListenerGroups::begin_pause(Group& group) {
+  const unsigned doublings = std::min(group.pauses++, kMostDoublings);
+  const itimerspec after{{}, {time_t{1} << doublings, 0}};
+  const int timer = keep_private(real.timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (timer >= 0) timerfd_settime(timer, 0, &after, nullptr);
+  group.pause = watch(timer);
+}
+
+void ListenerGroups::end_pause(Group& group) {
+  drop(group.pause);
+  enter_again(group);
+}
+
 void ListenerGroups::report(Group& group) {
   Report message{};
   message.held = group.held;
@@ -210,15 +236,17 @@ void ListenerGroups::hear_coordinator(Group& group) {
     any = true;
   }
   if (any) {
+    group.unheard = group.pauses = 0;
     group.others.assign(orders.others, orders.others + orders.count);
     const Shares held = holder_->hold(group.local, orders.wanted);
     if (held != std::exchange(group.held, held)) report(group);
   }
-  if (n < 0) {
-    drop(group.coordinator);
-    enter(group);
-    if (group.coordinator < 0) share_out(group);
-  }
+  if (n >= 0) return;
+  drop(group.coordinator);
+  if (any || ++group.unheard < kUnheardAtOnce)
+    enter_again(group);
+  else
+    begin_pause(group);
 }
 
 // --- coordinating ---
@@ -280,7 +308,7 @@ void ListenerGroups::forget(Group& group, std::list<Member>::iterator member) {
 
 /// Who should have what, after any change: gives up what is another's, and tells the others.
 void ListenerGroups::share_out(Group& group) {
-  if (group.members.empty() && group.held == kAllShares) return;
+  if (group.door < 0 || (group.members.empty() && group.held == kAllShares)) return;
   std::vector<ShareHolder> all;
   std::vector<Shares> wanted;
   bool again = true;
@@ -326,6 +354,7 @@ void ListenerGroups::on_event(int fd) {
   for (Group& group : groups_) {
     if (fd == group.door) return admit(group);
     if (fd == group.coordinator) return hear_coordinator(group);
+    if (fd == group.pause) return end_pause(group);
     for (auto m = group.members.begin(); m != group.members.end(); ++m) {
       if (fd == m->fd) return hear_member(group, *m);
       if (fd != m->process) continue;

@@ -70,6 +70,9 @@ class ListenerGroups final : public ListenerSharing {
     FlowKey local;
     int door = -1;         ///< coordinator: has the name
     int coordinator = -1;  ///< member: the connection to it
+    int pause = -1;        ///< timerfd: there is one that does not want us; asked again then
+    unsigned unheard = 0;  ///< connections in a row that ended without a word
+    unsigned pauses = 0;   ///< in a row
     Shares held = 0;
     bool listening = true;
     std::list<Member> members;  ///< coordinator: the others
@@ -80,10 +83,13 @@ class ListenerGroups final : public ListenerSharing {
   void enter(Group& group);
   bool open_door(Group& group);
   bool knock(Group& group);
+  void enter_again(Group& group);
   void admit(Group& group);
   void expect(Group& group, const Share& other);
   void hear_member(Group& group, Member& member);
   void hear_coordinator(Group& group);
+  void begin_pause(Group& group);
+  void end_pause(Group& group);
   void share_out(Group& group);
   void tell(const Group& group, const Member& member, Shares wanted);
   void report(Group& group);

@@ -4,11 +4,16 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <bit>
+#include <cstddef>
+#include <cstdio>
 #include <memory>
+#include <string>
 
 #include "mlx5/listener_groups.h"
 
@@ -179,6 +184,49 @@ TEST(Groups, AnotherTakesOverFromAKilledCoordinator) {
     }
     coordinator.reset();
     serve_until(a, 16);
+  }
+  serve_until(a, kShareCount);
+}
+
+/// Root's coordinator with another user's process: it ends each connection without a word.
+struct RefusingDoor {
+  explicit RefusingDoor(int scope) : fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    std::string text = "accel-mlx5-" + std::to_string(scope) + "-80-";
+    for (const uint8_t b : Process::kLocal.local.address.bytes) {
+      char two[3];
+      snprintf(two, sizeof(two), "%02x", b);
+      text += two;
+    }
+    text.copy(name.sun_path + 1, text.size());
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+    EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&name), length), 0);
+    EXPECT_EQ(listen(fd, 100), 0);
+  }
+  ~RefusingDoor() { close(fd); }
+  unsigned refuse() const {
+    unsigned refused = 0;
+    for (int peer; (peer = accept(fd, nullptr, nullptr)) >= 0; ++refused) close(peer);
+    return refused;
+  }
+  int fd;
+};
+
+TEST(Groups, WhoIsRefusedAsksSeldom) {
+  Process a(some_scope());
+  {
+    RefusingDoor door(some_scope());
+    EXPECT_FALSE(a.join());
+    unsigned refused = 0;
+    for (int i = 0; i < 1500; ++i) {
+      refused += door.refuse();
+      pollfd event{a.groups.event_fd(), POLLIN, 0};
+      if (poll(&event, 1, 1) == 1) a.groups.serve();
+    }
+    EXPECT_GE(refused, 2u);
+    EXPECT_LE(refused, 6u);
+    EXPECT_EQ(a.held, 0u) << "the other may have a rule for all";
   }
   serve_until(a, kShareCount);
 }
