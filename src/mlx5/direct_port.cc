@@ -12,8 +12,9 @@ namespace accel::mlx5 {
 namespace {
 
 constexpr size_t kBurst = 64;
-/// A spinning program never sleeps on the device's events, so they are looked for now and then.
-constexpr uint32_t kPollsPerLook = 4096;
+/// A program that never sleeps on the device's events looks for them, and for what other processes say, now
+/// and then. A poll that brings frames takes longer than one in vain.
+constexpr uint32_t kPollsPerLook = 4096, kBusyPoll = 16;
 /// A queue that fails again and again without a frame of its own between is broken.
 constexpr uint32_t kMaxErrorsInRow = 8;
 
@@ -33,10 +34,11 @@ size_t DirectPort::rx_burst(std::span<Packet*> out) {
   } else {
     if (send_.busy()) send_.reclaim();
     if (receive_->posted() == 0) receive_->refill(1);
-    if (++idle_polls_ % kPollsPerLook == 0) {
-      read_device_events();
-      if (sharing_) sharing_->serve();
-    }
+  }
+  if ((polls_ += taken != 0 ? kBusyPoll : 1) >= kPollsPerLook) {
+    polls_ = 0;
+    read_device_events();
+    flows_->serve();
   }
   if (receive_->error() || send_.error()) recover();
   if (icmp_.ready()) n += take_icmp(out.subspan(n));
@@ -100,7 +102,7 @@ void DirectPort::take_events() {
     ibv_ack_cq_events(verbs_.receive_cq.get(), events);
   }
   read_device_events();
-  if (sharing_) sharing_->serve();
+  flows_->serve();
 }
 
 // --- sending ---

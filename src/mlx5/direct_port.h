@@ -106,7 +106,7 @@ class DirectPort final : public Mlx5Port {
   uint32_t cqn_ = 0;
   uint32_t arm_sequence_ = 0;
   uint32_t refill_batch_ = 16;
-  uint32_t idle_polls_ = 0;
+  uint32_t polls_ = 0;  ///< since the last look
   uint32_t send_errors_in_row_ = 0, receive_errors_in_row_ = 0;
   bool compressed_ = false;  ///< receive completions: the short ones have no time
   bool has_clock_ = false;   ///< completions tell times, and the kernel what they mean

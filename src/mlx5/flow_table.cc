@@ -184,7 +184,7 @@ void FlowTable::remove(const FlowKey& key) {
     const bool stays = at->second.covered != 0;
     drop_if_unused(bound_, at);
     if (ListenerSharing* s = sharing_of(key); s && stays) s->set_listening(key, false);
-    return;
+    return drop_uncovered();
   }
   const auto at = connected_.find(key);
   if (at == connected_.end()) return;
@@ -215,6 +215,7 @@ void FlowTable::clear() {
 void FlowTable::abandon() {
   connected_.clear();
   bound_.clear();
+  uncovered_.clear();
   remotes_.clear();
   rules_ = 0;
 }
@@ -290,7 +291,19 @@ Shares FlowTable::hold(const FlowKey& local, Shares wanted) {
   const Shares now = entry.held();
   shares_taken_ += static_cast<uint64_t>(std::popcount(now & ~before));
   shares_given_ += static_cast<uint64_t>(std::popcount(before & ~now));
+  if (!entry.open && entry.covered == 0) uncovered_.push_back(local);  // the caller is in its group
   return now;
+}
+
+void FlowTable::drop_uncovered() {
+  for (const FlowKey& local : std::exchange(uncovered_, {}))
+    if (const auto at = bound_.find(local); at != bound_.end()) drop_if_unused(bound_, at);
+}
+
+void FlowTable::serve() {
+  if (!sharing_) return;
+  sharing_->serve();
+  drop_uncovered();
 }
 
 bool FlowTable::is_ours(const Packet& frame, uint32_t tag) const {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "base/ip.h"
 #include "base/result.h"
@@ -53,6 +54,8 @@ class FlowTable final : private ListenerSharing::Holder {
   Result<void> add(const FlowKey& key);
   void remove(const FlowKey& key);
   void clear();
+  /// What the others who listen have said: rules for the shares that are ours.
+  void serve();
   /// Forgets without touching the device: a forked child's.
   void abandon();
 
@@ -114,14 +117,16 @@ class FlowTable final : private ListenerSharing::Holder {
   Result<void> add_under_remote(const FlowKey& key, Errno why);
   void uncover(WideRules& wide, const FlowKey& key);
   void drop_if_unused(WideRules& wide, WideRules::iterator at);
+  void drop_uncovered();
   Result<void*> make(RuleMaker::Match match);
 
   RuleMaker& device_;
   Tags tags_;
   ListenerSharing* sharing_;
   std::unordered_map<FlowKey, Connected, Hash> connected_;
-  WideRules bound_;    ///< listeners and bound UDP sockets
-  WideRules remotes_;  ///< remote ends, when the device has no room for a rule a connection
+  WideRules bound_;                 ///< listeners and bound UDP sockets
+  std::vector<FlowKey> uncovered_;  ///< closed ones that hold() may have taken the last connection of
+  WideRules remotes_;               ///< remote ends, when the device has no room for a rule a connection
   size_t rules_ = 0;
   uint64_t shares_taken_ = 0, shares_given_ = 0;
 };

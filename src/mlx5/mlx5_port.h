@@ -32,11 +32,11 @@ struct Mlx5Options {
 };
 
 struct Mlx5Stats {
-  uint64_t recoveries = 0;        ///< times that error completions had the queues reset
-  uint64_t rx_refused = 0;        ///< frames of impossible length, or longer than their buffers
-  uint64_t rx_no_buffer = 0;      ///< refills that found the pool empty
-  uint64_t tx_refused = 0;        ///< frames that no descriptor can hold
-  uint64_t to_kernel = 0;         ///< frames that came by our rules and were the kernel's: given to it
+  uint64_t recoveries = 0;    ///< times that error completions had the queues reset
+  uint64_t rx_refused = 0;    ///< frames of impossible length, or longer than their buffers
+  uint64_t rx_no_buffer = 0;  ///< refills that found the pool empty
+  uint64_t tx_refused = 0;    ///< frames that no descriptor can hold
+  uint64_t to_kernel = 0;     ///< frames that came by our rules and were the kernel's: given to it
   uint64_t to_kernel_failed = 0;
   uint64_t rules = 0;                           ///< steering rules in the device now
   uint64_t shares_taken = 0, shares_given = 0;  ///< of listeners that other processes have too

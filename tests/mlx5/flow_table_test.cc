@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "stack/frame_pool.h"
@@ -204,16 +206,37 @@ struct Others : ListenerSharing {
   bool join(const FlowKey&) override { return ++joined, first; }
   void set_listening(const FlowKey&, bool on) override { listening = on; }
   void leave(const FlowKey&) override { --joined; }
-  void serve() override {}
+  void serve() override {
+    if (said) holder->hold(kListener, *std::exchange(said, {}));
+  }
   int event_fd() const override { return -1; }
   void abandon() override {}
   Shares say(Shares wanted) const { return holder->hold(kListener, wanted); }
+  std::optional<Shares> said;  ///< for serve()
   Holder* holder = nullptr;
   bool first = true, listening = true;
   int joined = 0;
 };
 
 FlowKey from_port(uint16_t port) { return {Protocol::kTcp, kHere, {kThere.address, port}}; }
+
+TEST(FlowTable, WhoClosedLeavesWithTheLastConnectionUnderItsShares) {
+  Device device;
+  Others others;
+  FlowTable table(device, 7, &others);
+  ASSERT_TRUE(table.add(kListener));
+  ASSERT_TRUE(table.add(kConnection));
+  table.remove(kListener);
+  EXPECT_FALSE(others.listening);
+  EXPECT_EQ(others.joined, 1) << "a connection lies under its rule";
+  others.said = 0;  // one came who listens
+  table.serve();
+  EXPECT_EQ(others.joined, 0);
+  EXPECT_EQ(device.rules.size(), 1u) << "the connection's own";
+  EXPECT_EQ(table.flows(), 1u);
+  table.remove(kConnection);
+  EXPECT_EQ(device.rules.size(), 0u);
+}
 
 TEST(FlowTable, AShareIsARuleOfSomeSourcePorts) {
   Device device;
