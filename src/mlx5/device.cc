@@ -83,8 +83,21 @@ bool is_bond_of(const std::string& name, const std::string& netdev, const std::s
   return count != 0;
 }
 
+/// The netdev's port of a device that has several (representors are ports of one device). 0: none is known to
+/// be.
+uint8_t port_of(const std::string& name, const std::string& netdev, const std::string& root) {
+  const std::string folder = path_of({root, "/class/infiniband/", name, "/ports/"});
+  const std::vector<std::string> ports = entries(folder);
+  if (ports.size() <= 1) return 1;
+  for (const std::string& port : ports)
+    for (const std::string& gid : entries(path_of({folder, port, "/gid_attrs/ndevs"})))
+      if (read_line(path_of({folder, port, "/gid_attrs/ndevs/", gid})) == netdev)
+        return static_cast<uint8_t>(std::atoi(port.c_str()));
+  return 0;
+}
+
 /// The RDMA device whose PCI function (or subfunction) has this netdev. Subfunctions have no vendor file.
-std::string rdma_device_of(const std::string& netdev, int ifindex, const std::string& root) {
+std::string rdma_device_of(const std::string& netdev, int ifindex, const std::string& root, uint8_t& port) {
   for (const std::string& name : entries(root + "/class/infiniband")) {
     const std::string device = path_of({root, "/class/infiniband/", name, "/device"});
     const std::string vendor = read_line(device + "/vendor");
@@ -92,8 +105,8 @@ std::string rdma_device_of(const std::string& netdev, int ifindex, const std::st
     // A renamed netdev keeps its number.
     for (const std::string& candidate : entries(device + "/net"))
       if (read_line(path_of({device, "/net/", candidate, "/ifindex"})) == std::to_string(ifindex))
-        return name;
-    if (vendor == kMellanox && is_bond_of(name, netdev, root)) return name;
+        if (port = port_of(name, netdev, root); port != 0) return name;
+    if (port = 1; vendor == kMellanox && is_bond_of(name, netdev, root)) return name;
   }
   return {};
 }
@@ -151,7 +164,7 @@ Evidence look(const std::string& netdev, int ifindex, const std::string& root) {
   Evidence seen;
   seen.netdev = netdev;
   seen.mlx5_driver = driver_of(netdev, root).starts_with("mlx5_core");
-  seen.device = rdma_device_of(netdev, ifindex, root);
+  seen.device = rdma_device_of(netdev, ifindex, root, seen.port);
   if (!is_candidate(seen)) return seen;
 
   seen.verbs_class = exists(root + "/class/infiniband_verbs");

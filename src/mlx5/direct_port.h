@@ -21,13 +21,14 @@ namespace accel::mlx5 {
 /// Steering by ibv_create_flow.
 class VerbsRules final : public RuleMaker {
  public:
-  VerbsRules(ibv_qp* qp, MacAddress mac) : qp_(qp), mac_(mac) {}
+  VerbsRules(ibv_qp* qp, uint8_t port, MacAddress mac) : qp_(qp), port_(port), mac_(mac) {}
   Result<void*> create(const Match& match) override;
   void destroy(void* rule) override;
   bool tags = true;  ///< the device can tag; found out at the first rule
 
  private:
   ibv_qp* qp_;
+  uint8_t port_;
   MacAddress mac_;
 };
 
@@ -99,6 +100,7 @@ class DirectPort final : public Mlx5Port {
   std::optional<FlowTable> flows_;
   SendQueue send_;
   std::unique_ptr<ReceiveQueue> receive_;
+  uint8_t port_ = 1;  ///< of the device
   KernelInlet inlet_;
   IcmpTap icmp_;
   DoorbellRecord receive_cq_record_;

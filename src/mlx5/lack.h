@@ -33,6 +33,7 @@ enum class Stage : uint8_t { kLook, kOpenNode, kOpenDevice, kRegisterMemory, kMa
 struct Evidence {
   std::string netdev;
   std::string device;           ///< RDMA device, "mlx5_0"; "": none belongs to the netdev
+  uint8_t port = 1;             ///< the device's, that the netdev is on
   std::string node;             ///< "/dev/infiniband/uverbs0"; "": not known
   bool mlx5_driver = false;     ///< the netdev's driver is mlx5_core
   std::string library_error;    ///< why libibverbs could not be loaded; "": it was, or was not tried

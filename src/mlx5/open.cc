@@ -16,7 +16,6 @@
 namespace accel::mlx5 {
 namespace {
 
-constexpr uint8_t kPort = 1;  // an mlx5 device has one
 /// Ethernet and one VLAN tag.
 constexpr uint32_t kLinkHeader = 18;
 constexpr uint32_t kSendPieces = 4;
@@ -86,6 +85,7 @@ Result<std::unique_ptr<Mlx5Port>> DirectPort::open(const Mlx5Options& options, F
     note_descriptor = options.note_descriptor;
     std::unique_ptr<DirectPort> port(new DirectPort(options, pool));
     port->sharing_ = std::move(sharing);
+    port->port_ = seen.port;
     if (!port->open_device(seen) || !port->make_queues(seen)) return err(seen.error ? seen.error : ENODEV);
     seen.stage = Stage::kDone;
     return std::unique_ptr<Mlx5Port>(std::move(port));
@@ -142,7 +142,7 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (!make_queue_pair()) return stop(seen, Stage::kMakeQueue, errno);
   if (!take_queues(limits, abilities)) return stop(seen, Stage::kMakeQueue, errno);
   if (const int error = to_ready()) return stop(seen, Stage::kMakeQueue, error);
-  rules_.emplace(verbs_.steered(), options_.mac);
+  rules_.emplace(verbs_.steered(), port_, options_.mac);
   if (!try_steering()) return stop(seen, Stage::kSteer, errno);
   flows_.emplace(*rules_, random_owner(), sharing_.get());
   describe(limits);
@@ -281,7 +281,7 @@ void DirectPort::take_cyclic_queue(const mlx5dv_qp& qp, const mlx5dv_cq& cq) {
 /// say that nothing is posted), so buffers are announced afterwards.
 int DirectPort::to_ready() {
   ibv_qp_attr attr{};
-  attr.port_num = kPort;
+  attr.port_num = port_;
   attr.qp_state = IBV_QPS_INIT;
   int error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE | IBV_QP_PORT);
   for (const ibv_qp_state state : {IBV_QPS_RTR, IBV_QPS_RTS}) {

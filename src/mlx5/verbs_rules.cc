@@ -24,10 +24,10 @@ class Request {
     used_ -= last_;
     --body_.attr.num_of_specs;
   }
-  ibv_flow* create(ibv_qp* qp, uint16_t priority) {
+  ibv_flow* create(ibv_qp* qp, uint8_t port, uint16_t priority) {
     body_.attr.type = IBV_FLOW_ATTR_NORMAL;
     body_.attr.priority = priority;
-    body_.attr.port = 1;
+    body_.attr.port = port;
     body_.attr.size = static_cast<uint16_t>(sizeof(body_.attr) + used_);
     return ibv_create_flow(qp, &body_.attr);
   }
@@ -100,10 +100,10 @@ Result<void*> VerbsRules::create(const Match& match) {
     request.add(tag, IBV_FLOW_SPEC_ACTION_TAG);
   }
 
-  ibv_flow* made = request.create(qp_, match.priority);
+  ibv_flow* made = request.create(qp_, port_, match.priority);
   if (!made && tags && (errno == EOPNOTSUPP || errno == EINVAL)) {
     request.drop_last();
-    made = request.create(qp_, match.priority);
+    made = request.create(qp_, port_, match.priority);
     if (made) tags = false;
   }
   if (!made) return err(errno != 0 ? errno : EIO);

@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <tuple>
 
 namespace accel::mlx5 {
 namespace {
@@ -86,6 +88,21 @@ TEST_F(Sysfs, VirtualFunctionHasADeviceOfItsOwn) {
   rdma("mlx5_7", "0x15b3", "eth0v3", 12);
   EXPECT_EQ(look("eth0v3", 12, root_).device, "mlx5_7");
   EXPECT_EQ(look("eth0", 4, root_).device, "mlx5_0");
+}
+
+TEST_F(Sysfs, OneDeviceOfManyPortsIsServedOnTheNetdevsOwn) {
+  for (const auto& [netdev, ifindex, port] :
+       {std::tuple{"eth0", 4, "1"}, {"eth0r1", 7, "2"}, {"eth0r2", 8, "3"}, {"eth0r3", 9, "4"}}) {
+    this->netdev(netdev, "mlx5_core");
+    rdma("mlx5_0", "0x15b3", netdev, ifindex);
+    const std::string names = std::string("/class/infiniband/mlx5_0/ports/") + port + "/gid_attrs/ndevs/";
+    file(names + "0", ifindex == 9 ? "" : netdev);
+    file(names + "1", "eth0.5");
+  }
+  EXPECT_EQ(look("eth0", 4, root_).port, 1);
+  EXPECT_EQ(look("eth0r2", 8, root_).port, 3);
+  EXPECT_EQ(look("eth0r2", 8, root_).device, "mlx5_0");
+  EXPECT_EQ(look("eth0r3", 9, root_).device, "") << "which port is not known";
 }
 
 struct Bond : Sysfs {
