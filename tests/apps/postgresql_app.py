@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 
-from programs import MODES, CommandFailed, Carried, Lab, accelerated_hosts, server
+from programs import MODES, CommandFailed, Carried, Lab, accelerated_hosts, server, until
 
 BINARIES = max(pathlib.Path("/usr/lib/postgresql").glob("*/bin"), default=pathlib.Path("/usr/bin"))
 PORT = 5432
@@ -34,6 +34,9 @@ def postgresql(host, accel):
     command = [*as_postgres(), BINARIES / "postgres", "-D", directory, "-h", host.address, "-p", PORT, "-k", directory,
                "-c", "fsync=off", "-c", "max_connections=60"]
     with server(host, list(map(str, command)), PORT, accel):
+        # It listens before it has started.
+        asked = [BINARIES / "pg_isready", "-h", directory, "-p", PORT]
+        until(lambda: "accepting" in host.run(asked, check=False), "a database that accepts connections")
         yield
 
 
