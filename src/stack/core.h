@@ -91,11 +91,11 @@ struct StackCore {
                      const HeaderFields& fields, HeaderTemplate& out) const;
   /// What automatic labels come from, as Linux' sk_txhash and skb_get_hash_flowi6(). `turn`: another one for
   /// the same flow.
-  uint64_t flow_hash(const Endpoint& local, const Endpoint& remote, uint64_t turn = 0) const {
-    return hash_tuple(local, remote, flow_secret ^ turn);
+  uint32_t flow_hash(const Endpoint& local, const Endpoint& remote, uint32_t turn = 0) const {
+    return static_cast<uint32_t>(hash_tuple(local, remote, flow_secret ^ turn) >> 32);
   }
   /// The label to send, as ip6_make_flowlabel() decides.
-  uint32_t flow_label(uint32_t wanted, uint64_t flow_hash) const;
+  uint32_t flow_label(uint32_t wanted, uint32_t flow_hash) const;
   /// IPV6_AUTOFLOWLABEL of sockets that say nothing; also of what is sent without a socket.
   uint32_t default_flow_label() const {
     const bool on = config.auto_flow_labels != AutoFlowLabels::kOptIn;

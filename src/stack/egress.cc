@@ -49,13 +49,13 @@ void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAd
   out.pseudo_sum = fold_sum(sum_fixed<8>(at + 12) + sum_of(static_cast<uint16_t>(protocol)));
 }
 
-uint32_t StackCore::flow_label(uint32_t wanted, uint64_t flow_hash) const {
+uint32_t StackCore::flow_label(uint32_t wanted, uint32_t flow_hash) const {
   if (wanted != kNoFlowLabel && wanted != kAutoFlowLabel) return wanted;
   const AutoFlowLabels mode = config.auto_flow_labels;
   if (mode == AutoFlowLabels::kOff) return 0;
   if (wanted == kNoFlowLabel && mode != AutoFlowLabels::kForced) return 0;
   constexpr uint32_t kStateless = 0x80000;  // IPV6_FLOWLABEL_STATELESS_FLAG
-  return static_cast<uint32_t>(flow_hash >> 44) | (config.flow_label_ranges ? kStateless : 0);
+  return flow_hash >> 12 | (config.flow_label_ranges ? kStateless : 0);
 }
 
 void StackCore::transmit(Packet* frame, Hop& hop) {

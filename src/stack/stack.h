@@ -119,6 +119,8 @@ struct TcpSettings {
   bool quickack = false;
   bool keepalive = false;
   bool oob_inline = false;
+  bool auto_flow_label = true;  ///< IPV6_AUTOFLOWLABEL
+  bool rehash = true;           ///< SO_TXREHASH: a timeout changes the automatic label
   Duration keep_idle = 7200s;
   Duration keep_interval = 75s;
   uint32_t keep_count = 9;
@@ -132,8 +134,6 @@ struct TcpSettings {
   uint16_t max_segment = 0;  ///< TCP_MAXSEG; 0: from the MTU
   uint8_t tos = 0;
   uint8_t ttl = 64;
-  bool auto_flow_label = true;         ///< IPV6_AUTOFLOWLABEL
-  bool rehash = true;                  ///< SO_TXREHASH: a timeout changes the automatic label
   uint32_t flow_label = kNoFlowLabel;  ///< the program's choice, before an automatic one
   Duration fin_wait2 = 60s;            ///< TCP_LINGER2
   bool newreno = false;                ///< TCP_CONGESTION "reno"; else CUBIC

@@ -35,7 +35,7 @@ struct UdpPcb : StackSocket {
   bool placing = false;    ///< IP_PKTINFO
   bool blocked = false;    ///< a send found no room; flush() tells when there is some
   int error = 0;           ///< pending, errno
-  uint64_t flow_hash = 0;  ///< of the flow that it was connected to last, Linux' sk_txhash; 0: never was
+  uint32_t flow_hash = 0;  ///< of the flow that it was connected to last, Linux' sk_txhash; 0: never was
   uint32_t receive_buffer = 0;
   uint64_t queued_bytes = 0;   ///< payload
   uint64_t charged_bytes = 0;  ///< payload and what it takes to keep it, as SO_RCVBUF counts

@@ -209,6 +209,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t rack_end = 0;
   uint32_t rack_rtt_us = 0;
   uint32_t tail_probe_end = 0;
+  uint32_t flow_hash = 0;  ///< Linux' sk_txhash, which a timeout changes
   CubicState cubic;
 
   // ---- the way out ----
@@ -217,7 +218,6 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t route_mtu = 1500;  ///< before ICMP or probing lowered it
   Instant mtu_lowered{};
   HeaderTemplate headers;
-  uint64_t flow_hash = 0;  ///< Linux' sk_txhash
 
   // ---- the application ----
   int error = 0;
