@@ -60,14 +60,17 @@ for c in connections: trip(c, 20)
 CONNECTING = """
 import errno, select, socket, sys, threading
 address = (sys.argv[1], 7009)
+def say(how, error):  # one write: two threads do
+    sys.stdout.write(f"{how} {errno.errorcode[error]}\\n")
+    sys.stdout.flush()
 def block():
-    print("blocking", errno.errorcode[socket.socket().connect_ex(address)], flush=True)
+    say("blocking", socket.socket().connect_ex(address))
 s = socket.socket(); s.setblocking(False)
 assert s.connect_ex(address) == errno.EINPROGRESS
 t = threading.Thread(target=block); t.start()
 p = select.poll(); p.register(s, select.POLLOUT)
 p.poll(20000)
-print("polled", errno.errorcode[s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)], flush=True)
+say("polled", s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 t.join()
 """
 
