@@ -73,6 +73,8 @@ Result<int> SiwSocket::setsockopt(Pass& pass, int level, int name, const void* v
   const bool nodelay = nodelay_;
   read_options();
   nodelay_ = nodelay;
+  if ((name == SO_SNDBUF || name == SO_SNDBUFFORCE) && (readiness() & EPOLLOUT) != 0)
+    notify(kWritable);  // sk_setsockopt()
   return r;
 }
 
