@@ -427,8 +427,9 @@ void Engine::Impl::watch_ports(Sleeper& s, bool watch) {
 void Engine::Impl::add_port(InterfaceId id) {
   for (Sleeper* s : sleepers)
     if (s->has_ports) watch_port(*s, id);
+  // Who sleeps on the ports has to ask this one for a wake-up, too (Port::arm).
   for (Sleeper* s : asleep)
-    if (s->by_poll) wake(*s);
+    if (s->by_poll || s->has_ports) wake(*s);
 }
 
 bool Engine::Impl::take_charge(Sleeper& s, Instant now, Instant until) {
