@@ -152,11 +152,11 @@ double udp_datagram(World& w, UdpPcb* from, UdpPcb* to, int times) {
   const Route route = w.a.route(w.b);
   const double start = now_ns();
   for (int i = 0; i < times; ++i) {
-    must(
-        w.a.stack
-            .udp_send(*from, {&v, 1}, {w.a.address, 9}, {w.b.address, 9}, route, 0, 64, kAutoFlowLabel, w.now)
-            .ok(),
-        "udp_send");
+    must(w.a.stack
+             .udp_send(*from, {&v, 1}, {w.a.address, 9}, {w.b.address, 9}, route, {0, 64, kAutoFlowLabel},
+                       w.now)
+             .ok(),
+         "udp_send");
     w.pass(w.a, w.b);
     must(w.b.stack.udp_receive(*to, {&v, 1}, true) == 64, "udp_receive");
   }

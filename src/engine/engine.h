@@ -165,6 +165,8 @@ class Engine {
   void rest(std::span<BoundFlow* const> flows);
   /// The route to a destination that an unconnected UDP socket sends to; cached, followed by netlink.
   PathChoice choose_udp_destination(const FlowRequest& request);
+  /// One of the host's own that may be sent from, on whatever device.
+  bool has_address(const IpAddress& address) const;
   /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide
   /// early.
   PathChoice covers(const FlowRequest& request);

@@ -271,6 +271,7 @@ RouteAnswer read_answer(const nlmsghdr* message, int family) {
     std::array<const rtattr*, RTAX_MAX + 1> metrics{};
     find_attributes(RTA_DATA(a[RTA_METRICS]), RTA_PAYLOAD(a[RTA_METRICS]), metrics);
     if (metrics[RTAX_MTU]) answer.mtu = number_in(metrics[RTAX_MTU]);
+    answer.mtu_locked = metrics[RTAX_LOCK] && (number_in(metrics[RTAX_LOCK]) >> RTAX_MTU & 1) != 0;
   }
   return answer;
 }

@@ -96,7 +96,8 @@ struct RouteAnswer {
   int ifindex = 0;
   IpAddress gateway;  ///< any(): on link
   IpAddress source;
-  uint32_t mtu = 0;  ///< 0: the device's
+  uint32_t mtu = 0;         ///< 0: the device's
+  bool mtu_locked = false;  ///< "mtu lock"
 };
 
 struct NeighbourEvent {

@@ -249,6 +249,7 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
   choice.route.next_hop = answer->gateway.is_any() ? to : answer->gateway;
   const uint32_t device = stack->interface(*id).mtu;
   choice.route.mtu = answer->mtu ? std::min(answer->mtu, device) : device;
+  choice.route.mtu_locked = answer->mtu_locked;
   return choice;
 }
 
@@ -258,6 +259,12 @@ PathChoice Engine::choose(const FlowRequest& request) {
 
 PathChoice Engine::choose_udp_destination(const FlowRequest& request) {
   return impl_->choose(request, false);
+}
+
+bool Engine::has_address(const IpAddress& address) const {
+  const auto& all = impl_->network.addresses;
+  return std::any_of(all.begin(), all.end(),
+                     [&](const LocalAddress& a) { return a.usable && a.address == address; });
 }
 
 Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint& local,

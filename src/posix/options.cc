@@ -53,6 +53,7 @@ Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t
   }
   Result<int> r = from_libc(real.setsockopt(fd, level, name, value, length));
   if (s == nullptr || !r) return r;
+  s->option_was_set(level, name, value);
   const auto table = s->kind() == FileKind::kUdp ? udp_options() : tcp_options();
   const Option* option = find_option(table, level, name);
   const bool unserved = option != nullptr && option->served != nullptr && !option->served(*s);

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/flow_label.h"
 #include "posix/options.h"
 #include "posix/udp_socket.h"
@@ -61,7 +62,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_NO_CHECK, kKernel, false},
 
     {IPPROTO_UDP, UDP_CORK, kKeep, false},
-    {IPPROTO_UDP, UDP_SEGMENT, kKernel, false},
+    {IPPROTO_UDP, UDP_SEGMENT, kKeep, false},
     {IPPROTO_UDP, UDP_GRO, kKernel, false},
     {IPPROTO_UDP, UDP_ENCAP, kKernel, false},
     {IPPROTO_UDP, UDP_NO_CHECK6_TX, kKernel, false},
@@ -108,6 +109,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_IPV6, IPV6_RECVHOPLIMIT, kKeep, false},
     {IPPROTO_IPV6, IPV6_RECVTCLASS, kKeep, false},
     {IPPROTO_IPV6, IPV6_MTU_DISCOVER, kKeep, false},
+    {IPPROTO_IPV6, IPV6_MTU, kKeep, false},
     {IPPROTO_IPV6, IPV6_RECVERR, kShadow, false},
     {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, false},
     {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, false},
@@ -190,9 +192,13 @@ void UdpSocket::read_options(Pass& pass) {
     flowinfo_send_ = shadow_option(IPPROTO_IPV6, kFlowInfoSend) != 0;
   }
   corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
-  const int discovery = shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
-  strict_mtu_ =
-      discovery == IP_PMTUDISC_PROBE || discovery == IP_PMTUDISC_INTERFACE || discovery == IP_PMTUDISC_OMIT;
+  segment_ = static_cast<uint16_t>(shadow_option(IPPROTO_UDP, UDP_SEGMENT));
+  UdpMtuOptions mtu;
+  mtu.v4 = static_cast<MtuDiscovery>(shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT));
+  if (v6())
+    mtu.v6 = static_cast<MtuDiscovery>(shadow_option(IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_WANT));
+  mtu.most_v6 = most6_;
+  if (UdpPcb* p = pcb(pass)) pass.stack().udp_set_mtu_options(*p, mtu);
   const bool locked =
       (shadow_option(SOL_SOCKET, SO_BUF_LOCK) & 2) != 0;  // SOCK_RCVBUF_LOCK: SO_RCVBUF was set
   if (UdpPcb* p = pcb(pass)) pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
@@ -216,6 +222,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
   if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && (readiness() & EPOLLOUT) != 0)
     notify(kWritable);  // sk_setsockopt()
+  option_was_set(level, name, value);
   const Option* option = find_option(kOptions, level, name);
   switch (option == nullptr ? kKernel : option->effect) {
     case kMirror:
@@ -236,6 +243,12 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       break;
   }
   return to_kernel(pass, Reason::option) ? Result<int>(0) : err(ENOPROTOOPT);
+}
+
+void UdpSocket::option_was_set(int level, int name, const void* value) {
+  int number = 0;
+  if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6() && get_user(number, value))
+    most6_ = static_cast<uint32_t>(number);
 }
 
 Result<int> UdpSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {

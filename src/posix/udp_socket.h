@@ -3,6 +3,8 @@
 // reassembled fragments, multicast).
 #pragma once
 
+#include <optional>
+
 #include "posix/call.h"
 
 namespace accel::posix {
@@ -23,6 +25,17 @@ enum UdpControl : uint32_t {
   kStampHardware = 2048,  ///< and by the device's clock, where the port has that
   kStampNew = 4096,       ///< asked for by an option of SO_TIMESTAMP_NEW's generation
 };
+
+/// What a datagram's own control messages want otherwise than the socket's options.
+struct SendControl {
+  std::optional<IpAddress> source;  ///< any(): as routing chooses, also where the socket is bound
+  int ifindex = 0;
+  std::optional<uint8_t> tos, ttl;
+  std::optional<uint16_t> segment;  ///< 0: in one
+  bool by_ip = false;               ///< the kernel looks for a route of the datagram's own
+};
+/// nullopt: there is something that the kernel serves, or refuses. `v4`: by what the datagram travels.
+std::optional<SendControl> read_send_control(const msghdr& message, bool v4, bool v6_socket);
 
 class UdpSocket final : public Socket {
  public:
@@ -59,6 +72,7 @@ class UdpSocket final : public Socket {
   // udp_options.cc
   Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;
   Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) override;
+  void option_was_set(int level, int name, const void* value) override;
 
   BoundFlow* flow() const { return flow_; }
 
@@ -77,10 +91,19 @@ class UdpSocket final : public Socket {
   // udp_transfer.cc
   Result<void> open_to_send(Pass& pass);
   Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
-  Result<ssize_t> send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to, uint32_t flow_label,
-                            bool wait);
+  /// How a datagram leaves by our stack.
+  struct Sending {
+    Endpoint to;
+    Route route;  ///< its source is the datagram's
+    UdpFields fields;
+  };
+  Result<ssize_t> send_ours(Pass& pass, std::span<const iovec> data, const Sending& how, bool wait);
   bool mixes_families(const Endpoint& to) const;
-  Result<ssize_t> send_kernels(const msghdr* message, int flags) const;
+  bool is_refused(const Endpoint& to, size_t size, int flags) const;
+  /// The question of path selection for one datagram. nullopt: as read_send_control() says.
+  std::optional<FlowRequest> request_for(Pass& pass, const msghdr& message, const Endpoint& to,
+                                         const SendControl& control) const;
+  Result<ssize_t> send_kernels(Pass& pass, const msghdr* message, int flags) const;
 
   // udp_options.cc
   void read_options(Pass& pass);
@@ -99,12 +122,13 @@ class UdpSocket final : public Socket {
   bool auto_flow_label_ = true;         ///< IPV6_AUTOFLOWLABEL
   bool flowinfo_send_ = false;          ///< IPV6_FLOWINFO_SEND
   uint32_t flow_label_ = kNoFlowLabel;  ///< of connect()'s sin6_flowinfo
+  uint16_t segment_ = 0;                ///< UDP_SEGMENT
+  uint32_t most6_ = 0;                  ///< IPV6_MTU, which getsockopt() does not tell
   bool v6_only_ = false;
   bool corked_ = false;         ///< UDP_CORK: the kernel collects the datagram
   bool route_kept_ = false;     ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
   bool collecting_ = false;     ///< by MSG_MORE it may have begun one
   bool shadows_first_ = false;  ///< what the shadow has queued is older than what we have
-  bool strict_mtu_ = false;     ///< IP_MTU_DISCOVER other than the normal kinds: the kernel sends
   bool waited_on_ = false;      ///< this process has sent by it or waited on it
   bool look_at_shadow_ = true;  ///< before waiting: the last datagram came there, or none has come yet
   bool shut_read_ = false;

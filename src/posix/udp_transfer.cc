@@ -41,6 +41,14 @@ int64_t wall_clock_at(Instant then) {
   return wall - (before + between / 2 - then.time_since_epoch().count());
 }
 
+/// sin6_scope_id of the destination, 0 where there is none.
+int scope_of(const msghdr& message) {
+  sockaddr_in6 in6;
+  if (message.msg_name == nullptr || message.msg_namelen < sizeof in6) return 0;
+  memcpy(&in6, message.msg_name, sizeof in6);
+  return static_cast<int>(in6.sin6_scope_id);
+}
+
 }  // namespace
 
 Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
@@ -166,66 +174,103 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
       leased =
           (flowinfo_to_send(*this, static_cast<const sockaddr*>(message->msg_name)) & kFlowLabelMask) != 0;
   }
-  // What the kernel refuses, collects (UDP_CORK), sends with control messages or with a flow label that may
-  // take a lease leaves by the shadow: it has the same port.
+  // What the kernel refuses, collects (UDP_CORK), sends with control messages of its own or with a flow label
+  // that may take a lease leaves by the shadow: it has the same port.
   const bool more = (flags & MSG_MORE) != 0;
   if (state_ == State::kUndecided) corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
-  const size_t most = kMostDatagram - sizeof(udphdr) - (to.address.is_v4() ? sizeof(iphdr) : 0);
-  const bool odd = to.port == 0 || to.address.is_any() || to.address.is_loopback() ||
+  const bool v4 = to.address.is_v4();
+  const bool refused = is_refused(to, *size, flags);
+  const bool odd = refused || leased || to.address.is_any() || to.address.is_loopback() ||
                    to.address.is_multicast() || shut_write_ || more || corked_ || collecting_ ||
-                   strict_mtu_ || message->msg_controllen != 0 || (flags & MSG_OOB) != 0 ||
-                   mixes_families(to) || leased || *size > most;
-  if (odd) {
-    const bool refused =
-        ((flags & MSG_OOB) != 0 && to.address.is_v4()) || to.port == 0 || *size > most || mixes_families(to);
+                   (flags & (MSG_OOB | MSG_DONTROUTE)) != 0;
+  std::optional<SendControl> control;
+  std::optional<FlowRequest> request;
+  if (!odd) control = read_send_control(*message, v4, v6());
+  if (control) request = request_for(pass, *message, to, *control);
+  if (!request) {
     if (!refused) {  // sock_alloc_send_pskb()
       if (UdpPcb* p = pcb(pass))
         if (const int error = pass.stack().udp_take_error(*p)) return err(error);
       collecting_ = more;
     }
-    return send_kernels(message, flags);
+    return send_kernels(pass, message, flags);
   }
   if (veto != Reason::accelerated && state_ == State::kUndecided) {
     const Errno answer = leave(&pass, veto);
     if (answer == kOnKernel) state_ = State::kKernel;
     return answer;
   }
-  FlowRequest request = state_ == State::kOpen ? request_ : flow_request(Role::kUdpSender, shadow_name(), to);
-  request.role = remote_.port != 0 ? Role::kUdpConnect : Role::kUdpSender;
-  request.remote = to;
-  const PathChoice path = pass.engine().choose_udp_destination(request);
+  const PathChoice path = pass.engine().choose_udp_destination(*request);
+  // IPv6 routing takes a device for a wish, and one that is not there for none.
+  if (path.accelerated() && control->ifindex != 0 &&
+      control->ifindex != pass.engine().port_info(path.route.interface)->ifindex)
+    return send_kernels(pass, message, flags);
   if (!path.accelerated()) {
     if (state_ == State::kUndecided && path.reason != Reason::no_route) {
       if (Result<void> r = may_use_kernel(path.reason); !r) return r.error();
       choice = path;
     }
-    return send_kernels(message, flags);
+    return send_kernels(pass, message, flags);
   }
   if (state_ == State::kUndecided) {
     if (Result<void> r = open_to_send(pass); !r) return r.error();
   }
-  if (flow_ == nullptr) return send_kernels(message, flags);
-  if (path.route.mtu != 0) choice.route = path.route;
-  const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
+  if (flow_ == nullptr) return send_kernels(pass, message, flags);
+  if (path.route.mtu != 0 && !control->by_ip) choice.route = path.route;
   if (label == kNoFlowLabel && auto_flow_label_) label = kAutoFlowLabel;
-  Result<ssize_t> r = send_ours(pass, vector_of(*message), to, label, wait);
-  route_kept_ |= r.ok() && message->msg_namelen == 0;
-  return r.is(EMSGSIZE) ? send_kernels(message, flags) : r;
+  const UdpFields fields{control->tos.value_or(v4 ? tos_ : traffic_class_),
+                         control->ttl.value_or(v4 ? ttl_ : hop_limit_), label,
+                         control->segment.value_or(segment_)};
+  const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
+  Result<ssize_t> r = send_ours(pass, vector_of(*message), {to, path.route, fields}, wait);
+  route_kept_ |= r.ok() && message->msg_namelen == 0 && !control->by_ip;
+  return r.is(EMSGSIZE) ? send_kernels(pass, message, flags) : r;
 }
 
-Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, const Endpoint& to,
-                                     uint32_t flow_label, bool wait) {
-  const Instant deadline = deadline_after(pass, send_timeout);
+/// What udp_sendmsg() and its twin refuse before they look at anything else.
+bool UdpSocket::is_refused(const Endpoint& to, size_t size, int flags) const {
   const bool v4 = to.address.is_v4();
+  const size_t most = kMostDatagram - sizeof(udphdr) - (v4 ? sizeof(iphdr) : 0);
+  return ((flags & MSG_OOB) != 0 && v4) || to.port == 0 || size > most || mixes_families(to);
+}
+
+std::optional<FlowRequest> UdpSocket::request_for(Pass& pass, const msghdr& message, const Endpoint& to,
+                                                  const SendControl& control) const {
+  const bool open = state_ == State::kOpen;
+  const bool v4 = to.address.is_v4();
+  FlowRequest request = open ? request_ : flow_request(Role::kUdpSender, shadow_name(), to);
+  request.role = remote_.port != 0 ? Role::kUdpConnect : Role::kUdpSender;
+  request.remote = to;
+  if (open) {
+    request.local = local_;
+    request.tos = v4 ? tos_ : traffic_class_;
+  }
+  request.tos = control.tos.value_or(request.tos);
+  // A device that is bound to, a link-local destination's scope and IP_PKTINFO's: the kernel ranks them.
+  int device = control.ifindex;
+  if (const int scope = v4 ? 0 : scope_of(message); scope != 0 && to.address.is_link_local()) {
+    if (device != 0 && device != scope) return {};
+    device = scope;
+  }
+  if (device != 0 && request.bound_ifindex != 0 && device != request.bound_ifindex) return {};
+  if (device != 0) request.bound_ifindex = device;
+  if (!v4 && to.address.is_link_local() && request.bound_ifindex == 0) return {};
+  if (!control.source) return request;
+  // Of IPv4's source routing makes sure.
+  if (!v4 && !control.source->is_any() && !pass.engine().has_address(*control.source)) return {};
+  request.local.address = *control.source;
+  return request;
+}
+
+Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, const Sending& how, bool wait) {
+  const Instant deadline = deadline_after(pass, send_timeout);
   if (!can_read(data, kMostDatagram)) return err(EFAULT);
   for (;;) {
     UdpPcb* p = pcb(pass);
     if (p == nullptr) return kOnKernel;
     if (const int error = pass.stack().udp_take_error(*p)) return err(error);
-    Endpoint from = local_;
-    if (from.address.is_any()) from.address = choice.route.source;
-    Result<size_t> n = pass.stack().udp_send(*p, data, from, to, choice.route, v4 ? tos_ : traffic_class_,
-                                             v4 ? ttl_ : hop_limit_, flow_label, pass.now());
+    Result<size_t> n = pass.stack().udp_send(*p, data, {how.route.source, local_.port}, how.to, how.route,
+                                             how.fields, pass.now());
     if (n) {
       if (watches != nullptr)
         notify(kWritable);  // the kernel's sock_wfree() tells sets of room after each datagram
@@ -242,7 +287,8 @@ Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, co
 }
 
 /// At once where the kernel takes it at once; else the caller waits in the kernel, without the lock.
-Result<ssize_t> UdpSocket::send_kernels(const msghdr* message, int flags) const {
+Result<ssize_t> UdpSocket::send_kernels(Pass& pass, const msghdr* message, int flags) const {
+  if (flow_ != nullptr) pass.engine().counters().add(Counter::udp_sent_by_kernel);
   if (nonblocking || (flags & MSG_DONTWAIT) != 0) return kOnKernel;
   Result<ssize_t> r = from_libc(real.sendmsg(shadow(), message, flags | MSG_DONTWAIT));
   return r.is(EAGAIN) ? Result<ssize_t>(kOnKernel) : r;

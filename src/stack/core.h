@@ -56,9 +56,10 @@ class HopRef {
 
 /// What a socket chooses of the IP header.
 struct HeaderFields {
-  uint8_t tos = 0;          ///< without the ECN bits, which are the segment's
-  uint8_t ttl = 64;         ///< 0 means 64
-  uint32_t flow_label = 0;  ///< as StackCore::flow_label() gave it
+  uint8_t tos = 0;            ///< without the ECN bits, which are the segment's
+  uint8_t ttl = 64;           ///< 0 means 64
+  uint32_t flow_label = 0;    ///< as StackCore::flow_label() gave it
+  bool dont_fragment = true;  ///< IPv4's DF
 };
 
 /// A hop and the path's MTU.

@@ -39,7 +39,7 @@ void StackCore::make_template(const Hop& hop, const IpAddress& local, const IpAd
   auto& ip = wire_at<Ipv4Header>(at);
   ip.version_ihl = 0x45;
   ip.tos = fields.tos;
-  ip.fragment = kIpDontFragment;
+  ip.fragment = fields.dont_fragment ? kIpDontFragment : uint16_t{0};
   ip.ttl = ttl;
   ip.protocol = static_cast<uint8_t>(protocol);
   std::memcpy(ip.source.data(), local.v4_bytes(), 4);

@@ -260,16 +260,18 @@ class Ingress {
 
   bool deliver_error(const IcmpMeaning& meaning, const Quoted& q, uint32_t rest) {
     uint32_t mtu = 0;
+    bool locked = false;
     if (meaning.too_big) {
       // Below these no honest router sits: Linux' ip_rt_min_pmtu, RFC 8200 section 5.
       mtu = a_.v6 ? rest : rest & 0xffff;
       if (mtu == 0) mtu = next_plateau(q.total_length);
+      locked = !a_.v6 && mtu < 552;
       mtu = std::max(mtu, a_.v6 ? 1280u : 552u);
     }
     if (q.flow.protocol == Protocol::kUdp)
       return core_.udp->on_icmp_error(
           q.flow.local, q.flow.remote, meaning.error,
-          meaning.fatal && !core_.interfaces[a_.interface].info.kernel_sees_errors, mtu);
+          meaning.fatal && !core_.interfaces[a_.interface].info.kernel_sees_errors, {mtu, locked});
     // Any error but too-big ends an opening connection, as tcp_v4_err and tcp_v6_err do.
     return core_.tcp->on_icmp_error(q.flow.local, q.flow.remote, q.sequence, meaning.error, !meaning.too_big,
                                     mtu, core_.now);

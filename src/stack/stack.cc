@@ -155,11 +155,11 @@ void Stack::udp_connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remo
 void Stack::udp_close(UdpPcb* pcb) { core_->udp->close(pcb); }
 void Stack::udp_take_queue(UdpPcb& to, UdpPcb& from) { core_->udp->take_queue(to, from); }
 Result<size_t> Stack::udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from,
-                               const Endpoint& to, const Route& route, uint8_t tos, uint8_t ttl,
-                               uint32_t flow_label, Instant now) {
+                               const Endpoint& to, const Route& route, const UdpFields& fields, Instant now) {
   core_->now = now;
-  return core_->udp->send(pcb, data, from, to, route, tos, ttl, flow_label);
+  return core_->udp->send(pcb, data, from, to, route, fields);
 }
+void Stack::udp_set_mtu_options(UdpPcb& pcb, const UdpMtuOptions& options) { pcb.mtu = options; }
 const Datagram* Stack::udp_front(const UdpPcb& pcb) const { return pcb.head ? &pcb.head->info : nullptr; }
 size_t Stack::udp_receive(UdpPcb& pcb, std::span<const iovec> into, bool pop) {
   return core_->udp->receive(pcb, into, pop);

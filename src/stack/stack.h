@@ -53,6 +53,7 @@ struct Route {
   IpAddress source;    ///< preferred source address
   IpAddress next_hop;  ///< gateway, or the destination itself when on link
   uint32_t mtu = 1500;
+  bool mtu_locked = false;  ///< "mtu lock": what ICMP says of the path's MTU is not for it
 };
 
 /// A row of the plain routing table by which replies of passive connections find their way (longest prefix
@@ -174,6 +175,32 @@ struct TcpSnapshot {
   bool fin_acked = false;
   std::vector<uint8_t> receive_queue;  ///< in order, unread; ends at rcv_nxt (less the FIN)
   std::vector<uint8_t> send_queue;     ///< from snd_una on, sent and unsent (without FIN)
+};
+
+/// IP_MTU_DISCOVER and IPV6_MTU_DISCOVER, in linux/in.h's order: which MTU bounds what is sent, and IPv4's
+/// DF.
+enum class MtuDiscovery : uint8_t {
+  kDont,       ///< the path's; without DF
+  kWant,       ///< the path's; DF where it fits
+  kDo,         ///< the path's; DF
+  kProbe,      ///< the interface's; DF
+  kInterface,  ///< the interface's, no ICMP error counts; without DF
+  kOmit,       ///< as kInterface, and larger ones are cut into fragments
+};
+
+/// What a UDP socket's options say of the size of its datagrams.
+struct UdpMtuOptions {
+  MtuDiscovery v4 = MtuDiscovery::kWant;
+  MtuDiscovery v6 = MtuDiscovery::kWant;
+  uint32_t most_v6 = 0;  ///< IPV6_MTU; 0: not set
+};
+
+/// What the sender of a datagram chooses of its headers.
+struct UdpFields {
+  uint8_t tos = 0;
+  uint8_t ttl = 64;
+  uint32_t flow_label = kNoFlowLabel;  ///< of IPv6
+  uint16_t segment = 0;                ///< UDP_SEGMENT: a datagram for each so many bytes; 0: one
 };
 
 /// What a received datagram came with.
@@ -375,10 +402,12 @@ class Stack {
   void udp_close(UdpPcb* pcb);
   /// What `from` has queued goes to the front of `to`'s queue.
   void udp_take_queue(UdpPcb& to, UdpPcb& from);
-  /// Sends one datagram. Errors: EMSGSIZE (beyond route.mtu: the kernel fragments), EAGAIN/ENOBUFS (no
-  /// buffer). `flow_label`: of IPv6.
+  /// Sends one datagram, or with UdpFields::segment several. Errors: EMSGSIZE (one would be larger than
+  /// UdpMtuOptions allow, or there would be too many of them: the kernel cuts it into fragments or has an
+  /// error for it), EAGAIN/ENOBUFS (no buffer).
   Result<size_t> udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
-                          const Route& route, uint8_t tos, uint8_t ttl, uint32_t flow_label, Instant now);
+                          const Route& route, const UdpFields& fields, Instant now);
+  void udp_set_mtu_options(UdpPcb& pcb, const UdpMtuOptions& options);
   /// The next datagram's facts, or nullptr.
   const Datagram* udp_front(const UdpPcb& pcb) const;
   /// Copies the next datagram as far as it fits; `pop` takes it off. Returns bytes copied; Datagram::size

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stack/egress.h"
+#include "stack/tcp/siphash.h"
 #include "stack/wire/udp.h"
 
 namespace accel {
@@ -11,6 +12,7 @@ namespace {
 constexpr uint32_t kMaxSpares = 1024;
 constexpr size_t kMaxPathMtus = 4096;  ///< a peer's ICMP errors must not fill memory
 constexpr uint32_t kMaxUdpPayload = 65507;
+constexpr size_t kMaxSegments = 64;  ///< UDP_MAX_SEGMENTS, of which younger kernels allow twice as many
 
 /// As net/ipv4/udp.c and net/ipv6/udp.c compute_score(): -1 no match; a named end counts 4, the right
 /// family 1.
@@ -62,6 +64,12 @@ size_t scatter(const Packet* frame, std::span<const iovec> into) {
 
 }  // namespace
 
+UdpLayer::UdpLayer(StackCore& core)
+    : core_(core),
+      connected_(16, FlowHash{core.config.secret[0]}),
+      // What peers see of IDs must tell nothing of what keys sequence numbers.
+      ids_(siphash(core.config.secret, std::span(reinterpret_cast<const uint8_t*>("IP IDs"), 6))) {}
+
 UdpLayer::~UdpLayer() {
   std::vector<UdpPcb*> all;
   for (auto& [port, group] : by_port_) all.insert(all.end(), group.begin(), group.end());
@@ -101,6 +109,7 @@ Result<UdpPcb*> UdpLayer::open(const Endpoint& local, const Endpoint& remote, bo
   pcb->v6_only = v6_only;
   pcb->receive_buffer = core_.config.udp_receive_buffer;
   hash_flow(*pcb);
+  pcb->ip_id = ids_.begin(local, remote, core_.now);
   add(*pcb);
   return pcb;
 }
@@ -110,6 +119,7 @@ void UdpLayer::connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remot
   pcb.local = local;
   pcb.remote = remote;
   hash_flow(pcb);
+  pcb.ip_id = ids_.begin(local, remote, core_.now);
   add(pcb);
 }
 
@@ -259,17 +269,22 @@ uint32_t UdpLayer::readiness(const UdpPcb& pcb) const {
 
 int UdpLayer::take_error(UdpPcb& pcb) { return std::exchange(pcb.error, 0); }
 
+/// __udp4_lib_err() and __udp6_lib_err(), with ip_sk_accept_pmtu().
 bool UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
-                             uint32_t mtu) {
+                             const TooBig& too_big) {
   UdpArrival in;
   in.local = local;
   in.remote = remote;
   UdpPcb* pcb = find(in);
   if (!pcb) return false;
-  if (mtu && (path_mtus_.size() < kMaxPathMtus || path_mtus_.contains(remote.address)))
-    path_mtus_[remote.address] = {mtu, core_.now + kPathMtuAge};
-  // Without IP_RECVERR only a connected socket is told, and only of what will not pass (net/ipv4/udp.c
-  // __udp4_lib_err).
+  if (too_big.mtu) {
+    const bool v4 = remote.address.is_v4();
+    const MtuDiscovery discovery = v4 ? pcb->mtu.v4 : pcb->mtu.v6;
+    const bool accepts = discovery < MtuDiscovery::kInterface;
+    if (accepts) learn_path_mtu(remote.address, too_big);
+    fatal = fatal && discovery != MtuDiscovery::kDont && (v4 || accepts);
+  }
+  // Without IP_RECVERR only a connected socket is told, and only of what will not pass.
   if (fatal && pcb->connected()) {
     pcb->error = error;
     core_.mark_ready(*pcb, kError);
@@ -279,50 +294,94 @@ bool UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int 
 
 // ---- sending ----
 
-uint32_t UdpLayer::path_mtu(const IpAddress& destination, const Route& route) {
-  uint32_t mtu = std::min(route.mtu, core_.interfaces[route.interface].info.mtu);
-  if (path_mtus_.empty()) return mtu;
-  auto it = path_mtus_.find(destination);
-  if (it == path_mtus_.end()) return mtu;
-  if (it->second.until <= core_.now) {
-    path_mtus_.erase(it);
-    return mtu;
-  }
-  return std::min(mtu, it->second.mtu);
+/// __ip_rt_update_pmtu().
+void UdpLayer::learn_path_mtu(const IpAddress& destination, const TooBig& told) {
+  auto known = path_mtus_.find(destination);
+  if (known == path_mtus_.end() && path_mtus_.size() >= kMaxPathMtus) return;
+  if (known != path_mtus_.end() && known->second.locked && known->second.until > core_.now) return;
+  path_mtus_[destination] = {told.mtu, told.locked, core_.now + kPathMtuAge};
 }
 
+UdpLayer::PathMtu UdpLayer::path_mtu(const IpAddress& destination, const Route& route) {
+  PathMtu path{std::min(route.mtu, core_.interfaces[route.interface].info.mtu), route.mtu_locked, {}};
+  if (path_mtus_.empty() || path.locked) return path;
+  auto it = path_mtus_.find(destination);
+  if (it == path_mtus_.end()) return path;
+  if (it->second.until <= core_.now) {
+    path_mtus_.erase(it);
+    return path;
+  }
+  path.mtu = std::min(path.mtu, it->second.mtu);
+  path.locked = it->second.locked;
+  return path;
+}
+
+/// What __ip_make_skb() and udp_send_skb() decide, and their IPv6 twins.
 Result<size_t> UdpLayer::send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from,
-                              const Endpoint& to, const Route& route, uint8_t tos, uint8_t ttl,
-                              uint32_t flow_label) {
+                              const Endpoint& to, const Route& route, const UdpFields& fields) {
+  using enum MtuDiscovery;
+  const bool v4 = to.address.is_v4();
+  const uint16_t segment = fields.segment;
   const size_t size = total_size(data);
-  const size_t headers = (to.address.is_v4() ? 20 : 40) + sizeof(UdpHeader);
-  if (size > kMaxUdpPayload || size + headers > path_mtu(to.address, route)) return err(EMSGSIZE);
+  const size_t headers = (v4 ? 20 : 40) + sizeof(UdpHeader);
+  const MtuDiscovery discovery = v4 ? pcb.mtu.v4 : pcb.mtu.v6;
+  const PathMtu path =
+      discovery <= kDo ? path_mtu(to.address, route)
+                       : PathMtu{core_.interfaces[route.interface].info.mtu, false, {}};  // ip_sk_use_pmtu()
+  const uint32_t most = v4 || pcb.mtu.most_v6 == 0 ? path.mtu : std::min(path.mtu, pcb.mtu.most_v6);
+  const size_t each = segment != 0 ? std::min<size_t>(segment, size) : size;
+  const size_t count = each != 0 ? (size + each - 1) / each : 1;
+  if (size > kMaxUdpPayload || std::max<size_t>(each, segment) + headers > most || count > kMaxSegments)
+    return err(EMSGSIZE);
+  // A segmented send goes through IP as one packet.
+  const bool want = discovery == kWant && !path.locked && size + headers <= path.mtu;
+  const bool dont_fragment = want || discovery == kDo || discovery == kProbe;
   Hop& hop = *core_.hop(route);
   const bool offload = core_.of(hop).tx_checksum;
-  if (!to.address.is_v4())
-    flow_label = core_.flow_label(flow_label, pcb.flow_hash ? pcb.flow_hash : core_.flow_hash(from, to));
   HeaderTemplate t;
-  core_.make_template(hop, from.address, to.address, Protocol::kUdp, {tos, ttl, flow_label}, t);
+  HeaderFields header{fields.tos, fields.ttl, 0, dont_fragment};
+  if (!v4)
+    header.flow_label =
+        core_.flow_label(fields.flow_label, pcb.flow_hash ? pcb.flow_hash : core_.flow_hash(from, to));
+  core_.make_template(hop, from.address, to.address, Protocol::kUdp, header, t);
   // A sixteenth of the pool stays for TCP's acknowledgments and the receive ring.
-  Packet* frame = nullptr;
-  if (!core_.tx_full(hop) && core_.pool.available() > core_.pool.size() / 16)
-    frame = build(data, size, from, to, t, offload);
-  if (!frame) {
+  PacketQueue built;
+  if (!core_.tx_full(hop) && core_.pool.available() >= core_.pool.size() / 16 + count) {
+    uint16_t id = v4 ? reserve_ids(pcb, from, to, count) : uint16_t{0};
+    Cursor cursor{data};
+    for (size_t left = size; built.size() < count; left -= std::min(each, left)) {
+      Packet* frame = build(cursor, std::min(each, left), from, to, t, id++, offload);
+      if (!frame) break;
+      built.push_back(frame);
+    }
+  }
+  if (built.size() < count) {
+    while (Packet* frame = built.pop_front()) FramePool::release(frame);
     if (!pcb.blocked) blocked_.push_back(&pcb);
     pcb.blocked = true;
     return err(EAGAIN);
   }
-  core_.transmit(frame, hop);
+  while (Packet* frame = built.pop_front()) core_.transmit(frame, hop);
+  core_.count(Counter::udp_sent, count);
   pcb.tx_bytes += size;
   return size;
 }
 
-Packet* UdpLayer::build(std::span<const iovec> data, size_t size, const Endpoint& from, const Endpoint& to,
-                        const HeaderTemplate& t, bool offload) {
+/// ip_select_ident_segs(), which counts a segmented send for one, so that its IDs come twice. Here each
+/// datagram has its own.
+uint16_t UdpLayer::reserve_ids(UdpPcb& pcb, const Endpoint& from, const Endpoint& to, size_t count) {
+  const bool never_cut = pcb.mtu.v4 == MtuDiscovery::kDo || pcb.mtu.v4 == MtuDiscovery::kProbe;
+  if (pcb.connected()) return std::exchange(pcb.ip_id, static_cast<uint16_t>(pcb.ip_id + count));
+  if (never_cut) return 0;
+  return ids_.reserve(from.address, to.address, Protocol::kUdp, static_cast<uint32_t>(count), core_.now);
+}
+
+Packet* UdpLayer::build(Cursor& data, size_t size, const Endpoint& from, const Endpoint& to,
+                        const HeaderTemplate& t, uint16_t id, bool offload) {
   Packet* frame = core_.new_frame();
   if (!frame) return nullptr;
   const uint32_t l4_length = static_cast<uint32_t>(sizeof(UdpHeader) + size);
-  frame->length = put_headers(frame->data(), t, l4_length, 0) + static_cast<uint32_t>(sizeof(UdpHeader));
+  frame->length = put_headers(frame->data(), t, l4_length, 0, id) + static_cast<uint32_t>(sizeof(UdpHeader));
   auto& udp = wire_at<UdpHeader>(frame->data() + t.length);
   udp.source = from.port;
   udp.destination = to.port;
@@ -330,26 +389,29 @@ Packet* UdpLayer::build(std::span<const iovec> data, size_t size, const Endpoint
   udp.checksum = 0;
   PartSum sum;
   Packet* last = frame;
-  for (const iovec& v : data) {
-    const auto* at = static_cast<const uint8_t*>(v.iov_base);
-    for (size_t left = v.iov_len; left > 0;) {
-      if (last->tailroom() == 0) {
-        last = last->more = core_.new_frame();
-        if (!last) {
-          FramePool::release(frame);
-          return nullptr;
-        }
-      }
-      const auto n = static_cast<uint32_t>(std::min<size_t>(left, last->tailroom()));
-      uint8_t* to_bytes = last->data() + last->length;
-      if (offload)
-        std::memcpy(to_bytes, at, n);
-      else
-        sum.copy(to_bytes, at, n);
-      last->length += n;
-      at += n;
-      left -= n;
+  while (size > 0) {
+    const iovec& v = data.rest.front();
+    if (data.used == v.iov_len) {
+      data = {data.rest.subspan(1)};
+      continue;
     }
+    if (last->tailroom() == 0) {
+      last = last->more = core_.new_frame();
+      if (!last) {
+        FramePool::release(frame);
+        return nullptr;
+      }
+    }
+    const auto n = static_cast<uint32_t>(std::min({size, v.iov_len - data.used, size_t{last->tailroom()}}));
+    const uint8_t* at = static_cast<const uint8_t*>(v.iov_base) + data.used;
+    uint8_t* to_bytes = last->data() + last->length;
+    if (offload)
+      std::memcpy(to_bytes, at, n);
+    else
+      sum.copy(to_bytes, at, n);
+    last->length += n;
+    data.used += n;
+    size -= n;
   }
   const uint64_t pseudo = pseudo_sum(t, l4_length);
   if (offload) {

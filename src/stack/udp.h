@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stack/core.h"
+#include "stack/ip_ids.h"
 
 namespace accel {
 
@@ -36,6 +37,8 @@ struct UdpPcb : StackSocket {
   bool blocked = false;    ///< a send found no room; flush() tells when there is some
   int error = 0;           ///< pending, errno
   uint32_t flow_hash = 0;  ///< of the flow that it was connected to last, Linux' sk_txhash; 0: never was
+  UdpMtuOptions mtu;
+  uint16_t ip_id = 0;  ///< of the next datagram, while connected
   uint32_t receive_buffer = 0;
   uint64_t queued_bytes = 0;   ///< payload
   uint64_t charged_bytes = 0;  ///< payload and what it takes to keep it, as SO_RCVBUF counts
@@ -48,7 +51,7 @@ struct UdpPcb : StackSocket {
 
 class UdpLayer {
  public:
-  explicit UdpLayer(StackCore& core) : core_(core), connected_(16, FlowHash{core.config.secret[0]}) {}
+  explicit UdpLayer(StackCore& core);
   ~UdpLayer();
   UdpLayer(const UdpLayer&) = delete;
   UdpLayer& operator=(const UdpLayer&) = delete;
@@ -56,9 +59,15 @@ class UdpLayer {
   // ---- from ingress ----
   /// Takes ownership of the frame.
   void on_datagram(Packet* frame, const UdpArrival& in);
-  /// False: no socket has the flow. `fatal`: connected sockets get it. `mtu` not 0: remembered for the
+  /// What an ICMP error says of the path's MTU; 0: it is about something else.
+  struct TooBig {
+    uint32_t mtu = 0;
+    bool locked = false;  ///< less than is believed (net.ipv4.route.min_pmtu): datagrams go without DF
+  };
+  /// False: no socket has the flow. `fatal`: connected sockets get it. An MTU is remembered for the
   /// destination.
-  bool on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal, uint32_t mtu);
+  bool on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
+                     const TooBig& too_big);
 
   // ---- Stack's calls, same contracts ----
   Result<UdpPcb*> open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner);
@@ -66,7 +75,7 @@ class UdpLayer {
   void close(UdpPcb* pcb);
   void take_queue(UdpPcb& to, UdpPcb& from);
   Result<size_t> send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
-                      const Route& route, uint8_t tos, uint8_t ttl, uint32_t flow_label);
+                      const Route& route, const UdpFields& fields);
   size_t receive(UdpPcb& pcb, std::span<const iovec> into, bool pop);
   uint32_t readiness(const UdpPcb& pcb) const;
   int take_error(UdpPcb& pcb);
@@ -89,7 +98,13 @@ class UdpLayer {
   };
   struct PathMtu {
     uint32_t mtu;
+    bool locked;  ///< nothing is learned about it
     Instant until;
+  };
+  /// How far a send has come in the program's vector.
+  struct Cursor {
+    std::span<const iovec> rest;
+    size_t used = 0;  ///< of its first
   };
   using Group = std::vector<UdpPcb*>;
 
@@ -103,14 +118,18 @@ class UdpLayer {
   /// `frame`: nullptr, or `bytes` itself to be owned from here on.
   void queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpArrival& in);
   void pop(UdpPcb& pcb);
-  Packet* build(std::span<const iovec> data, size_t size, const Endpoint& from, const Endpoint& to,
-                const HeaderTemplate& headers, bool offload);
-  uint32_t path_mtu(const IpAddress& destination, const Route& route);
+  /// A datagram of the cursor's next `size` bytes.
+  Packet* build(Cursor& data, size_t size, const Endpoint& from, const Endpoint& to,
+                const HeaderTemplate& headers, uint16_t id, bool offload);
+  uint16_t reserve_ids(UdpPcb& pcb, const Endpoint& from, const Endpoint& to, size_t count);
+  void learn_path_mtu(const IpAddress& destination, const TooBig& told);
+  PathMtu path_mtu(const IpAddress& destination, const Route& route);
 
   StackCore& core_;
   std::unordered_map<std::pair<Endpoint, Endpoint>, Group, FlowHash> connected_;  ///< both ends specific
   std::unordered_map<uint16_t, Group> by_port_;                                   ///< the rest
   std::unordered_map<IpAddress, PathMtu, AddressHash> path_mtus_;
+  IpIds ids_;
   Group blocked_;
   QueuedDatagram* spare_ = nullptr;  ///< nodes for reuse
   uint32_t spares_ = 0;

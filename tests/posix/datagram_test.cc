@@ -313,6 +313,133 @@ TEST(Datagram, WhatADisconnectKeepsIsNoEdge) {
   far.finish();
 }
 
+/// A control message appended to `m`, which begins with none.
+template <class T>
+void add_control(msghdr& m, char* room, int level, int type, const T& value) {
+  m.msg_control = room;
+  auto* c = reinterpret_cast<cmsghdr*>(room + m.msg_controllen);
+  c->cmsg_level = level;
+  c->cmsg_type = type;
+  c->cmsg_len = CMSG_LEN(sizeof value);
+  memcpy(CMSG_DATA(c), &value, sizeof value);
+  m.msg_controllen += CMSG_SPACE(sizeof value);
+}
+
+// A server on the wildcard address: each answer from where it was asked, marked as the question was, with
+// its first byte for a TTL, two by one sendmmsg(). An empty one ends it.
+FAR(udp_named) {
+  const bool v6 = std::stoi(args[0]) == AF_INET6;
+  Fd fd = udp_at(any(0, std::stoi(args[0])));
+  set_option(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_RECVPKTINFO : IP_PKTINFO, 1);
+  set_option(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, 1);
+  set_option(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, IP_PMTUDISC_OMIT);
+  near.say(port_of(fd));
+  for (;;) {
+    Address from;
+    Message<1500> m;
+    m.msg_name = from.raw();
+    m.msg_namelen = from.size;
+    const ssize_t n = recvmsg(fd, &m, 0);
+    if (n <= 0) break;
+    mmsghdr answers[2]{};
+    alignas(cmsghdr) char room[2][256] = {};
+    iovec v{m.bytes, static_cast<size_t>(n)};
+    for (int i = 0; i < 2; ++i) {
+      msghdr& a = answers[i].msg_hdr;
+      a.msg_name = from.raw();
+      a.msg_namelen = m.msg_namelen;
+      a.msg_iov = &v;
+      a.msg_iovlen = 1;
+      add_control(a, room[i], v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_HOPLIMIT : IP_TTL, int{m.bytes[0]});
+      for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+        if (c->cmsg_type == (v6 ? IPV6_PKTINFO : IP_PKTINFO) && v6)
+          add_control(a, room[i], IPPROTO_IPV6, IPV6_PKTINFO, *reinterpret_cast<in6_pktinfo*>(CMSG_DATA(c)));
+        if (c->cmsg_type == (v6 ? IPV6_PKTINFO : IP_PKTINFO) && !v6)
+          add_control(a, room[i], IPPROTO_IP, IP_PKTINFO, *reinterpret_cast<in_pktinfo*>(CMSG_DATA(c)));
+        if (c->cmsg_type == (v6 ? IPV6_TCLASS : IP_TOS))
+          add_control(a, room[i], v6 ? IPPROTO_IPV6 : IPPROTO_IP, c->cmsg_type, int{*CMSG_DATA(c)});
+      }
+    }
+    if (sendmmsg(fd, answers, 2, 0) != 2) throw std::runtime_error("sendmmsg");
+  }
+}
+
+TEST(Datagram, AnswersAreAsTheirControlMessagesSay) {
+  for (const bool v6 : {false, true}) {
+    const int family = v6 ? AF_INET6 : AF_INET, level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
+    Far far("udp_named", {std::to_string(family)});
+    Address to = there(static_cast<uint16_t>(far.number()), family);
+    Fd fd = udp_socket(family);
+    ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+    set_option(fd, level, v6 ? IPV6_RECVHOPLIMIT : IP_RECVTTL, 1);
+    set_option(fd, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, 1);
+    for (int i = 1; i <= 100; ++i) {
+      const int tos = i % 2 != 0 ? 0x28 : 0x10;
+      Message m;
+      m.bytes[0] = static_cast<char>(i);
+      m.msg_controllen = 0;
+      add_control(m, m.control, level, v6 ? IPV6_TCLASS : IP_TOS, tos);
+      ASSERT_EQ(sendmsg(fd, &m, 0), 1);
+      for (int answer = 0; answer < 2; ++answer) {
+        ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
+        Message got;
+        ASSERT_EQ(recvmsg(fd, &got, MSG_DONTWAIT), 1);
+        EXPECT_EQ(got.bytes[0], i);
+        int seen = 0;
+        for (cmsghdr* c = CMSG_FIRSTHDR(&got); c; c = CMSG_NXTHDR(&got, c)) {
+          const bool ttl = c->cmsg_type == (v6 ? IPV6_HOPLIMIT : IP_TTL);
+          EXPECT_EQ(*CMSG_DATA(c), ttl ? i : tos);
+          ++seen;
+        }
+        EXPECT_EQ(seen, 2);
+      }
+    }
+    send(fd, "", 0, 0);
+    far.finish();
+  }
+}
+
+TEST(Datagram, EveryKindOfMtuDiscoveryEchoes) {
+  for (const int family : {AF_INET, AF_INET6}) {
+    const bool v6 = family == AF_INET6;
+    Far far("udp_echo", {std::to_string(family)});
+    Address to = there(static_cast<uint16_t>(far.number()), family);
+    for (const int kind : {IP_PMTUDISC_DONT, IP_PMTUDISC_WANT, IP_PMTUDISC_DO, IP_PMTUDISC_PROBE,
+                           IP_PMTUDISC_INTERFACE, IP_PMTUDISC_OMIT}) {
+      Fd fd = udp_socket(family);
+      set_option(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, kind);
+      for (size_t size = 1; size <= (v6 ? 1452u : 1472u); size += 63) {
+        const std::string sent = pattern(size);
+        ASSERT_EQ(sendto(fd, sent.data(), size, 0, to.raw(), to.size), static_cast<ssize_t>(size));
+        ASSERT_EQ(receive(fd), sent);
+      }
+    }
+    Fd last = udp_socket(family);
+    sendto(last, "", 0, 0, to.raw(), to.size);
+    far.finish();
+  }
+}
+
+TEST(Datagram, SegmentsComeOneByOne) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_socket();
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  const std::string text = pattern(20000);
+  for (const bool by_control : {false, true}) {
+    set_option(fd, IPPROTO_UDP, UDP_SEGMENT, by_control ? 77 : 1100);
+    Message m;
+    m.data = {const_cast<char*>(text.data()), text.size()};
+    m.msg_controllen = 0;
+    if (by_control) add_control(m, m.control, IPPROTO_UDP, UDP_SEGMENT, uint16_t{1100});
+    ASSERT_EQ(sendmsg(fd, &m, 0), static_cast<ssize_t>(text.size()));
+    for (size_t at = 0; at < text.size(); at += 1100) ASSERT_EQ(receive(fd), text.substr(at, 1100)) << at;
+  }
+  set_option(fd, IPPROTO_UDP, UDP_SEGMENT, 0);
+  send(fd, "", 0, 0);
+  far.finish();
+}
+
 TEST(Datagram, ManyMessagesAtOnce) {
   Far far("udp_echo");
   Address to = there(static_cast<uint16_t>(far.number()));

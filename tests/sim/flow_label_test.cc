@@ -256,7 +256,7 @@ TEST(FlowLabel, OfDatagrams) {
     const iovec v{const_cast<char*>("x"), 1};
     w.forget();
     EXPECT_TRUE(
-        h.stack->udp_send(*pcb, {&v, 1}, from, {w.sim[1].v6(), port}, route, 0, 64, wanted, w.sim.now));
+        h.stack->udp_send(*pcb, {&v, 1}, from, {w.sim[1].v6(), port}, route, {0, 64, wanted}, w.sim.now));
     w.sim.settle();
     return w.only(0);
   };

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "sim.h"
+#include "stack/ip_ids.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/icmp.h"
 #include "stack/wire/ipv4.h"
@@ -21,8 +22,8 @@ struct UdpTest : testing::Test {
     const bool v6 = !to.address.is_v4();
     Endpoint source{v6 ? from.v6() : from.v4(), pcb->local.port};
     const iovec v{const_cast<char*>(text.data()), text.size()};
-    auto r = from.stack->udp_send(*pcb, {&v, 1}, source, to, from.route_to(other, v6), 0, 64, kAutoFlowLabel,
-                                  sim.now);
+    auto r = from.stack->udp_send(*pcb, {&v, 1}, source, to, from.route_to(other, v6),
+                                  {0, 64, kAutoFlowLabel}, sim.now);
     sim.settle();
     return r;
   }
@@ -154,7 +155,7 @@ TEST_F(UdpTest, MulticastGoesToAll) {
   ASSERT_TRUE(
       sim[0]
           .stack
-          ->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {group, 2000}, route, 0, 1, kAutoFlowLabel, sim.now)
+          ->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {group, 2000}, route, {0, 1, kAutoFlowLabel}, sim.now)
           .ok());
   sim.settle();
   ASSERT_EQ((MacAddress{frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]}),
@@ -213,8 +214,9 @@ TEST_F(SmallPoolTest, SendingIsHeldBackAndResumes) {
   const iovec v{const_cast<char*>("x"), 1};
   int sent = 0;
   Result<size_t> r = size_t{0};
-  while (sent < 1000 && (r = sim[0].stack->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {sim[1].v4(), 9},
-                                                    sim[0].route_to(sim[1]), 0, 64, kAutoFlowLabel, sim.now)))
+  while (sent < 1000 &&
+         (r = sim[0].stack->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {sim[1].v4(), 9},
+                                     sim[0].route_to(sim[1]), {0, 64, kAutoFlowLabel}, sim.now)))
     ++sent;
   EXPECT_TRUE(r.is(EAGAIN));
   EXPECT_FALSE(sim[0].stack->udp_readiness(*a) & kWritable);
@@ -240,7 +242,7 @@ TEST_F(JumboTest, DatagramsInSeveralBuffers) {
     for (size_t i = 0; i < n; ++i) text[i] = static_cast<char>(stream_byte(n, i));
     const iovec v[3] = {{text.data(), 7}, {text.data() + 7, 0}, {text.data() + 7, n - 7}};  // odd pieces
     ASSERT_EQ(*sim[0].stack->udp_send(*a, v, {sim[0].v4(), 1000}, {sim[1].v4(), 2000},
-                                      sim[0].route_to(sim[1]), 0, 64, kAutoFlowLabel, sim.now),
+                                      sim[0].route_to(sim[1]), {0, 64, kAutoFlowLabel}, sim.now),
               n);
     run();
     ASSERT_EQ(*receive(1, b), text) << n;
@@ -345,6 +347,192 @@ TEST_F(UdpTest, FragmentationNeededShrinksThePathForAWhile) {
   sim.filter = nullptr;
   sim.run_for(700s);
   EXPECT_TRUE(send(0, a, std::string(1400, 'x'), {sim[1].v4(), 2000}).ok());
+}
+
+/// DF and ID of what host 0 sends.
+struct Marks {
+  explicit Marks(Sim& sim) {
+    sim.filter = [this](int host, std::span<const uint8_t> f) {
+      if (host == 0) seen.emplace_back((f[20] & 0x40) != 0, get_be16(f, 18));
+      return true;
+    };
+  }
+  std::vector<std::pair<bool, uint16_t>> seen;
+};
+
+TEST_F(UdpTest, MtuDiscoverySetsDfAndIds) {
+  const Endpoint to{sim[1].v4(), 2000};
+  open(1, to);
+  for (const bool connected : {false, true}) {
+    for (uint8_t i = 0; i <= static_cast<uint8_t>(MtuDiscovery::kOmit); ++i) {
+      const auto discovery = static_cast<MtuDiscovery>(i);
+      UdpPcb* a = open(0, {sim[0].v4(), 1000}, connected ? to : Endpoint{});
+      sim[0].stack->udp_set_mtu_options(*a, {discovery, MtuDiscovery::kWant, 0});
+      Marks marks(sim);
+      for (int n = 0; n < 5; ++n) ASSERT_TRUE(send(0, a, "x", to).ok());
+      run();
+      ASSERT_EQ(marks.seen.size(), 5u);
+      const bool df = discovery == MtuDiscovery::kWant || discovery == MtuDiscovery::kDo ||
+                      discovery == MtuDiscovery::kProbe;
+      const bool zero = !connected && df && discovery != MtuDiscovery::kWant;
+      for (size_t n = 0; n < 5; ++n) {
+        EXPECT_EQ(marks.seen[n].first, df) << int{i};
+        if (zero) {
+          EXPECT_EQ(marks.seen[n].second, 0);
+        } else if (n > 0) {
+          EXPECT_EQ(marks.seen[n].second, static_cast<uint16_t>(marks.seen[n - 1].second + 1)) << int{i};
+        }
+      }
+      sim[0].stack->udp_close(a);
+    }
+  }
+  EXPECT_EQ(sim[1].counter(Counter::drop_ip_checksum), 0u);
+}
+
+TEST_F(UdpTest, MtuDiscoverySaysWhichMtuBounds) {
+  const Endpoint to{sim[1].v4(), 2000}, to6{sim[1].v6(), 2000};
+  UdpPcb* a = open(0, {sim[0].v4(), 1000});
+  UdpPcb* b = open(0, {sim[0].v6(), 1000});
+  auto most = [&](UdpPcb* pcb, const Endpoint& where, bool locked, MtuDiscovery discovery, uint32_t most_v6) {
+    sim[0].stack->udp_set_mtu_options(*pcb, {discovery, discovery, most_v6});
+    const bool v6 = !where.address.is_v4();
+    Route route = sim[0].route_to(sim[1], v6);
+    route.mtu = 1400;
+    route.mtu_locked = locked;
+    size_t n = 1600;
+    const std::string text(n, 'x');
+    for (;; --n) {
+      const iovec v{const_cast<char*>(text.data()), n};
+      auto r = sim[0].stack->udp_send(*pcb, {&v, 1}, {v6 ? sim[0].v6() : sim[0].v4(), 1000}, where, route, {},
+                                      sim.now);
+      sim.settle();
+      if (!r.is(EMSGSIZE)) break;
+    }
+    return n + (v6 ? 48 : 28);
+  };
+  using enum MtuDiscovery;
+  for (const MtuDiscovery d : {kDont, kWant, kDo}) {
+    EXPECT_EQ(most(a, to, false, d, 0), 1400u);
+    EXPECT_EQ(most(b, to6, false, d, 0), 1400u);
+    EXPECT_EQ(most(b, to6, false, d, 1300), 1300u);
+  }
+  for (const MtuDiscovery d : {kProbe, kInterface, kOmit}) {
+    EXPECT_EQ(most(a, to, false, d, 1300), 1500u) << "IPV6_MTU is of IPv6";
+    EXPECT_EQ(most(b, to6, false, d, 0), 1500u);
+    EXPECT_EQ(most(b, to6, false, d, 1300), 1300u);
+  }
+  for (const auto& [discovery, df] : {std::pair{kWant, false}, {kDo, true}}) {
+    Marks marks(sim);
+    EXPECT_EQ(most(a, to, true, discovery, 0), 1400u);
+    EXPECT_EQ(marks.seen.front().first, df) << "mtu lock";
+  }
+}
+
+TEST_F(UdpTest, MtuDiscoverySaysWhatIcmpMeans) {
+  const Endpoint to{sim[1].v4(), 2000};
+  using enum MtuDiscovery;
+  for (const MtuDiscovery discovery : {kInterface, kOmit, kProbe, kDont, kWant, kDo}) {
+    UdpPcb* a = open(0, {sim[0].v4(), 1000}, to);
+    sim[0].stack->udp_set_mtu_options(*a, {discovery, kWant, 0});
+    answer_with_icmp(sim, 3, 4, 1280);
+    ASSERT_TRUE(send(0, a, std::string(1400, 'x'), to).ok());
+    run();
+    EXPECT_EQ(sim[0].stack->udp_take_error(*a), discovery == kDont ? 0 : EMSGSIZE);
+    sim[0].stack->udp_set_mtu_options(*a, {});  // the destination's MTU, if anything was learned
+    EXPECT_EQ(send(0, a, std::string(1400, 'x'), to).is(EMSGSIZE),
+              discovery != kInterface && discovery != kOmit);
+    sim[0].stack->udp_close(a);
+    sim.filter = nullptr;
+    sim.run_for(700s);
+  }
+}
+
+TEST_F(UdpTest, AnMtuThatNobodyBelievesTakesDfAway) {
+  const Endpoint to{sim[1].v4(), 2000};
+  UdpPcb* a = open(0, {sim[0].v4(), 1000});
+  answer_with_icmp(sim, 3, 4, 300);
+  ASSERT_TRUE(send(0, a, std::string(1400, 'x'), to).ok());
+  run();
+  EXPECT_TRUE(send(0, a, std::string(552 - 28 + 1, 'x'), to).is(EMSGSIZE));
+  Marks marks(sim);
+  EXPECT_TRUE(send(0, a, std::string(552 - 28, 'x'), to).ok());
+  run();
+  ASSERT_EQ(marks.seen.size(), 1u);
+  EXPECT_FALSE(marks.seen[0].first);
+}
+
+TEST_F(UdpTest, SegmentsAreDatagrams) {
+  const Endpoint to{sim[1].v4(), 2000};
+  UdpPcb* a = open(0, {sim[0].v4(), 1000});
+  UdpPcb* b = open(1, to);
+  auto send_in = [&](size_t size, uint16_t segment) {
+    std::string text(size, 0);
+    for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>(stream_byte(segment, i));
+    const size_t cut = std::min<size_t>(size, 333);
+    const iovec v[3] = {{text.data(), cut}, {text.data(), 0}, {text.data() + cut, size - cut}};
+    auto r = sim[0].stack->udp_send(*a, v, {sim[0].v4(), 1000}, to, sim[0].route_to(sim[1]),
+                                    {.segment = segment}, sim.now);
+    sim.settle();
+    run();
+    std::string got;
+    for (size_t n = 0; r && n < (size + segment - 1) / segment; ++n) {
+      const auto one = receive(1, b);
+      EXPECT_EQ(last.size, std::min<size_t>(segment, size - got.size()));
+      got += one.value_or("nothing");
+    }
+    if (r) {
+      EXPECT_EQ(got, text);
+    }
+    EXPECT_FALSE(receive(1, b));
+    return r;
+  };
+  Marks marks(sim);
+  EXPECT_EQ(*send_in(1000, 300), 1000u);
+  EXPECT_EQ(*send_in(900, 300), 900u);
+  EXPECT_EQ(*send_in(10, 300), 10u);
+  EXPECT_EQ(*send_in(6400, 100), 6400u);
+  EXPECT_EQ(*send_in(60000, 1472), 60000u);
+  for (size_t i = 0; i < marks.seen.size(); ++i) {
+    EXPECT_EQ(marks.seen[i].first, i < 8) << "a send that is longer than the MTU goes without DF";
+    if (i > 0) {
+      EXPECT_NE(marks.seen[i].second, marks.seen[i - 1].second);
+    }
+  }
+  EXPECT_TRUE(send_in(6401, 100).is(EMSGSIZE)) << "more segments than any kernel takes";
+  EXPECT_TRUE(send_in(10, 1473).is(EMSGSIZE));
+  EXPECT_EQ(sim[0].counter(Counter::udp_sent), 4u + 3 + 1 + 64 + 41);
+}
+
+TEST(IpIds, OneCounterGivesEachNumberOnceARound) {
+  IpIds ids(1);
+  const IpAddress from = IpAddress::v4(1), to = IpAddress::v4(2);
+  std::vector<bool> seen(65536);
+  for (int i = 0; i < 65536; i += 16) {
+    const uint16_t first = ids.reserve(from, to, Protocol::kUdp, 16, Instant{});
+    for (uint16_t n = 0; n < 16; ++n) {
+      EXPECT_FALSE(seen[static_cast<uint16_t>(first + n)]);
+      seen[static_cast<uint16_t>(first + n)] = true;
+    }
+  }
+}
+
+TEST(IpIds, ARestIsSkippedByChance) {
+  IpIds ids(1), others(2);
+  const IpAddress from = IpAddress::v4(1), to = IpAddress::v4(2);
+  Instant now{};
+  int steps = 0, alike = 0;
+  for (int i = 0; i < 100; ++i) {
+    const uint16_t before = ids.reserve(from, to, Protocol::kUdp, 1, now);
+    now += 1s;
+    const auto step = static_cast<uint16_t>(ids.reserve(from, to, Protocol::kUdp, 1, now) - before);
+    EXPECT_GE(step, 1);
+    EXPECT_LE(step, 250);
+    steps += step;
+    alike += others.reserve(from, to, Protocol::kUdp, 1, now) == before;
+  }
+  EXPECT_GT(steps, 100 * 60);
+  EXPECT_LT(steps, 100 * 190);
+  EXPECT_LT(alike, 5);
 }
 
 TEST_F(UdpTest, FramesForOthersAndBrokenOnesAreCounted) {
