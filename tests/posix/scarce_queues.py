@@ -64,6 +64,7 @@ def second_server(near, far, accelerated, port, how):
         for server in servers:
             for pid in descendants(server.pid)[1:]:
                 os.kill(pid, signal.SIGTERM)
+                until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the end of the child, which gives its queue back")
             near.stop(server)
 
 
