@@ -36,16 +36,16 @@ class Fd {
   int fd_ = -1;
 };
 
-/// Above the numbers that programs use by name, as base/private_fds.h has it.
-constexpr int kHighDescriptor = 700;
+/// Above the numbers that programs use by name, as base/private_fds.h has it. -1: there is no room.
+inline int copy_high(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 700); }
 inline Fd high(Fd fd) {
   if (!fd) return fd;
-  Fd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, kHighDescriptor));
+  Fd moved(copy_high(fd.get()));
   return moved ? std::move(moved) : std::move(fd);
 }
 /// The same for one that a library has opened and will close.
 inline void raise_descriptor(int& fd) {
-  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, kHighDescriptor);
+  const int moved = copy_high(fd);
   if (moved < 0) return;
   ::close(fd);
   fd = moved;

@@ -81,6 +81,7 @@ struct Housekeeping::Loop {
   void serve();
   void watch_ports();
   void stop_serving();
+  void follow(NetworkChanges& changes);
   void on_watch();
   void take_changes();
   void apply_changes();
@@ -274,7 +275,7 @@ void Housekeeping::Loop::take_changes() {
   if (!changes.events.empty()) {  // somebody may be waiting for a neighbour: at once
     NetworkChanges now;
     now.events = std::move(changes.events);
-    if (worker.follow(now) && serving) stop_serving();
+    follow(now);
   }
   if (pending.any() && !ev_is_active(&settle)) {
     settle.repeat = kSettle;
@@ -286,7 +287,12 @@ void Housekeeping::Loop::apply_changes() {
   ev_timer_stop(ev, &settle);
   NetworkChanges now = std::move(pending);
   pending = {};
-  if (worker.follow(now) && serving) stop_serving();  // a lost port's descriptors are watched no more
+  follow(now);
+}
+
+/// The port that takes a lost one's place has other descriptors: they are watched when it serves again.
+void Housekeeping::Loop::follow(NetworkChanges& changes) {
+  if (worker.follow(changes) && serving) stop_serving();
 }
 
 }  // namespace accel

@@ -83,8 +83,9 @@ File* file_of(uint64_t cookie) {
 void adopt_one(int fd, Guard& guard) {
   fds.erase(fd, guard.pass());  // one that was closed past us
   int domain = 0;
-  const bool listens = internet(fd, &domain) && tcp_listener(fd);
-  if (!listens && !(internet(fd, &domain) && udp_receiver(fd))) return;
+  if (!internet(fd, &domain)) return;
+  const bool listens = tcp_listener(fd);
+  if (!listens && !udp_receiver(fd)) return;
   const uint64_t cookie = cookie_of(fd);
   if (cookie == 0) return;
   fds.open();

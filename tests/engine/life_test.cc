@@ -5,26 +5,34 @@
 namespace accel::test {
 namespace {
 
+constexpr size_t kText = 100;
+
+/// The peer sends so many bytes, and hears in the end that they have come.
+bool acknowledged(World& w, TcpConn& far) {
+  char text[kText] = "x";
+  bool sent = false;
+  w.far.call([&](Stack& s, Instant now) {
+    iovec v{text, sizeof(text)};
+    sent = s.tcp_send(far, {&v, 1}, false, false, now).ok();
+  });
+  return sent && comes_true([&] {
+           bool acked = false;
+           w.far.call([&](Stack& s, Instant) { acked = s.tcp_unacked_bytes(far) == 0; });
+           return acked;
+         });
+}
+
 // Nobody makes a pass: housekeeping notices and acknowledges in the application's stead.
 TEST(Life, HousekeepingServesForAnAbsentApplication) {
   World& w = world();
   Connected c = connect(100);
   ASSERT_TRUE(c.near && c.far);
   const uint64_t passes = Engine::Impl::of(*w.engine).passes.load();
-  char text[100] = "x";
-  w.far.call([&](Stack& s, Instant now) {
-    iovec v{text, sizeof(text)};
-    ASSERT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
-  });
-  EXPECT_TRUE(comes_true([&] {
-    bool acked = false;
-    w.far.call([&](Stack& s, Instant) { acked = s.tcp_unacked_bytes(*c.far) == 0; });
-    return acked;
-  }));
+  EXPECT_TRUE(acknowledged(w, *c.far));
   EXPECT_EQ(Engine::Impl::of(*w.engine).passes.load(), passes);
   EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), 0u);
   Pass pass{*w.engine};
-  EXPECT_EQ(pass.stack().tcp_readable_bytes(*c.near), sizeof(text));
+  EXPECT_EQ(pass.stack().tcp_readable_bytes(*c.near), kText);
   pass.stack().tcp_close(c.near, true, pass.now());
 }
 
@@ -41,16 +49,7 @@ TEST(Life, ADescriptorThatGoesWhileHousekeepingSleepsOnIt) {
   }
   ASSERT_TRUE(
       sh("ip neigh replace 10.99.0.61 lladdr 02:00:00:00:00:61 dev near0 nud permanent"));  // wakes it
-  char text[100] = "x";
-  w.far.call([&](Stack& s, Instant now) {
-    iovec v{text, sizeof(text)};
-    ASSERT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
-  });
-  EXPECT_TRUE(comes_true([&] {
-    bool acked = false;
-    w.far.call([&](Stack& s, Instant) { acked = s.tcp_unacked_bytes(*c.far) == 0; });
-    return acked;
-  }));
+  EXPECT_TRUE(acknowledged(w, *c.far));
   Pass pass{*w.engine};
   pass.stack().tcp_close(c.near, true, pass.now());
 }
