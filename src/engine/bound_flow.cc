@@ -82,10 +82,13 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
     const bool had = std::find(flow.keys.begin(), flow.keys.end(), key) != flow.keys.end();
     if (had) {
       now.push_back(key);
-    } else if (auto steered = steer(key.interface, key.key)) {
+    } else if (auto steered = steer(key.interface, key.key, flow.shared)) {
       now.push_back(key);
     } else {
-      *why = steered.is(EEXIST) ? Reason::no_queue : Reason::steering_failed;
+      const bool by_queue = carrier(key.interface).opened.kind == PathKind::kXdp;
+      *why = !steered.is(EEXIST) ? Reason::steering_failed
+             : by_queue          ? Reason::no_queue
+                                 : Reason::address_taken;
       give_up_barren(key.interface, steered.error());
     }
   }
@@ -131,6 +134,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   flow->local = local;
   flow->v6_only = v6_only;
   flow->bound_ifindex = bound_ifindex;
+  flow->shared = true;  // by fork() it may become so at any time
   auto listener = impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner);
   if (!listener) {
     choice = kernel(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
@@ -141,7 +145,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
 }
 
 Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
-                                    bool v6_only, int bound_ifindex, void* owner) {
+                                    bool v6_only, bool shared, int bound_ifindex, void* owner) {
   const bool connected = remote.port != 0;
   choice =
       impl_->by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
@@ -158,6 +162,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   flow->remote = remote;
   flow->v6_only = v6_only;
   flow->bound_ifindex = bound_ifindex;
+  flow->shared = shared;
   auto pcb = impl_->stack->udp_open(local, remote, v6_only, owner);
   if (!pcb) {
     choice = kernel(Reason::resources);

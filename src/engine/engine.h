@@ -145,8 +145,9 @@ class Engine {
   Result<BoundFlow*> listen(Pass& pass, PathChoice& choice, const Endpoint& local, bool v6_only,
                             bool reuse_port, uint32_t backlog, const TcpSettings& settings, int bound_ifindex,
                             void* owner);
+  /// `shared`: other processes may have the local end too (SO_REUSEPORT, or inherited).
   Result<BoundFlow*> bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
-                              bool v6_only, int bound_ifindex, void* owner);
+                              bool v6_only, bool shared, int bound_ifindex, void* owner);
   /// Forgets the connection without a packet; from now on its frames are the kernel's.
   void forget(TcpConn* conn);
   /// The host has another device with an address: what is sent by `sent_by` may be answered through that one.

@@ -129,6 +129,11 @@ OpenedPort open_tagging_port(const Link& link, FramePool& pool) {
   return opened;
 }
 
+Result<void> steer_shared(Port& port, const FlowKey& key) {
+  auto* mlx5 = dynamic_cast<Mlx5Port*>(&port);
+  return mlx5 ? mlx5->steer_shared(key) : port.steer(key);
+}
+
 void abandon_port(OpenedPort& opened) {
   if (auto* xdp = dynamic_cast<XdpPort*>(opened.port.get())) {
     xdp->abandon_in_child();

@@ -32,6 +32,9 @@ void take_queues(OpenedPort& ready);
 /// For VLANs upon the device: a port that carries tagged frames (PortInfo::vlan_tags), if it can have one.
 OpenedPort open_tagging_port(const Link& link, FramePool& pool);
 
+/// Port::steer() of a local end where other processes may receive too: some ports can divide it.
+Result<void> steer_shared(Port& port, const FlowKey& key);
+
 /// Gives a port up in a forked child, without a trace on the device.
 void abandon_port(OpenedPort& port);
 

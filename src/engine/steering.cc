@@ -12,14 +12,14 @@ FlowKey Engine::Impl::tagged(InterfaceId id, FlowKey key) const {
   return key;
 }
 
-Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key) {
+Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared) {
   PortSlot& slot = slots[id];
   Port* port = port_of(id);
   if (!port) return err(ENODEV);
   auto [entry, is_new] = slot.steered.try_emplace(key);
   PortSlot::Steered& steered = entry->second;
   if (is_new || std::exchange(steered.resting, false)) {
-    if (auto r = port->steer(tagged(id, key)); !r) {
+    if (auto r = shared ? steer_shared(*port, tagged(id, key)) : port->steer(tagged(id, key)); !r) {
       if (is_new) slot.steered.erase(entry);
       if (r.is(ENOSPC)) slot.table_full = true;
       counters.add(Counter::port_errors);

@@ -83,6 +83,7 @@ struct BoundFlow {
   Endpoint local, remote;
   bool v6_only = false;
   int bound_ifindex = 0;
+  bool shared = false;   ///< other processes may have a socket for the same local end
   bool leaving = false;  ///< stop_taking()
   struct Key {
     InterfaceId interface;
@@ -164,7 +165,7 @@ struct Engine::Impl {
   void abandon_sleepers_in_child();
 
   // ---- steering (steering.cc) ----
-  Result<void> steer(InterfaceId id, const FlowKey& key);
+  Result<void> steer(InterfaceId id, const FlowKey& key, bool shared = false);
   void unsteer(InterfaceId id, const FlowKey& key);
   /// The connection is there: the guardian's table has its sequence numbers from now on.
   void note_numbers(InterfaceId id, const FlowKey& key);

@@ -120,9 +120,9 @@ size_t DirectPort::tx_burst(std::span<Packet* const> frames) {
 
 // --- steering ---
 
-Result<void> DirectPort::steer(const FlowKey& key) {
+Result<void> DirectPort::steer(const FlowKey& key, bool shared) {
   if (!alive() || !flows_) return err(EIO);
-  return flows_->add(key);
+  return flows_->add(key, shared);
 }
 
 void DirectPort::unsteer(const FlowKey& key) {

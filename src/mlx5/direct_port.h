@@ -52,7 +52,8 @@ class DirectPort final : public Mlx5Port {
   bool alive() const override { return failure_.empty(); }
   std::string failure() const override { return failure_; }
   const PortInfo& info() const override { return info_; }
-  Result<void> steer(const FlowKey& key) override;
+  Result<void> steer(const FlowKey& key) override { return steer(key, false); }
+  Result<void> steer_shared(const FlowKey& key) override { return steer(key, true); }
   void unsteer(const FlowKey& key) override;
   void abandon_in_child() override;
   uint32_t mtu_most() const override;
@@ -79,6 +80,7 @@ class DirectPort final : public Mlx5Port {
   bool make_striding_queue();
   bool take_striding_queue(const mlx5dv_cq& cq);
 
+  Result<void> steer(const FlowKey& key, bool shared);
   size_t keep_ours(std::span<const Received> got, std::span<Packet*> out);
   void recover();
   size_t take_icmp(std::span<Packet*> out);

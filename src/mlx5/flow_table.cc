@@ -86,23 +86,23 @@ Result<void*> FlowTable::make(RuleMaker::Match match) {
   return rule;
 }
 
-Result<void> FlowTable::add(const FlowKey& key) {
-  return key.is_connected() ? add_connected(key) : add_bound(key);
+Result<void> FlowTable::add(const FlowKey& key, bool shared) {
+  return key.is_connected() ? add_connected(key) : add_bound(key, shared);
 }
 
-Result<void> FlowTable::add_bound(const FlowKey& key) {
+Result<void> FlowTable::add_bound(const FlowKey& key, bool shared) {
   const auto known = bound_.find(key);
   const bool tcp = key.protocol == Protocol::kTcp;
-  ListenerSharing* const sharing = sharing_of(key);
   if (known != bound_.end()) {  // kept for connections of an earlier listener
     known->second.open = true;
-    if (sharing) sharing->set_listening(key, true);
+    if (ListenerSharing* s = sharing_of(known->second)) s->set_listening(key, true);
     return {};
   }
+  ListenerSharing* const sharing = shared ? sharing_ : nullptr;
   if (sharing && !sharing->join(key)) {
     // The others leave us shares; until then the kernel accepts.
     Wide& entry = bound_[key];
-    entry.open = true;
+    entry.open = entry.shared = true;
     entry.shares = std::make_unique<std::array<void*, kShareCount>>();
     return {};
   }
@@ -114,6 +114,7 @@ Result<void> FlowTable::add_bound(const FlowKey& key) {
   Wide& entry = bound_[key];
   entry.rule = *rule;
   entry.open = true;
+  entry.shared = shared;
   return {};
 }
 
@@ -153,8 +154,9 @@ void FlowTable::drop_if_unused(WideRules& wide, WideRules::iterator at) {
   if (at->second.open || at->second.covered != 0) return;
   destroy_all(at->second);
   const FlowKey key = at->first;
+  ListenerSharing* const sharing = sharing_of(at->second);
   wide.erase(at);
-  if (ListenerSharing* s = sharing_of(key); s && &wide == &bound_) s->leave(key);
+  if (sharing) sharing->leave(key);
 }
 
 void FlowTable::destroy(void*& rule) {
@@ -181,9 +183,10 @@ void FlowTable::remove(const FlowKey& key) {
     const auto at = bound_.find(key);
     if (at == bound_.end()) return;
     at->second.open = false;
-    const bool stays = at->second.covered != 0;
-    drop_if_unused(bound_, at);
-    if (ListenerSharing* s = sharing_of(key); s && stays) s->set_listening(key, false);
+    if (ListenerSharing* s = sharing_of(at->second); s && at->second.covered != 0)
+      s->set_listening(key, false);
+    else
+      drop_if_unused(bound_, at);
     return drop_uncovered();
   }
   const auto at = connected_.find(key);
@@ -208,7 +211,7 @@ void FlowTable::clear() {
   for (WideRules* wide : {&bound_, &remotes_})
     for (auto& [key, entry] : *wide) destroy_all(entry);
   for (const auto& [key, entry] : bound_)
-    if (ListenerSharing* s = sharing_of(key)) s->leave(key);
+    if (ListenerSharing* s = sharing_of(entry)) s->leave(key);
   abandon();
 }
 
@@ -220,7 +223,7 @@ void FlowTable::abandon() {
   rules_ = 0;
 }
 
-// --- shares of a listener ---
+// --- shares ---
 
 Shares FlowTable::Wide::held() const {
   if (!shares) return rule != nullptr ? kAllShares : 0;

@@ -5,7 +5,8 @@
 // What is ours of that is decided here; the rest goes back to the kernel. It also spares rules: a connection
 // to a local end whose listener has a rule needs none of its own, so accepting costs no system call.
 //
-// Where several processes listen at one local end each has shares of it (shares.h), by a rule for each.
+// Where several processes listen or receive datagrams at one local end each has shares of it (shares.h), by a
+// rule for each.
 // Before a share is given up the connections under it get rules of their own.
 #pragma once
 
@@ -51,7 +52,8 @@ class FlowTable final : private ListenerSharing::Holder {
   FlowTable(const FlowTable&) = delete;
   FlowTable& operator=(const FlowTable&) = delete;
 
-  Result<void> add(const FlowKey& key);
+  /// `shared`: with other processes, as far as they are such too. Connected flows are not.
+  Result<void> add(const FlowKey& key, bool shared = true);
   void remove(const FlowKey& key);
   void clear();
   /// What the others who listen have said: rules for the shares that are ours.
@@ -77,8 +79,9 @@ class FlowTable final : private ListenerSharing::Holder {
   struct Wide {
     void* rule = nullptr;
     bool open = false;     ///< steered itself: SYNs are ours
+    bool shared = false;   ///< add(): others may have shares of it
     uint32_t covered = 0;  ///< connected flows that have no rule of their own
-    /// Instead of `rule`, of a listener that is shared: a rule for each share held.
+    /// Instead of `rule`, where others have shares: a rule for each share held.
     std::unique_ptr<std::array<void*, kShareCount>> shares{};
     Shares held() const;
     bool covers(const Endpoint& remote) const { return (held() >> share_of(remote.port) & 1) != 0; }
@@ -102,11 +105,8 @@ class FlowTable final : private ListenerSharing::Holder {
   static FlowKey remote_of(const FlowKey& key) {
     return {key.protocol, {key.local.address, 0}, key.remote, key.vlan};
   }
-  /// Listeners are shared, bound UDP sockets are not.
-  ListenerSharing* sharing_of(const FlowKey& key) const {
-    return key.protocol == Protocol::kTcp ? sharing_ : nullptr;
-  }
-  Result<void> add_bound(const FlowKey& key);
+  ListenerSharing* sharing_of(const Wide& entry) const { return entry.shared ? sharing_ : nullptr; }
+  Result<void> add_bound(const FlowKey& key, bool shared);
   Shares hold(const FlowKey& local, Shares wanted) override;
   Shares uncover_shares(const FlowKey& local, Wide& entry, Shares leaving);
   bool split(const FlowKey& local, Wide& entry, Shares kept);

@@ -43,6 +43,7 @@ Name name_of(int scope, const FlowKey& local) {
   int n = snprintf(text, room, "accel-mlx5-%d-%u-", scope, local.local.port);
   for (const uint8_t b : local.local.address.bytes)
     n += snprintf(text + n, room - static_cast<size_t>(n), "%02x", b);
+  if (local.protocol == Protocol::kUdp) n += snprintf(text + n, room - static_cast<size_t>(n), "-udp");
   if (local.vlan != 0) n += snprintf(text + n, room - static_cast<size_t>(n), "-%u", local.vlan);
   name.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
   return name;

@@ -1,4 +1,5 @@
-// The processes that listen at one local end, and who of them has which share (shares.h).
+// The processes that listen or receive datagrams at one local end, and who of them has which share
+// (shares.h).
 //
 // Whoever has the local end's name, an abstract Unix socket's, coordinates: the others are connected to it,
 // say what they hold, and are told what to hold. All are told what each holds, so that another can take over

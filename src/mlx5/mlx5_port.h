@@ -39,7 +39,7 @@ struct Mlx5Stats {
   uint64_t to_kernel = 0;     ///< frames that came by our rules and were the kernel's: given to it
   uint64_t to_kernel_failed = 0;
   uint64_t rules = 0;                           ///< steering rules in the device now
-  uint64_t shares_taken = 0, shares_given = 0;  ///< of listeners that other processes have too
+  uint64_t shares_taken = 0, shares_given = 0;  ///< of local ends that other processes have too
 };
 
 /// One raw-packet queue pair on the netdev's RDMA device; its memory region is the pool's.
@@ -63,6 +63,9 @@ class Mlx5Port : public Port {
 
   /// Its buffers hold the frames of an MTU up to this. Longer ones are dropped and counted.
   virtual uint32_t mtu_most() const = 0;
+
+  /// As steer(), of a local end where other processes may receive too: they divide it (shares.h).
+  virtual Result<void> steer_shared(const FlowKey& key) = 0;
 
   virtual Mlx5Stats stats() const = 0;
 };

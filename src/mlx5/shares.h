@@ -1,5 +1,5 @@
-// How the processes that listen at one local end divide it: by the remote port, of which a rule can compare
-// some bits only. nginx's workers, or servers with SO_REUSEPORT.
+// How the processes that listen or receive datagrams at one local end divide it: by the remote port, of which
+// a rule can compare some bits only. nginx's workers, or servers with SO_REUSEPORT.
 #pragma once
 
 #include <cstdint>

@@ -122,7 +122,9 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
 }
 
 /// The shadow alone listens: other processes hold every queue.
-bool TcpSocket::waits_for_queue() const { return flow_ == nullptr && choice.reason == Reason::no_queue; }
+bool TcpSocket::waits_for_queue() const {
+  return flow_ == nullptr && (choice.reason == Reason::no_queue || choice.reason == Reason::address_taken);
+}
 
 /// A connection came by the kernel. Where a queue has become free, the next ones are ours.
 void TcpSocket::ask_for_queue(Pass& pass) {

@@ -89,7 +89,7 @@ void UdpSocket::revive(Pass& pass) {
   }
   Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local_, remote_,
                                                    v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
-                                                   request_.bound_ifindex, static_cast<File*>(this));
+                                                   true, request_.bound_ifindex, static_cast<File*>(this));
   if (flow && choice.accelerated()) flow_ = *flow;
   if (flow_ == nullptr) return;
   read_options(pass);
@@ -133,9 +133,9 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
     choice = pass.engine().choose(request_);
     if (!choice.accelerated()) return decline(choice.reason);
   }
-  Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local, remote,
-                                                   v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
-                                                   request_.bound_ifindex, static_cast<File*>(this));
+  Result<BoundFlow*> flow = pass.engine().bind_udp(
+      pass, choice, local, remote, v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
+      shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0, request_.bound_ifindex, static_cast<File*>(this));
   if (!flow || !choice.accelerated())
     return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
                                                                                 : choice.reason);

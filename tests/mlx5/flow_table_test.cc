@@ -211,7 +211,7 @@ struct Others : ListenerSharing {
   }
   int event_fd() const override { return -1; }
   void abandon() override {}
-  Shares say(Shares wanted) const { return holder->hold(kListener, wanted); }
+  Shares say(Shares wanted, const FlowKey& local = kListener) const { return holder->hold(local, wanted); }
   std::optional<Shares> said;  ///< for serve()
   Holder* holder = nullptr;
   bool first = true, listening = true;
@@ -284,6 +284,27 @@ TEST(FlowTable, ConnectionsOfAShareGivenUpHaveTheirOwnRules) {
   EXPECT_EQ(table.rules(), 2u) << "both have their own now";
   EXPECT_EQ(table.shares_given(), 38u);
   EXPECT_EQ(table.shares_taken(), 6u);
+}
+
+TEST(FlowTable, DatagramsAreSharedWhereTheSocketIs) {
+  Device device;
+  Others others;
+  FlowTable table(device, 7, &others);
+  const FlowKey bound{Protocol::kUdp, kHere, {}}, alone{Protocol::kUdp, {kHere.address, 81}, {}};
+  ASSERT_TRUE(table.add(alone, false));
+  EXPECT_EQ(others.joined, 0);
+  ASSERT_TRUE(table.add(bound, true));
+  EXPECT_EQ(others.joined, 1);
+  EXPECT_EQ(others.say(0x21, bound), 0x21u);
+  EXPECT_EQ(table.rules(), 3u);
+  for (const auto& [id, rule] : device.rules)
+    EXPECT_EQ(rule.remote_mask, rule.key == bound ? 0x3e : 0) << "the other's is whole";
+  EXPECT_EQ(others.say(0x20, bound), 0x20u);
+  const FlowKey given{Protocol::kUdp, kHere, kThere};  // of share 0
+  EXPECT_TRUE(table.is_ours(Frame(given).packet, device.rules.rbegin()->second.tag)) << "it came before";
+  table.remove(bound);
+  EXPECT_EQ(others.joined, 0);
+  EXPECT_EQ(table.rules(), 1u);
 }
 
 TEST(FlowTable, WithoutRoomAShareIsKept) {
