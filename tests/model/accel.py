@@ -74,10 +74,10 @@ def plain():
 
 def segmented():
     """Without segmentation by the device segments go several to a descriptor, or each by its own."""
-    _, far = transfer(env={"ACCEL_TSO": "0"})
-    check(far["tx_tso"] == 0 and far["tx_multi_packet"] > 100 and far["tx_packets"] > 2 * far["tx_multi_packet"], far)
-    check(far["tx_checksums"] >= 0.9 * far["tx_packets"], far)
-    _, far = transfer(env={"ACCEL_TSO": "0", "ACCEL_MLX5_MULTI_PACKET": "0"})
+    _, far = transfer(4, env={"ACCEL_TSO": "0"})
+    check(far["tx_tso"] == 0 and far["tx_multi_packet"] > 20 and far["tx_packets"] > 2 * far["tx_multi_packet"], far)
+    check(far["tx_checksums"] >= 1.9 * far["tx_packets"], far)  # IP's and TCP's
+    _, far = transfer(4, env={"ACCEL_TSO": "0", "ACCEL_MLX5_MULTI_PACKET": "0"})
     check(far["tx_tso"] == 0 and far["tx_multi_packet"] == 0, far)
     check(far["tx_wqes"] >= far["tx_packets"], far)
 
