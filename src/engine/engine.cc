@@ -1,13 +1,13 @@
 // The engine's life: opening, forks, the end.
 #include "engine/engine.h"
 
-#include <fcntl.h>
 #include <linux/capability.h>
 #include <sched.h>
 #include <sys/auxv.h>
 #include <sys/random.h>
 #include <sys/utsname.h>
 
+#include <cctype>
 #include <cstdio>
 #include <new>
 #include <utility>
@@ -15,8 +15,8 @@
 #include "base/config.h"
 #include "base/libraries.h"
 #include "base/log.h"
+#include "base/proc.h"
 #include "base/real.h"
-#include "base/sysctl.h"
 #include "engine/housekeeping.h"
 #include "engine/inject.h"
 #include "engine/stats.h"
@@ -55,14 +55,9 @@ std::optional<Reason> obstacle() {
 /// /proc.
 std::array<uint64_t, 2> host_key() {
   std::array<uint64_t, 2> key{};
-  const int fd = real.open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return key;
-  char uuid[36];
-  const bool whole = real.read(fd, uuid, sizeof(uuid)) == sizeof(uuid);
-  real.close(fd);
   int digits = 0;
-  for (char c : uuid) {
-    if (!whole || c == '-') continue;
+  for (const char c : read_proc("/proc/sys/kernel/random/boot_id")) {
+    if (std::isxdigit(static_cast<unsigned char>(c)) == 0) continue;
     uint64_t& word = key[digits++ / 16 % 2];
     word = word << 4 | static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
   }

@@ -19,6 +19,7 @@
 #include "base/real.h"
 #include "posix/process.h"
 #include "posix/signals.h"
+#include "posix/taking.h"
 
 namespace accel::posix {
 namespace {
@@ -26,6 +27,7 @@ namespace {
 constexpr size_t kStackSize = 512 * 1024;
 
 std::atomic<int> wake_fd{-1};
+std::atomic<int> process_door{-1};  ///< posix/taking.h
 std::atomic<bool> running{false};
 pthread_mutex_t visits = PTHREAD_MUTEX_INITIALIZER;
 std::atomic<bool> finish_wanted{false};
@@ -40,10 +42,11 @@ void wake() {
 void* attend(void*) {
   std::vector<pollfd> watched;
   for (;;) {
-    watched = {{wake_fd.load(), POLLIN, 0}};
+    watched = {{wake_fd.load(), POLLIN, 0}, {process_door.load(), POLLIN, 0}};
     add_doors(watched);
     if (real.poll(watched.data(), watched.size(), -1) < 0) continue;
-    for (size_t i = 1; i < watched.size(); ++i)
+    if ((watched[1].revents & POLLIN) != 0) serve_taker(watched[1].fd);
+    for (size_t i = 2; i < watched.size(); ++i)
       if ((watched[i].revents & POLLIN) != 0) {
         pthread_mutex_lock(&visits);
         serve_door(watched[i].fd);
@@ -83,6 +86,7 @@ void start_attendant() {
   longest_finish = config().settings.exit_wait_ms + 1000;
   const int fd = keep_private(real.eventfd(0, EFD_CLOEXEC));
   wake_fd.store(fd);
+  process_door.store(open_process_door());
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kStackSize);
@@ -116,6 +120,7 @@ int attendant_wake_fd() { return running.load() ? wake_fd.load() : -1; }
 void attendant_after_fork_in_child(bool keep) {
   running = false;
   visits = PTHREAD_MUTEX_INITIALIZER;
+  if (const int door = process_door.exchange(-1); door >= 0) close_private(door);
   const int fd = wake_fd.exchange(-1);
   if (fd >= 0 && !keep) close_private(fd);
 }

@@ -1,5 +1,5 @@
-// A thread that sleeps until another process claims a connection, or a fatal signal's handler needs the
-// process finished (which no handler can do itself: it may have interrupted malloc).
+// A thread that sleeps until another process claims a connection or takes a descriptor, or a fatal signal's
+// handler needs the process finished (which no handler can do itself: it may have interrupted malloc).
 #pragma once
 
 namespace accel::posix {

@@ -99,6 +99,10 @@ void adopt_listeners();
 /// A message came that may have brought descriptors (SCM_RIGHTS): listeners and bound UDP sockets among them
 /// become ours.
 void adopt_received(const msghdr& message);
+/// The same for a descriptor taken from another process.
+void adopt_received(int fd);
+/// Always called. EOPNOTSUPP: it is an iWARP connection, which cannot go to another process.
+Result<int> pidfd_getfd(int pidfd, int target, unsigned flags);
 /// Before exec: inherited descriptors (without CLOEXEC) are made fit for the next program, or kept from it
 /// (iWARP connections), the rest is finished as at exit.
 void before_exec();

@@ -124,14 +124,17 @@ void adopt_listeners() {
 }
 
 void adopt_received(const msghdr& message) {
+  each_descriptor_in(message, [](int fd) {
+    adopt_received(fd);
+    return true;
+  });
+}
+
+void adopt_received(int fd) {
   if (sockets_stay_on_kernel.load(std::memory_order_relaxed)) return;
   const int saved = errno;
   Guard guard(Pass::Polling::kNo);
-  if (guard.ok())
-    each_descriptor_in(message, [&](int fd) {
-      adopt_one(fd, guard);
-      return true;
-    });
+  if (guard.ok()) adopt_one(fd, guard);
   errno = saved;
 }
 

@@ -22,6 +22,7 @@
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
 #include "posix/heritage.h"
+#include "posix/meeting.h"
 #include "posix/published.h"
 #include "posix/rights.h"
 #include "posix/signals.h"
@@ -332,7 +333,7 @@ void serve_door(int door) {
     if (guard.ok() && listener_of() != nullptr) visitor = admit_visitor(door);
   }
   if (visitor < 0) return;  // another process was faster
-  const std::string name = door_name(visitor);
+  const std::string name = bound_name(visitor);
   const std::vector<int> connections = hear_visitor(visitor);
   Guard guard;
   File* listener = guard.pass() != nullptr ? listener_of() : nullptr;
@@ -522,8 +523,6 @@ void before_spawn(const void* actions) {
     if (File* file = fds.find(fd)) give(file);
 }
 
-namespace {
-
 Result<void> pass_on(int fd) {
   Guard guard;
   File* file = guard.ok() ? fds.find(fd) : nullptr;
@@ -543,8 +542,6 @@ Result<void> pass_on(int fd) {
   file->release(guard.pass());
   return !given && iwarp ? err(EOPNOTSUPP) : Result<void>();
 }
-
-}  // namespace
 
 Result<void> before_passing(const msghdr* message) {
   msghdr copy;

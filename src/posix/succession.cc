@@ -1,19 +1,18 @@
 #include "posix/succession.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
-#include <string_view>
 
 #include "base/private_fds.h"
+#include "base/proc.h"
 #include "base/real.h"
 #include "posix/attendant.h"
+#include "posix/meeting.h"
 
 #ifndef SO_COOKIE
 #define SO_COOKIE 57
@@ -22,11 +21,7 @@
 namespace accel::posix {
 namespace {
 
-constexpr int kMostVisitors = 4096;
-constexpr timeval kVisitorSpeaks{1, 0};
-/// An abstract name (unix(7)) goes with its socket, and belongs to the network namespace as the listener
-/// does.
-constexpr std::string_view kPrefix = "accel-listener-";
+constexpr char kPrefix[] = "accel-listener-";
 
 /// What the names of the listener's doors begin with; empty: the kernel cannot tell listeners apart.
 std::string listener_name(int shadow) {
@@ -36,42 +31,6 @@ std::string listener_name(int shadow) {
   char text[32];
   snprintf(text, sizeof(text), "%016" PRIx64 ".", cookie);
   return std::string(kPrefix) + text;
-}
-
-socklen_t to_address(std::string_view name, sockaddr_un& out) {
-  out = {};
-  out.sun_family = AF_UNIX;
-  const size_t n = std::min(name.size(), sizeof(out.sun_path) - 1);
-  std::memcpy(out.sun_path + 1, name.data(), n);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
-}
-
-/// A socket of that name, -1: none. Its descriptor is one that programs do not expect.
-int named(const std::string& name) {
-  const int fd = keep_private(real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_un address;
-  const socklen_t length = to_address(name, address);
-  if (fd < 0 || real.bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
-  close_private(fd);
-  return -1;
-}
-
-bool peer_is_trusted(int fd) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return real.getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         (peer.uid == geteuid() || peer.uid == 0);
-}
-
-std::string read_all(const char* path) {
-  std::string text;
-  const int fd = real.open(path, O_RDONLY | O_CLOEXEC, 0);
-  if (fd < 0) return text;
-  char buffer[8192];
-  for (ssize_t n; (n = real.read(fd, buffer, sizeof(buffer))) > 0;)
-    text.append(buffer, static_cast<size_t>(n));
-  real.close(fd);
-  return text;
 }
 
 /// One byte with one descriptor (unix(7)).
@@ -115,32 +74,20 @@ int receive_descriptor(int visitor) {
 
 }  // namespace
 
-std::string door_name(int fd) {
-  sockaddr_un address{};
-  socklen_t length = sizeof(address);
-  constexpr socklen_t kPath = offsetof(sockaddr_un, sun_path) + 1;
-  if (fd < 0 || real.getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 || length <= kPath)
-    return {};
-  return {address.sun_path + 1, length - kPath};
-}
-
 int open_door(int shadow) {
   static std::atomic<uint32_t> serial{0};
   const std::string listener = listener_name(shadow);
   if (listener.empty()) return -1;
-  const int fd = named(listener + std::to_string(getpid()) + "." + std::to_string(serial++));
-  if (fd < 0 || real.listen(fd, kMostVisitors) == 0) return fd;
-  real.close(fd);
-  return -1;
+  return listen_by_name(listener + std::to_string(getpid()) + "." + std::to_string(serial++));
 }
 
-int open_marker(int door) { return named(door_name(door) + "-" + std::to_string(getpid())); }
+int open_marker(int door) { return named_socket(bound_name(door) + "-" + std::to_string(getpid())); }
 
 int admit_visitor(int door) { return real.accept4(door, nullptr, nullptr, SOCK_CLOEXEC); }
 
 std::vector<int> hear_visitor(int visitor) {
   std::vector<int> got;
-  real.setsockopt(visitor, SOL_SOCKET, SO_RCVTIMEO, &kVisitorSpeaks, sizeof(kVisitorSpeaks));
+  wait_for_words(visitor);
   if (peer_is_trusted(visitor))
     for (int fd; (fd = receive_descriptor(visitor)) >= 0;) got.push_back(fd);
   real.close(visitor);
@@ -150,7 +97,7 @@ std::vector<int> hear_visitor(int visitor) {
 Successors::Successors(const std::string& own, bool alone, bool may_wait) {
   if (own.empty()) return;
   const std::string listener = own.substr(0, own.find('.') + 1);
-  const std::string table = read_all("/proc/net/unix");
+  const std::string table = read_proc("/proc/net/unix");
   const std::string wanted = "@" + listener;
   std::vector<std::string> unserved;
   bool own_is_served = !may_wait && !alone;
@@ -173,13 +120,9 @@ Successors::Successors(const std::string& own, bool alone, bool may_wait) {
 bool Successors::give(int connection) {
   while (!doors_.empty()) {
     next_ = (next_ + 1) % doors_.size();
-    const int fd = real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return false;
-    sockaddr_un name;
-    const socklen_t length = to_address(doors_[next_], name);
-    const bool taken = real.connect(fd, reinterpret_cast<sockaddr*>(&name), length) == 0 &&
-                       peer_is_trusted(fd) && send_descriptor(fd, connection);
-    real.close(fd);
+    const int fd = connect_by_name(doors_[next_]);
+    const bool taken = fd >= 0 && peer_is_trusted(fd) && send_descriptor(fd, connection);
+    if (fd >= 0) real.close(fd);
     if (taken) {
       real.close(connection);
       return true;

@@ -24,8 +24,6 @@ int admit_visitor(int door);
 /// What a visitor brings: kernel sockets, with descriptors that programs do not expect. Closes the visitor.
 /// May wait a moment until it speaks: not under the lock.
 std::vector<int> hear_visitor(int visitor);
-/// The name of a door, or of the door that a visitor came by; empty: no door.
-std::string door_name(int fd);
 
 /// Who takes what this process leaves: another door that somebody serves; else those who have its own. Its
 /// own marker must be closed before.

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "base/proc.h"
 #include "base/real.h"
-#include "base/sysctl.h"
 #include "engine/stats.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"

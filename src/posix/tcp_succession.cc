@@ -11,6 +11,7 @@
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/attendant.h"
+#include "posix/meeting.h"
 #include "posix/privilege.h"
 #include "posix/succession.h"
 #include "posix/tcp_socket.h"
@@ -126,7 +127,7 @@ Successors TcpSocket::find_successors(Pass& pass) {
   if (passed_) open_own_door();
   const Instant deadline = pass.now() + kSuccessorComes;
   for (;;) {
-    Successors found(door_name(door_), door_is_own_, passed_);
+    Successors found(bound_name(door_), door_is_own_, passed_);
     if (!found.none() || !passed_ || pass.now() >= deadline) return found;
     if (wait_for(pass, pass.now() + kSuccessorLook, [] { return false; }).is(EINTR)) return found;
   }

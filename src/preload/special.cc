@@ -2,6 +2,7 @@
 // descriptors in messages.
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 
 #include "base/private_fds.h"
 #include "base/user_memory.h"
@@ -84,6 +85,14 @@ ACCEL_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flag
   const int got = real.recvmmsg(fd, messages, count, flags, timeout);
   for (int i = 0; i < got; ++i) look_for_descriptors(messages[i].msg_hdr);
   return got;
+}
+
+ACCEL_EXPORT(int, pidfd_getfd, (int pidfd, int target, unsigned flags)) {
+  if (on() && !in_vfork_child()) {
+    before_first_socket();
+    return to_libc(posix::pidfd_getfd(pidfd, target, flags));
+  }
+  return static_cast<int>(real.syscall(SYS_pidfd_getfd, pidfd, target, flags, 0L, 0L, 0L));
 }
 
 // ---- readiness ----

@@ -23,6 +23,7 @@ ACCEL_OTHER(ssize_t, recvmsg, (int, msghdr*, int));
 ACCEL_OTHER(int, recvmmsg, (int, mmsghdr*, unsigned, int, timespec*));
 ACCEL_OTHER(int, execve, (const char*, char* const*, char* const*));
 ACCEL_OTHER(int, execveat, (int, const char*, char* const*, char* const*, int));
+ACCEL_OTHER(int, pidfd_getfd, (int, int, unsigned));
 ACCEL_OTHER(void, _exit, (int));
 
 namespace {
@@ -215,6 +216,9 @@ bool on_process(long number, const Arguments& a, long* result) {
       *result = accel_call_execveat(a.fd(), a.as<const char*>(1), a.as<char* const*>(2),
                                     a.as<char* const*>(3), a.as<int>(4));
       return true;
+    case SYS_pidfd_getfd:
+      *result = accel_call_pidfd_getfd(a.fd(), a.as<int>(1), a.as<unsigned>(2));
+      return true;
     case SYS_exit_group:
       accel_call__exit(a.as<int>(0));
       return true;
@@ -237,8 +241,9 @@ struct Numbers {
 };
 constexpr Numbers kOurs = [] {
   Numbers n{};
-  for (long number : {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_recvmsg, SYS_recvmmsg,
-                      SYS_clone, SYS_clone3, SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup})
+  for (long number :
+       {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_recvmsg, SYS_recvmmsg, SYS_clone,
+        SYS_clone3, SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup, SYS_pidfd_getfd})
     n.process[static_cast<size_t>(number)] = true;
   for (long number :
        {SYS_bind,        SYS_connect,     SYS_listen,     SYS_accept,      SYS_accept4,      SYS_shutdown,

@@ -593,22 +593,112 @@ TEST(Spawn, AChildOfVforkGetsTheConnection) {
 
 // ---- pidfd_getfd ----
 
-// An accelerated connection is in its process: who takes its descriptor from outside has the shadow, which
-// holds its port. The owner does not notice.
-TEST(PidFd, TheOwnerKeepsItsConnection) {
+/// What `fd` of the process `owner` is, here.
+Fd taken(pid_t owner, int fd) {
+  Fd process(static_cast<int>(syscall(SYS_pidfd_open, owner, 0)));
+  Fd got(static_cast<int>(syscall(SYS_pidfd_getfd, static_cast<int>(process), fd, 0)));
+  EXPECT_GE(static_cast<int>(got), 0) << strerror(errno);
+  return got;
+}
+
+TEST(PidFd, AConnection) {
   Echo far(kProof);
+  exchange(far.fd, "owner ");
   const pid_t owner = getpid();
-  const int fd = far.fd;
-  const uint16_t port = port_of(far.fd);
+  const int number = far.fd;
   const pid_t child = in_child([&] {
     far.fd.reset();
-    Fd process(static_cast<int>(syscall(SYS_pidfd_open, owner, 0)));
-    Fd taken(static_cast<int>(syscall(SYS_pidfd_getfd, static_cast<int>(process), fd, 0)));
-    EXPECT_EQ(port_of(taken), port);
+    exchange(taken(owner, number), "taker ");
   });
   EXPECT_EQ(status_of(child), 0);
   exchange(far.fd, "owner");
-  EXPECT_EQ(far.all(), "owner");
+  EXPECT_EQ(far.all(), "owner taker owner");
+}
+
+TEST(PidFd, AConnectionThatHasSomethingToRead) {
+  Echo far(kProof);
+  write_all(far.fd, "waiting");
+  EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);
+  const pid_t owner = getpid();
+  const int number = far.fd;
+  const pid_t child = in_child([&] {
+    far.fd.reset();
+    EXPECT_EQ(read_exactly(taken(owner, number), 7), "waiting");
+  });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(far.all(), "waiting");
+}
+
+TEST(PidFd, AListener) {
+  Echo proof(kProof);
+  Fd listener = listen_at(here());
+  Callers far(listener);
+  far.call();
+  serve(listener, "owner");
+  EXPECT_EQ(far.word(), "owner");
+  const pid_t owner = getpid();
+  const int number = listener;
+  Pair pair;
+  const pid_t child = in_child([&] {
+    listener.reset();
+    Fd mine = taken(owner, number);
+    write_all(pair.theirs, "!");
+    serve(mine, "taker");
+  });
+  EXPECT_EQ(read_exactly(pair.mine, 1), "!");
+  far.call();
+  EXPECT_EQ(far.word(), "taker");
+  EXPECT_EQ(status_of(child), 0);
+  far.call();
+  serve(listener, "owner");
+  EXPECT_EQ(far.word(), "owner");
+  proof.all();
+}
+
+TEST(PidFd, ADatagramSocketWithItsQueue) {
+  Datagrams far;
+  far.put("queued");
+  EXPECT_EQ(wait_for(far.fd, POLLIN), POLLIN);
+  const pid_t owner = getpid();
+  const int number = far.fd;
+  const pid_t child = in_child([&] {
+    far.fd.reset();
+    Fd fd = taken(owner, number);
+    EXPECT_EQ(Datagrams::get(fd), "queued");
+    EXPECT_EQ(send(fd, "taker", 5, 0), 5);
+    EXPECT_EQ(Datagrams::get(fd), "taker");
+  });
+  EXPECT_EQ(status_of(child), 0);
+  far.put("owner");
+  EXPECT_EQ(Datagrams::get(far.fd), "owner");
+}
+
+TEST(PidFd, OnesOwnConnection) {
+  Echo far(kProof);
+  Fd again = taken(getpid(), far.fd);
+  exchange(again, "one ");
+  exchange(far.fd, "other ");
+  again.reset();
+  exchange(far.fd, "one");
+  EXPECT_EQ(far.all(), "one other one");
+}
+
+TEST(PidFd, WhatIsNoSocket) {
+  Echo proof(kProof);
+  proof.all();
+  Pair pair;
+  const pid_t owner = getpid();
+  const int number = pair.mine;
+  const pid_t child = in_child([&] { write_all(taken(owner, number), "taker"); });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(read_exactly(pair.theirs, 5), "taker");
+  EXPECT_EQ(syscall(SYS_pidfd_getfd, static_cast<int>(pair.mine), number, 0), -1);
+  EXPECT_EQ(errno, EBADF);
+  Fd process(static_cast<int>(syscall(SYS_pidfd_open, owner, 0)));
+  EXPECT_EQ(syscall(SYS_pidfd_getfd, static_cast<int>(process), 9999, 0), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(syscall(SYS_pidfd_getfd, static_cast<int>(process), number, 1), -1);
+  EXPECT_EQ(errno, EINVAL);
 }
 
 }  // namespace

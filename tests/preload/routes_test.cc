@@ -16,6 +16,10 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+extern "C" {  // which this header lacks in glibc 2.36
+#include <sys/pidfd.h>
+}
+
 #include "stub_log.h"
 
 namespace {
@@ -270,6 +274,8 @@ TEST_F(Routes, SystemCallsByNumber) {
   const long second_socket = syscall(SYS_socket, AF_INET6, SOCK_DGRAM, 0);
   EXPECT_EQ(Names{"socket"}, stub_log());
   EXPECT_ROUTE("close", 0, syscall(SYS_close, second_socket));
+  EXPECT_ROUTE("pidfd_getfd", 7, syscall(SYS_pidfd_getfd, -1, 0, 0));
+  EXPECT_ROUTE("pidfd_getfd", 7, pidfd_getfd(-1, 0, 0));
   syscall(SYS_io_uring_setup, 0, nullptr);
   EXPECT_EQ(Names{"io_uring_used"}, stub_log());
   EXPECT_EQ(getpid(), syscall(SYS_getpid));

@@ -209,5 +209,9 @@ bool active() { return owned_files.load(std::memory_order_relaxed) > 0; }
 void io_uring_used() { log("io_uring_used"); }
 void adopt_listeners() { log("adopt_listeners"); }
 void adopt_received(const msghdr&) { log("adopt_received"); }
+Result<int> pidfd_getfd(int, int, unsigned) {
+  log("pidfd_getfd");
+  return 7;
+}
 
 }  // namespace accel::posix

@@ -1,0 +1,27 @@
+#include "base/proc.h"
+
+#include <fcntl.h>
+
+#include <cstdlib>
+
+#include "base/real.h"
+
+namespace accel {
+
+std::string read_proc(const std::string& path) {
+  std::string text;
+  const int fd = real.open(path.c_str(), O_RDONLY | O_CLOEXEC, 0);
+  if (fd < 0) return text;
+  char buffer[8192];
+  for (ssize_t n; (n = real.read(fd, buffer, sizeof(buffer))) > 0;)
+    text.append(buffer, static_cast<size_t>(n));
+  real.close(fd);
+  return text;
+}
+
+int sysctl(const char* path, int otherwise) {
+  const std::string text = read_proc(path);
+  return text.empty() ? otherwise : std::atoi(text.c_str());
+}
+
+}  // namespace accel

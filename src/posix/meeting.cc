@@ -1,0 +1,81 @@
+#include "posix/meeting.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "base/private_fds.h"
+#include "base/real.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr int kMostVisitors = 4096;
+constexpr timeval kWordsCome{1, 0};
+constexpr socklen_t kPath = offsetof(sockaddr_un, sun_path) + 1;
+
+socklen_t to_address(const std::string& name, sockaddr_un& out) {
+  out = {};
+  out.sun_family = AF_UNIX;
+  const size_t n = std::min(name.size(), sizeof(out.sun_path) - 1);
+  std::memcpy(out.sun_path + 1, name.data(), n);
+  return static_cast<socklen_t>(kPath + n);
+}
+
+int make_socket() { return real.socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+ucred credentials(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return real.getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer : ucred{0, ~0u, ~0u};
+}
+
+}  // namespace
+
+int named_socket(const std::string& name) {
+  const int fd = keep_private(make_socket());
+  sockaddr_un address;
+  const socklen_t length = to_address(name, address);
+  if (fd < 0 || real.bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
+  close_private(fd);
+  return -1;
+}
+
+int listen_by_name(const std::string& name) {
+  const int fd = named_socket(name);
+  if (fd < 0 || real.listen(fd, kMostVisitors) == 0) return fd;
+  close_private(fd);
+  return -1;
+}
+
+std::string bound_name(int fd) {
+  sockaddr_un address{};
+  socklen_t length = sizeof(address);
+  if (fd < 0 || real.getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 || length <= kPath)
+    return {};
+  return {address.sun_path + 1, length - kPath};
+}
+
+int connect_by_name(const std::string& name) {
+  const int fd = make_socket();
+  sockaddr_un address;
+  const socklen_t length = to_address(name, address);
+  if (fd < 0 || real.connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
+  real.close(fd);
+  return -1;
+}
+
+bool peer_is_trusted(int fd) {
+  const uid_t user = credentials(fd).uid;
+  return user == geteuid() || user == 0;
+}
+
+pid_t peer_process(int fd) { return credentials(fd).pid; }
+
+void wait_for_words(int fd) { real.setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kWordsCome, sizeof(kWordsCome)); }
+
+}  // namespace accel::posix

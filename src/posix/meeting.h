@@ -1,0 +1,27 @@
+// Unix sockets by which processes with libaccel meet. Their names are abstract (unix(7)): such a name goes
+// with its socket, and belongs to the network namespace.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace accel::posix {
+
+/// A socket of that name, SOCK_SEQPACKET and non-blocking; -1: none. Its descriptor is one that programs do
+/// not expect (keep_private()).
+int named_socket(const std::string& name);
+/// The same, and it listens.
+int listen_by_name(const std::string& name);
+/// Its name; empty: it has none.
+std::string bound_name(int fd);
+/// Connected to a listener of that name, non-blocking; -1: there is none. Not private: to be closed soon.
+int connect_by_name(const std::string& name);
+/// Who is at the other end is of this process's user, or root.
+bool peer_is_trusted(int fd);
+/// The peer's process; of a listener's, the one that has called listen().
+pid_t peer_process(int fd);
+/// How long recv() waits for a peer that should speak at once.
+void wait_for_words(int fd);
+
+}  // namespace accel::posix

@@ -1,0 +1,110 @@
+#include "posix/taking.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "base/log.h"
+#include "base/proc.h"
+#include "base/real.h"
+#include "posix/calls.h"
+#include "posix/guard.h"
+#include "posix/meeting.h"
+#include "posix/process.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr int kAnswersWithin = 2000;  ///< ms; its attendant hands a connection back in far less
+
+/// `process` is the directory of a process in /proc, `number` its own number within its namespace.
+std::string door_of(const std::string& process, pid_t number) {
+  struct stat space {};
+  if (stat((process + "/ns/pid").c_str(), &space) != 0) return {};
+  return "accel-process-" + std::to_string(space.st_ino) + "." + std::to_string(number);
+}
+
+struct Target {
+  pid_t here = -1;   ///< its number in this process's namespace; not positive: it has none, or has ended
+  pid_t there = -1;  ///< its number in its own
+};
+
+/// As /proc/self/fdinfo tells.
+Target target_of(int pidfd) {
+  const std::string text = "\n" + read_proc("/proc/self/fdinfo/" + std::to_string(pidfd));
+  auto last_number_of = [&](const char* field) {
+    const size_t at = text.find(field);
+    if (at == std::string::npos) return -1;
+    const size_t end = text.find('\n', at + 1);
+    const size_t last = text.rfind('\t', end);
+    return std::atoi(text.c_str() + last);
+  };
+  return {last_number_of("\nPid:"), last_number_of("\nNSpid:")};
+}
+
+/// EOPNOTSUPP: it is an iWARP connection, which cannot be in another process.
+Result<void> ask_for(const Target& target, int fd) {
+  const std::string name = door_of("/proc/" + std::to_string(target.here), target.there);
+  const int door = name.empty() ? -1 : connect_by_name(name);
+  if (door < 0) return {};  // it has no engine
+  int answer = 0;
+  pollfd readable{door, POLLIN, 0};
+  if (peer_process(door) == target.here && real.send(door, &fd, sizeof fd, MSG_NOSIGNAL) == sizeof fd &&
+      (real.poll(&readable, 1, kAnswersWithin) <= 0 ||
+       real.recv(door, &answer, sizeof answer, 0) != sizeof answer))
+    log(LogLevel::kError, "a descriptor taken from process %d is of no use here: it does not hand it over",
+        static_cast<int>(target.here));
+  real.close(door);
+  return answer == 0 ? Result<void>() : err(answer);
+}
+
+/// Of a socket of this process: another descriptor of it, as by dup().
+void enter_own(int fd, int of) {
+  Guard guard(Pass::Polling::kNo);
+  if (!guard.ok()) return;
+  fds.erase(fd, guard.pass());  // one that was closed past us
+  if (File* file = fds.find(of)) fds.insert(fd, file);
+}
+
+}  // namespace
+
+int open_process_door() {
+  const std::string name = door_of("/proc/self", getpid());
+  return name.empty() ? -1 : listen_by_name(name);
+}
+
+Result<int> pidfd_getfd(int pidfd, int target, unsigned flags) {
+  const int fd = static_cast<int>(real.syscall(SYS_pidfd_getfd, pidfd, target, flags, 0L, 0L, 0L));
+  if (fd < 0) return err(errno);
+  const Target process = target_of(pidfd);
+  if (process.here == getpid()) {
+    enter_own(fd, target);
+  } else if (process.here > 0) {
+    if (Result<void> r = ask_for(process, target); !r) {
+      real.close(fd);
+      return r.error();
+    }
+    adopt_received(fd);
+  }
+  return fd;
+}
+
+void serve_taker(int door) {
+  const int taker = real.accept4(door, nullptr, nullptr, SOCK_CLOEXEC);
+  if (taker < 0) return;
+  wait_for_words(taker);
+  int fd = -1;
+  if (peer_is_trusted(taker) && real.recv(taker, &fd, sizeof fd, 0) == sizeof fd) {
+    const Result<void> given = pass_on(fd);
+    const int answer = given ? 0 : static_cast<int>(given.error());
+    real.send(taker, &answer, sizeof answer, MSG_NOSIGNAL);
+  }
+  real.close(taker);
+}
+
+}  // namespace accel::posix
