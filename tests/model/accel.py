@@ -5,6 +5,7 @@ Each moves megabytes by TCP and compares digests; the counters must show that th
 import hashlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -34,9 +35,9 @@ print(d.hexdigest())
 """
 
 
-def transfer(megabytes=16, faults="", meanwhile=None, env=None):
+def transfer(megabytes=16, faults="", meanwhile=None, env=None, part="1017"):
     """Sends from far to near until meanwhile() is over, megabytes at least. Returns both hosts' counters."""
-    with ModelLab() as lab:
+    with ModelLab(part=part) as lab:
         near, far = lab.hosts
         near.faults = far.faults = faults
         receiver = near.popen([sys.executable, "-c", RECEIVER, near.address], accel=True, env=env, stdout=subprocess.PIPE, text=True)
@@ -519,8 +520,124 @@ def mtu():
         sender.communicate(timeout=60)
         check(sender.returncode == 0, sender.returncode)
         found = statistics(echo.pid).get("counters", {})
+        check(near.counters()["left"] == 0, near.counters())  # of the port that was closed
         check(near.counters()["rx_bytes"] - before >= 12 * 8000 and found.get("mlx5_recoveries", 0) == 0, (near.counters(), found))
         check(echo.wait(20) == 0, echo.returncode)
+
+
+def headers():
+    """A ConnectX-4 wants each frame's headers within its descriptor, which those of several frames have not: libaccel knows it by its number."""
+    for env in {}, {"ACCEL_TSO": "0"}:
+        for end in transfer(4, env=env, part="1013"):
+            check(end["tx_multi_packet"] == 0 and end["error_cqes"] == 0, end)
+
+
+def function():
+    """A virtual function of a ConnectX-5 is what its physical one is."""
+    _, far = transfer(4, env={"ACCEL_TSO": "0"}, part="1018")
+    check(far["tx_multi_packet"] > 20, far)
+
+
+PLAIN_ECHOES = """
+import socket, sys, threading
+def echo(c):
+    with c:
+        while b := c.recv(65536): c.sendall(b)
+for port in 7100, 7101:
+    s = socket.create_server((sys.argv[1], port), backlog=64)
+    def serve(s=s):
+        while True: threading.Thread(target=echo, args=(s.accept()[0],), daemon=True).start()
+    threading.Thread(target=serve).start()
+print("ready", flush=True)
+"""
+MANY = """
+import random, socket, sys
+address, count, ports = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+connections = [socket.create_connection((address, 7100 + i % ports), 60) for i in range(count)]
+r = random.Random(count)
+for _ in range(5):
+    sent = [r.randbytes(20000) for c in connections]
+    for c, b in zip(connections, sent): c.sendall(b)
+    for c, b in zip(connections, sent):
+        got = b""
+        while len(got) < len(b):
+            more = c.recv(65536)
+            assert more
+            got += more
+        assert got == b
+print("equal", flush=True)
+sys.stdin.readline()
+"""
+
+
+def wide():
+    """Where the NIC has room for few rules one brings what comes from a remote end, and connections are told apart: with losses, and beside
+    others' connections to the same ends, which are the kernel's."""
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        near.faults = "loss=0.005,reorder=0.005,seed=3"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        servers = far.popen([sys.executable, "-c", PLAIN_ECHOES, far.address], **pipes)
+        check(servers.stdout.readline() == "ready\n", "no servers")
+        room, count = 6, 40
+        first = near.popen([sys.executable, "-c", MANY, far.address, count, 2], accel=True, env={"MLX5_MODEL_RULES": room}, **pipes)
+        check(first.stdout.readline() == "equal\n", near.counters())
+        mine = near.counters(first.pid)
+        check(mine["rules"] == room + 2 and mine["flows"] == 1 + room + 2, mine)  # one tried whether there is steering
+        check(mine["rx_bytes"] > count * 5 * 20000 and mine["faults_loss"] > 0, mine)
+        found = statistics(first.pid)["counters"]
+        check(found["sockets_accelerated"] == count and found.get("mlx5_to_kernel", 0) == 0, found)
+
+        near.run([sys.executable, "-c", MANY, far.address, 3, 2])
+        given = statistics(first.pid)["counters"]["mlx5_to_kernel"]
+        check(given > 3 * 5 * 20000 // 1500, given)
+        # Another accelerated process is refused the same wide rule (EEXIST), so its connections are the kernel's, too.
+        second = near.popen([sys.executable, "-c", MANY, far.address, 3, 2], accel=True, require=False, env={"MLX5_MODEL_RULES": room}, **pipes)
+        check(second.stdout.readline() == "equal\n", near.counters(second.pid))
+        theirs = near.counters(second.pid)
+        check(theirs["rules"] == 0 and theirs["rx_packets"] == 0, theirs)
+        for child in first, second:
+            child.communicate("\n", timeout=30)
+            check(child.returncode == 0, child.returncode)
+        check(near.counters(first.pid)["rules"] == 0, near.counters(first.pid))
+
+
+ENDS = """
+import socket, sys
+address, here = sys.argv[1:]
+s = socket.create_server((here, 7006)); u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((here, 7006))
+with socket.create_connection((address, 7000), 30) as c:
+    c.sendall(b"x" * 100000); c.shutdown(socket.SHUT_WR)
+    while c.recv(1 << 16): pass
+print("moved", flush=True)
+sys.stdin.readline()
+"""
+
+
+def ends():
+    """What programs leave on the NIC: those that end no rule and no object but the port's own, those that are killed nothing."""
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        for turn in range(20):
+            receiver = far.popen([sys.executable, "-c", RECEIVER, far.address], accel=True, stdout=subprocess.PIPE, text=True)
+            far.wait_for_listener(7000, receiver)
+            program = near.popen([sys.executable, "-c", ENDS, far.address, near.address], accel=True, **pipes)
+            check(program.stdout.readline() == "moved\n", turn)
+            check(near.counters(program.pid)["rules"] >= 2, near.counters(program.pid))
+            if turn % 2:
+                near.stop(program, signal.SIGKILL)
+            else:
+                program.communicate("\n", timeout=30)
+                check(program.returncode == 0, program.returncode)
+            check(receiver.wait(30) == 0, receiver.returncode)
+            for end in [far.counters(receiver.pid)] + ([] if turn % 2 else [near.counters(program.pid)]):
+                # Domain, memory region, two completion queues and a queue pair, which go with the process.
+                check(end["contexts"] == 1 and end["rules"] == end["left"] == 0 and end["objects"] == 5, (turn, end))
+        for host in lab.hosts:
+            check(not host.xdp_left(), f"{host.name}: rules are left")
+            claims = [line for line in host.enter("cat", "/proc/net/unix").splitlines() if "@mlx5-model/" in line]
+            check(not claims, claims)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class ModelHost(base.Host):
     """A host whose programs may be started on the model: model=True, or accel=True for libaccel and the model together."""
 
     faults = ""
+    part = "1017"
     _model = False
     _kinds = frozenset()  # of the programs started: accelerated or not
 
@@ -44,7 +45,7 @@ class ModelHost(base.Host):
     def prepare(self):
         link = json.loads(self.ip("-j", "link", "show", "dev", self.device))[0]
         self.mac = link["address"]
-        sysfs.write(self.folder / "sys", self.device, link["ifindex"], self.mac)
+        sysfs.write(self.folder / "sys", self.device, link["ifindex"], self.mac, self.part)
         (self.folder / "report").mkdir(parents=True)
         (self.folder / "report" / "control").write_bytes(bytes(4096))
         self._cable_before = self.cable_bytes()
@@ -56,6 +57,7 @@ class ModelHost(base.Host):
             "SYSFS_PATH": str(self.folder / "sys"),
             "MLX5_MODEL_NETDEV": self.device,
             "MLX5_MODEL_REPORT": str(self.folder / "report"),
+            "MLX5_MODEL_PART": self.part,
             "LD_PRELOAD": ":".join(preload + [model_library()]),
         }
         if self.faults:
@@ -117,10 +119,10 @@ class ModelHost(base.Host):
             time.sleep(0.02)
         return super().xdp_left(timeout) or "table" in found
 
-    def counters(self):
-        """Name: sum over all contexts of all processes so far."""
+    def counters(self, pid="*"):
+        """Name: sum over all contexts of all processes so far, or of one."""
         sums = {}
-        for path in (self.folder / "report").glob("counters.*"):
+        for path in (self.folder / "report").glob(f"counters.{pid}.*"):
             data = path.read_bytes()
             for at in range(0, len(data) - 31, 32):
                 name = data[at : at + 24].rstrip(b"\0").decode()
@@ -155,14 +157,15 @@ class ModelHost(base.Host):
 
 class ModelLab(base.Lab):
     """near and far with a model NIC each. proved: on leaving, the NIC of a host whose programs were all accelerated must have carried
-    every byte."""
+    every byte. part: the NIC, by its PCI device (MLX5_MODEL_PART)."""
 
-    def __init__(self, proved=False, **options):
+    def __init__(self, proved=False, part="1017", **options):
         super().__init__(**options)
         self._proved = proved
         near, far = self.hosts
         self.near, self.far = ModelHost(self, near.name, 1), ModelHost(self, far.name, 2)
         self.hosts = (self.near, self.far)
+        self.near.part = self.far.part = part
 
     def __enter__(self):
         super().__enter__()

@@ -15,13 +15,13 @@ def interface_id(mac):
     return ":".join(f"{eui[i]:02x}{eui[i + 1]:02x}" for i in range(0, 8, 2))
 
 
-def write(folder, netdev, ifindex, mac):
-    """The tree below `folder`; values that a ConnectX-5 has."""
+def write(folder, netdev, ifindex, mac, part="1017"):
+    """The tree below `folder`; values that a ConnectX-5 has, but for its part number."""
     folder = pathlib.Path(folder)
     pci = {
-        "modalias": "pci:v000015B3d00001017sv000015B3sd00000008bc02sc00i00",
+        "modalias": f"pci:v000015B3d0000{part}sv000015B3sd00000008bc02sc00i00",
         "vendor": "0x15b3",
-        "device": "0x1017",
+        "device": f"0x{part}",
         "subsystem_vendor": "0x15b3",
         "subsystem_device": "0x0008",
         "numa_node": "-1",

@@ -1,6 +1,7 @@
 // Objects of the device: creation, reference counts, states.
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "tests/model/core/device.h"
@@ -183,6 +184,9 @@ accel::Result<void> Device::destroy_table(uint32_t handle) {
 
 accel::Result<uint32_t> Device::add_flow(const FlowRule& rule) {
   if (qp(rule.target) == nullptr) return err(EINVAL);
+  const auto alike = [&](const FlowRule& other) { return other.priority == rule.priority; };
+  const auto others = static_cast<size_t>(std::count_if(others_.begin(), others_.end(), alike));
+  if (flows_.count(rule.priority) + others >= limits_.rules) return err(ENOSPC);
   auto added = flows_.add(rule);
   if (added) ++counters_.flows;
   return added;
@@ -191,6 +195,12 @@ accel::Result<uint32_t> Device::add_flow(const FlowRule& rule) {
 accel::Result<void> Device::remove_flow(uint32_t handle) {
   if (!flows_.remove(handle)) return err(EINVAL);
   return {};
+}
+
+void Device::close() {
+  count_gauges();
+  counters_.left += counters_.objects + counters_.rules;
+  counters_.objects = counters_.rules = 0;
 }
 
 QueuePair* Device::qp(uint32_t handle) {

@@ -34,6 +34,7 @@ struct DeviceLimits {
   uint32_t max_send_bytes = 1024;            // of one descriptor
   uint32_t max_tso = 262144;                 // payload of one TSO descriptor
   uint64_t doorbell_patience = 200'000'000;  // ns a record may be ahead of the doorbells
+  size_t rules = SIZE_MAX;                   // of one priority, over all processes
 };
 
 struct DoorbellWrite {
@@ -99,9 +100,12 @@ class Device {
   void remove() { removed_ = true; }
   bool removed() const { return removed_; }
 
+  /// Its file is closed: what there still is goes, and is counted.
+  void close();
+
   void set_mtu(uint32_t mtu) { limits_.mtu = mtu; }
   Counters& counters() { return counters_; }
-  void count_posted();
+  void count_gauges();
   const DeviceLimits& limits() const { return limits_; }
   static uint64_t ticks(uint64_t ns) { return ns * 5 / 32; }  // a free-running clock of 156.25 MHz
   static uint64_t time_of_tick(uint64_t tick) { return tick * 32 / 5; }

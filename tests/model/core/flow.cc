@@ -226,6 +226,11 @@ bool FlowTable::uses(uint32_t target) const {
   return std::any_of(rules_.begin(), rules_.end(), [&](const Entry& e) { return e.rule.target == target; });
 }
 
+size_t FlowTable::count(uint16_t priority) const {
+  return static_cast<size_t>(std::count_if(rules_.begin(), rules_.end(),
+                                           [&](const Entry& e) { return e.rule.priority == priority; }));
+}
+
 const FlowRule* FlowTable::find(uint32_t handle) const {
   for (const Entry& e : rules_) {
     if (e.handle == handle) return &e.rule;

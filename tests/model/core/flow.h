@@ -61,6 +61,7 @@ class FlowTable {
   bool uses(uint32_t target) const;
   const FlowRule* find(uint32_t handle) const;
   size_t size() const { return rules_.size(); }
+  size_t count(uint16_t priority) const;
 
   /// The rules of the best class that match (normal by priority, then defaults): copies go to each.
   std::span<const FlowRule* const> lookup(const FlowFields& fields);

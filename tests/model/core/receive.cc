@@ -271,7 +271,7 @@ void Device::set_faults(const FaultSpec& spec) {
   impairment_ = std::make_unique<Impairment>(spec, counters_);
 }
 
-void Device::count_posted() {
+void Device::count_gauges() {
   uint64_t posted = 0;
   const auto add = [&](const ReceiveQueue& q) {
     if (q.count == 0 || q.state != QueueState::kReady) return;
@@ -280,6 +280,8 @@ void Device::count_posted() {
   for (const auto& [handle, q] : qps_) add(q->receive);
   for (const auto& [handle, q] : wqs_) add(q->receive);
   counters_.rx_posted = posted;
+  counters_.objects = pds_.size() + mrs_.size() + cqs_.size() + qps_.size() + wqs_.size() + tables_.size();
+  counters_.rules = flows_.size();
 }
 
 void Device::inject_receive_error(uint32_t handle, uint8_t syndrome) { receive_errors_[handle] = syndrome; }

@@ -17,6 +17,15 @@ namespace {
 
 std::atomic<unsigned> contexts{0};
 
+constexpr char kWantsHeaders[] = "1013";  // ConnectX-4
+
+DeviceLimits limits_of(const Environment& e) {
+  DeviceLimits limits;
+  if (e.part == kWantsHeaders) limits.min_inline = 18;  // Ethernet with a VLAN tag
+  if (!e.rules.empty()) limits.rules = strtoul(e.rules.c_str(), nullptr, 10);
+  return limits;
+}
+
 constexpr size_t kDoorbellArm = 0x20;
 constexpr size_t kBlueFlameFirst = 0x800, kBlueFlameLast = 0xc00, kBlueFlameHalf = 0x100;
 constexpr unsigned kFramesPerTurn = 128;
@@ -31,7 +40,7 @@ uint64_t now() {
 
 }  // namespace
 
-Context::Context() : device_(checker_, *this), report_(contexts++) {
+Context::Context() : device_(checker_, *this, limits_of(environment())), report_(contexts++) {
   checker_.on_violation = [this](const Violation& v) {
     ++device_.counters().violations;
     report_.violation(v);
@@ -43,6 +52,7 @@ Context::~Context() {
   stop_ = true;
   if (engine_.joinable()) engine_.join();
   device_.counters().tap_drops += port_.lost();
+  device_.close();
   report_.publish(device_.counters());
   for (auto& [fd, channel] : channels_) raw::close(channel.write);
   for (const UarPage& u : uars_) {
@@ -149,9 +159,13 @@ bool Context::turn() {
   worked |= take_writes();
   while (device_.step(now())) worked = true;
   clock_.tick(now());
-  device_.count_posted();
-  report_.publish(device_.counters());
+  publish();
   return worked;
+}
+
+void Context::publish() {
+  device_.count_gauges();
+  report_.publish(device_.counters());
 }
 
 /// Frames that have come, `most` of them.

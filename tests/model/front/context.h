@@ -86,6 +86,7 @@ class Context final : private Surroundings {
   bool scan(uint32_t uar);
   bool turn();
   void look_around();
+  void publish();
   void follow_others();
   bool receive(unsigned most);
   /// A frame that was still on its way to us when its rule went.

@@ -10,8 +10,9 @@ const Environment& environment() {
       const char* value = getenv(name);
       return std::string(value == nullptr ? "" : value);
     };
-    return new Environment{get("MLX5_MODEL_NETDEV"), get("SYSFS_PATH"), get("MLX5_MODEL_REPORT"),
-                           get("MLX5_MODEL_FAULTS"), get("MLX5_MODEL_REFUSE")};
+    return new Environment{get("MLX5_MODEL_NETDEV"), get("SYSFS_PATH"),        get("MLX5_MODEL_REPORT"),
+                           get("MLX5_MODEL_FAULTS"), get("MLX5_MODEL_REFUSE"), get("MLX5_MODEL_RULES"),
+                           get("MLX5_MODEL_PART")};
   }();
   return *kRead;
 }

@@ -11,6 +11,8 @@ struct Environment {
   std::string report;  // MLX5_MODEL_REPORT: folder for violations and counters; empty: none
   std::string faults;  // MLX5_MODEL_FAULTS, see faults.h
   std::string refuse;  // MLX5_MODEL_REFUSE, see refuse.h
+  std::string rules;   // MLX5_MODEL_RULES: room for so many of each priority; empty: for any number
+  std::string part;    // MLX5_MODEL_PART: the PCI device, four hexadecimal digits; empty: 1017, a ConnectX-5
 };
 
 const Environment& environment();

@@ -4,6 +4,7 @@
 #include <rdma/mlx5-abi.h>
 
 #include "tests/model/front/commands.h"
+#include "tests/model/front/environment.h"
 #include "tests/model/front/netdev.h"
 #include "tests/model/front/raw.h"
 
@@ -12,6 +13,10 @@ namespace {
 
 constexpr uint64_t kFirmware = 16ull << 32 | 35 << 16 | 2000;  // as sysfs.py's fw_ver
 constexpr uint64_t kGuid = 0x506b4b0300a1b200;
+uint32_t part() {
+  const std::string& given = environment().part;
+  return given.empty() ? 0x1017 : static_cast<uint32_t>(strtoul(given.c_str(), nullptr, 16));
+}
 constexpr uint32_t kRawPacket = 1u << IBV_QPT_RAW_PACKET;
 
 ib_uverbs_query_device_resp attributes() {
@@ -21,7 +26,7 @@ ib_uverbs_query_device_resp attributes() {
   a.max_mr_size = ~0ull;
   a.page_size_cap = 0xfffffffffffff000;
   a.vendor_id = 0x15b3;
-  a.vendor_part_id = 0x1017;
+  a.vendor_part_id = part();
   a.max_qp = 1024;
   a.max_qp_wr = 32768;
   a.device_cap_flags = IBV_DEVICE_MANAGED_FLOW_STEERING | IBV_DEVICE_RAW_IP_CSUM;
@@ -69,7 +74,8 @@ int Commands::get_context(Context& c, Request& r) {
   d.response_length = sizeof d;
   d.cqe_version = 1;
   d.cmds_supp_uhw = MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | MLX5_USER_CMDS_SUPP_UHW_CREATE_AH;
-  d.eth_min_inline = MLX5_USER_INLINE_MODE_NONE;
+  const bool wants_headers = c.device_.limits().min_inline != 0;
+  d.eth_min_inline = wants_headers ? MLX5_USER_INLINE_MODE_L2 : MLX5_USER_INLINE_MODE_NONE;
   d.clock_info_versions = 1 << MLX5_IB_CLOCK_INFO_V1;
   d.comp_mask = MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET;
   d.hca_core_clock_offset = ClockPages::kCounterAt;
@@ -101,7 +107,8 @@ int Commands::query_device(Context& c, Request& r) {
   d.rss_caps.rx_hash_function = MLX5_RX_HASH_FUNC_TOEPLITZ;
   d.cqe_comp_caps = {
       64, MLX5_IB_CQE_RES_FORMAT_HASH | MLX5_IB_CQE_RES_FORMAT_CSUM | MLX5_IB_CQE_RES_FORMAT_CSUM_STRIDX};
-  d.mlx5_ib_support_multi_pkt_send_wqes = MLX5_IB_ALLOW_MPW | MLX5_IB_SUPPORT_EMPW;
+  if (c.device_.limits().min_inline == 0)
+    d.mlx5_ib_support_multi_pkt_send_wqes = MLX5_IB_ALLOW_MPW | MLX5_IB_SUPPORT_EMPW;
   d.striding_rq_caps = {6, 13, 9, 16, kRawPacket, 0};
   r.put_driver(d);
   return 0;

@@ -280,6 +280,7 @@ int Commands::create_flow(Context& c, Request& r) {
   accel::Result<uint32_t> handle = accel::err(EINVAL);
   {
     const Context::Quiet quiet(c);
+    c.follow_others();  // which use up the room too
     handle = c.device_.add_flow(*rule);
   }
   if (!handle) {
@@ -296,6 +297,7 @@ int Commands::create_flow(Context& c, Request& r) {
   taken.steal_rule = *made;
   c.stolen_[*handle] = taken;
   c.shared_.add(*rule, *handle);
+  c.publish();
   r.put(ib_uverbs_create_flow_resp{0, *handle});
   return 0;
 }
@@ -311,7 +313,9 @@ int Commands::destroy_flow(Context& c, Request& r) {
   c.shared_.remove(in.flow_handle);
   c.claims_.remove(taken->second.claim);
   c.stolen_.erase(taken);
-  return error(c.device_.remove_flow(in.flow_handle));
+  const auto removed = c.device_.remove_flow(in.flow_handle);
+  c.publish();  // the program may end before the next turn
+  return error(removed);
 }
 
 }  // namespace model
