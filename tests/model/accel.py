@@ -640,6 +640,50 @@ def ends():
             check(not claims, claims)
 
 
+MEMBER = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("", 7007))
+s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton("239.1.2.3") + socket.inet_aton(sys.argv[1]))
+s.setsockopt(socket.IPPROTO_IP, 49, 0)  # IP_MULTICAST_ALL
+print("ready", flush=True)
+got = []
+while (word := s.recv(100)) != b"end": got.append(word.decode())
+print(*sorted(got))
+"""
+SPEAKER = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
+for what in sys.argv[2:]:
+    to, word = what.split("=")
+    s.sendto(word.encode(), (to, 7007))
+"""
+
+
+def multicast():
+    """Every process that joined a group has each of its datagrams, accelerated or not, and none of a group that nobody joined. They come by
+    the kernel, since a rule would take them from the others; what is sent to the socket alone comes by the NIC."""
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        for accel in False, True:
+            before = near.counters().get("rx_packets", 0)
+            members = [near.popen([sys.executable, "-c", MEMBER, near.address], accel=on, stdout=subprocess.PIPE, text=True) for on in (False, accel)]
+            for member in members:
+                check(member.stdout.readline() == "ready\n", "no member")
+            words = [f"{group}={group[-1]}-{i:02}" for i in range(20) for group in ("239.1.2.3", "239.1.2.4")]
+            far.run([sys.executable, "-c", SPEAKER, far.address, *words])
+            if accel:
+                far.run([sys.executable, "-c", SPEAKER, far.address, *[f"{near.address}=alone"] * 5])
+                until(near, "rx_packets", before + 5)
+            far.run([sys.executable, "-c", SPEAKER, far.address, "239.1.2.3=end"])
+            heard = [f"3-{i:02}" for i in range(20)]
+            said = [member.communicate(timeout=30)[0].split() for member in members]
+            check(said == [heard, heard + ["alone"] * 5 if accel else heard], said)
+            check(near.counters().get("rx_packets", 0) - before == (5 if accel else 0), near.counters())
+
+
 if __name__ == "__main__":
     if os.geteuid() != 0:
         print("needs root")

@@ -66,6 +66,47 @@ TEST_F(Verbs, Ipv6IsSteered) {
   EXPECT_EQ(ibv_destroy_flow(flow), 0);
 }
 
+/// A group is an address like others; what nobody asked for is the kernel's.
+TEST_F(Verbs, AMulticastGroupIsSteered) {
+  const auto to_group = [](uint8_t last) {
+    Bytes f = frame_to(kProtoUdp, 7205, 100, false);
+    const uint8_t mac[] = {1, 0, 0x5e, 1, 2, last}, ip[] = {239, 1, 2, last};
+    memcpy(f.data(), mac, sizeof mac);
+    memcpy(f.data() + 30, ip, sizeof ip);
+    fill_ip_checksum(f, parse(f));
+    fill_transport_checksum(f, parse(f));
+    return f;
+  };
+  ibv_qp* other = make_qp();
+  ASSERT_NE(other, nullptr);
+  make_ready(other);
+  const in_addr_t group = inet_addr("239.1.2.3");
+  ibv_flow* a = steer(qp, 7205, IBV_FLOW_SPEC_UDP, 0, group);
+  ibv_flow* b = steer(other, 7205, IBV_FLOW_SPEC_UDP, 0, group);
+  ASSERT_TRUE(a != nullptr && b != nullptr);
+  for (const unsigned slot : {0u, 1u}) {
+    post_receive(qp, slot);
+    post_receive(other, 2 + slot);
+  }
+  const uint64_t before = counter("rx_packets");
+  const Bytes wanted = to_group(3);
+  far.send(to_group(4));  // no rule
+  far.send(wanted);
+  for (int i = 0; i < 2; ++i) {
+    const ibv_wc wc = wait(receive_cq);
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_TRUE((wc.wc_flags & IBV_WC_IP_CSUM_OK) != 0);
+  }
+  for (const unsigned slot : {0u, 2u})
+    EXPECT_EQ(memcmp(memory + kReceiveAt + slot * kSlot, wanted.data(), wanted.size()), 0);
+  EXPECT_EQ(ibv_destroy_flow(a), 0);
+  EXPECT_EQ(ibv_destroy_flow(b), 0);
+  far.send(wanted);  // nobody asks any more
+  far.send(frame_to(kProtoUdp, 7204, 100, true));
+  EXPECT_EQ(ibv_destroy_qp(other), 0);
+  EXPECT_EQ(counter("rx_packets") - before, 2u);
+}
+
 TEST_F(Verbs, VlanIsSteeredAndTheTagIsThere) {
   struct {
     ibv_flow_attr attr;
