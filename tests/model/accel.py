@@ -5,6 +5,7 @@ Each moves megabytes by TCP and compares digests; the counters must show that th
 import hashlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,11 +36,13 @@ print(d.hexdigest())
 """
 
 
-def transfer(megabytes=16, faults="", meanwhile=None, env=None, part="1017"):
+def transfer(megabytes=16, faults="", meanwhile=None, env=None, part="1017", prepare=None):
     """Sends from far to near until meanwhile() is over, megabytes at least. Returns both hosts' counters."""
     with ModelLab(part=part) as lab:
         near, far = lab.hosts
         near.faults = far.faults = faults
+        for host in lab.hosts if prepare else ():
+            prepare(host)
         receiver = near.popen([sys.executable, "-c", RECEIVER, near.address], accel=True, env=env, stdout=subprocess.PIPE, text=True)
         near.wait_for_listener(7000, receiver)
         sender = far.popen([sys.executable, "-c", SENDER, near.address, megabytes], accel=True, env=env,
@@ -536,6 +539,24 @@ def function():
     """A virtual function of a ConnectX-5 is what its physical one is."""
     _, far = transfer(4, env={"ACCEL_TSO": "0"}, part="1018")
     check(far["tx_multi_packet"] > 20, far)
+
+
+def bond():
+    """The NIC has made one RDMA device of a bond's members (RoCE LAG): the PCI device has them, its port's GIDs are the bond's."""
+    def prepare(host):
+        classes = host.folder / "sys" / "class"
+        shutil.rmtree(classes / "net" / host.device)
+        for number, member in enumerate(("p0", "p1")):
+            (classes / "net" / member / "device").mkdir(parents=True)
+            (classes / "net" / member / "device" / "driver").symlink_to("../../drivers/mlx5_core")
+            (classes / "infiniband/mlx5_0/device/net" / member).mkdir()
+            (classes / "infiniband/mlx5_0/device/net" / member / "ifindex").write_text(f"{1000 + number}\n")
+        shutil.rmtree(classes / "infiniband/mlx5_0/device/net" / host.device)
+        (classes / "net" / host.device / "bonding").mkdir(parents=True)
+        (classes / "net" / host.device / "bonding" / "slaves").write_text("p0 p1\n")
+
+    near, far = transfer(4, prepare=prepare)
+    check(near["rx_bytes"] > 4 << 20 and far["tx_bytes"] > 4 << 20, (near, far))
 
 
 PLAIN_ECHOES = """
