@@ -490,6 +490,9 @@ void Engine::Impl::unwatch_port(InterfaceId id) {
   for (int fd : slots[id].opened.port->poll_fds())
     for (Sleeper* s : sleepers)
       if (s->epoll_fd >= 0) real.epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, &event);
+  // poll() holds what it sleeps on open, and so the queue that another process may be waiting for.
+  for (Sleeper* s : asleep)
+    if (s->by_poll) wake(*s);
 }
 
 void Engine::Impl::abandon_sleepers_in_child() {

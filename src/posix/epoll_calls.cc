@@ -161,7 +161,7 @@ class Wait {
       if (pass == nullptr || !set_->has_items()) break;
       sleep_in_engine(*pass);
     }
-    ++set_->waiters;
+    ++set_->in_epoll_wait;
     ++set_->kernel_waiters;
     in_kernel_ = true;
     return false;
@@ -203,7 +203,7 @@ class Wait {
     request.deadline = timeout_.deadline();
     request.sigmask = mask_;
     request.kernel_fds = {&kernel, 1};
-    const Waiting waiting(set_->waiters);
+    const Waiting waiting(set_->in_epoll_wait);
     woke_ = pass.engine().wait(pass, request);
     ask_kernel_ = woke_ != Woke::kReady;
   }
@@ -220,7 +220,7 @@ class Wait {
   void leave_kernel() {
     if (!in_kernel_) return;
     in_kernel_ = false;
-    --set_->waiters;
+    --set_->in_epoll_wait;
     --set_->kernel_waiters;
   }
 

@@ -101,7 +101,8 @@ void File::move_watches_to_kernel() {
 }
 
 bool File::waited_on_now() const {
-  bool found = waiters > 0;
+  bool found =
+      waiters > 0 || (kind_ == FileKind::kEpoll && static_cast<const EpollSet*>(this)->in_epoll_wait > 0);
   for (EpollItem* item = watches; !found && item != nullptr; item = item->next_of_file)
     found = item->set->waited_on_now();
   return found;
@@ -146,7 +147,7 @@ void EpollSet::on_last_close(Pass*) {
 
 File::Inherited EpollSet::after_fork_in_child() {
   may_have_inherited = true;
-  waiters = kernel_waiters = 0;
+  in_epoll_wait = kernel_waiters = 0;
   fds.forget_plain_waits(first_fd_);
   return Inherited::kNo;
 }
@@ -293,7 +294,7 @@ void EpollSet::unlink(EpollItem& item) {
 bool EpollSet::on_event(EpollItem& item, uint32_t bits) {
   if (!item.armed || (bits & item.events) == 0) return false;
   push(item);
-  return (item.events & EPOLLEXCLUSIVE) != 0 && waiters > 0;
+  return (item.events & EPOLLEXCLUSIVE) != 0 && in_epoll_wait > 0;
 }
 
 void EpollSet::push(EpollItem& item) {

@@ -91,7 +91,8 @@ class EpollSet final : public File {
     fds.begin_plain(fd);
   }
 
-  int kernel_waiters = 0;  ///< of the waiters, in the real call: woken through an eventfd in the real set
+  int in_epoll_wait = 0;   ///< threads blocked there
+  int kernel_waiters = 0;  ///< of these, in the real call: woken through an eventfd in the real set
 
   /// `visit` may end the item's membership.
   template <class F>

@@ -66,6 +66,10 @@ class File {
   virtual void take_over(Pass&, int) {}
   virtual void share_queue() {}
   virtual void give_up_queue(Pass&) {}
+  /// Others accept besides this process: it takes a part of what they leave.
+  virtual void serve_queue() {}
+  /// Of a listener or bound UDP socket, as far as it is open in this process's stack.
+  virtual BoundFlow* bound_flow() const { return nullptr; }
   /// After setuid(): see privileges_are_going() (posix/privilege.h).
   virtual void user_changed() {}
   /// In the child, right after fork(): there is no engine, the stack's objects are gone. Forgets them
@@ -107,7 +111,7 @@ class File {
   int recent_fd = -1;            ///< one that was entered last: where to look first
   bool closed = false;           ///< on_last_close has run, or is not to run (FdTable::forget)
   EpollItem* watches = nullptr;  ///< memberships, linked through EpollItem::next_of_file
-  int waiters = 0;               ///< threads blocked in a call that waits on it: epoll_wait() on a set
+  int waiters = 0;               ///< threads blocked in a call that waits for what comes in by it
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
   void notify(uint32_t edges);
@@ -135,6 +139,18 @@ class File {
   FileKind kind_;
   int looks_ = 0;
   int references_ = 0;
+};
+
+/// A thread waits on the file.
+class WaitsOn {
+ public:
+  explicit WaitsOn(File& file) : file_(file) { ++file_.waiters; }
+  ~WaitsOn() { --file_.waiters; }
+  WaitsOn(const WaitsOn&) = delete;
+  WaitsOn& operator=(const WaitsOn&) = delete;
+
+ private:
+  File& file_;
 };
 
 /// Descriptors to files. owns(): lock-free; find(): under the lock, and the answer stays true while it is

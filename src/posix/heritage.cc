@@ -33,18 +33,18 @@ void close_end(int& fd) {
 
 }  // namespace
 
-std::unique_ptr<Heritage> Heritage::prepare(const std::vector<File*>& connections, int owner_wake_fd) {
+std::unique_ptr<Heritage> Heritage::prepare(const std::vector<File*>& files, int owner_wake_fd) {
   std::unique_ptr<Heritage> h(new (std::nothrow) Heritage);
   int ends[2];
   if (h == nullptr || real.pipe2(ends, O_CLOEXEC) != 0) return nullptr;
   h->reading_end_ = keep_private(ends[0]);
   h->writing_end_ = keep_private(ends[1]);
-  h->count_ = connections.size();
+  h->count_ = files.size();
   void* memory =
       mmap(nullptr, h->count_ * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   h->slots_ = static_cast<Slot*>(memory);
-  for (File* file : connections) {
+  for (File* file : files) {
     const size_t i = h->index_.size();
     new (&h->slots_[i]) Slot{{raw(Whereabouts::kOwner)}, {1}};
     h->index_.emplace(file, i);
@@ -85,20 +85,27 @@ bool Heritage::has_heirs(const File* file) const {
   return s != nullptr && s->heirs.load() > 0 && !extinct();
 }
 
-void Heritage::settle(const File* file, Whereabouts where) {
+void Heritage::tell(const File* file, Whereabouts where) {
   Slot* s = slot(file);
   if (s == nullptr) return;
   s->where.store(raw(where));
   real.syscall(SYS_futex, &s->where, static_cast<long>(FUTEX_WAKE), 0x7fffffffL, 0L, 0L, 0L);
+}
+
+void Heritage::take_back(const File* file) {
+  uint32_t resting = raw(Whereabouts::kKernel);
+  if (Slot* s = slot(file)) s->where.compare_exchange_strong(resting, raw(Whereabouts::kOwner));
+}
+
+void Heritage::settle(const File* file, Whereabouts where) {
+  tell(file, where);
   index_.erase(file);
 }
 
-std::vector<File*> Heritage::wanted(bool all) const {
-  std::vector<File*> files;
+void Heritage::add_wanted(bool all, std::set<File*>& files) const {
   for (auto [file, i] : index_)
     if (slots_[i].where.load() == raw(Whereabouts::kClaimed) || (all && slots_[i].heirs.load() > 0))
-      files.push_back(const_cast<File*>(file));
-  return files;
+      files.insert(const_cast<File*>(file));
 }
 
 void Heritage::change_heirs(int by) {
@@ -122,13 +129,17 @@ bool Heritage::owner_lives() const {
 Whereabouts Heritage::claim(const File* file) {
   Slot* s = slot(file);
   if (s == nullptr) return Whereabouts::kLost;
-  uint32_t seen = raw(Whereabouts::kOwner);
-  if (s->where.compare_exchange_strong(seen, raw(Whereabouts::kClaimed))) {
-    const uint64_t one = 1;
-    (void)!real.write(owner_wake_fd_, &one, sizeof(one));
-  }
+  bool asked = false;
   for (int looks = 0; looks < kMostLooks; ++looks) {
-    seen = s->where.load();
+    uint32_t seen = s->where.load();
+    // kOwner again: the owner has opened it anew before this process saw the answer.
+    if (seen == raw(Whereabouts::kOwner) || (seen == raw(Whereabouts::kKept) && !asked)) {
+      if (!s->where.compare_exchange_strong(seen, raw(Whereabouts::kClaimed))) continue;
+      seen = raw(Whereabouts::kClaimed);
+      asked = true;
+      const uint64_t one = 1;
+      (void)!real.write(owner_wake_fd_, &one, sizeof(one));
+    }
     if (seen >= raw(Whereabouts::kKernel)) return static_cast<Whereabouts>(seen);
     if (!owner_lives()) return Whereabouts::kLost;
     real.syscall(SYS_futex, &s->where, static_cast<long>(FUTEX_WAIT), static_cast<long>(seen), &kOwnerLook,

@@ -1,10 +1,12 @@
-// What a process and its descendants share about the connections that one fork() copied (posix/process.h).
+// What a process and its descendants share about the sockets that one fork() copied (posix/process.h):
+// connections, and listeners and UDP sockets that the process had open in its stack.
 #pragma once
 
 #include <sys/types.h>
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -12,18 +14,19 @@
 
 namespace accel::posix {
 
-/// Where an inherited connection is. Moves from top to bottom only.
+/// Where an inherited socket is. A connection's moves from top to bottom only.
 enum class Whereabouts : uint32_t {
   kOwner,    ///< in the stack of the process that forked
   kClaimed,  ///< an heir wants it
-  kKernel,   ///< in the shadow: everybody uses that
+  kKernel,   ///< in the shadow: everybody uses that; a listener or UDP socket rests in the owner
   kLost,     ///< closed, or it could not be moved
+  kKept,     ///< a listener or UDP socket that the owner itself waits on; heirs may ask again
 };
 
 class Heritage {
  public:
-  /// In the process that is about to fork, for these connections. nullptr: no memory or descriptors.
-  static std::unique_ptr<Heritage> prepare(const std::vector<File*>& connections, int owner_wake_fd);
+  /// In the process that is about to fork, for these files. nullptr: no memory or descriptors.
+  static std::unique_ptr<Heritage> prepare(const std::vector<File*>& files, int owner_wake_fd);
   ~Heritage();
   Heritage(const Heritage&) = delete;
   Heritage& operator=(const Heritage&) = delete;
@@ -35,8 +38,12 @@ class Heritage {
   bool has_heirs(const File* file) const;
   /// Tells heirs where the connection has gone; the file is forgotten.
   void settle(const File* file, Whereabouts where);
-  /// Connections that are claimed; all that have heirs with `all`.
-  std::vector<File*> wanted(bool all) const;
+  /// Tells heirs of a listener or UDP socket, of which there may be more to say later.
+  void tell(const File* file, Whereabouts where);
+  /// This process has opened it again: heirs may ask again.
+  void take_back(const File* file);
+  /// Adds the files that are claimed; all that have heirs with `all`.
+  void add_wanted(bool all, std::set<File*>& files) const;
 
   // ---- in an heir ----
   void after_fork_in_heir();
@@ -44,7 +51,7 @@ class Heritage {
   void abandon_in_heir();
   /// Another fork: the new process is an heir too (+1), or it has failed (-1).
   void change_heirs(int by);
-  /// Asks the owner to move the connection, and waits until it has done so or is dead.
+  /// Asks the owner to move it, and waits until it has done so or is dead.
   Whereabouts claim(const File* file);
   /// This process has closed its last descriptor of it.
   void renounce(const File* file);

@@ -58,6 +58,31 @@ class Poll {
  private:
   enum class Step { kDone, kSleepWithoutEngine };
 
+  /// Its listeners, UDP sockets and sets: what other processes may want (File::waited_on_now). A poll() keeps
+  /// no file open.
+  class WaitsOnAll {
+   public:
+    explicit WaitsOnAll(Poll& poll) {
+      for (uint32_t i : poll.origin_) {
+        const int fd = poll.entries_[i].fd;
+        if (File* file = fds.find(fd); file != nullptr && files_.push_back({fd, file})) ++file->waiters;
+      }
+    }
+    ~WaitsOnAll() {
+      for (const Entry& e : files_)
+        if (fds.find(e.fd) == e.file) --e.file->waiters;
+    }
+    WaitsOnAll(const WaitsOnAll&) = delete;
+    WaitsOnAll& operator=(const WaitsOnAll&) = delete;
+
+   private:
+    struct Entry {
+      int fd;
+      File* file;
+    };
+    Scratch<Entry, 16> files_;
+  };
+
   Step look_and_sleep(Guard& guard) {
     for (;;) {
       result_ = look();
@@ -76,6 +101,7 @@ class Poll {
       request.deadline = timeout_.deadline();
       request.sigmask = mask_;
       request.kernel_fds = std::span<pollfd>(kernel_).first(kernel_.size() - 1);
+      const WaitsOnAll waiting(*this);
       woke_ = pass->engine().wait(*pass, request);
     }
   }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/config.h"
@@ -74,6 +75,7 @@ void child_begins(Forking& f) {
     family().inheritances.push_back(std::move(f.heritage));  // its place is reserved
   }
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
+    file->waiters = 0;
     if (file->inherited == File::Inherited::kConnection || fds.first_of(file) != fd) return;
     file->inherited = file->after_fork_in_child();
     if (file->inherited == File::Inherited::kDormant && file->kind() == FileKind::kTcp)
@@ -103,18 +105,22 @@ void parent_goes_on(Forking& f, bool forked) {
 void bequeath(Forking& f) {
   Family& all = family();
   std::erase_if(all.bequests, [](const auto& h) { return h->extinct(); });
-  std::vector<File*> connections;
+  std::vector<File*> files;
   if (f.engine != nullptr)
     fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-      if (!file->carries_connection() || fds.first_of(file) != fd) return;
+      const bool bound = file->bound_flow() != nullptr;
+      if ((!bound && !file->carries_connection()) || fds.first_of(file) != fd) return;
       if (file->kind() == FileKind::kIwarp) {
         static_cast<SiwSocket*>(file)->before_fork();
-      } else {
-        static_cast<TcpSocket*>(file)->before_fork();
-        connections.push_back(file);
+        return;
       }
+      if (bound)
+        file->share_queue();
+      else
+        static_cast<TcpSocket*>(file)->before_fork();
+      files.push_back(file);
     });
-  if (!connections.empty()) f.heritage = Heritage::prepare(connections, attendant_wake_fd());
+  if (!files.empty()) f.heritage = Heritage::prepare(files, attendant_wake_fd());
   all.inheritances.reserve(all.inheritances.size() + 1);
   for (auto& h : all.inheritances) h->change_heirs(+1);
 }
@@ -196,8 +202,8 @@ void prepare_files() {
     f.guard.reset();  // another thread has opened the engine meanwhile
   }
   f.under_way = true;
-  bequeath(f);
   if (f.engine != nullptr) rest_listeners(*f.engine);
+  bequeath(f);
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     if (file->kind() == FileKind::kEpoll) static_cast<EpollSet*>(file)->shared = true;
     if (file->revivable() && fds.first_of(file) == fd) file->share_queue();
@@ -259,6 +265,12 @@ Result<bool> claim_connection(File* file) {
   return err(ECONNRESET);
 }
 
+/// The processes that had it open when they forked, and wait on it no more, give up what they have of it.
+void ask_owners(const File* file) {
+  for (auto& h : family().inheritances)
+    if (h->owner_wake_fd() >= 0) (void)h->claim(file);
+}
+
 }  // namespace
 
 /// There is no engine for it.
@@ -270,7 +282,9 @@ static void leave_to_shadow(File* file, Reason why) {
 Result<bool> settle_inherited(Guard& guard, File* file) {
   if (file->inherited == File::Inherited::kConnection) return claim_connection(file);
   if (file->revivable()) {
+    if (file->kind() != FileKind::kIwarp) ask_owners(file);
     file->inherited = File::Inherited::kNo;
+    for (auto& h : family().bequests) h->take_back(file);
     Reason why{};
     if (Pass* pass = guard.open_engine(&why))
       file->revive(*pass);
@@ -292,17 +306,54 @@ void settle_heirs(const File* file, bool in_kernel) {
 
 namespace {
 
+/// A listener or UDP socket rests, as if it had done so at the fork: what is queued is for those who have it.
+void rest_for_heirs(Pass& pass, File* file) {
+  file->retain();
+  file->give_up_queue(pass);
+  if (BoundFlow* flow = file->bound_flow()) pass.engine().rest({&flow, 1});
+  file->rested();
+  file->inherited = File::Inherited::kDormant;
+  file->announce_inherited();
+  file->release(&pass);
+}
+
+/// Where a thread waits on it, both processes do: it stays. `all`: this process ends.
+Whereabouts answer_for_bound(Pass* pass, File* file, bool all) {
+  if (pass == nullptr || file->bound_flow() == nullptr) return Whereabouts::kKernel;
+  if (!all && file->waited_on_now()) {
+    file->serve_queue();
+    return Whereabouts::kKept;
+  }
+  rest_for_heirs(*pass, file);
+  if (all || !file->waited_on_now()) return Whereabouts::kKernel;
+  file->inherited = File::Inherited::kNo;  // one has come meanwhile
+  file->revive(*pass);
+  return Whereabouts::kKept;
+}
+
+void hand_back_for_heirs(Pass* pass, File* file) {
+  if (leave_to_kernel(pass, file, Reason::handed_back)) return;
+  log(LogLevel::kError, "a connection that a forked child uses could not be handed back to the kernel: %s",
+      reason_text(Reason::no_privilege));
+  settle_heirs(file, false);
+}
+
 void serve(Pass* pass, bool all) {
   Heritages& bequests = family().bequests;
   std::erase_if(bequests, [](const auto& h) { return h->extinct(); });
-  for (auto& h : bequests)
-    for (File* file : h->wanted(all))
-      if (!leave_to_kernel(pass, file, Reason::handed_back)) {
-        log(LogLevel::kError,
-            "a connection that a forked child uses could not be handed back to the kernel: %s",
-            reason_text(Reason::no_privilege));
-        h->settle(file, Whereabouts::kLost);
-      }
+  std::set<File*> files;
+  for (auto& h : bequests) h->add_wanted(all, files);
+  for (File* file : files)
+    file->retain();  // the lock is let go meanwhile: neither they nor bequests may stay
+  for (File* file : files) {
+    if (file->carries_connection()) {
+      hand_back_for_heirs(pass, file);
+    } else {
+      const Whereabouts where = answer_for_bound(pass, file, all);
+      for (auto& h : bequests) h->tell(file, where);
+    }
+    file->release(pass);
+  }
 }
 
 }  // namespace
@@ -450,6 +501,8 @@ void hand_over_for_exec(Guard& guard, int fd, File* file) {
     // program.
     if (fd <= kStandard) (void)settle_inherited(guard, file);
     for (auto& h : family().inheritances) h->survive_exec();
+  } else if (file->inherited == File::Inherited::kDormant && file->kind() != FileKind::kIwarp) {
+    if (fd <= kStandard && survives_exec(fd)) ask_owners(file);  // likewise
   } else if (file->kind() == FileKind::kIwarp && file->carries_connection()) {
     withhold_from_exec(guard, fd, static_cast<SiwSocket*>(file));
   } else if (file->carries_connection() && !leave_to_kernel(guard.pass(), file, Reason::handed_back)) {

@@ -193,6 +193,7 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
       if (!fd.is(EAGAIN)) return fd;
     }
     if (nonblocking) return err(EAGAIN);
+    const WaitsOn waiting(*this);
     Result<Woke> woke = wait_for(pass, deadline, queued, std::span(&kernel, 1));
     if (!woke) return woke.error();
     if (state_ != State::kListening) return state_ == State::kKernel ? Result<int>(kOnKernel) : err(EINVAL);

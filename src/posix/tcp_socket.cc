@@ -109,6 +109,7 @@ void TcpSocket::revive(Pass& pass) {
   }
   listen_here_too(pass);
   serve_shared_queue();
+  take_visitors(pass);
 }
 
 Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {

@@ -39,11 +39,13 @@ class TcpSocket final : public Socket {
   void take_over(Pass& pass, int connection) override;
   void share_queue() override;
   void give_up_queue(Pass& pass) override;
+  void serve_queue() override { serve_shared_queue(); }
   void port_lost(Pass& pass) override;
   void unanswered() override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
+  BoundFlow* bound_flow() const override { return state_ == State::kListening ? flow_ : nullptr; }
   void rested() override;
   void open_own_door();
   void close_door();
@@ -124,6 +126,7 @@ class TcpSocket final : public Socket {
   // tcp_succession.cc
   void serve_shared_queue();
   void user_changed() override;
+  void take_visitors(Pass& pass);
   void leave_marker();
   Successors find_successors(Pass& pass);
   void keep_queue(Pass& pass);

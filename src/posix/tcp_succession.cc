@@ -58,6 +58,16 @@ void TcpSocket::serve_shared_queue() {
   if (marker_ >= 0) attendant_look_again();
 }
 
+/// What stands before the door already, without waiting for the attendant: accept() may be about to look.
+void TcpSocket::take_visitors(Pass& pass) {
+  pollfd visitors{door_, POLLIN, 0};
+  while (marker_ >= 0 && real.poll(&visitors, 1, 0) > 0) {
+    const int visitor = admit_visitor(door_);
+    if (visitor < 0) return;  // another process was faster
+    for (int fd : hear_visitor(visitor)) take_over(pass, fd);
+  }
+}
+
 void TcpSocket::user_changed() {
   if (door_waits_ && state_ == State::kListening) serve_shared_queue();
 }

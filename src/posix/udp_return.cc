@@ -35,6 +35,11 @@ void put_checksum(std::vector<uint8_t>& packet, const Datagram& d) {
 
 }  // namespace
 
+/// The kernel's queue is all processes' who have the socket.
+void UdpSocket::give_up_queue(Pass& pass) {
+  if (shared_ && flow_ != nullptr) give_queue_to_shadow(pass);
+}
+
 void UdpSocket::give_queue_to_shadow(Pass& pass) {
   if (flow_ == nullptr) return;
   pass.engine().stop_taking(*flow_);

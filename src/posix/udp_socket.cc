@@ -66,7 +66,9 @@ void UdpSocket::close_flow(Pass& pass) {
 }
 
 void UdpSocket::on_last_close(Pass* pass) {
-  if (pass != nullptr) close_flow(*pass);
+  if (pass == nullptr) return;
+  give_up_queue(*pass);
+  close_flow(*pass);
 }
 
 File::Inherited UdpSocket::after_fork_in_child() {

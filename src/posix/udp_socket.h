@@ -51,7 +51,10 @@ class UdpSocket final : public Socket {
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   BoundFlow* resting_flow() override;
+  BoundFlow* bound_flow() const override { return state_ == State::kOpen ? flow_ : nullptr; }
   void rested() override { flow_ = nullptr; }
+  void share_queue() override { shared_ = true; }
+  void give_up_queue(Pass& pass) override;
   Result<void> to_kernel(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> connect(Pass& pass, const sockaddr* address, socklen_t length) override;
@@ -129,6 +132,7 @@ class UdpSocket final : public Socket {
   bool route_kept_ = false;     ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
   bool collecting_ = false;     ///< by MSG_MORE it may have begun one
   bool shadows_first_ = false;  ///< what the shadow has queued is older than what we have
+  bool shared_ = false;         ///< there was a fork(): another process may have it, too
   bool waited_on_ = false;      ///< this process has sent by it or waited on it
   bool look_at_shadow_ = true;  ///< before waiting: the last datagram came there, or none has come yet
   bool shut_read_ = false;

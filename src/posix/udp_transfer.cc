@@ -91,6 +91,7 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       }
     }
     pollfd kernel{shadow(), POLLIN, 0};
+    const WaitsOn waiting(*this);
     Result<Woke> woke = wait_for(pass, deadline, ready, std::span(&kernel, 1));
     look_at_shadow_ = !woke || *woke == Woke::kKernel || state_ != State::kOpen || shut_read_;
     if (!woke) return woke.error();

@@ -7,7 +7,9 @@
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "posix/echo.h"
@@ -25,6 +27,14 @@ FAR(callers) {
     write_all(fd, "?");
     near.say(read_to_end(fd));
   }
+}
+
+// Sends datagrams to the port as they are told.
+FAR(sender) {
+  Fd fd = udp_at(here());
+  Address to = there(static_cast<uint16_t>(near.number()));
+  for (std::string text; (text = near.word()) != "end";)
+    EXPECT_EQ(sendto(fd, text.data(), text.size(), 0, to.raw(), to.size), static_cast<ssize_t>(text.size()));
 }
 
 /// In a child: whether an exchange works, as an exit status.
@@ -134,18 +144,20 @@ TEST(Fork, HeirOfAKilledParentSeesTheEnd) {
   close(done[0]);
 }
 
+void serve_one(int listener) {
+  const int fd = accept(listener, nullptr, nullptr);
+  char byte;
+  if (recv(fd, &byte, 1, 0) == 1) (void)!send(fd, "!", 1, MSG_NOSIGNAL);
+  close(fd);
+}
+
 /// Processes that accept, answer and close.
 class Workers {
  public:
   Workers(int listener, int count) {
     for (int i = 0; i < count; ++i)
       children_.push_back(in_child([&] {
-        for (;;) {
-          const int fd = accept(listener, nullptr, nullptr);
-          char byte;
-          if (recv(fd, &byte, 1, 0) == 1) (void)!send(fd, "!", 1, MSG_NOSIGNAL);
-          close(fd);
-        }
+        for (;;) serve_one(listener);
       }));
   }
   ~Workers() {
@@ -195,6 +207,129 @@ TEST(Fork, ParentLooksAtAListenerThatItsChildrenServe) {
       look();  // before the children have come to accept(), or while they are there
       expect_answers(far, port, 4);
     }
+  }
+  far.say("end");
+  far.finish();
+}
+
+// inetd's and xinetd's services with "wait".
+TEST(Fork, ChildAcceptsOnAListenerThatItsParentHasWaitedOn) {
+  Far far("callers");
+  Fd listener = listen_at(here());
+  const std::string port = std::to_string(port_of(listener));
+  for (int round = 0; round < 3; ++round) {
+    far.say(port);
+    ASSERT_EQ(wait_for(listener, POLLIN), POLLIN);
+    const pid_t child = in_child([&] {
+      if (round == 1) set_nonblocking(listener);  // what made the parent's wait end is there at once
+      if (round == 2) wait_for(listener, POLLIN);
+      serve_one(listener);
+      set_nonblocking(listener, false);
+      serve_one(listener);
+    });
+    EXPECT_EQ(far.word(), "!");
+    expect_answers(far, port, 1);
+    EXPECT_EQ(status_of(child), 0);
+    far.say(port);
+    serve_one(listener);
+    EXPECT_EQ(far.word(), "!");
+  }
+  far.say("end");
+  far.finish();
+}
+
+TEST(Fork, WorkersOfAParentThatHasAcceptedItself) {
+  Far far("callers");
+  Fd listener = listen_at(here());
+  const std::string port = std::to_string(port_of(listener));
+  for (int round = 0; round < 3; ++round) {
+    far.say(port);
+    serve_one(listener);
+    EXPECT_EQ(far.word(), "!");
+    const Workers workers(listener, 3);
+    expect_answers(far, port, 10);
+  }
+  far.say("end");
+  far.finish();
+}
+
+TEST(Fork, ChildTakesTheListenerOutOfASetThatItsParentWaitsOnNoMore) {
+  Far far("callers");
+  Fd listener = listen_at(here());
+  const std::string port = std::to_string(port_of(listener));
+  Fd inner(epoll_create1(0)), outer(epoll_create1(0));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(epoll_ctl(inner, EPOLL_CTL_ADD, listener, &event), 0);
+  ASSERT_EQ(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event), 0);
+  for (int round = 0; round < 3; ++round) {
+    far.say(port);
+    ASSERT_EQ(epoll_wait(outer, &event, 1, 20000), 1);
+    serve_one(listener);
+    EXPECT_EQ(far.word(), "!");
+    const Workers workers(listener, 1);
+    expect_answers(far, port, 5);
+  }
+  far.say("end");
+  far.finish();
+}
+
+// It is not said who accepts.
+TEST(Fork, ParentAndChildAccept) {
+  Far far("callers");
+  Fd listener = listen_at(here());
+  const std::string port = std::to_string(port_of(listener));
+  std::atomic<pid_t> waiting{0};
+  std::thread parent([&] {
+    waiting = gettid();
+    for (;;) {
+      Fd fd(accept(listener, nullptr, nullptr));
+      char byte;
+      if (recv(fd, &byte, 1, 0) != 1) return;
+      write_all(fd, "!");
+    }
+  });
+  until_asleep(waiting);
+  {
+    const Workers workers(listener, 1);
+    expect_answers(far, port, 20);
+  }
+  shutdown(listener, SHUT_RDWR);
+  parent.join();
+  far.say("end");
+  far.finish();
+}
+
+TEST(Fork, ChildReceivesOnASocketThatItsParentHasWaitedOn) {
+  Far far("sender");
+  Fd socket = udp_at(here());
+  far.say(port_of(socket));
+  auto receive = [&] {
+    char text[20];
+    const ssize_t n = recv(socket, text, sizeof text, 0);
+    return std::string(text, n > 0 ? static_cast<size_t>(n) : 0);
+  };
+  for (int round = 0; round < 3; ++round) {
+    far.say("one");
+    ASSERT_EQ(wait_for(socket, POLLIN), POLLIN);
+    int told[2];
+    ASSERT_EQ(pipe(told), 0);
+    const pid_t child = in_child([&] {
+      EXPECT_EQ(receive(), "one");
+      (void)!write(told[1], "x", 1);
+      EXPECT_EQ(receive(), "two");
+      EXPECT_EQ(wait_for(socket, POLLIN), POLLIN);  // and leaves it
+    });
+    close(told[1]);
+    char byte;
+    EXPECT_EQ(read(told[0], &byte, 1), 1);
+    far.say("two");
+    far.say("three");
+    EXPECT_EQ(status_of(child), 0);
+    EXPECT_EQ(receive(), "three");
+    far.say("four");
+    EXPECT_EQ(receive(), "four");
+    close(told[0]);
   }
   far.say("end");
   far.finish();

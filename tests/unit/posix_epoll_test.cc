@@ -322,7 +322,7 @@ TEST(EpollSet, ExclusiveWakesOneWaiter) {
   };
   {
     Guard guard;
-    find_set(one.fd)->waiters = find_set(two.fd)->waiters = 1;  // as if a thread slept on each
+    find_set(one.fd)->in_epoll_wait = find_set(two.fd)->in_epoll_wait = 1;  // as if a thread slept on each
   }
   a.readable();
   EXPECT_NE(item_queued(one.fd), item_queued(two.fd));
