@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
@@ -72,6 +73,15 @@ uint32_t FlowMap::holder(uint32_t queue) const {
   uint32_t owner = 0;
   bpf_map_lookup_elem(program_->owners(), &queue, &owner);
   return owner;
+}
+
+/// A socket that is not bound takes the place if it is free, and leaves it with its own close. A frame that
+/// comes for the dead port between is dropped. Anything but success proves nothing.
+bool FlowMap::in_use(uint32_t queue) const {
+  const Fd probe(socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
+  if (!probe) return true;
+  const auto fd = static_cast<uint32_t>(probe.get());
+  return bpf_map_update_elem(program_->xsks(), &queue, &fd, BPF_NOEXIST) != 0;
 }
 
 void FlowMap::purge() {

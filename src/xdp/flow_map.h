@@ -25,6 +25,9 @@ class FlowMap {
   void disclaim(uint32_t queue);
   /// Mark of the port that claimed the queue (and may be dead), 0: none.
   uint32_t holder(uint32_t queue) const;
+  /// Whether a port's socket is entered for the queue. The kernel takes it out as soon as it is closed, also
+  /// by its process's end; bound it is a moment longer.
+  bool in_use(uint32_t queue) const;
   /// Removes entries of owners that are gone. After the claims.
   void purge();
 

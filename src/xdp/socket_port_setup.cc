@@ -24,11 +24,9 @@ constexpr uint32_t kKernelHeadroom = 256;
 /// Ethernet and one VLAN tag.
 constexpr uint32_t kLinkHeader = 18;
 /// The kernel frees the queue of a closed socket a moment later (xsk_buff_pool.c, xp_release_deferred), and
-/// another process's queue_is_bound() has it for a moment. A queue that a port has claimed is most likely in
-/// use.
+/// another process's queue_is_bound() has it for a moment.
 constexpr timespec kSettlePause{0, 2'000'000};
-constexpr int kSettlePassesUnclaimed = 250;
-constexpr int kSettlePassesClaimed = 3;
+constexpr int kSettlePasses = 250;
 
 Errno fail(std::string* why, int error, const std::string& text) {
   if (why) *why = text;
@@ -148,7 +146,7 @@ Result<void> SocketPort::bind_queues(std::string* why) {
       next_->id = id;
       auto bound = bind_one(*next_, why);
       if (bound.is(EBUSY)) {
-        settling |= pass < (flows_->holder(id) == 0 ? kSettlePassesUnclaimed : kSettlePassesClaimed);
+        settling |= pass < kSettlePasses && !flows_->in_use(id);
         continue;
       }
       if (!bound) return bound;

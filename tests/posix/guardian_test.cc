@@ -168,6 +168,7 @@ TEST(Guardian, TellsThePeersOfAServer) {
     trips(fd);
     pause();
   });
+  close(port_pipe[1]);  // so that a child that fails is heard of
   uint16_t port = 0;
   ASSERT_EQ(read(port_pipe[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
   Far far("silent_client", {std::to_string(port)});
@@ -177,7 +178,6 @@ TEST(Guardian, TellsThePeersOfAServer) {
   expect_told(far);
   // Neither the process's end nor its guardian keeps a descriptor of the program's open: a shell waits for
   // `$(server)` no longer than the server lives.
-  close(port_pipe[1]);
   char byte;
   EXPECT_EQ(read(port_pipe[0], &byte, 1), 0);
   close(port_pipe[0]);
@@ -245,6 +245,7 @@ TEST(Guardian, LeavesPassedConnectionsAlone) {
     send_descriptor(channel[1], fd);
     pause();
   });
+  close(channel[1]);
   Fd fd = receive_descriptor(channel[0]);
   const Fd guardian = guardian_of(child);
   die(child);
@@ -254,7 +255,6 @@ TEST(Guardian, LeavesPassedConnectionsAlone) {
   EXPECT_EQ(far.word(), std::string(kTrips, '.') + "alive");
   far.finish();
   close(channel[0]);
-  close(channel[1]);
 }
 
 TEST(Guardian, LeavesAChildsConnectionsAlone) {
@@ -275,6 +275,7 @@ TEST(Guardian, LeavesAChildsConnectionsAlone) {
     });
     pause();
   });
+  close(said[1]);
   char byte;
   ASSERT_EQ(read(said[0], &byte, 1), 1);
   const Fd guardian = guardian_of(parent);
@@ -283,7 +284,7 @@ TEST(Guardian, LeavesAChildsConnectionsAlone) {
   (void)!write(go[1], "x", 1);
   EXPECT_EQ(far.word(), std::string(kTrips, '.') + "childalive");
   far.finish();
-  for (int fd : {said[0], said[1], go[0], go[1]}) close(fd);
+  for (int fd : {said[0], go[0], go[1]}) close(fd);
 }
 
 volatile sig_atomic_t children_ended = 0;

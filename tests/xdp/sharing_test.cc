@@ -168,6 +168,43 @@ TEST_F(Sharing, KillLeavesNothing) {
   }
 }
 
+// A killed server that is started again. Its queue is bound until the kernel's worker has had the lock of all
+// network settings, which others take meanwhile.
+TEST_F(Sharing, AKilledPortsQueueIsTheNexts) {
+  auto work = [&](int channel) {
+    PortAtEnd at(512);
+    XdpOptions small;
+    small.rx_ring = small.tx_ring = 64;
+    if (!at.open(a, small)) return 1;
+    say(channel);
+    hear(channel);
+    return 0;
+  };
+  int busy_channel = -1;
+  const pid_t busy = fork_inside(
+      b,
+      [&](int) {
+        for (;;) (void)!system("ip link add d0 type veth peer name d1; ip link del d0");
+        return 0;
+      },
+      &busy_channel);
+  PortAtEnd keeper(512);
+  XdpOptions none;
+  none.without_queue = true;
+  ASSERT_TRUE(keeper.open(a, none)) << keeper.why;
+  for (int i = 0; i < 20; ++i) {
+    int channel = -1;
+    const pid_t pid = fork_inside(a, work, &channel);
+    EXPECT_TRUE(hear(channel)) << i;
+    kill(pid, SIGKILL);
+    wait_for(pid);
+    close(channel);
+  }
+  kill(busy, SIGKILL);
+  wait_for(busy);
+  close(busy_channel);
+}
+
 TEST_F(Sharing, ADeadPortsFlowsGoToTheKernelAndAreTakenOver) {
   if (lab_queues < 2) GTEST_SKIP() << "needs queues";
   XdpOptions half;
