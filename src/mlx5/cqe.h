@@ -129,13 +129,17 @@ class CompletionReader {
   }
 
   bool next(Completion* out) {
-    if (left_ != 0) [[unlikely]]
-      return next_of_session(out);
+    if (left_ != 0) [[unlikely]] {
+      *out = next_of_session();
+      return true;
+    }
     if (!ready()) return false;
     order_owner_before_completion();
     const mlx5_cqe64& cqe = *entry(consumer_);
-    if ((cqe.op_own >> 2 & 3) == kFormatCompressed && !is_error(cqe.op_own >> 4)) [[unlikely]]
-      return begin_session(cqe, out);
+    if ((cqe.op_own >> 2 & 3) == kFormatCompressed && !is_error(cqe.op_own >> 4)) [[unlikely]] {
+      *out = begin_session(cqe);
+      return true;
+    }
     *out = decode(cqe);
     ++consumer_;
     return true;
@@ -157,34 +161,34 @@ class CompletionReader {
     return *static_cast<const volatile uint8_t*>(&entry(index)->op_own);
   }
 
-  bool begin_session(const mlx5_cqe64& cqe, Completion* out) {
+  // By value, and not into next()'s caller: its completion then stays in registers.
+  [[gnu::noinline]] Completion begin_session(const mlx5_cqe64& cqe) {
     const uint32_t count = be32toh(cqe.byte_cnt);
     title_ = decode(cqe);
     if (count == 0 || count > entries_) {  // not one that a device sends
       title_.kind = Completion::Kind::kOther;
-      *out = title_;
       ++consumer_;
-      return true;
+      return title_;
     }
     title_.timestamp = 0;  // the first one's only
     left_ = session_ = count;
     array_ = consumer_ + 1;
-    return next_of_session(out);
+    return next_of_session();
   }
 
-  bool next_of_session(Completion* out) {
+  [[gnu::noinline]] Completion next_of_session() {
     const uint32_t number = session_ - left_;
     if (number != 0 && number % kMinisPerEntry == 0) array_ = consumer_ + number;
     MiniCqe mini;
     std::memcpy(&mini,
                 reinterpret_cast<const uint8_t*>(entry(array_)) + number % kMinisPerEntry * sizeof(MiniCqe),
                 sizeof(mini));
-    *out = title_;
-    out->wqe_counter =
+    Completion c = title_;
+    c.wqe_counter =
         striding_ ? be16toh(mini.stride_index) : static_cast<uint16_t>(title_.wqe_counter + number);
-    out->length = be32toh(mini.byte_cnt);
+    c.length = be32toh(mini.byte_cnt);
     if (--left_ == 0) end_session();
-    return true;
+    return c;
   }
 
   /// The device wrote neither owner bits nor most of these entries: what is left of an earlier lap would look

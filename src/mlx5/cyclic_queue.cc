@@ -13,16 +13,6 @@ CyclicQueue::CyclicQueue(const ReceiveRing& ring, DoorbellRecord posted, const C
       segments_(segments),
       target_(std::min(target, ring.entries)) {}
 
-Packet* CyclicQueue::take_chain() {
-  Packet* first = nullptr;
-  for (uint32_t i = 0; i < segments_; ++i) {
-    Packet* p = pool_->take();
-    p->more = first;
-    first = p;
-  }
-  return first;
-}
-
 void CyclicQueue::refill(uint32_t at_least) {
   const uint32_t missing = target_ - posted();
   if (missing < at_least) return;
@@ -32,20 +22,29 @@ void CyclicQueue::refill(uint32_t at_least) {
     ++empty_;
     return;
   }
-  for (uint32_t i = 0; i < n; ++i, ++head_) {
-    Packet* chain = take_chain();
-    slots_[head_ & (ring_.entries - 1)] = chain;
-    uint32_t number = 0;
-    for (Packet* p = chain; p; p = p->more) write_receive(ring_, head_, number++, p->buffer, p->capacity);
-    end_receive(ring_, head_, segments_);
-  }
+  // Copies, since the compiler must take every write of a descriptor for one of theirs.
+  const ReceiveRing ring = ring_;
+  Packet** const slots = slots_.data();
+  const uint32_t segments = segments_;
+  uint32_t head = head_, number = 0;
+  Packet** link = nullptr;
+  pool_->take(n * segments, [&](Packet* p) {
+    *(number == 0 ? &slots[head & (ring.entries - 1)] : link) = p;
+    link = &p->more;
+    write_receive(ring, head, number, p->buffer, p->capacity);
+    if (++number < segments) return;
+    end_receive(ring, head, segments);
+    ++head;
+    number = 0;
+  });
+  head_ = head;
   announce();
 }
 
 /// Fits the chain to the frame. False: the length cannot be.
-bool CyclicQueue::accept(Packet* frame, const Completion& c) {
-  if (c.length < kEthernetHeader || c.length > segments_ * frame->capacity) return false;
-  uint32_t left = c.length;
+inline bool CyclicQueue::accept(Packet* frame, uint32_t length) const {
+  if (length < kEthernetHeader || length > segments_ * frame->capacity) return false;
+  uint32_t left = length;
   for (Packet* p = frame;; p = p->more) {
     p->offset = 0;
     p->length = std::min(left, p->capacity);
@@ -65,7 +64,7 @@ size_t CyclicQueue::receive(std::span<Received> out) {
     Packet* frame = std::exchange(slots_[c.wqe_counter & (ring_.entries - 1)], nullptr);
     if (!frame) return false;
     ++tail_;
-    if (!too_long && accept(frame, c)) {
+    if (!too_long && accept(frame, c.length)) {
       *taken = frame;
     } else {
       ++refused_;

@@ -19,8 +19,7 @@ class CyclicQueue final : public ReceiveQueue {
   void reset() override;
 
  private:
-  Packet* take_chain();
-  bool accept(Packet* frame, const Completion& c);
+  bool accept(Packet* frame, uint32_t length) const;
 
   std::vector<Packet*> slots_;
   uint32_t segments_, target_;

@@ -39,13 +39,21 @@ class FramePool {
     if (!p) return nullptr;
     free_ = p->next;
     --available_;
-    p->next = p->more = nullptr;
-    p->offset = kHeadroom;
-    p->length = 0;
-    p->checksum_good = p->checksum_offload = false;
-    p->tso_size = p->header_length = 0;
-    p->timestamp = 0;
+    clear(*p);
     return p;
+  }
+  /// Calls use(buffer) for `n` of them, of which there must be so many: the list's head stays in a register.
+  template <class Use>
+  void take(uint32_t n, Use use) {
+    Packet* p = free_;
+    available_ -= n;
+    while (n-- > 0) {
+      Packet* next = p->next;
+      clear(*p);
+      use(p);
+      p = next;
+    }
+    free_ = p;
   }
 
   /// Gives back a frame with all its buffers. nullptr is allowed.
@@ -65,6 +73,14 @@ class FramePool {
   std::span<uint8_t> region() const { return region_; }
 
  private:
+  static void clear(Packet& p) {
+    p.next = p.more = nullptr;
+    p.offset = kHeadroom;
+    p.length = 0;
+    p.checksum_good = p.checksum_offload = false;
+    p.tso_size = p.header_length = 0;
+    p.timestamp = 0;
+  }
   void give(Packet* p) {
     p->next = free_;
     free_ = p;

@@ -123,11 +123,10 @@ void SocketPort::refill(Queue& queue) {
   const uint32_t n = std::min(queue.fill_level - queue.filled, spare);
   uint32_t at = 0;
   if (n == 0 || xsk_ring_prod__reserve(&queue.fill, n, &at) != n) return;
-  for (uint32_t i = 0; i < n; ++i) {
-    const Packet* p = pool_.take();
+  pool_.take(n, [&](const Packet* p) {
     lent_[p->index] = true;
-    *xsk_ring_prod__fill_addr(&queue.fill, at + i) = uint64_t{p->index} * umem_.buffer_size;
-  }
+    *xsk_ring_prod__fill_addr(&queue.fill, at++) = uint64_t{p->index} * umem_.buffer_size;
+  });
   xsk_ring_prod__submit(&queue.fill, n);
   queue.filled += n;
 }
