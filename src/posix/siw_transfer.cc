@@ -134,7 +134,7 @@ Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       const siw::Conn* c = channel_->conn();
       return stage == Stage::kOpen && (c->available() > seen || c->read_over());
     };
-    Result<Woke> woke = wait_for(pass, deadline, more);
+    Result<Woke> woke = wait_for(pass, deadline, more, {}, got > 0);
     if (!woke) return got > 0 ? Result<ssize_t>(static_cast<ssize_t>(got)) : woke.error();
   }
 }
@@ -205,7 +205,7 @@ Result<ssize_t> SiwSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
       if (stage == Stage::kUndecided) return may_commit() || channel_->write_shut();
       return stage == Stage::kOpen && (channel_->conn()->writable() || channel_->conn()->write_over());
     };
-    Result<Woke> woke = wait_for(pass, deadline, room);
+    Result<Woke> woke = wait_for(pass, deadline, room, {}, sent > 0);
     if (!woke) return so_far(woke.error());
   }
 }

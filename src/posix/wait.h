@@ -11,10 +11,10 @@ inline Instant deadline_after(const Pass& pass, Duration timeout) {
 }
 
 /// Errors: EAGAIN (the deadline has passed), EINTR. As sock_intr_errno() has it, a call with a timeout is not
-/// restarted after a handler with SA_RESTART (signal(7)).
+/// restarted after a handler with SA_RESTART (signal(7)), nor one that has `moved` bytes: it returns those.
 template <class Condition>
-Result<Woke> wait_for(Pass& pass, Instant deadline, Condition&& condition,
-                      std::span<pollfd> kernel_fds = {}) {
+Result<Woke> wait_for(Pass& pass, Instant deadline, Condition&& condition, std::span<pollfd> kernel_fds = {},
+                      bool moved = false) {
   using C = std::remove_reference_t<Condition>;
   WaitRequest request;
   request.condition = [](void* c) -> bool { return (*static_cast<C*>(c))(); };
@@ -29,7 +29,7 @@ Result<Woke> wait_for(Pass& pass, Instant deadline, Condition&& condition,
       case Woke::kDeadline:
         return err(EAGAIN);
       case Woke::kSignal:
-        if (deadline != kNever || !Engine::signal_restarts()) return err(EINTR);
+        if (moved || deadline != kNever || !Engine::signal_restarts()) return err(EINTR);
     }
   }
 }

@@ -127,6 +127,31 @@ TEST(Signals, BlockedReadIsRestarted) {
   sender.join();
 }
 
+// tcp_recvmsg_locked() and tcp_sendmsg_locked(): once bytes were moved, a signal ends the call with their number.
+TEST(Signals, WhatWasMovedIsReturnedInsteadOfARestart) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  Handler handler(SIGUSR1, count_run, SA_RESTART);
+  char bytes[10];
+  far.say("send abc");
+  {
+    Pestering pestering(SIGUSR1);
+    EXPECT_EQ(recv(fd, bytes, sizeof bytes, MSG_WAITALL | MSG_PEEK), 3);
+    EXPECT_EQ(recv(fd, bytes, sizeof bytes, MSG_WAITALL), 3);
+  }
+  set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 10);
+  far.say("send de");
+  {
+    Pestering pestering(SIGUSR1);
+    EXPECT_EQ(recv(fd, bytes, sizeof bytes, 0), 2);
+  }
+  const std::string much(64 << 20, 'x');  // more than both ends' buffers take
+  Pestering pestering(SIGUSR1);
+  const ssize_t sent = send(fd, much.data(), much.size(), 0);
+  EXPECT_GT(sent, 0);
+  EXPECT_LT(sent, ssize_t{64 << 20});
+}
+
 TEST(Signals, ReadinessCallsAreNeverRestarted) {
   Partner far;
   Fd fd = connect_to(there(far.port));
