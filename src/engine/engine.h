@@ -94,6 +94,8 @@ struct WaitRequest {
   std::span<pollfd>
       kernel_fds{};  ///< kernel descriptors to wait for as well; revents are filled when kKernel
   bool may_spin = true;
+  /// Only handlers end it (poll and select); else being stopped and continued does as well (signal(7)).
+  bool handlers_only = false;
 };
 
 /// A listener or bound UDP socket over every interface that its address covers; follows address changes.

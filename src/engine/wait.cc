@@ -269,11 +269,13 @@ bool Waiting::sleep(WaitRequest& request, Instant now) {
   return result >= 0 || error != EINTR || thread_state.signal_ran;
 }
 
-/// With several threads it matters that others can change what wakes this one, which they can with epoll. One
-/// kernel descriptor (an epoll set, as a rule) joins in; it stays from sleep to sleep.
+/// With several threads it matters that others can change what wakes this one, which they can with epoll; and
+/// of the two only epoll_wait() tells that the process was stopped and continued. One kernel descriptor (an
+/// epoll set, as a rule) joins in; it stays from sleep to sleep.
 bool Waiting::epoll_serves(const WaitRequest& request) {
   if (me_->epoll_fd < 0) return false;
-  const bool one_kernel = request.kernel_fds.size() == 1 && w_.sleepers.size() > 1;
+  if (request.handlers_only && w_.sleepers.size() == 1) return false;
+  const bool one_kernel = request.kernel_fds.size() == 1;
   const int wanted = one_kernel ? request.kernel_fds[0].fd : -1;
   epoll_event event{};
   if (me_->kernel_fd >= 0 && me_->kernel_fd != wanted) {
@@ -281,9 +283,10 @@ bool Waiting::epoll_serves(const WaitRequest& request) {
     me_->kernel_fd = -1;
   }
   if (wanted < 0) return request.kernel_fds.empty();
-  event.events = static_cast<uint16_t>(request.kernel_fds[0].events);
+  event.events = static_cast<uint16_t>(request.kernel_fds[0].events) | EPOLLONESHOT;
   event.data.u64 = kKernelTag;
-  // The number may stand for another file since then, which the set does not know.
+  // The number may stand for another file since then, which the set does not know. The old one may live on in
+  // another process, and then wakes this thread once more only.
   const bool known = real.epoll_ctl(me_->epoll_fd, EPOLL_CTL_MOD, wanted, &event) == 0;
   if (!known && real.epoll_ctl(me_->epoll_fd, EPOLL_CTL_ADD, wanted, &event) != 0) return false;
   me_->kernel_fd = wanted;
@@ -292,7 +295,15 @@ bool Waiting::epoll_serves(const WaitRequest& request) {
 
 int Waiting::sleep_on_epoll(WaitRequest& request, const timespec* timeout) {
   epoll_event events[kSleepEvents];
-  const int n = real.epoll_pwait2(me_->epoll_fd, events, kSleepEvents, timeout, request.sigmask);
+  const timespec none{};
+  const sigset_t* mask = request.sigmask;
+  if (request.handlers_only) {  // when the process was stopped and continued ppoll() goes on
+    pollfd set{me_->epoll_fd, POLLIN, 0};
+    if (const int n = real.ppoll(&set, 1, timeout, mask); n <= 0) return n;
+    timeout = &none;
+    mask = nullptr;
+  }
+  const int n = real.epoll_pwait2(me_->epoll_fd, events, kSleepEvents, timeout, mask);
   for (int i = 0; i < n; ++i) {
     if (events[i].data.u64 == kWakeTag) drain(me_->wake_fd);
     if (events[i].data.u64 != kKernelTag) continue;

@@ -100,6 +100,7 @@ class Poll {
       request.context = this;
       request.deadline = timeout_.deadline();
       request.sigmask = mask_;
+      request.handlers_only = true;
       request.kernel_fds = std::span<pollfd>(kernel_).first(kernel_.size() - 1);
       const WaitsOnAll waiting(*this);
       woke_ = pass->engine().wait(*pass, request);

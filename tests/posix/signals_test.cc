@@ -173,6 +173,79 @@ TEST(Signals, ReadinessCallsAreNeverRestarted) {
   EXPECT_EQ(errno, EINTR);
 }
 
+/// Stops this process, once the calling thread sleeps, and continues it.
+class StopAndGo {
+ public:
+  StopAndGo() : child_(fork()) {
+    if (child_ != 0) return;
+    const pid_t parent = getppid();
+    usleep(100000);
+    kill(parent, SIGSTOP);
+    usleep(50000);
+    kill(parent, SIGCONT);
+    _exit(0);
+  }
+  ~StopAndGo() { waitpid(child_, nullptr, 0); }
+
+ private:
+  pid_t child_;
+};
+
+// signal(7): without a handler these calls end all the same: epoll_wait(), a transfer with a timeout or with
+// bytes moved. The rest go on.
+TEST(Signals, StoppedAndContinued) {
+  Partner far;
+  Fd fd = connect_to(there(far.port)), listener = listen_at(here()), datagrams = udp_at(here());
+  Fd set(epoll_create1(0));
+  epoll_event event{EPOLLIN, {}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  char bytes[10];
+  auto said = [](long result) { return result >= 0 ? std::to_string(result) : strerrorname_np(errno); };
+  for (int threads = 1; threads <= 2; ++threads) {
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+      pollfd p{fd, POLLRDHUP, 0};
+      while (threads == 2 && !over) poll(&p, 1, 100);
+    });
+    auto while_stopped = [&](auto call) {
+      StopAndGo stopping;
+      return call();
+    };
+    pollfd one{fd, POLLIN, 0}, mixed[] = {{fd, POLLIN, 0}, {listener, POLLIN, 0}, {datagrams, POLLIN, 0}};
+    EXPECT_EQ(while_stopped([&] { return said(poll(&one, 1, 400)); }), "0");
+    EXPECT_EQ(while_stopped([&] { return said(poll(mixed, 3, 400)); }), "0");
+    EXPECT_EQ(while_stopped([&] {
+                timeval limit{0, 400000};
+                fd_set in;
+                FD_ZERO(&in);
+                FD_SET(fd, &in);
+                return said(select(fd + 1, &in, nullptr, nullptr, &limit));
+              }),
+              "0");
+    EXPECT_EQ(while_stopped([&] { return said(epoll_wait(set, &event, 1, 400)); }), "EINTR");
+    std::thread sender([&] {
+      usleep(400000);
+      far.say("send x");
+    });
+    EXPECT_EQ(while_stopped([&] { return said(recv(fd, bytes, 1, 0)); }), "1");
+    sender.join();
+    far.say("send abc");
+    EXPECT_EQ(while_stopped([&] { return said(recv(fd, bytes, sizeof bytes, MSG_WAITALL)); }), "3");
+    for (const int limited : {static_cast<int>(fd), static_cast<int>(listener), static_cast<int>(datagrams)}) {
+      const timeval limit{2, 0}, none{};
+      setsockopt(limited, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+      EXPECT_EQ(while_stopped([&] {
+                  return said(limited == listener ? accept(limited, nullptr, nullptr) : recv(limited, bytes, 1, 0));
+                }),
+                "EINTR")
+          << limited;
+      setsockopt(limited, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
+    }
+    over = true;
+    other.join();
+  }
+}
+
 TEST(Signals, MaskOfTheWaitLetsThemIn) {
   Partner far;
   Fd fd = connect_to(there(far.port));
