@@ -43,6 +43,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (links || addresses) failed_ports.clear();
   if ((links || addresses) && !lost) cover_flows();
   follow_neighbours(changes);
+  if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   work(pass_now);
   unlock_out();
   tell_of_lost_ports();

@@ -313,6 +313,10 @@ IpAddress destination_of(const std::vector<uint8_t>& packet) {
                              : IpAddress::from_v6_bytes(&packet[offsetof(Ipv6Header, destination)]);
 }
 
+uint8_t protocol_of(const std::vector<uint8_t>& packet) {
+  return packet[packet[0] >> 4 == 4 ? offsetof(Ipv4Header, protocol) : offsetof(Ipv6Header, next_header)];
+}
+
 }  // namespace
 
 // ---- a device that is gone ----
@@ -391,7 +395,10 @@ void Engine::Impl::give_to_kernel(PacketQueue& frames) {
     for (const Packet* p = frame; p; p = p->more)
       packet.insert(packet.end(), p->data(), p->data() + p->length);
     const bool given = injector.send(packet, destination_of(packet), slots[frame->interface].ifindex).ok();
-    counters.add(given ? Counter::tcp_to_kernel : Counter::drop_tcp_left_behind);
+    if (protocol_of(packet) == IPPROTO_TCP)
+      counters.add(given ? Counter::tcp_to_kernel : Counter::drop_tcp_left_behind);
+    else if (given)
+      counters.add(Counter::icmp_to_kernel);
     FramePool::release(frame);
   }
 }

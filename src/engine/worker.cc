@@ -105,7 +105,7 @@ void Engine::Impl::poll(Instant now) {
       if (n < kBurst) break;
     }
   }
-  if (PacketQueue& frames = stack->tcp_forgotten_frames(); !frames.empty()) give_to_kernel(frames);
+  if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   if (stack->next_deadline() <= now) stack->on_deadlines(now);
   if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
 }

@@ -12,6 +12,7 @@
 #include "posix/flow_label.h"
 #include "posix/options.h"
 #include "posix/udp_socket.h"
+#include "stack/udp.h"
 
 namespace accel::posix {
 namespace {
@@ -75,7 +76,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_IP, IP_RECVTTL, kKeep, false},
     {IPPROTO_IP, IP_RECVORIGDSTADDR, kKeep, false},
     {IPPROTO_IP, IP_MTU_DISCOVER, kKeep, false},
-    {IPPROTO_IP, IP_RECVERR, kShadow, false},  // ICMP errors are the shadow's
+    {IPPROTO_IP, IP_RECVERR, kKeep, false},
     {IPPROTO_IP, IP_FREEBIND, kShadow, false},
     {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, kShadow, false},
     {IPPROTO_IP, IP_LOCAL_PORT_RANGE, kShadow, false},
@@ -110,7 +111,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_IPV6, IPV6_RECVTCLASS, kKeep, false},
     {IPPROTO_IPV6, IPV6_MTU_DISCOVER, kKeep, false},
     {IPPROTO_IPV6, IPV6_MTU, kKeep, false},
-    {IPPROTO_IPV6, IPV6_RECVERR, kShadow, false},
+    {IPPROTO_IPV6, IPV6_RECVERR, kKeep, false},
     {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, false},
     {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, false},
     {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kKeep, false},
@@ -202,6 +203,10 @@ void UdpSocket::read_options(Pass& pass) {
   const bool locked =
       (shadow_option(SOL_SOCKET, SO_BUF_LOCK) & 2) != 0;  // SOCK_RCVBUF_LOCK: SO_RCVBUF was set
   if (UdpPcb* p = pcb(pass)) pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
+  if (UdpPcb* p = pcb(pass)) {
+    p->wants_errors = shadow_option(IPPROTO_IP, IP_RECVERR) != 0 ||
+                      (v6() && shadow_option(IPPROTO_IPV6, IPV6_RECVERR) != 0);
+  }
   if (UdpPcb* p = pcb(pass); p != nullptr && locked)
     pass.stack().udp_set_receive_buffer(*p, static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_RCVBUF)));
 }

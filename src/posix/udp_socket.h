@@ -92,6 +92,8 @@ class UdpSocket final : public Socket {
   Result<int> disconnect(Pass& pass, const sockaddr* address, socklen_t length);
 
   // udp_transfer.cc
+  /// The pending error, of the flow or of the shadow (an ICMP error that the kernel was given); 0: none.
+  int take_error(Pass& pass, UdpPcb& p) const;
   Result<void> open_to_send(Pass& pass);
   Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
   /// How a datagram leaves by our stack.

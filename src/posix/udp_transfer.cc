@@ -51,6 +51,14 @@ int scope_of(const msghdr& message) {
 
 }  // namespace
 
+int UdpSocket::take_error(Pass& pass, UdpPcb& p) const {
+  if (const int error = pass.stack().udp_take_error(p); error != 0 || !p.kernel_has_error) return error;
+  const int error = shadow_option(SOL_SOCKET, SO_ERROR);
+  pollfd kernel{shadow(), 0, 0};  // the error queue: what is read from it makes the next one pending
+  p.kernel_has_error = real.poll(&kernel, 1, 0) > 0;
+  return error;
+}
+
 Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   const bool wait = !nonblocking && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
   if (state_ == State::kKernel || (flow_ == nullptr && !wait)) return kOnKernel;
@@ -69,7 +77,7 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   };
   for (;;) {
     if (UdpPcb* p = pcb(pass)) {
-      if (const int error = pass.stack().udp_take_error(*p)) return err(error);
+      if (const int error = take_error(pass, *p)) return err(error);
       if (shadows_first_) {
         *message = asked;
         Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
@@ -191,7 +199,7 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   if (!request) {
     if (!refused) {  // sock_alloc_send_pskb()
       if (UdpPcb* p = pcb(pass))
-        if (const int error = pass.stack().udp_take_error(*p)) return err(error);
+        if (const int error = take_error(pass, *p)) return err(error);
       collecting_ = more;
     }
     return send_kernels(pass, message, flags);
@@ -269,7 +277,7 @@ Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, co
   for (;;) {
     UdpPcb* p = pcb(pass);
     if (p == nullptr) return kOnKernel;
-    if (const int error = pass.stack().udp_take_error(*p)) return err(error);
+    if (const int error = take_error(pass, *p)) return err(error);
     Result<size_t> n = pass.stack().udp_send(*p, data, {how.route.source, local_.port}, how.to, how.route,
                                              how.fields, pass.now());
     if (n) {

@@ -111,6 +111,8 @@ struct StackCore {
 
   // ---- receiving (ingress.cc) ----
   void on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now);
+  /// Nobody answers for the next hop of this frame: its socket hears what the kernel's own would.
+  void report_unreachable(const Packet* sent, InterfaceId id);
 
   // ---- readiness ----
   /// Sockets that the layer above does not know of yet, or no longer, are not listed.
@@ -180,7 +182,7 @@ struct StackCore {
   uint32_t parked_total = 0;
   size_t sweep_hops_at = kSweepHops;
   std::vector<Stack::FlowChange> flow_changes;
-  PacketQueue forgotten_frames;
+  PacketQueue frames_for_kernel;
   StackSocket* ready_head = nullptr;
   StackSocket* ready_tail = nullptr;
   Instant now{};          ///< of the pass that runs

@@ -237,7 +237,11 @@ class Ingress {
 
   void on_icmp(Packet* frame) {
     on_icmp_message(frame);
-    FramePool::release(frame);
+    if (!for_kernel_) return FramePool::release(frame);
+    frame->offset -= a_.header_length;
+    frame->length += a_.header_length;
+    frame->interface = a_.interface;
+    core_.frames_for_kernel.push_back(frame);
   }
 
   void on_icmp_message(const Packet* frame) {
@@ -268,10 +272,13 @@ class Ingress {
       locked = !a_.v6 && mtu < 552;
       mtu = std::max(mtu, a_.v6 ? 1280u : 552u);
     }
-    if (q.flow.protocol == Protocol::kUdp)
-      return core_.udp->on_icmp_error(
-          q.flow.local, q.flow.remote, meaning.error,
-          meaning.fatal && !core_.interfaces[a_.interface].info.kernel_sees_errors, {mtu, locked});
+    if (q.flow.protocol == Protocol::kUdp) {
+      const IcmpFate fate =
+          core_.udp->on_icmp_error(q.flow.local, q.flow.remote, meaning.error, meaning.fatal, {mtu, locked},
+                                   core_.interfaces[a_.interface].info.kernel_sees_errors);
+      for_kernel_ = fate == IcmpFate::kForKernel;
+      return fate != IcmpFate::kNotOurs;
+    }
     // Any error but too-big ends an opening connection, as tcp_v4_err and tcp_v6_err do.
     return core_.tcp->on_icmp_error(q.flow.local, q.flow.remote, q.sequence, meaning.error, !meaning.too_big,
                                     mtu, core_.now);
@@ -279,9 +286,70 @@ class Ingress {
 
   StackCore& core_;
   Arrival a_;
+  bool for_kernel_ = false;  ///< an ICMP error that the kernel is to have
 };
 
+/// The ICMP error that this host's own kernel would tell itself about a packet that it could not send
+/// (ipv4_link_failure(), ip6_link_failure()), as if it had come.
+Packet* host_unreachable(StackCore& core, std::span<const uint8_t> sent, const Quoted& quoted) {
+  const bool v4 = quoted.flow.local.address.is_v4();
+  const size_t header = v4 ? sizeof(Ipv4Header) : sizeof(Ipv6Header);
+  constexpr size_t kIcmp = sizeof(IcmpHeader);
+  Packet* frame = core.new_frame();
+  if (frame == nullptr) return nullptr;
+  // RFC 1812 section 4.3.2.3, RFC 4443 section 3.1: as much as fits.
+  sent = sent.first(std::min(sent.size(), (v4 ? 576 : 1280) - header - kIcmp));
+  frame->length = static_cast<uint32_t>(header + kIcmp + sent.size());
+  uint8_t* const out = frame->data();
+  std::memset(out, 0, header + kIcmp);
+  const IpAddress& self = quoted.flow.local.address;
+  Arrival a;
+  a.source = a.destination = self;
+  a.v6 = !v4;
+  a.protocol = v4 ? kProtocolIcmp : kProtocolIcmpv6;
+  a.length = static_cast<uint32_t>(kIcmp + sent.size());
+  if (v4) {
+    auto& ip = wire_at<Ipv4Header>(out);  // lengths and checksum are the kernel's to fill in
+    ip.version_ihl = 0x45;
+    ip.ttl = 64;
+    ip.protocol = a.protocol;
+    std::memcpy(ip.source.data(), self.v4_bytes(), 4);
+    std::memcpy(ip.destination.data(), self.v4_bytes(), 4);
+  } else {
+    auto& ip = wire_at<Ipv6Header>(out);
+    ip.version_class_flow = 6u << 28;
+    ip.payload_length = static_cast<uint16_t>(a.length);
+    ip.next_header = a.protocol;
+    ip.hop_limit = 64;
+    ip.source = ip.destination = self.bytes;
+  }
+  auto& icmp = wire_at<IcmpHeader>(out + header);
+  icmp.type = v4 ? 3 : 1;
+  icmp.code = v4 ? 1 : 3;
+  std::memcpy(out + header + kIcmp, sent.data(), sent.size());
+  const uint64_t sum = sum_bytes(out + header, a.length);
+  store_checksum(&icmp.checksum, finish_sum(v4 ? sum : add_sums(sum, pseudo_header_sum(a))));
+  return frame;
+}
+
 }  // namespace
+
+void StackCore::report_unreachable(const Packet* sent, InterfaceId id) {
+  const auto eth = parse_eth(sent->bytes());
+  if (!eth) return;
+  const auto ip = sent->bytes().subspan(eth->length);
+  const auto quoted = parse_quoted(ip, eth->type == kEtherIpv6);
+  if (!quoted) return;
+  const Endpoint &local = quoted->flow.local, &remote = quoted->flow.remote;
+  if (quoted->flow.protocol == Protocol::kTcp) {
+    tcp->on_icmp_error(local, remote, quoted->sequence, EHOSTUNREACH, true, 0, now);
+  } else if (udp->on_icmp_error(local, remote, EHOSTUNREACH, false, {}, false) == IcmpFate::kForKernel) {
+    Packet* told = host_unreachable(*this, ip, *quoted);
+    if (told == nullptr) return;
+    told->interface = id;
+    frames_for_kernel.push_back(told);
+  }
+}
 
 void StackCore::on_packets(std::span<Packet* const> frames, InterfaceId id, Instant at) {
   now = at;

@@ -46,7 +46,7 @@ StackCore::~StackCore() {
   udp.reset();
   for (auto& state : interfaces)
     while (Packet* p = state.tx.pop_front()) FramePool::release(p);
-  while (Packet* p = forgotten_frames.pop_front()) FramePool::release(p);
+  while (Packet* p = frames_for_kernel.pop_front()) FramePool::release(p);
   for (auto& [key, hop] : hops)
     while (Packet* p = hop->parked.pop_front()) FramePool::release(p);
 }
@@ -142,6 +142,7 @@ void StackCore::set_neighbour(InterfaceId id, const IpAddress& address, std::opt
   hop.asked_ever = false;
   while (Packet* p = hop.parked.pop_front()) {
     --parked_total;
+    report_unreachable(p, id);
     drop(p, Counter::drop_unresolved);
   }
 }

@@ -134,7 +134,7 @@ Result<TcpSnapshot> Stack::tcp_snapshot(const TcpConn& conn, Instant now) const 
   return core_->tcp->snapshot(conn, now);
 }
 void Stack::tcp_forget(TcpConn* conn) { core_->tcp->forget(conn); }
-PacketQueue& Stack::tcp_forgotten_frames() { return core_->forgotten_frames; }
+PacketQueue& Stack::frames_for_kernel() { return core_->frames_for_kernel; }
 void Stack::tcp_fail(TcpConn& conn, int error) { core_->tcp->end_with(conn, error); }
 Result<TcpConn*> Stack::tcp_adopt(const TcpSnapshot& snapshot, const Route& route,
                                   const TcpSettings& settings, void* owner, Instant now) {

@@ -378,10 +378,10 @@ class Stack {
   /// Forgets the connection without a packet; its tuple shows up in flow_changes(). `conn` is gone
   /// afterwards.
   void tcp_forget(TcpConn* conn);
-  /// What came for connections soon after they were forgotten, and SYNs that no listener here is for (another
-  /// process's may be), with what follows them; from the IP header on, with the interface that it came in
-  /// by. The engine empties it: they are the kernel's.
-  PacketQueue& tcp_forgotten_frames();
+  /// What came for connections soon after they were forgotten, SYNs that no listener here is for (another
+  /// process's may be), with what follows them, and ICMP errors that a UDP socket's kernel socket is to
+  /// have; from the IP header on, with the interface that it came in by. The engine empties it.
+  PacketQueue& frames_for_kernel();
   /// Ends it with `error` for the application, without a packet: its way is gone for good.
   void tcp_fail(TcpConn& conn, int error);
   /// Carries on from a snapshot. Errors as tcp_connect.
@@ -416,8 +416,8 @@ class Stack {
   uint32_t udp_readiness(const UdpPcb& pcb) const;
   int udp_take_error(UdpPcb& pcb);
   void udp_set_receive_buffer(UdpPcb& pcb, uint32_t bytes);
-  void udp_set_placing(UdpPcb& pcb, bool on);   ///< Datagram::placed of what comes from now on
-  uint64_t udp_drops(const UdpPcb& pcb) const;  ///< SO_RXQ_OVFL
+  void udp_set_placing(UdpPcb& pcb, bool on);  ///< Datagram::placed of what comes from now on
+  uint64_t udp_drops(const UdpPcb& pcb) const;
   size_t udp_queued_bytes(const UdpPcb& pcb) const;
 
  private:

@@ -206,8 +206,11 @@ void UdpLayer::queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpA
   } else {
     d = new QueuedDatagram;
   }
-  d->info = {in.remote,       in.local, in.interface, in.tos,     in.ttl,
-             bytes.timestamp, in.size,  core_.now,    pcb.placing};
+  d->info = {in.remote,    in.local,
+             in.interface, in.tos,
+             in.ttl,       bytes.timestamp,
+             in.size,      core_.now,
+             pcb.placing};
   d->next = nullptr;
   // Frames in socket queues must not starve the receive ring: beyond half the pool the bytes move to the
   // heap.
@@ -270,13 +273,13 @@ uint32_t UdpLayer::readiness(const UdpPcb& pcb) const {
 int UdpLayer::take_error(UdpPcb& pcb) { return std::exchange(pcb.error, 0); }
 
 /// __udp4_lib_err() and __udp6_lib_err(), with ip_sk_accept_pmtu().
-bool UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
-                             const TooBig& too_big) {
+IcmpFate UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
+                                 const TooBig& too_big, bool kernel_sees) {
   UdpArrival in;
   in.local = local;
   in.remote = remote;
   UdpPcb* pcb = find(in);
-  if (!pcb) return false;
+  if (!pcb) return IcmpFate::kNotOurs;
   if (too_big.mtu) {
     const bool v4 = remote.address.is_v4();
     const MtuDiscovery discovery = v4 ? pcb->mtu.v4 : pcb->mtu.v6;
@@ -285,11 +288,16 @@ bool UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int 
     fatal = fatal && discovery != MtuDiscovery::kDont && (v4 || accepts);
   }
   // Without IP_RECVERR only a connected socket is told, and only of what will not pass.
-  if (fatal && pcb->connected()) {
+  const bool told = fatal && pcb->connected();
+  if (kernel_sees || pcb->wants_errors || too_big.mtu) {
+    pcb->kernel_has_error |= told || pcb->wants_errors;
+    return kernel_sees ? IcmpFate::kTaken : IcmpFate::kForKernel;
+  }
+  if (told) {
     pcb->error = error;
     core_.mark_ready(*pcb, kError);
   }
-  return true;
+  return IcmpFate::kTaken;
 }
 
 // ---- sending ----

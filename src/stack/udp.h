@@ -29,13 +29,19 @@ struct QueuedDatagram {
   QueuedDatagram* next = nullptr;
 };
 
+/// What becomes of an ICMP error: kForKernel: the kernel is to have it too, it has the error queue, path
+/// MTUs.
+enum class IcmpFate : uint8_t { kNotOurs, kTaken, kForKernel };
+
 /// A UDP socket as the protocol sees it. Owned by UdpLayer from open to close.
 struct UdpPcb : StackSocket {
   Endpoint local, remote;  ///< remote.port 0: unconnected
   bool v6_only = false;
-  bool placing = false;    ///< IP_PKTINFO
-  bool blocked = false;    ///< a send found no room; flush() tells when there is some
-  int error = 0;           ///< pending, errno
+  bool placing = false;           ///< IP_PKTINFO
+  bool blocked = false;           ///< a send found no room; flush() tells when there is some
+  bool wants_errors = false;      ///< IP_RECVERR: every ICMP error is for its kernel socket
+  bool kernel_has_error = false;  ///< most likely: one was given there; who has looked clears it
+  int error = 0;                  ///< pending, errno
   uint32_t flow_hash = 0;  ///< of the flow that it was connected to last, Linux' sk_txhash; 0: never was
   UdpMtuOptions mtu;
   uint16_t ip_id = 0;  ///< of the next datagram, while connected
@@ -64,10 +70,10 @@ class UdpLayer {
     uint32_t mtu = 0;
     bool locked = false;  ///< less than is believed (net.ipv4.route.min_pmtu): datagrams go without DF
   };
-  /// False: no socket has the flow. `fatal`: connected sockets get it. An MTU is remembered for the
-  /// destination.
-  bool on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
-                     const TooBig& too_big);
+  /// `fatal`: connected sockets get it. An MTU is remembered for the destination. `kernel_sees`: the kernel
+  /// has it already.
+  IcmpFate on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
+                         const TooBig& too_big, bool kernel_sees);
 
   // ---- Stack's calls, same contracts ----
   Result<UdpPcb*> open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner);

@@ -99,7 +99,7 @@ class Host {
   Instant link_free{};                          ///< when the last queued frame has left
   uint64_t cut_frames = 0;                      ///< frames that its device cut into segments
   std::map<FlowKey, int> steered;               ///< how often, from flow_changes()
-  std::vector<std::vector<uint8_t>> to_kernel;  ///< from tcp_forgotten_frames(): whole IP packets
+  std::vector<std::vector<uint8_t>> to_kernel;  ///< from frames_for_kernel(): whole IP packets
 };
 
 class Sim {

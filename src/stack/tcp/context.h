@@ -141,7 +141,7 @@ void queue_accepted(TcpContext& t, TcpConn& c);
 
 // ---- input.cc ----
 void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now);
-/// From now on what comes for the tuple is the kernel's (Stack::tcp_forgotten_frames).
+/// From now on what comes for the tuple is the kernel's (Stack::frames_for_kernel).
 void forget_tuple(TcpContext& t, uint64_t hash, Instant now);
 /// The steps of RFC 9293 section 3.10.7.4 from the fifth on. Takes the frame.
 void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,

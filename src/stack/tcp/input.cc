@@ -255,7 +255,7 @@ static void leave_to_kernel(TcpContext& t, Packet* frame, const TcpSegmentInfo& 
   frame->offset -= s.ip_header;
   frame->length += s.ip_header;
   frame->interface = s.interface;
-  t.core.forgotten_frames.push_back(frame);
+  t.core.frames_for_kernel.push_back(frame);
 }
 
 /// RFC 9293 section 3.10.7.1 and .2: no connection has this tuple. Only what was steered to us gets here, so
