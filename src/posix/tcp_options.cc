@@ -464,6 +464,8 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     answer = left_mss_;
     return put_option(&answer, sizeof answer, value, length);
   }
+  if (state_ == State::kListening && level == IPPROTO_TCP && name == TCP_INFO)
+    return listener_info(pass, value, length);
   if (!live()) return kOnKernel;
   Stack& stack = pass.stack();
   write_inherited_options();
@@ -535,6 +537,17 @@ Result<int> TcpSocket::map_received(Pass& pass, void* value, socklen_t* length) 
   if (*length >= offsetof(tcp_zerocopy_receive, err)) zc->inq = queued;
   if (*length >= offsetof(tcp_zerocopy_receive, copybuf_address)) zc->err = 0;
   return r;
+}
+
+/// tcp_get_info(): a listener's tcpi_unacked is the length of its accept queue, which we have a part of.
+Result<int> TcpSocket::listener_info(Pass& pass, void* value, socklen_t* length) {
+  LongTcpInfo info{};
+  socklen_t size = sizeof info;
+  if (real.getsockopt(shadow(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return kOnKernel;
+  info.tcpi_unacked += static_cast<uint32_t>(given_.size());
+  if (flow_ != nullptr)
+    info.tcpi_unacked += pass.stack().accept_queue_length(*pass.engine().listener(*flow_));
+  return put_option(&info, size, value, length);
 }
 
 /// What a connection accepted from this listener finds different from a new socket.

@@ -159,6 +159,7 @@ class TcpSocket final : public Socket {
   void write_inherited_options();
   Result<int> set_later_on_shadow(Pass& pass, int name, bool on);
   Result<int> peer_name(Pass& pass, void* value, socklen_t* length);
+  Result<int> listener_info(Pass& pass, void* value, socklen_t* length);
   Result<int> map_received(Pass& pass, void* value, socklen_t* length);
 
   State state_ = State::kUndecided;

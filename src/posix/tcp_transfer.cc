@@ -142,7 +142,9 @@ void TcpSocket::put_control(Pass& pass, msghdr* message) {
   const size_t room = message->msg_controllen;
   message->msg_controllen = 0;
   if (!inq_ || !live()) return;
-  const int queued = static_cast<int>(pass.stack().tcp_readable_bytes(*conn_));
+  // tcp_inq_hint(): behind the peer's FIN there is one more, so that the program reads on to the end.
+  const int queued =
+      static_cast<int>(pass.stack().tcp_readable_bytes(*conn_)) + (conn_->fin_received ? 1 : 0);
   if (room < CMSG_LEN(sizeof queued) || !can_overwrite(message->msg_control, CMSG_LEN(sizeof queued))) {
     message->msg_flags |= MSG_CTRUNC;
     return;

@@ -77,7 +77,7 @@ void put_stamps(ControlWriter& out, uint32_t control, const DatagramFacts& f) {
 
 void put_socket_messages(ControlWriter& out, uint32_t control, const DatagramFacts& f) {
   put_stamps(out, control, f);
-  if ((control & kOverflow) != 0 && f.drops != 0) out.put(SOL_SOCKET, SO_RXQ_OVFL, f.drops);
+  if ((control & kOverflow) != 0 && f.datagram.drops != 0) out.put(SOL_SOCKET, SO_RXQ_OVFL, f.datagram.drops);
 }
 
 /// ip_cmsg_recv_offset().

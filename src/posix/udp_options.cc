@@ -204,6 +204,7 @@ void UdpSocket::read_options(Pass& pass) {
       (shadow_option(SOL_SOCKET, SO_BUF_LOCK) & 2) != 0;  // SOCK_RCVBUF_LOCK: SO_RCVBUF was set
   if (UdpPcb* p = pcb(pass)) pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
   if (UdpPcb* p = pcb(pass)) {
+    p->counts_drops = (control_ & kOverflow) != 0;
     p->wants_errors = shadow_option(IPPROTO_IP, IP_RECVERR) != 0 ||
                       (v6() && shadow_option(IPPROTO_IPV6, IPV6_RECVERR) != 0);
   }

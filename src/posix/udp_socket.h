@@ -148,7 +148,6 @@ struct DatagramFacts {
   int ifindex;
   int64_t timestamp;    ///< of its arrival, ns since the epoch
   int64_t device_time;  ///< by the device's clock; 0: not to be told
-  uint32_t drops;
 };
 void put_control_messages(msghdr* message, uint32_t control, const DatagramFacts& facts);
 

@@ -143,8 +143,7 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
     last_timestamp_ = wall_clock_at(datagram.arrived);
   put_control_messages(message, control_,
                        {datagram, ifindex, last_timestamp_,
-                        (control_ & kStampHardware) != 0 ? pass.engine().device_time(datagram) : 0,
-                        static_cast<uint32_t>(pass.stack().udp_drops(p))});
+                        (control_ & kStampHardware) != 0 ? pass.engine().device_time(datagram) : 0});
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? datagram.size : copied);
 }
 

@@ -214,6 +214,7 @@ struct Datagram {
   uint32_t size = 0;       ///< bytes of payload
   Instant arrived{};       ///< when the pass took it from the port
   bool placed = false;     ///< came when the socket asked for IP_PKTINFO: it tells the interface
+  uint32_t drops = 0;      ///< SO_RXQ_OVFL: what the socket had lost when it came; 0 if it was not on then
 };
 
 /// net.ipv6.auto_flowlabels.

@@ -210,7 +210,7 @@ void UdpLayer::queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpA
              in.interface, in.tos,
              in.ttl,       bytes.timestamp,
              in.size,      core_.now,
-             pcb.placing};
+             pcb.placing,  pcb.counts_drops ? static_cast<uint32_t>(pcb.drops) : 0};
   d->next = nullptr;
   // Frames in socket queues must not starve the receive ring: beyond half the pool the bytes move to the
   // heap.

@@ -39,6 +39,7 @@ struct UdpPcb : StackSocket {
   bool v6_only = false;
   bool placing = false;           ///< IP_PKTINFO
   bool blocked = false;           ///< a send found no room; flush() tells when there is some
+  bool counts_drops = false;      ///< SO_RXQ_OVFL
   bool wants_errors = false;      ///< IP_RECVERR: every ICMP error is for its kernel socket
   bool kernel_has_error = false;  ///< most likely: one was given there; who has looked clears it
   int error = 0;                  ///< pending, errno
