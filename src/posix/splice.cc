@@ -107,8 +107,9 @@ Result<ssize_t> splice(int in, off64_t* in_offset, int out, off64_t* out_offset,
       0)
     return err(EINVAL);
   if (size == 0) return 0;
-  if (in_offset != nullptr || out_offset != nullptr)
-    return err(ESPIPE);  // neither a socket nor a pipe has one
+  // __do_splice(): a pipe has no offset; one for the other end says nothing without a pipe, nor for a socket.
+  if ((in_offset != nullptr && is_pipe(in)) || (out_offset != nullptr && is_pipe(out))) return err(ESPIPE);
+  if (in_offset != nullptr || out_offset != nullptr) return err(EINVAL);
   const bool nonblocking = (flags & SPLICE_F_NONBLOCK) != 0;
   if (fds.owns(out)) return is_pipe(in) ? pipe_to_socket(in, out, size, nonblocking) : err(EINVAL);
   return is_pipe(out) ? socket_to_pipe(in, out, size, nonblocking) : err(EINVAL);

@@ -161,6 +161,9 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   if (!live()) return take_pending_error();
+  if ((flags & MSG_FASTOPEN) != 0 && pass.stack().tcp_state(*conn_) != TcpState::kClosed &&
+      !in_handshake(pass.stack()))
+    return err(EISCONN);  // tcp_sendmsg_fastopen()
   if (message->msg_controllen != 0 && pass.stack().tcp_state(*conn_) != TcpState::kClosed &&
       heeds_control(*message)) {
     if (Result<void> moved = to_kernel(pass, Reason::option); !moved) return err(EOPNOTSUPP);

@@ -20,6 +20,7 @@ namespace {
 
 std::span<const iovec> vector_of(const msghdr& m) { return {m.msg_iov, m.msg_iovlen}; }
 
+constexpr int kProbe = 0x10;             // MSG_PROBE of linux/socket.h: nothing is sent
 constexpr size_t kMostDatagram = 65535;  // a larger one is refused unread
 
 int64_t read_clock(clockid_t which) {
@@ -190,7 +191,7 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   const bool refused = is_refused(to, *size, flags);
   const bool odd = refused || leased || to.address.is_any() || to.address.is_loopback() ||
                    to.address.is_multicast() || shut_write_ || more || corked_ || collecting_ ||
-                   (flags & (MSG_OOB | MSG_DONTROUTE)) != 0;
+                   (flags & (MSG_OOB | MSG_DONTROUTE | kProbe)) != 0;
   std::optional<SendControl> control;
   std::optional<FlowRequest> request;
   if (!odd) control = read_send_control(*message, v4, v6());

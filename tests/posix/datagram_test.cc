@@ -5,6 +5,11 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "posix/far.h"
 
 using namespace posix_test;  // NOLINT: a test program
@@ -436,6 +441,39 @@ TEST(Datagram, SegmentsComeOneByOne) {
     for (size_t at = 0; at < text.size(); at += 1100) ASSERT_EQ(receive(fd), text.substr(at, 1100)) << at;
   }
   set_option(fd, IPPROTO_UDP, UDP_SEGMENT, 0);
+  send(fd, "", 0, 0);
+  far.finish();
+}
+
+// Each call sends or takes one whole datagram, however many threads share the socket.
+TEST(Datagram, ThreadsShareASocket) {
+  Far far("udp_echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_socket();
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  const timeval limit{1, 0};
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  std::atomic<int> whole{0}, torn{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      const std::string text(static_cast<size_t>(100 + 50 * i), static_cast<char>('a' + i));
+      for (int n = 0; n < 300; ++n) {
+        EXPECT_EQ(send(fd, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+        usleep(200);  // buffers are not what is to lose them
+      }
+    });
+    threads.emplace_back([&] {
+      char bytes[1000];
+      for (ssize_t n; (n = recv(fd, bytes, sizeof bytes, 0)) > 0;) {
+        const bool good = n == 100 + 50 * (bytes[0] - 'a') && std::count(bytes, bytes + n, bytes[0]) == n;
+        ++(good ? whole : torn);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(torn, 0);
+  EXPECT_GT(whole, 1100);
   send(fd, "", 0, 0);
   far.finish();
 }

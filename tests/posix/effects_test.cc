@@ -1,4 +1,5 @@
 // What options do on live sockets: limits of time and of bytes, lingering, counts, the end of a stream.
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <poll.h>
@@ -13,7 +14,8 @@ using namespace posix_test;  // NOLINT: a test program
 
 namespace {
 
-constexpr int kTcpInq = 36;  // of linux/tcp.h, which does not go with netinet/tcp.h
+constexpr int kProbe = 0x10;  // MSG_PROBE of linux/socket.h
+constexpr int kTcpInq = 36;   // of linux/tcp.h, which does not go with netinet/tcp.h
 
 std::string shown(long result) { return result >= 0 ? std::to_string(result) : strerrorname_np(errno); }
 
@@ -66,7 +68,8 @@ long fill(int fd) {
   long all = 0;
   do {
     for (ssize_t n; (n = send(fd, chunk.data(), chunk.size(), MSG_NOSIGNAL)) > 0;) all += n;
-  } while (wait_for(fd, POLLOUT, 500) != 0);
+    // There may be room for less than POLLOUT asks for.
+  } while (wait_for(fd, POLLOUT, 500) != 0 || (send(fd, "x", 1, MSG_NOSIGNAL) == 1 && ++all != 0));
   set_nonblocking(fd, false);
   return all;
 }
@@ -87,6 +90,44 @@ std::string read_and_left(int fd, size_t size) {
     if (c->cmsg_level == IPPROTO_TCP && c->cmsg_type == kTcpInq) text += " left " + std::to_string(left);
   }
   return text;
+}
+
+TEST(Effects, FlagsOfSends) {
+  Peer peer;
+  const Address to = there(9);
+  EXPECT_EQ(shown(send(peer.fd, "x", 1, MSG_FASTOPEN)), "EISCONN");
+  EXPECT_EQ(shown(sendto(peer.fd, "x", 1, MSG_FASTOPEN, to.raw(), to.size)), "EISCONN");
+  EXPECT_EQ(sent(peer.fd, "abc"), "3");
+  shutdown(peer.fd, SHUT_WR);
+  peer.say("drain");
+  EXPECT_EQ(peer.word(), "3");
+  Far far("lengths");
+  const Address target = there(static_cast<uint16_t>(far.number()));
+  Fd fd = udp_socket();
+  ASSERT_EQ(connect(fd, target.raw(), target.size), 0);
+  EXPECT_EQ(shown(send(fd, "probe", 5, kProbe)), "5");  // the path is looked at, nothing is sent
+  EXPECT_EQ(sent(fd, "abc"), "3");
+  far.say("1");
+  EXPECT_EQ(far.word(), "3");
+  far.say("end");
+  far.finish();
+}
+
+TEST(Effects, OffsetsOfSplice) {
+  Peer peer;
+  FILE* const file = tmpfile();
+  ASSERT_NE(file, nullptr);
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  Fd out(pipe_ends[0]), in(pipe_ends[1]);
+  off64_t at = 0;
+  EXPECT_EQ(shown(splice(fileno(file), &at, peer.fd, nullptr, 1, 0)), "EINVAL");
+  EXPECT_EQ(shown(splice(fileno(file), nullptr, peer.fd, nullptr, 1, 0)), "EINVAL");
+  EXPECT_EQ(shown(splice(out, &at, peer.fd, nullptr, 1, 0)), "ESPIPE");
+  EXPECT_EQ(shown(splice(out, nullptr, peer.fd, &at, 1, 0)), "EINVAL");
+  EXPECT_EQ(shown(splice(peer.fd, &at, in, nullptr, 1, 0)), "EINVAL");
+  EXPECT_EQ(shown(splice(peer.fd, nullptr, in, &at, 1, 0)), "ESPIPE");
+  fclose(file);
 }
 
 TEST(Effects, SendTimesOut) {
@@ -146,19 +187,6 @@ TEST(Effects, ALingerOfNoTimeIsAReset) {
   peer.fd.reset();
   peer.say("drain");
   EXPECT_EQ(peer.word(), "ECONNRESET");
-}
-
-// A window that stays closed is no progress either.
-TEST(Effects, UserTimeoutEndsALiveConnection) {
-  Peer peer;
-  fill(peer.fd);
-  const Clock clock;
-  set_option(peer.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1500);
-  EXPECT_NE(wait_for(peer.fd, POLLIN) & POLLERR, 0);
-  EXPECT_LT(clock.seconds(), 10);
-  char byte;
-  EXPECT_EQ(shown(recv(peer.fd, &byte, 1, 0)), "ETIMEDOUT");
-  EXPECT_EQ(shown(recv(peer.fd, &byte, 1, 0)), "0");
 }
 
 TEST(Effects, PeeksGoOnWhereTheLastEnded) {

@@ -569,4 +569,70 @@ TEST(Requests, AsynchronousReadinessIsASignal) {
   sigaction(SIGIO, &before, nullptr);
 }
 
+int told_fd = -1;
+long told_band = 0;
+void take_told(int, siginfo_t* info, void*) {
+  told_fd = info->si_fd;
+  told_band = info->si_band;
+  arrived = 1;
+}
+
+/// Waits for `arrived`, as a program that does something else meanwhile.
+void until_arrived() {
+  for (int i = 0; i < 10000 && arrived == 0; ++i) usleep(1000);
+  EXPECT_EQ(arrived, 1);
+}
+
+TEST(Requests, ASignalOfTheProgramsChoiceTellsTheDescriptor) {
+  Peers peers(Kind::kStream, AF_INET);
+  Fd fd = peers.make();
+  struct sigaction action {
+  }, before{};
+  action.sa_sigaction = take_told;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGRTMIN, &action, &before);
+  ASSERT_EQ(fcntl(fd, F_SETOWN, getpid()), 0);
+  ASSERT_EQ(fcntl(fd, F_SETSIG, SIGRTMIN), 0);
+  ASSERT_EQ(fcntl(fd, F_SETFL, O_RDWR | O_ASYNC), 0);
+  arrived = 0;
+  told_band = 0;
+  write_all(fd, "x");
+  for (int i = 0; i < 10000 && (told_band & POLLIN) == 0; ++i)
+    usleep(1000);  // room to send may be told first
+  EXPECT_NE(told_band & POLLIN, 0);
+  EXPECT_EQ(told_fd, static_cast<int>(fd));
+  EXPECT_EQ(read_exactly(fd, 1), "x");
+  ASSERT_EQ(fcntl(fd, F_SETFL, O_RDWR), 0);
+  sigaction(SIGRTMIN, &before, nullptr);
+}
+
+// Sends a byte of urgent data.
+FAR(sends_urgent) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  near.word();
+  EXPECT_EQ(send(fd, "!", 1, MSG_OOB), 1);
+  near.word();
+}
+
+TEST(Requests, UrgentDataIsASignal) {
+  Far far("sends_urgent");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) { arrived = 1; };
+  sigaction(SIGURG, &action, &before);
+  arrived = 0;
+  ASSERT_EQ(fcntl(fd, F_SETOWN, getpid()), 0);
+  far.say("now");
+  until_arrived();
+  char byte = 0;
+  EXPECT_EQ(recv(fd, &byte, 1, MSG_OOB), 1);
+  EXPECT_EQ(byte, '!');
+  far.say("end");
+  far.finish();
+  sigaction(SIGURG, &before, nullptr);
+}
+
 }  // namespace

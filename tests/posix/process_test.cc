@@ -91,6 +91,41 @@ TEST(Fork, ChildUsesAConnectionThatTheParentHoldsSilently) {
   EXPECT_EQ(far.all(), "parent child again ");
 }
 
+// Takes records of 100 equal bytes until the end; says how many came and how many were torn.
+FAR(takes_records) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  long whole = 0, torn = 0;
+  for (std::string record; (record = read_exactly(fd, 100)).size() == 100;)
+    ++(record == std::string(100, record[0]) ? whole : torn);
+  near.say(std::to_string(whole) + " " + std::to_string(torn));
+}
+
+// The connection is handed back to the kernel for the second one that sends, while the first goes on: records
+// come whole and none is lost, as where the kernel had it all the time.
+TEST(Fork, ParentAndChildSendAtOnce) {
+  constexpr int kRecords = 6000;
+  Far far("takes_records");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  auto send_all = [&](char letter) {
+    const std::string record(100, letter);
+    int sent = 0;
+    for (; sent < kRecords; ++sent) {
+      if (send(fd, record.data(), record.size(), MSG_NOSIGNAL) != ssize_t{100}) break;
+      if (sent % 50 == 0) usleep(500);
+    }
+    return sent;
+  };
+  write_all(fd, std::string(100, 's'));
+  const pid_t child = in_child([&] { EXPECT_EQ(send_all('c'), kRecords); });
+  EXPECT_EQ(send_all('p'), kRecords);
+  EXPECT_EQ(status_of(child), 0);
+  fd.reset();
+  EXPECT_EQ(far.word(), std::to_string(2 * kRecords + 1) + " 0");
+  far.finish();
+}
+
 TEST(Fork, GrandchildUsesItAfterTheParentsExit) {
   Far far("echo_stream");
   const auto port = static_cast<uint16_t>(far.number());

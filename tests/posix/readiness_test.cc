@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "posix/far.h"
 
@@ -199,6 +200,71 @@ TEST(Epoll, AClosedMemberLeaves) {
   EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLOUT));
   p.fd.reset();
   EXPECT_EQ(wait_one(set, 0).events, 0u);
+}
+
+// A set knows its members by number and file: the file lives on by a dup, the number names another one.
+TEST(Epoll, AMemberWhoseNumberIsClosedLivesOnByItsDup) {
+  Puppet p;
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLIN);
+  const int number = p.fd;
+  Fd twin(dup(p.fd));
+  p.fd.reset();
+  p.say("send a");
+  EXPECT_EQ(wait_one(set).data.u64 & 0xffff, static_cast<uint64_t>(number));
+  epoll_event e{EPOLLIN, {}};
+  EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_MOD, number, &e), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_DEL, number, &e), -1);
+  EXPECT_EQ(errno, EBADF);
+  twin.reset();
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+}
+
+TEST(Epoll, AMemberThatIsReplacedByDup2Leaves) {
+  Puppet p, other;
+  Fd set(epoll_create1(0));
+  add(set, p.fd, EPOLLOUT);
+  EXPECT_NE(wait_one(set).events, 0u);
+  ASSERT_EQ(dup2(other.fd, p.fd), static_cast<int>(p.fd));
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  add(set, p.fd, EPOLLOUT);
+  EXPECT_NE(wait_one(set).events, 0u);
+}
+
+// Connects when told to, and holds what it has.
+FAR(caller) {
+  std::vector<Fd> held;
+  for (std::string order; (order = near.word()) != "end";)
+    held.push_back(connect_to(there(static_cast<uint16_t>(std::stoi(order)))));
+}
+
+TEST(Epoll, AnExclusiveMemberWakesOneSetOnly) {
+  Fd listener = listen_at(here());
+  set_nonblocking(listener);
+  std::vector<Fd> sets;
+  std::atomic<int> woken{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    sets.emplace_back(epoll_create1(0));
+    add(sets.back(), listener, EPOLLIN | EPOLLEXCLUSIVE);
+  }
+  std::atomic<pid_t> ids[4] = {};
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      ids[i] = gettid();
+      woken += wait_one(sets[static_cast<size_t>(i)], 1500).events != 0;
+    });
+  for (auto& id : ids) until_asleep(id);
+  Far far("caller");
+  far.say(port_of(listener));
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(woken, 1);
+  epoll_event e{EPOLLIN, {}};
+  EXPECT_EQ(epoll_ctl(sets[0], EPOLL_CTL_MOD, listener, &e), -1);
+  EXPECT_EQ(errno, EINVAL);
+  far.say("end");
+  far.finish();
 }
 
 TEST(Epoll, ASetInASet) {

@@ -110,6 +110,23 @@ TEST(Signals, BlockedReadIsInterrupted) {
   EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
 }
 
+TEST(Signals, EveryOtherBlockedCallIsInterrupted) {
+  Partner far;
+  Fd fd = connect_to(there(far.port)), listener = listen_at(here()), datagrams = udp_at(here());
+  Handler handler(SIGUSR1, count_run, 0);
+  const std::string much(64 << 20, 'x');  // more than both ends' buffers take
+  char byte;
+  Pestering pestering(SIGUSR1);
+  EXPECT_EQ(accept(listener, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EINTR);
+  EXPECT_EQ(recv(datagrams, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EINTR);
+  ssize_t sent = 1;
+  while (sent > 0) sent = send(fd, much.data(), much.size(), 0);
+  EXPECT_EQ(sent, -1);
+  EXPECT_EQ(errno, EINTR);
+}
+
 TEST(Signals, BlockedReadIsRestarted) {
   Partner far;
   Fd fd = connect_to(there(far.port));
@@ -127,7 +144,8 @@ TEST(Signals, BlockedReadIsRestarted) {
   sender.join();
 }
 
-// tcp_recvmsg_locked() and tcp_sendmsg_locked(): once bytes were moved, a signal ends the call with their number.
+// tcp_recvmsg_locked() and tcp_sendmsg_locked(): once bytes were moved, a signal ends the call with their
+// number.
 TEST(Signals, WhatWasMovedIsReturnedInsteadOfARestart) {
   Partner far;
   Fd fd = connect_to(there(far.port));
@@ -231,13 +249,15 @@ TEST(Signals, StoppedAndContinued) {
     sender.join();
     far.say("send abc");
     EXPECT_EQ(while_stopped([&] { return said(recv(fd, bytes, sizeof bytes, MSG_WAITALL)); }), "3");
-    for (const int limited : {static_cast<int>(fd), static_cast<int>(listener), static_cast<int>(datagrams)}) {
+    for (const int limited :
+         {static_cast<int>(fd), static_cast<int>(listener), static_cast<int>(datagrams)}) {
       const timeval limit{2, 0}, none{};
       setsockopt(limited, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-      EXPECT_EQ(while_stopped([&] {
-                  return said(limited == listener ? accept(limited, nullptr, nullptr) : recv(limited, bytes, 1, 0));
-                }),
-                "EINTR")
+      EXPECT_EQ(
+          while_stopped([&] {
+            return said(limited == listener ? accept(limited, nullptr, nullptr) : recv(limited, bytes, 1, 0));
+          }),
+          "EINTR")
           << limited;
       setsockopt(limited, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
     }
