@@ -3,7 +3,9 @@
 
 // Needs timespec:
 #include <linux/errqueue.h>
+#include <netinet/icmp6.h>
 #include <netinet/ip.h>
+#include <netinet/ip6.h>
 #include <netinet/ip_icmp.h>
 #include <netinet/udp.h>
 #include <poll.h>
@@ -123,13 +125,27 @@ TEST_P(Errors, NobodyIsThere) {
   proof.all();
 }
 
-// Takes a datagram and answers as a router whose next link has the MTU that near says.
-FAR(narrow_link) {
-  Fd fd = udp_at(here());
-  near.say(port_of(fd));
-  char bytes[2000];
-  Address from;
-  const ssize_t n = recvfrom(fd, bytes, sizeof bytes, 0, from.raw(), &from.size);
+uint16_t checksum(const void* data, size_t size) {
+  uint32_t sum = 0;
+  for (size_t i = 0; i < size; i += 2) {
+    uint16_t word;
+    memcpy(&word, static_cast<const char*>(data) + i, 2);
+    sum += word;
+  }
+  sum = (sum & 0xffff) + (sum >> 16);
+  return static_cast<uint16_t>(~(sum + (sum >> 16)));
+}
+
+udphdr udp_header(uint16_t from, uint16_t to, ssize_t payload) {
+  udphdr udp{};
+  udp.source = htons(from);
+  udp.dest = htons(to);
+  udp.len = htons(static_cast<uint16_t>(8 + payload));
+  return udp;
+}
+
+/// The error about a datagram of `n` bytes that `from` sent to this process's `port`.
+void say_too_big(const Address& from, uint16_t port, ssize_t n, uint16_t mtu) {
   struct {
     icmphdr icmp{};
     iphdr ip{};
@@ -137,44 +153,108 @@ FAR(narrow_link) {
   } m;
   m.icmp.type = ICMP_DEST_UNREACH;
   m.icmp.code = ICMP_FRAG_NEEDED;
-  m.icmp.un.frag.mtu = htons(static_cast<uint16_t>(std::stoi(args[0])));
+  m.icmp.un.frag.mtu = htons(mtu);
   m.ip.version = 4;
   m.ip.ihl = 5;
   m.ip.tot_len = htons(static_cast<uint16_t>(28 + n));
   m.ip.ttl = 64;
   m.ip.protocol = IPPROTO_UDP;
-  m.ip.saddr = reinterpret_cast<sockaddr_in*>(from.raw())->sin_addr.s_addr;
   const Address self = here();
+  m.ip.saddr = reinterpret_cast<const sockaddr_in*>(from.raw())->sin_addr.s_addr;
   m.ip.daddr = reinterpret_cast<const sockaddr_in*>(self.raw())->sin_addr.s_addr;
-  m.udp.source = htons(from.port());
-  m.udp.dest = htons(port_of(fd));
-  m.udp.len = htons(static_cast<uint16_t>(8 + n));
-  auto checksum = [](const void* data, size_t size) {
-    uint32_t sum = 0;
-    for (size_t i = 0; i < size; i += 2) {
-      uint16_t word;
-      memcpy(&word, static_cast<const char*>(data) + i, 2);
-      sum += word;
-    }
-    sum = (sum & 0xffff) + (sum >> 16);
-    return static_cast<uint16_t>(~(sum + (sum >> 16)));
-  };
+  m.udp = udp_header(from.port(), port, n);
   m.ip.check = checksum(&m.ip, sizeof m.ip);
   m.icmp.checksum = checksum(&m, sizeof m);
   Fd raw(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
-  if (sendto(raw, &m, sizeof m, 0, from.raw(), from.size) < 0) near.say(strerror(errno));
-  near.say("sent");
-  near.word();  // the port stays open
+  if (sendto(raw, &m, sizeof m, 0, from.raw(), from.size) < 0) throw std::runtime_error(strerror(errno));
+}
+
+void say_too_big6(Address from, uint16_t port, ssize_t n, uint16_t mtu) {
+  struct {
+    icmp6_hdr icmp{};
+    ip6_hdr ip{};
+    udphdr udp{};
+  } m;
+  m.icmp.icmp6_type = ICMP6_PACKET_TOO_BIG;  // its checksum is the socket's to fill in
+  m.icmp.icmp6_mtu = htonl(mtu);
+  m.ip.ip6_vfc = 0x60;
+  m.ip.ip6_plen = htons(static_cast<uint16_t>(8 + n));
+  m.ip.ip6_nxt = IPPROTO_UDP;
+  m.ip.ip6_hlim = 64;
+  const Address self = here(0, AF_INET6);
+  m.ip.ip6_src = reinterpret_cast<const sockaddr_in6*>(from.raw())->sin6_addr;
+  m.ip.ip6_dst = reinterpret_cast<const sockaddr_in6*>(self.raw())->sin6_addr;
+  m.udp = udp_header(from.port(), port, n);
+  Fd raw(socket(AF_INET6, SOCK_RAW, IPPROTO_ICMPV6));
+  reinterpret_cast<sockaddr_in6*>(from.raw())->sin6_port = 0;  // raw(7)
+  if (sendto(raw, &m, sizeof m, 0, from.raw(), from.size) < 0) throw std::runtime_error(strerror(errno));
+}
+
+// Takes datagrams, and answers each as a router whose next link has the MTU that near says.
+FAR(narrow_link) {
+  const int family = std::stoi(args[0]);
+  Fd fd = udp_at(here(0, family));
+  near.say(port_of(fd));
+  for (std::string order; (order = near.word()) != "end";) {
+    char bytes[2000];
+    Address from;
+    const ssize_t n = recvfrom(fd, bytes, sizeof bytes, 0, from.raw(), &from.size);
+    const auto mtu = static_cast<uint16_t>(std::stoi(order));
+    if (family == AF_INET)
+      say_too_big(from, port_of(fd), n, mtu);
+    else
+      say_too_big6(from, port_of(fd), n, mtu);
+    near.say("sent");
+  }
+}
+
+/// The path's MTU as the kernel knows it: no stack but its own has raw sockets.
+int kernels_path_mtu(Address to) {
+  const bool v4 = to.family() == AF_INET;
+  Fd fd(socket(to.family(), SOCK_RAW, v4 ? int{IPPROTO_ICMP} : int{IPPROTO_ICMPV6}));
+  if (!v4) reinterpret_cast<sockaddr_in6*>(to.raw())->sin6_port = 0;
+  EXPECT_EQ(connect(fd, to.raw(), to.size), 0) << strerror(errno);
+  return get_option(fd, v4 ? int{IPPROTO_IP} : int{IPPROTO_IPV6}, v4 ? IP_MTU : IPV6_MTU);
+}
+
+// What the socket sends by the kernel, datagrams that are cut into fragments, would else be too large.
+TEST_P(Errors, TheKernelKnowsThePathsMtu) {
+  Far far("narrow_link", {std::to_string(family)});
+  const Address to = there(static_cast<uint16_t>(far.number()), family);
+  int mtu = 1300;
+  for (const bool connected : {false, true}) {
+    Fd fd = udp_socket(family);
+    if (connected) {
+      ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+    }
+    mtu -= 5;
+    far.say(mtu);
+    const std::string large(1310, 'x');
+    ASSERT_EQ(shown(sendto(fd, large.data(), large.size(), 0, connected ? nullptr : to.raw(),
+                           connected ? 0 : to.size)),
+              "1310");
+    EXPECT_EQ(far.word(), "sent");
+    for (int i = 0; i < 300 && kernels_path_mtu(to) != mtu; ++i) {
+      pollfd nothing{fd, POLLIN, 0};  // the program does what programs do
+      poll(&nothing, 1, 10);
+    }
+    EXPECT_EQ(kernels_path_mtu(to), mtu);
+    EXPECT_EQ(connected || get_option(fd, SOL_SOCKET, SO_ERROR) == 0, true);
+  }
+  far.say("end");
+  far.finish();
+  proof.all();
 }
 
 TEST(PathMtu, ADatagramThatMustNotBeCutIsRefused) {
   Echo proof(kProof);
-  Far far("narrow_link", {"1300"});
+  Far far("narrow_link", {std::to_string(AF_INET)});
   const Address to = there(static_cast<uint16_t>(far.number()));
   Fd fd = udp_socket(), cut = udp_socket();
   set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   for (int s : {static_cast<int>(fd), static_cast<int>(cut)}) ASSERT_EQ(connect(s, to.raw(), to.size), 0);
   const std::string large(1400, 'x');
+  far.say(1300);
   EXPECT_EQ(shown(send(fd, large.data(), large.size(), 0)), "1400");
   EXPECT_EQ(far.word(), "sent");
   EXPECT_EQ(wait_for(fd, 0), POLLERR);
