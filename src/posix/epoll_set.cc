@@ -172,8 +172,12 @@ Result<void> EpollSet::add(int real_set, int fd, File* file, const epoll_event& 
   if (find_set(first_fd_) == this) fds.end_plain(first_fd_);
   if (auto done = sync_kernel(real_set, *item); !done)
     return done;  // ELOOP, ENOSPC, ENOMEM are the kernel's to find
-  item->next_of_file = file->watches;
-  file->watches = item.get();
+  // As the kernel's wait queue has it: the newest first, those that want to be alone behind all others in the
+  // order in which they came (add_wait_queue_exclusive()).
+  EpollItem** link = &file->watches;
+  while ((event.events & EPOLLEXCLUSIVE) != 0 && *link != nullptr) link = &(*link)->next_of_file;
+  item->next_of_file = *link;
+  *link = item.get();
   items_.push_back(*item);
   if (item->ready_events() != 0) push(*item);
   (void)item.release();  // items_ owns it: unlink() deletes
@@ -339,8 +343,9 @@ Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask
     // When both have more than fits, each gets half; of an odd number the one more in turn.
     const size_t ours = std::min(ready_.size(), (out.size() + odd_turn_) / 2);
     odd_turn_ = !odd_turn_;
-    size_t room = out.size() - ours;
-    // What a stale member, or one of ours, took the place of is there the next time.
+    const size_t room = out.size() - ours;
+    // What a stale member, or one of ours, took the place of is there the next time: the kernel's own, or
+    // what the kernel adds to another of ours.
     for (uint32_t tries = 0; room > 0 && filled == 0 && tries <= stale_ + 1;) {
       const size_t known = ready_.size();
       const int got = real.epoll_wait(real_set, out.data(), static_cast<int>(room), 0);
@@ -348,10 +353,9 @@ Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask
       idle_checks_ = got > 0 ? 0 : std::min(idle_checks_ + 1, kIdleChecks);
       filled = absorb(out.first(static_cast<size_t>(got)));
       if (static_cast<size_t>(got) < room) break;
-      if (ready_.size() == known) ++tries;
       for (auto i = ready_.begin(); i != ready_.end();)
         if (EpollItem& item = *i++; item.ready_events() == 0) drop_ready(item);
-      room = out.size() - std::min(ready_.size(), out.size());
+      if (ready_.size() <= known || ready_.size() >= out.size()) ++tries;
     }
   }
   Result<int> ours = report(out.subspan(static_cast<size_t>(filled)));

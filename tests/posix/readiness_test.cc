@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kGuard = 20000;
 
-// Accepts, then does as near says: "send TEXT", "urgent", "close", "shut".
+// Accepts, then does as near says: "send TEXT", "urgent", "close", "shut", "reset".
 FAR(puppet) {
   Fd listener = listen_at(here());
   near.say(port_of(listener));
@@ -29,6 +29,10 @@ FAR(puppet) {
       write_all(fd, order.substr(5));
     } else if (order == "urgent") {
       EXPECT_EQ(send(fd, "!", 1, MSG_OOB), 1);
+    } else if (order == "reset") {
+      const linger at_once{1, 0};
+      setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      fd.reset();
     } else if (order == "shut") {
       shutdown(fd, SHUT_WR);
     } else if (order == "read") {
@@ -279,6 +283,30 @@ TEST(Epoll, ASetInASet) {
   EXPECT_EQ(wait_for(inner, POLLIN), POLLIN);
 }
 
+TEST(Epoll, EachShutdownIsAnEdge) {
+  Puppet p;
+  Fd set(epoll_create1(EPOLL_CLOEXEC));
+  add(set, p.fd, EPOLLIN | EPOLLOUT | EPOLLET);
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLOUT));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(wait_one(set, 0).events, 0u);
+    EXPECT_EQ(shutdown(p.fd, SHUT_RD), 0);
+    EXPECT_EQ(wait_one(set, 0).events, static_cast<uint32_t>(EPOLLIN | EPOLLOUT));
+  }
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  p.say("reset");
+  EXPECT_EQ(wait_one(set).events, static_cast<uint32_t>(EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP));
+  char byte;
+  EXPECT_EQ(recv(p.fd, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(shutdown(p.fd, SHUT_WR), -1);
+    EXPECT_EQ(errno, ENOTCONN);
+    EXPECT_EQ(wait_one(set, 0).events, static_cast<uint32_t>(EPOLLIN | EPOLLOUT | EPOLLHUP));
+    EXPECT_EQ(wait_one(set, 0).events, 0u);
+  }
+}
+
 // inet_shutdown() wakes those who poll, also where it changes nothing.
 TEST(Epoll, AListenersShutdownForWritingIsAnEdge) {
   Fd listener = listen_at(here());
@@ -311,6 +339,44 @@ TEST(Epoll, AListenerBecomesReadable) {
 }
 
 FAR(dial) { connect_to(there(static_cast<uint16_t>(std::stoi(args[0])))); }
+
+// It wants no company among its like; the others hear all the same, and before it.
+TEST(Epoll, AnExclusiveMemberLeavesTheOthersTheirEvent) {
+  Puppet p;
+  Fd exclusive(epoll_create1(0)), plain(epoll_create1(0));
+  std::atomic<pid_t> ids[2] = {};
+  std::atomic<uint32_t> heard[2] = {};
+  std::vector<std::thread> threads;
+  auto wait_on = [&](size_t i, int set) {
+    ids[i] = gettid();
+    heard[i] = wait_one(set).events;
+  };
+  add(plain, p.fd, EPOLLIN);
+  add(exclusive, p.fd, EPOLLIN | EPOLLEXCLUSIVE);
+  threads.emplace_back(wait_on, 0, static_cast<int>(plain));
+  threads.emplace_back(wait_on, 1, static_cast<int>(exclusive));
+  for (auto& id : ids) until_asleep(id);
+  p.say("send x");
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(heard[0], static_cast<uint32_t>(EPOLLIN));
+  EXPECT_EQ(heard[1], static_cast<uint32_t>(EPOLLIN));
+}
+
+TEST(Epoll, TheNewestMemberIsFirstAndExclusiveOnesLast) {
+  Puppet p;
+  Fd set(epoll_create1(0)), twin(dup(p.fd)), third(dup(p.fd));
+  add(set, p.fd, EPOLLIN | EPOLLET);
+  add(set, twin, EPOLLIN | EPOLLET | EPOLLEXCLUSIVE);
+  add(set, third, EPOLLIN | EPOLLET);
+  EXPECT_EQ(wait_one(set, 0).events, 0u);
+  p.say("send x");
+  epoll_event got[4];
+  EXPECT_EQ(wait_for(p.fd, POLLIN), POLLIN);
+  ASSERT_EQ(epoll_wait(set, got, 4, kGuard), 3);
+  EXPECT_EQ(got[0].data.u64 & 0xffff, static_cast<uint64_t>(third));
+  EXPECT_EQ(got[1].data.u64 & 0xffff, static_cast<uint64_t>(p.fd));
+  EXPECT_EQ(got[2].data.u64 & 0xffff, static_cast<uint64_t>(twin));
+}
 
 TEST(Poll, MixedAndInvalid) {
   Puppet p;
