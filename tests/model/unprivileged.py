@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""unprivileged.py PROGRAM [ARGUMENTS]: without root, as an ordinary user whose capabilities hold in namespaces of its own only."""
+"""unprivileged.py SCRIPT [ARGUMENTS]: runs it without root, as an ordinary user whose capabilities hold in namespaces of its own only."""
 import os
 import pathlib
 import subprocess
@@ -15,5 +15,5 @@ OWN = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", '
 user = NOBODY if os.geteuid() == 0 else []
 if subprocess.run([*user, "test", "-r", model_library()]).returncode:
     user = []  # root's folder: its files are read, and nothing else is left of root
-words = [*user, *OWN, *sys.argv[1:]]
+words = [*user, *OWN, "python3", "-B", *sys.argv[1:]]  # the user's: ours may be root's
 os.execvp(words[0], words)
