@@ -208,6 +208,17 @@ TEST(Effects, PeeksGoOnWhereTheLastEnded) {
   EXPECT_EQ(bytes[0], 'i');
 }
 
+// tcp_probe_timer(): else a peer that answers probes may keep its window closed for ever.
+TEST(Effects, AUserTimeoutEndsWhatAClosedWindowHolds) {
+  Peer peer;
+  set_option(peer.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 3000);
+  const Clock clock;
+  fill(peer.fd);
+  EXPECT_NE(wait_for(peer.fd, POLLERR) & POLLERR, 0);
+  EXPECT_TRUE(clock.seconds() > 2.5 && clock.seconds() < 10) << clock.seconds();
+  EXPECT_EQ(sent(peer.fd, "x"), "ETIMEDOUT");
+}
+
 // tcp_inq_hint(): the end counts as a byte, so that a program that reads what it is told finds it.
 TEST(Effects, WhatIsLeftCountsTheEnd) {
   Peer peer;

@@ -182,6 +182,33 @@ TEST_F(TimersTest, UserTimeout) {
   EXPECT_LE(sim.now - sim.trace_start, 6600ms);
 }
 
+TEST_F(TimersTest, UserTimeoutEndsWhatAClosedWindowHolds) {
+  PairOptions options;
+  options.b.receive_buffer = 20000;
+  Pair p = open(options);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(200000, 'x')));
+  sim.run_for(60s);
+  EXPECT_EQ(sim[0].stack->tcp_peek_error(*p.a), 0) << "its probes are answered";
+  sim[0].stack->settings(*p.a).user_timeout = 65s;
+  const Instant began = sim.now;
+  ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 200s));
+  EXPECT_EQ(error_of(p.a), ETIMEDOUT);
+  EXPECT_LE(sim.now - began, 60s) << "by the next probe";
+}
+
+TEST_F(TimersTest, AWindowThatOpensInTimeIsNoUserTimeout) {
+  PairOptions options;
+  options.a.user_timeout = 5s;
+  options.b.receive_buffer = 20000;
+  Pair p = open(options);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(200000, 'x')));
+  for (int i = 0; i < 5; ++i) {
+    sim.run_for(4s);
+    ASSERT_TRUE(read(sim[1], p.b));
+  }
+  EXPECT_EQ(sim[0].stack->tcp_peek_error(*p.a), 0);
+}
+
 TEST_F(TimersTest, TimeWaitLastsAMinute) {
   Pair p = open();
   sim[0].stack->tcp_close(p.a, false, sim.now);

@@ -137,7 +137,10 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   if (c.probes_out && (s.ack == c.snd_nxt || e.window_changed)) {  // the peer lives
     c.probes_out = 0;
     c.retransmits = 0;
-    if (c.snd_wnd > 0) c.backoff = 0;
+    if (c.snd_wnd > 0) {
+      c.backoff = 0;
+      c.shut_out_since = kNever;
+    }
   }
   if (o.sack_count && c.sack_ok) take_sack(t, c, s.ack, o, e, now);
   e.delivered = e.sacked;

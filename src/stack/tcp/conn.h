@@ -171,8 +171,9 @@ struct TcpConn : StackSocket, TcpEntry {
   Duration srtt{0};
   Duration rttvar{0};
   Duration min_rtt{Duration::max()};
-  Instant stuck_since{};  ///< when something last moved: first segment sent, bytes acknowledged
-  Instant last_sent{};    ///< data
+  Instant stuck_since{};            ///< when something last moved: first segment sent, bytes acknowledged
+  Instant shut_out_since = kNever;  ///< the first probe of a closed window
+  Instant last_sent{};              ///< data
   Instant last_received{};
   Instant last_ack_received{};
 

@@ -43,10 +43,18 @@ void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
   set_timer(t, c, kTimerRetransmit, timeout);
 }
 
+/// tcp_clamp_probe0_to_user_timeout().
+static void set_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
+  Instant when = now + backed_off(c);
+  if (c.settings.user_timeout.count() > 0 && c.shut_out_since != kNever)
+    when = std::min(when, std::max(c.shut_out_since + c.settings.user_timeout, now + 1ms));
+  c.retransmit_mode = RetransmitMode::kProbe;
+  set_timer(t, c, kTimerRetransmit, when);
+}
+
 void start_probe(TcpContext& t, TcpConn& c, Instant now) {
   if (c.retransmit_mode == RetransmitMode::kProbe && c.deadlines[kTimerRetransmit] != kNever) return;
-  c.retransmit_mode = RetransmitMode::kProbe;
-  set_timer(t, c, kTimerRetransmit, now + backed_off(c));
+  set_probe_timer(t, c, now);
 }
 
 void restart_keepalive(TcpContext& t, TcpConn& c, Instant now) {
@@ -95,11 +103,19 @@ static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
   }
 }
 
+/// tcp_probe_timer(): a peer that answers may keep its window closed for ever (RFC 1122 section 4.2.2.17),
+/// but for TCP_USER_TIMEOUT.
 static void on_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
-  if (!c.sent.empty() || (c.send_queue.end() == c.snd_nxt && !(c.fin_queued && !c.fin_sent))) return;
+  if (!c.sent.empty() || (c.send_queue.end() == c.snd_nxt && !(c.fin_queued && !c.fin_sent))) {
+    c.shut_out_since = kNever;
+    return;
+  }
   if (c.probes_out == 0) c.stuck_since = now;
+  if (c.shut_out_since == kNever) c.shut_out_since = now;
   c.retransmits = c.probes_out;
-  if (c.probes_out > 0 && exhausted(t, c, now)) {
+  const Duration limit = c.settings.user_timeout;
+  const bool shut_out = limit.count() > 0 && now - c.shut_out_since >= limit;
+  if (shut_out || (c.probes_out > 0 && exhausted(t, c, now))) {
     fail(t, c, timeout_error(c));
     return;
   }
@@ -113,9 +129,10 @@ static void on_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
     t.count(Counter::tcp_zero_window_probes);
     send_probe(t, c, now);
   }
-  if (!c.sent.empty()) return;
-  c.retransmit_mode = RetransmitMode::kProbe;
-  set_timer(t, c, kTimerRetransmit, now + backed_off(c));
+  if (!c.sent.empty())
+    c.shut_out_since = kNever;
+  else
+    set_probe_timer(t, c, now);
 }
 
 /// RFC 8985 section 7.3.
