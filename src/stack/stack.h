@@ -153,6 +153,7 @@ struct TcpInfo {
   uint32_t rto_us = 0, rtt_us = 0, rttvar_us = 0, min_rtt_us = 0, snd_mss = 0, rcv_mss = 0, pmtu = 0;
   uint32_t snd_cwnd_segments = 0, snd_ssthresh_segments = 0, unacked_segments = 0, sacked_segments = 0,
            lost_segments = 0;
+  uint32_t window_clamp = 0;  ///< the largest that is offered: TCP_WINDOW_CLAMP, or what SO_RCVBUF allows
   uint32_t snd_wnd = 0, rcv_wnd = 0, total_retransmits = 0, notsent_bytes = 0, reordering = 3;
   uint64_t bytes_acked = 0, bytes_received = 0, bytes_sent = 0, bytes_retransmitted = 0;
   uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;

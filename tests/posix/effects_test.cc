@@ -219,6 +219,18 @@ TEST(Effects, AUserTimeoutEndsWhatAClosedWindowHolds) {
   EXPECT_EQ(sent(peer.fd, "x"), "ETIMEDOUT");
 }
 
+// It says what the window may grow to, also where nobody has set it, and not more than SO_RCVBUF allows.
+TEST(Effects, TheWindowsClamp) {
+  auto clamp_of = [](int option, int level, int value) {
+    Peer peer;
+    if (option != 0) set_option(peer.fd, level, option, value);
+    return get_option(peer.fd, IPPROTO_TCP, TCP_WINDOW_CLAMP);
+  };
+  EXPECT_GT(clamp_of(0, 0, 0), 20000);
+  EXPECT_EQ(clamp_of(TCP_WINDOW_CLAMP, IPPROTO_TCP, 5000), 5000);
+  EXPECT_EQ(clamp_of(TCP_WINDOW_CLAMP, IPPROTO_TCP, 1), 1152);
+}
+
 // tcp_inq_hint(): the end counts as a byte, so that a program that reads what it is told finds it.
 TEST(Effects, WhatIsLeftCountsTheEnd) {
   Peer peer;

@@ -158,6 +158,8 @@ void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt);
 void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame, Instant now);
 void take_urgent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s);
 void take_fin(TcpContext& t, TcpConn& c, Instant now);
+/// As large as the window may ever be: SO_RCVBUF, TCP_WINDOW_CLAMP.
+uint32_t most_window(const TcpContext& t, const TcpConn& c);
 uint32_t receive_space(const TcpContext& t, const TcpConn& c);
 /// By how much the window has to open to be worth a word (RFC 9293 section 3.8.6.2.2).
 uint32_t receive_step(const TcpContext& t, const TcpConn& c);

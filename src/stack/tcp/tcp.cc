@@ -531,6 +531,7 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.lost_segments = (c.lost_bytes + mss - 1) / mss;
   i.snd_wnd = c.snd_wnd;
   i.rcv_wnd = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
+  i.window_clamp = most_window(*context_, c);
   i.total_retransmits = c.total_retransmits;
   i.notsent_bytes = c.tcp_state == TcpState::kClosed ? 0 : unsent(c);
   i.bytes_acked = c.bytes_acked;

@@ -17,6 +17,11 @@ uint32_t receive_step(const TcpContext& t, const TcpConn& c) {
   return std::min<uint32_t>(c.own_mss, receive_buffer(t, c) / 2);
 }
 
+uint32_t most_window(const TcpContext& t, const TcpConn& c) {
+  const uint32_t buffer = receive_buffer(t, c);
+  return c.settings.window_clamp ? std::min(buffer, c.settings.window_clamp) : buffer;
+}
+
 uint32_t receive_space(const TcpContext& t, const TcpConn& c) {
   uint32_t buffer = receive_buffer(t, c);
   uint32_t used = c.tcp_state == TcpState::kSynSent || c.tcp_state == TcpState::kSynReceived ? 0 : c.unread();
