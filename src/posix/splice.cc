@@ -13,6 +13,7 @@
 #include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/iov_cursor.h"
+#include "posix/wait.h"
 
 namespace accel::posix {
 namespace {
@@ -86,6 +87,7 @@ Result<ssize_t> sendfile(int out, int in, off_t* offset, size_t count) {
     if (n < 0) error = err(errno == ESPIPE ? EINVAL : errno);
     if (n <= 0) break;
     const bool more = done + static_cast<size_t>(n) < count && static_cast<size_t>(n) == kChunk;
+    const MovedScope moved(done > 0);
     Result<ssize_t> sent = posix::send(out, buffer.get(), static_cast<size_t>(n), more ? MSG_MORE : 0);
     if (!sent) error = sent.error();
     if (!sent) break;

@@ -11,6 +11,7 @@
 #include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/iov_cursor.h"
+#include "posix/wait.h"
 
 namespace accel::posix {
 namespace {
@@ -208,6 +209,7 @@ Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
   unsigned n = 0;
   int each = flags & ~MSG_WAITFORONE;
   while (n < count) {
+    const MovedScope moved(n > 0);
     Result<ssize_t> r = posix::recvmsg(fd, &messages[n].msg_hdr, each);
     if (!r) {
       if (n == 0) return r.error();
@@ -238,6 +240,7 @@ Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   if (count > IOV_MAX) count = IOV_MAX;  // UIO_MAXIOV
   unsigned n = 0;
   for (; n < count; ++n) {
+    const MovedScope moved(n > 0);
     Result<ssize_t> r = posix::sendmsg(fd, &messages[n].msg_hdr, flags);
     if (!r && n == 0) return r.error();
     if (!r) break;

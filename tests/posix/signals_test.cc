@@ -6,10 +6,12 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -168,6 +170,71 @@ TEST(Signals, WhatWasMovedIsReturnedInsteadOfARestart) {
   const ssize_t sent = send(fd, much.data(), much.size(), 0);
   EXPECT_GT(sent, 0);
   EXPECT_LT(sent, ssize_t{64 << 20});
+}
+
+// Sends a datagram to the port.
+FAR(one_datagram) {
+  Fd fd = udp_socket();
+  const Address to = there(static_cast<uint16_t>(std::stoi(args[0])));
+  if (sendto(fd, "x", 1, 0, to.raw(), to.size) != 1) throw std::runtime_error(strerror(errno));
+}
+
+template <size_t kCount>
+struct Messages {
+  explicit Messages(std::array<iovec, kCount> data) : vectors(data) {
+    for (size_t i = 0; i < kCount; ++i) {
+      all[i].msg_hdr.msg_iov = &vectors[i];
+      all[i].msg_hdr.msg_iovlen = 1;
+    }
+  }
+  std::array<iovec, kCount> vectors;
+  mmsghdr all[kCount] = {};
+};
+
+// do_recvmmsg(), __sys_sendmmsg(), splice_direct_to_actor(): with something moved they return that.
+TEST(Signals, CallsOfManyTransfersReturnWhatTheyHave) {
+  const std::string much(64 << 20, 'x');
+  char bytes[2][10];
+  FILE* const file = tmpfile();
+  ASSERT_NE(file, nullptr);
+  ASSERT_EQ(ftruncate(fileno(file), 64 << 20), 0);
+  for (const int restart : {0, SA_RESTART}) {
+    Handler handler(SIGUSR1, count_run, restart);
+    Fd datagrams = udp_at(here());
+    Far sender("one_datagram", {std::to_string(port_of(datagrams))});
+    EXPECT_EQ(wait_for(datagrams, POLLIN), POLLIN);
+    Messages<2> in({{{bytes[0], 10}, {bytes[1], 10}}});
+    {
+      Pestering pestering(SIGUSR1);
+      EXPECT_EQ(recvmmsg(datagrams, in.all, 2, 0, nullptr), 1);
+    }
+    // What ended it is the next call's error, which kernels do not translate (ERESTARTSYS).
+    EXPECT_EQ(recv(datagrams, bytes[0], 1, 0), -1);
+    EXPECT_TRUE(errno == EINTR || errno == 512) << errno;
+    sender.finish();
+
+    Partner full;
+    Fd fd = connect_to(there(full.port));
+    {
+      Pestering pestering(SIGUSR1);
+      off_t at = 0;
+      const ssize_t sent = sendfile(fd, fileno(file), &at, 64 << 20);
+      EXPECT_EQ(at, std::max<ssize_t>(sent, 0));
+      EXPECT_LT(sent, ssize_t{64 << 20});
+      EXPECT_TRUE(sent > 0 || (restart == 0 && errno == EINTR)) << sent;
+    }
+    set_nonblocking(fd);
+    do {
+      while (send(fd, much.data(), much.size(), 0) > 0) continue;
+    } while (wait_for(fd, POLLOUT, 300) != 0 || send(fd, "x", 1, 0) == 1);
+    set_nonblocking(fd, false);
+    Messages<2> out({{{nullptr, 0}, {bytes[0], 10}}});  // nothing can always be sent
+    {
+      Pestering pestering(SIGUSR1);
+      EXPECT_EQ(sendmmsg(fd, out.all, 2, 0), 1);
+    }
+  }
+  fclose(file);
 }
 
 TEST(Signals, ReadinessCallsAreNeverRestarted) {
