@@ -200,6 +200,12 @@ void Engine::stop_taking(BoundFlow& flow) {
 
 void Engine::close(Pass&, BoundFlow* flow) { impl_->drop_flow(flow); }
 
+bool Engine::Impl::has_unaccepted() const {
+  return std::any_of(flows.begin(), flows.end(), [this](const auto& f) {
+    return f->listener && stack->accept_queue_length(*f->listener) > 0;
+  });
+}
+
 bool Engine::serves_only(size_t count) const {
   size_t keys = 0;
   for (const auto& flow : impl_->flows) keys += flow->keys.size();

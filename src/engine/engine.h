@@ -219,6 +219,16 @@ class Engine {
   /// far as they owe bytes, the others end with ENETDOWN. Then the rules go.
   void let_go_of_lost(Pass& pass);
 
+  // ---- listeners that several processes have ----
+  /// What the layer above did with connections that nobody here has accepted.
+  enum class Offered : uint8_t {
+    kNobodyElses,  ///< no other process has a listener of this one
+    kNobodyWaits,  ///< to be asked again soon
+    kLooked,       ///< likewise; it has made one pass
+  };
+  /// Called by housekeeping, without the lock, where there are such and the application does not make passes.
+  void set_unaccepted(Offered (*hook)());
+
   // ---- process life ----
   /// Around fork(): the lock is held across it, so the child has a consistent copy.
   void before_fork();

@@ -21,9 +21,10 @@ namespace {
 constexpr double kTick = 0.1;  ///< seconds; a thread of the application was asleep in wait() or ours served
 constexpr double kBusyTick = 0.02;  ///< the application makes passes and may stop any time
 constexpr double kRestTick = std::chrono::duration<double>(Housekeeping::kRest).count();
-constexpr double kWatch = 0.001;   ///< threads are out that others rely on
-constexpr int kWatchesInVain = 4;  ///< then it ends
-constexpr double kSettle = 0.01;   ///< changes of routes and links come in flocks: read once
+constexpr double kWatch = 0.001;       ///< threads are out that others rely on
+constexpr int kWatchesInVain = 4;      ///< then it ends
+constexpr double kOfferAgain = 0.005;  ///< connections that nobody has accepted
+constexpr double kSettle = 0.01;       ///< changes of routes and links come in flocks: read once
 constexpr size_t kStackSize = 512 << 10;
 
 double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
@@ -59,6 +60,7 @@ struct Housekeeping::Loop {
   uint64_t passes_seen = 0;
   uint64_t wakes_seen = 0;
   bool serving = false;
+  bool unaccepted_seen = false;  ///< by the last tick
 
   ~Loop() {
     if (ev) ev_loop_destroy(ev);
@@ -79,6 +81,7 @@ struct Housekeeping::Loop {
   void on_tick();
   void begin_serving();
   void serve();
+  bool offer_unaccepted();
   void watch_ports();
   void stop_serving();
   void follow(NetworkChanges& changes);
@@ -191,8 +194,11 @@ void Housekeeping::Loop::on_tick() {
   const bool woken = std::exchange(wakes_seen, worker.wakes) != worker.wakes;
   const bool quiet = asleep && !woken && !asked && !worker.due_within(Housekeeping::kRest, now);
   owner.resting_.store(sockets && quiet, std::memory_order_relaxed);
+  const bool unaccepted = worker.has_unaccepted();
   worker.unlock_out();
   worker.tell_of_lost_ports();
+  // Threads that sleep may have other things to do.
+  if (std::exchange(unaccepted_seen, unaccepted) && unaccepted && asleep) (void)offer_unaccepted();
   if (sockets && !asleep && !came_by) return begin_serving();
   tick.repeat = quiet || (!sockets && !asked) ? kRestTick : asleep || !sockets ? kTick : kBusyTick;
   ev_timer_again(ev, &tick);
@@ -202,6 +208,15 @@ void Housekeeping::Loop::begin_serving() {
   ev_timer_stop(ev, &tick);
   serving = true;
   serve();
+}
+
+/// True: to be done again soon. The pass that it makes is not the application's.
+bool Housekeeping::Loop::offer_unaccepted() {
+  if (worker.unaccepted == nullptr) return false;
+  const uint64_t before = passes();
+  const Engine::Offered done = worker.unaccepted();
+  if (done == Engine::Offered::kLooked && passes_seen == before && passes() == before + 1) ++passes_seen;
+  return done != Engine::Offered::kNobodyElses;
 }
 
 /// Under the worker's lock. Where there is no descriptor for it serve() looks at each tick.
@@ -233,6 +248,7 @@ void Housekeeping::Loop::serve() {
   }
   worker.look_at_ports();
   const bool lost = worker.lost_untold;
+  const bool unaccepted = worker.has_unaccepted();
   next = quiet ? worker.next_poll(now) : now;
   if (ports_fd < 0) watch_ports();
   if (stats::requested()) stats::publish(engine, clock_now());
@@ -240,9 +256,10 @@ void Housekeeping::Loop::serve() {
   worker.unlock_out();
   worker.tell_of_lost_ports();
   if (lost || !worker.in_use()) return stop_serving();
+  const bool offered = unaccepted && offer_unaccepted();
   // At least a tick: new ports, and who asks for statistics.
   ev_now_update(ev);
-  const double longest = ports_fd < 0 ? kBusyTick : kRestTick;
+  const double longest = offered ? kOfferAgain : ports_fd < 0 ? kBusyTick : kRestTick;
   deadline.repeat = next == kNever ? longest : std::clamp(seconds(next - now), 0.0001, longest);
   ev_timer_again(ev, &deadline);
 }

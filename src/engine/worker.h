@@ -197,6 +197,7 @@ struct Engine::Impl {
   /// Housekeeping's, and so is what follows it once the lock is let go: see Engine::set_port_lost().
   void lose_port(InterfaceId id, const char* why);
   void tell_of_lost_ports();
+  bool has_unaccepted() const;
   void let_go_of(InterfaceId id, Pass& pass);
   void close_lost();
   void unsteer_for_good();
@@ -266,6 +267,7 @@ struct Engine::Impl {
   Notifier notifier = nullptr;
   void (*after_unlock)() = nullptr;
   void (*port_lost)() = nullptr;
+  Engine::Offered (*unaccepted)() = nullptr;
   bool poll_at_end = false;  ///< of the pass: frames of a connection handed back in it may have come
   bool lost_untold = false;  ///< tell_of_lost_ports() has something to do
 

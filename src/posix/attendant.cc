@@ -29,7 +29,6 @@ constexpr size_t kStackSize = 512 * 1024;
 std::atomic<int> wake_fd{-1};
 std::atomic<int> process_door{-1};  ///< posix/taking.h
 std::atomic<bool> running{false};
-pthread_mutex_t visits = PTHREAD_MUTEX_INITIALIZER;
 std::atomic<bool> finish_wanted{false};
 std::atomic<uint32_t> finished{0};
 std::atomic<uint32_t> longest_finish{0};  ///< ms; the configuration is not for handlers to read
@@ -47,11 +46,7 @@ void* attend(void*) {
     if (real.poll(watched.data(), watched.size(), -1) < 0) continue;
     if ((watched[1].revents & POLLIN) != 0) serve_taker(watched[1].fd);
     for (size_t i = 2; i < watched.size(); ++i)
-      if ((watched[i].revents & POLLIN) != 0) {
-        pthread_mutex_lock(&visits);
-        serve_door(watched[i].fd);
-        pthread_mutex_unlock(&visits);
-      }
+      if ((watched[i].revents & POLLIN) != 0) serve_door(watched[i].fd);
     if (watched[0].revents == 0) continue;
     uint64_t count = 0;
     if (real.read(wake_fd.load(), &count, sizeof(count)) < 0) {
@@ -110,16 +105,10 @@ void attendant_look_again() {
   if (running.load()) wake();
 }
 
-void attendant_let_finish() {
-  pthread_mutex_lock(&visits);
-  pthread_mutex_unlock(&visits);
-}
-
 int attendant_wake_fd() { return running.load() ? wake_fd.load() : -1; }
 
 void attendant_after_fork_in_child(bool keep) {
   running = false;
-  visits = PTHREAD_MUTEX_INITIALIZER;
   if (const int door = process_door.exchange(-1); door >= 0) close_private(door);
   const int fd = wake_fd.exchange(-1);
   if (fd >= 0 && !keep) close_private(fd);

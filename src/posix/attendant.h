@@ -10,9 +10,6 @@ void start_attendant();
 int attendant_wake_fd();
 /// It watches the doors of listeners (posix/succession.h): they have changed.
 void attendant_look_again();
-/// Waits until it is not between a visitor's coming in and what becomes of that. At the process's end, when
-/// the doors are closed; without a Guard.
-void attendant_let_finish();
 /// In the child after fork(): it does not run here. `keep`: the parent's eventfd stays open, for claims.
 void attendant_after_fork_in_child(bool keep);
 

@@ -204,6 +204,7 @@ class Wait {
     request.sigmask = mask_;
     request.kernel_fds = {&kernel, 1};
     const Waiting waiting(set_->in_epoll_wait);
+    const WaitsForConnections noted(set_->shared_listener);
     woke_ = pass.engine().wait(pass, request);
     ask_kernel_ = woke_ != Woke::kReady;
   }

@@ -115,6 +115,13 @@ void File::announce_inherited() {
   }
 }
 
+void File::announce_shared_listener() {
+  for (EpollItem* item = watches; item != nullptr; item = item->next_of_file) {
+    item->set->shared_listener = true;
+    item->set->announce_shared_listener();
+  }
+}
+
 void File::take_watches(File& other) {
   watches = std::exchange(other.watches, nullptr);
   for (EpollItem* item = watches; item != nullptr; item = item->next_of_file) item->file = this;
@@ -180,6 +187,7 @@ Result<void> EpollSet::add(int real_set, int fd, File* file, const epoll_event& 
   *link = item.get();
   items_.push_back(*item);
   if (item->ready_events() != 0) push(*item);
+  if (file->shared_listener) file->announce_shared_listener();
   (void)item.release();  // items_ owns it: unlink() deletes
   return {};
 }

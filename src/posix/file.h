@@ -9,6 +9,7 @@
 
 #include "base/ip.h"
 #include "engine/engine.h"
+#include "posix/waiters.h"
 
 namespace accel::posix {
 
@@ -61,9 +62,10 @@ class File {
   /// It carries a live connection of our stack: a forked child must know of it (TCP only).
   virtual bool carries_connection() const { return false; }
   /// Listeners that other processes have too (posix/succession.h): where their unaccepted connections come
-  /// in, or -1; one that came; before fork(); this process ends or stops listening, so its own go to others.
+  /// in, or -1; one stands there; before fork(); this process ends or stops listening, so its own go to
+  /// others.
   virtual int served_door() const { return -1; }
-  virtual void take_over(Pass&, int) {}
+  virtual void visitor_came(Pass&) {}
   virtual void share_queue() {}
   virtual void give_up_queue(Pass&) {}
   /// Others accept besides this process: it takes a part of what they leave.
@@ -111,6 +113,7 @@ class File {
   int recent_fd = -1;            ///< one that was entered last: where to look first
   bool closed = false;           ///< on_last_close has run, or is not to run (FdTable::forget)
   EpollItem* watches = nullptr;  ///< memberships, linked through EpollItem::next_of_file
+  bool shared_listener = false;  ///< other processes have it too; of a set, one that is in it
   int waiters = 0;               ///< threads blocked in a call that waits for what comes in by it
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
@@ -130,6 +133,8 @@ class File {
   /// Sets that have it look at their members before they wait the next time: one is not open in this process
   /// (posix/epoll_set.cc).
   void announce_inherited();
+  /// Sets that have it have a shared listener (posix/epoll_set.cc).
+  void announce_shared_listener();
   /// Memberships of `other` are this file's from now on (posix/epoll_set.cc; called by FdTable::replace).
   void take_watches(File& other);
 
@@ -144,13 +149,14 @@ class File {
 /// A thread waits on the file.
 class WaitsOn {
  public:
-  explicit WaitsOn(File& file) : file_(file) { ++file_.waiters; }
+  explicit WaitsOn(File& file) : file_(file), noted_(file.shared_listener) { ++file_.waiters; }
   ~WaitsOn() { --file_.waiters; }
   WaitsOn(const WaitsOn&) = delete;
   WaitsOn& operator=(const WaitsOn&) = delete;
 
  private:
   File& file_;
+  WaitsForConnections noted_;
 };
 
 /// Descriptors to files. owns(): lock-free; find(): under the lock, and the answer stays true while it is

@@ -65,7 +65,10 @@ class Poll {
     explicit WaitsOnAll(Poll& poll) {
       for (uint32_t i : poll.origin_) {
         const int fd = poll.entries_[i].fd;
-        if (File* file = fds.find(fd); file != nullptr && files_.push_back({fd, file})) ++file->waiters;
+        File* file = fds.find(fd);
+        if (file == nullptr || !files_.push_back({fd, file})) continue;
+        ++file->waiters;
+        if (file->shared_listener && !noted_) noted_.emplace(true);
       }
     }
     ~WaitsOnAll() {
@@ -81,6 +84,7 @@ class Poll {
       File* file;
     };
     Scratch<Entry, 16> files_;
+    std::optional<WaitsForConnections> noted_;
   };
 
   Step look_and_sleep(Guard& guard) {

@@ -31,6 +31,7 @@
 #include "posix/socket.h"
 #include "posix/succession.h"
 #include "posix/tcp_socket.h"
+#include "posix/waiters.h"
 
 namespace accel::posix {
 namespace {
@@ -69,6 +70,7 @@ void child_begins(Forking& f) {
   for (auto& h : family().bequests) h.release()->abandon_in_heir();
   family().bequests.clear();  // frees nothing: the pointers are null
   attendant_after_fork_in_child(f.heritage != nullptr);
+  waiters_after_fork_in_child();
   forget_early_sleepers();
   if (f.heritage != nullptr) {
     f.heritage->after_fork_in_heir();
@@ -373,29 +375,28 @@ void add_doors(std::vector<pollfd>& watched) {
 }
 
 void serve_door(int door) {
-  auto listener_of = [door]() -> File* {
-    for (int fd = 0; fd < fds.limit(); ++fd)
-      if (File* file = fds.find(fd); file != nullptr && file->served_door() == door) return file;
-    return nullptr;
-  };
-  int visitor = -1;
-  {
-    Guard guard(Pass::Polling::kNo);
-    if (guard.ok() && listener_of() != nullptr) visitor = admit_visitor(door);
-  }
-  if (visitor < 0) return;  // another process was faster
-  const std::string name = bound_name(visitor);
-  const std::vector<int> connections = hear_visitor(visitor);
-  Guard guard;
-  File* listener = guard.pass() != nullptr ? listener_of() : nullptr;
-  Successors others(listener == nullptr ? name : std::string(), false,
-                    false);  // it has stopped listening meanwhile
-  for (int fd : connections)
-    if (listener != nullptr)
-      listener->take_over(*guard.pass(), fd);
-    else if (!others.give(fd))
-      real.close(fd);
+  Guard guard(Pass::Polling::kNo);
+  for (int fd = 0; guard.pass() != nullptr && fd < fds.limit(); ++fd)
+    if (File* file = fds.find(fd); file != nullptr && file->served_door() == door)
+      return file->visitor_came(*guard.pass());
 }
+
+namespace {
+
+/// On housekeeping's thread, without a Guard.
+Engine::Offered offer_unaccepted() {
+  if (!waiters_are_shared()) return Engine::Offered::kNobodyElses;
+  if (!others_wait_for_connections()) return Engine::Offered::kNobodyWaits;
+  Guard guard(Pass::Polling::kNo);
+  bool on = guard.pass() != nullptr;
+  fds.for_each(0, fds.limit(), [&](int, File* file) {
+    if (on && file->kind() == FileKind::kTcp && file->shared_listener)
+      on = static_cast<TcpSocket*>(file)->give_unaccepted(*guard.pass());
+  });
+  return Engine::Offered::kLooked;
+}
+
+}  // namespace
 
 // ---- a device that is gone ----
 
@@ -427,6 +428,7 @@ void attach_engine(Engine& engine) {
   });
   engine.set_after_unlock(&admit_put_off_signals);
   engine.set_port_lost(&leave_lost_ports);
+  engine.set_unaccepted(&offer_unaccepted);
   stats::set_source(publish_sockets);
   start_attendant();
   guard_fatal_signals();
@@ -457,7 +459,6 @@ void deliver_all() {
       file->release(pass);
     }
   }
-  attendant_let_finish();
   engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms), true);
 }
 

@@ -47,7 +47,7 @@ void note_passed();
 void serve_claims();
 
 /// On the attendant thread, without a Guard: adds the doors of this process's listeners (posix/succession.h);
-/// lets in who stands before one.
+/// somebody stands before one.
 void add_doors(std::vector<pollfd>& watched);
 void serve_door(int door);
 

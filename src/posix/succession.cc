@@ -117,16 +117,18 @@ Successors::Successors(const std::string& own, bool alone, bool may_wait) {
   if (doors_.empty() && own_is_served) doors_.push_back(own);
 }
 
+bool give_by_door(const std::string& door, int connection) {
+  const int fd = connect_by_name(door);
+  const bool taken = fd >= 0 && peer_is_trusted(fd) && send_descriptor(fd, connection);
+  if (fd >= 0) real.close(fd);
+  if (taken) real.close(connection);
+  return taken;
+}
+
 bool Successors::give(int connection) {
   while (!doors_.empty()) {
     next_ = (next_ + 1) % doors_.size();
-    const int fd = connect_by_name(doors_[next_]);
-    const bool taken = fd >= 0 && peer_is_trusted(fd) && send_descriptor(fd, connection);
-    if (fd >= 0) real.close(fd);
-    if (taken) {
-      real.close(connection);
-      return true;
-    }
+    if (give_by_door(doors_[next_], connection)) return true;
     doors_.erase(doors_.begin() + static_cast<ptrdiff_t>(next_));
   }
   return false;

@@ -1,12 +1,12 @@
 // The unaccepted connections of a listener that several processes have (a prefork server's workers, the old
 // and the new binary of an upgrade): the kernel keeps them in one queue for all, our stack in each process
-// for itself. So whoever stops listening gives them, handed back to the kernel, to the others, and an
-// accept() there has them as the kernel's own.
+// for itself. So whoever stops listening, or is busy while others wait, gives them, handed back to the
+// kernel, to the others, and an accept() there has them as the kernel's own.
 //
 // A door is a listening Unix socket, inherited by fork(), that is named after the listener's cookie; what
 // stands before it is kept by the kernel as long as any process has the door. Processes that accept have a
-// marker (a bound name) beside their door's, and their attendants serve it. Both sides look whether the other
-// is of the same user, or the taker is root.
+// marker (a bound name) beside their door's, their attendants watch it, and accept() lets one in at a time.
+// Both sides look whether the other is of the same user, or the taker is root.
 #pragma once
 
 #include <string>
@@ -22,8 +22,11 @@ int open_marker(int door);
 /// Lets in who stands first before the door; -1: nobody.
 int admit_visitor(int door);
 /// What a visitor brings: kernel sockets, with descriptors that programs do not expect. Closes the visitor.
-/// May wait a moment until it speaks: not under the lock.
+/// One that is about to speak is waited for a moment.
 std::vector<int> hear_visitor(int visitor);
+
+/// Leaves the connection before that door, and closes the descriptor. False: it is still open.
+bool give_by_door(const std::string& door, int connection);
 
 /// Who takes what this process leaves: another door that somebody serves; else those who have its own. Its
 /// own marker must be closed before.

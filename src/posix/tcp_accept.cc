@@ -180,13 +180,14 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
     return state_ == State::kKernel || !live() ? Result<int>(kOnKernel) : err(EINVAL);
   waited_on_ = true;
   const Instant deadline = deadline_after(pass, receive_timeout);
-  auto queued = [&] {
-    return state_ != State::kListening || !given_.empty() ||
-           (flow_ != nullptr && pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0);
+  auto ours = [&] {
+    return flow_ != nullptr && pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0;
   };
+  auto queued = [&] { return state_ != State::kListening || !given_.empty() || visitors_seen_ || ours(); };
   for (;;) {
+    if (visitors_stand()) admit_one(pass);
     if (!given_.empty()) return accept_given(address, length, flags);
-    if (flow_ != nullptr && queued()) return accept_ours(pass, address, length, flags);
+    if (ours()) return accept_ours(pass, address, length, flags);
     pollfd kernel{shadow(), POLLIN, 0};
     if (real.poll(&kernel, 1, 0) > 0) {
       Result<int> fd = accept_kernels(pass, address, length, flags);

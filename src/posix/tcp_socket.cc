@@ -55,7 +55,7 @@ uint32_t TcpSocket::readiness() {
   if (engine == nullptr) return 0;
   if (live()) return epoll_bits(engine->stack().tcp_readiness(*conn_));
   if (state_ == State::kListening) waited_on_ = true;
-  if (!given_.empty()) return EPOLLIN | EPOLLRDNORM;
+  if (!given_.empty() || visitors_stand()) return EPOLLIN | EPOLLRDNORM;
   if (state_ == State::kListening && flow_ != nullptr)
     return epoll_bits(engine->stack().tcp_readiness(*engine->listener(*flow_)));
   return pending_error_ != 0 ? static_cast<uint32_t>(EPOLLERR) : 0;
@@ -109,7 +109,7 @@ void TcpSocket::revive(Pass& pass) {
   }
   listen_here_too(pass);
   serve_shared_queue();
-  take_visitors(pass);
+  if (somebody_stands()) visitor_came(pass);  // before the attendant looks: accept() is about to
 }
 
 Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {

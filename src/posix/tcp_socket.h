@@ -35,8 +35,9 @@ class TcpSocket final : public Socket {
   int kernel_fd() override;
   void on_last_close(Pass* pass) override;
   bool carries_connection() const override { return live(); }
-  int served_door() const override { return marker_ >= 0 ? door_ : -1; }
-  void take_over(Pass& pass, int connection) override;
+  int served_door() const override { return marker_ >= 0 && !visitors_seen_ ? door_ : -1; }
+  void visitor_came(Pass& pass) override;
+  bool give_unaccepted(Pass& pass);
   void share_queue() override;
   void give_up_queue(Pass& pass) override;
   void serve_queue() override { serve_shared_queue(); }
@@ -126,12 +127,15 @@ class TcpSocket final : public Socket {
   // tcp_succession.cc
   void serve_shared_queue();
   void user_changed() override;
-  void take_visitors(Pass& pass);
+  bool somebody_stands() const;
+  bool visitors_stand();
+  void admit_one(Pass& pass);
+  void take_over(Pass& pass, int connection);
   void leave_marker();
   Successors find_successors(Pass& pass);
   void keep_queue(Pass& pass);
   void let_handshakes_end(Pass& pass);
-  int accept_into_kernel(Pass& pass);
+  int accept_into_kernel(Pass& pass, bool or_stays = false);
   Result<int> accept_given(sockaddr* address, socklen_t* length, int flags);
 
   void stop_listening(Pass& pass);
@@ -182,20 +186,21 @@ class TcpSocket final : public Socket {
   bool inq_ = false;       ///< TCP_INQ
   bool linger_ = false;    ///< SO_LINGER
   Duration linger_time_{0};
-  uint32_t backlog_ = 0;       ///< listen()'s
-  Iwarp iwarp_ = Iwarp::kOff;  ///< of a listener: what its shadow's connections may be
-  bool waited_on_ = false;     ///< a listener on which this process has accepted or looked for connections
-  Instant asked_for_queue_{};  ///< last, by a listener that has none
-  int peek_offset_ = -1;       ///< SO_PEEK_OFF
-  int pending_error_ = 0;      ///< of a connection that is gone, for SO_ERROR
-  TcpConn* conn_ = nullptr;    ///< when live(); the stack's, given back by tcp_close
-  BoundFlow* flow_ = nullptr;  ///< when listening; the engine's
-  int door_ = -1;              ///< where connections come in that other processes leave (posix/succession.h)
-  int marker_ = -1;            ///< this process serves the door
-  bool door_is_own_ = false;   ///< nobody else has it
-  bool door_waits_ = false;    ///< until user_changed()
-  bool passed_ = false;        ///< another process may get to listen on the shadow at any moment
-  std::vector<int> given_;     ///< those, not accepted yet: kernel sockets
+  uint32_t backlog_ = 0;        ///< listen()'s
+  Iwarp iwarp_ = Iwarp::kOff;   ///< of a listener: what its shadow's connections may be
+  bool waited_on_ = false;      ///< a listener on which this process has accepted or looked for connections
+  Instant asked_for_queue_{};   ///< last, by a listener that has none
+  int peek_offset_ = -1;        ///< SO_PEEK_OFF
+  int pending_error_ = 0;       ///< of a connection that is gone, for SO_ERROR
+  TcpConn* conn_ = nullptr;     ///< when live(); the stack's, given back by tcp_close
+  BoundFlow* flow_ = nullptr;   ///< when listening; the engine's
+  int door_ = -1;               ///< where connections come in that other processes leave (posix/succession.h)
+  int marker_ = -1;             ///< this process serves the door
+  bool door_is_own_ = false;    ///< nobody else has it
+  bool door_waits_ = false;     ///< until user_changed()
+  bool visitors_seen_ = false;  ///< before the door, by the attendant; perhaps they are gone
+  bool passed_ = false;         ///< another process may get to listen on the shadow at any moment
+  std::vector<int> given_;      ///< those, not accepted yet: kernel sockets
   std::shared_ptr<const SavedOptions> saved_;      ///< a listener's
   std::shared_ptr<const SavedOptions> inherited_;  ///< not yet on this connection's shadow
   std::optional<bool> late_cork_, late_nodelay_;   ///< likewise

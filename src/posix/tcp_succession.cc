@@ -16,6 +16,7 @@
 #include "posix/succession.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
+#include "posix/waiters.h"
 #include "stack/tcp/conn.h"
 
 namespace accel::posix {
@@ -40,6 +41,9 @@ void TcpSocket::share_queue() {
   if (state_ != State::kListening) return;
   open_own_door();
   door_is_own_ = false;
+  shared_listener = true;
+  announce_shared_listener();
+  share_waiters();
 }
 
 /// It is for the children to accept from now on; a marker would say that this process does.
@@ -58,14 +62,31 @@ void TcpSocket::serve_shared_queue() {
   if (marker_ >= 0) attendant_look_again();
 }
 
-/// What stands before the door already, without waiting for the attendant: accept() may be about to look.
-void TcpSocket::take_visitors(Pass& pass) {
+bool TcpSocket::somebody_stands() const {
   pollfd visitors{door_, POLLIN, 0};
-  while (marker_ >= 0 && real.poll(&visitors, 1, 0) > 0) {
-    const int visitor = admit_visitor(door_);
-    if (visitor < 0) return;  // another process was faster
+  return marker_ >= 0 && real.poll(&visitors, 1, 0) > 0;
+}
+
+/// The listener is readable, in every process that serves the door: who accepts first lets one in. The
+/// attendant looks again once somebody here has seen to it.
+void TcpSocket::visitor_came(Pass& pass) {
+  visitors_seen_ = true;
+  notify(kReadable);
+  pass.engine().touch();
+}
+
+bool TcpSocket::visitors_stand() {
+  if (!visitors_seen_ || somebody_stands()) return visitors_seen_;
+  visitors_seen_ = false;
+  attendant_look_again();
+  return false;
+}
+
+void TcpSocket::admit_one(Pass& pass) {
+  visitors_seen_ = false;
+  attendant_look_again();
+  if (const int visitor = admit_visitor(door_); visitor >= 0)
     for (int fd : hear_visitor(visitor)) take_over(pass, fd);
-  }
 }
 
 void TcpSocket::user_changed() {
@@ -80,7 +101,7 @@ void TcpSocket::close_door() {
 /// In the child of a fork(): the door is its as well; what came by it already is the parent's.
 void TcpSocket::leave_marker() {
   if (marker_ >= 0) close_private(std::exchange(marker_, -1));
-  door_is_own_ = false;
+  door_is_own_ = visitors_seen_ = false;
   for (int fd : given_) real.close(fd);
   given_.clear();
 }
@@ -166,17 +187,39 @@ void TcpSocket::give_up_queue(Pass& pass) {
   }
 }
 
-/// The oldest unaccepted connection as a kernel socket; -1: it could not be, and is reset.
-int TcpSocket::accept_into_kernel(Pass& pass) {
+/// The oldest unaccepted connection as a kernel socket; -1: it could not be, and stays where it is or is
+/// reset.
+int TcpSocket::accept_into_kernel(Pass& pass, bool or_stays) {
   TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
   const int fd = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
   if (fd >= 0 && saved_ != nullptr)
     for (const SavedOption& o : *saved_)
       real.setsockopt(fd, o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
   if (fd >= 0 && pass.engine().hand_back(pass, conn, fd)) return fd;
-  pass.stack().tcp_close(conn, true, pass.now());
+  if (or_stays)
+    pass.stack().tcp_put_back(*pass.engine().listener(*flow_), *conn);
+  else
+    pass.stack().tcp_close(conn, true, pass.now());
   if (fd >= 0) real.close(fd);
   return -1;
+}
+
+/// In the kernel whoever waits would have them: while others wait they go before the door, handed back.
+/// False: nobody waits any more, or it cannot be.
+bool TcpSocket::give_unaccepted(Pass& pass) {
+  if (flow_ == nullptr || !shared_listener || marker_ < 0) return true;
+  TcpListener& listener = *pass.engine().listener(*flow_);
+  const std::string door = bound_name(door_);
+  while (listener.accept_size > 0) {
+    if (!others_wait_for_connections()) return false;
+    const int fd = accept_into_kernel(pass, true);
+    if (fd < 0) return false;
+    if (give_by_door(door, fd))
+      pass.engine().counters().add(Counter::tcp_given);
+    else
+      take_over(pass, fd);
+  }
+  return true;
 }
 
 /// A listener goes on on its shadow, and on other interfaces.

@@ -75,6 +75,7 @@ void Stack::tcp_listen_shut(TcpListener& listener, bool read, bool write) {
   core_->tcp->listen_shut(listener, read, write);
 }
 TcpConn* Stack::tcp_accept(TcpListener& listener) { return core_->tcp->accept(listener); }
+void Stack::tcp_put_back(TcpListener& listener, TcpConn& conn) { core_->tcp->put_back(listener, conn); }
 uint32_t Stack::accept_queue_length(const TcpListener& listener) const {
   return core_->tcp->accept_queue_length(listener);
 }

@@ -304,6 +304,8 @@ class Stack {
   void tcp_listen_shut(TcpListener& listener, bool read, bool write);
   /// The oldest completed connection (owner is nullptr until the caller sets it), or nullptr.
   TcpConn* tcp_accept(TcpListener& listener);
+  /// What tcp_accept() gave is the queue's first again.
+  void tcp_put_back(TcpListener& listener, TcpConn& conn);
   uint32_t accept_queue_length(const TcpListener& listener) const;
   /// Handshakes of which only the peer's ACK is missing are taken for complete and join the queue, whatever
   /// the backlog says: the caller is about to hand it to somebody who cannot go on with them. A SYN-ACK goes

@@ -179,6 +179,33 @@ TEST(Handshake, BacklogHoldsBackAndCatchesUp) {
   sim[1].stack->tcp_close_listener(*listener);
 }
 
+TEST(Handshake, WhatWasPutBackIsAcceptedFirst) {
+  Sim sim;
+  Recorder listener_owner, owner;
+  auto listener =
+      sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 3, {}, static_cast<Actor*>(&listener_owner));
+  ASSERT_TRUE(listener);
+  TcpConn* const first = *dial(sim, owner, 5000);
+  sim.run_for(100ms);
+  auto put_back_one = [&] {
+    TcpConn* c = sim[1].stack->tcp_accept(**listener);
+    sim[1].stack->tcp_put_back(**listener, *c);
+    return c;
+  };
+  TcpConn* const one = put_back_one();  // alone in the queue
+  TcpConn* const second = *dial(sim, owner, 5001);
+  sim.run_for(100ms);
+  EXPECT_EQ(put_back_one(), one);
+  EXPECT_EQ(sim[1].stack->accept_queue_length(**listener), 2u);
+  EXPECT_EQ(sim[1].stack->tcp_accept(**listener), one);
+  TcpConn* const two = sim[1].stack->tcp_accept(**listener);
+  ASSERT_NE(two, nullptr);
+  EXPECT_EQ(sim[1].stack->tcp_accept(**listener), nullptr);
+  for (TcpConn* c : {first, second}) sim[0].stack->tcp_close(c, true, sim.now);
+  for (TcpConn* c : {one, two}) sim[1].stack->tcp_close(c, true, sim.now);
+  sim[1].stack->tcp_close_listener(*listener);
+}
+
 /// `lost`: the host whose second (the client's ACK) or first frame (the SYN-ACK) does not arrive in time.
 void complete_without_the_last_ack(int lost, int from) {
   Sim sim;

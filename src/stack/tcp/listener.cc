@@ -201,6 +201,16 @@ TcpConn* TcpLayer::accept(TcpListener& l) {
   return c;
 }
 
+void TcpLayer::put_back(TcpListener& l, TcpConn& c) {
+  c.accept_next = l.accept_head;
+  l.accept_head = &c;
+  if (!l.accept_tail) l.accept_tail = &c;
+  ++l.accept_size;
+  c.listener = &l;
+  c.queued = true;
+  c.held = false;
+}
+
 void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
   TcpContext& t = *context_;
   for (TcpConn *c = l.embryo_tail, *newer; c; c = newer) {

@@ -46,6 +46,7 @@ class TcpLayer {
   void listen_shut(TcpListener& l, bool read, bool write);
   void set_defer_accept(TcpListener& listener, Duration d);
   TcpConn* accept(TcpListener& listener);
+  void put_back(TcpListener& listener, TcpConn& conn);
   uint32_t accept_queue_length(const TcpListener& listener) const;
   void complete_handshakes(TcpListener& listener, Instant now);
   void note_numbers(const FlowKey& key, TcpNumbers* numbers);

@@ -1,0 +1,172 @@
+// Processes that accept on one listener: the kernel has one queue for all of them, so whoever waits accepts.
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+
+#include <functional>
+#include <vector>
+
+#include "posix/echo.h"
+
+using namespace posix_test;  // NOLINT: a test program
+
+namespace {
+
+// Connects as often as told, sends a word each time and reads the answer.
+FAR(callers) {
+  for (std::string port; (port = near.word()) != "end";) {
+    Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(port))));
+    write_all(fd, near.word());
+    near.say(read_to_end(fd));
+  }
+}
+
+struct Caller : Far {
+  explicit Caller(int listener) : Far("callers"), port(port_of(listener)) {}
+  void call(const std::string& word) {
+    say(port);
+    say(word);
+  }
+  void end() {
+    say("end");
+    finish();
+  }
+  const uint16_t port;
+};
+
+int accept_by_accept(int listener) { return accept(listener, nullptr, nullptr); }
+
+int accept_by_poll(int listener) {
+  EXPECT_EQ(wait_for(listener, POLLIN, -1), POLLIN);
+  return accept(listener, nullptr, nullptr);  // does not block: another may have been faster
+}
+
+int accept_by_epoll(int listener) {
+  static Fd set;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (set < 0) {
+    set = Fd(epoll_create1(0));
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event), 0);
+  }
+  EXPECT_EQ(epoll_wait(set, &event, 1, -1), 1);
+  return accept(listener, nullptr, nullptr);
+}
+
+/// Three workers, each of which has waited once, so that it has the device's queue if it can. One that reads
+/// "busy" says so, and does nothing until it is released.
+class Workers {
+ public:
+  Workers(int listener, int (*accept_next)(int)) {
+    EXPECT_EQ(pipe(busy_), 0);
+    EXPECT_EQ(pipe(release_), 0);
+    for (int i = 0; i < 3; ++i)
+      children_.push_back(in_child([&] {
+        wait_for(listener, POLLIN, 1);
+        say_number(busy_[1]);
+        for (;;) serve(accept_next(listener));
+      }));
+    close(busy_[1]);
+    for (int i = 0; i < 3; ++i) busy();
+    close(release_[0]);
+  }
+  ~Workers() {
+    for (pid_t child : children_) {
+      kill(child, SIGKILL);
+      status_of(child);
+    }
+    close(busy_[0]);
+    close(release_[1]);
+  }
+  /// The process that has just become busy, or ready.
+  pid_t busy() const {
+    pid_t process = 0;
+    EXPECT_EQ(read(busy_[0], &process, sizeof process), static_cast<ssize_t>(sizeof process));
+    return process;
+  }
+  void release() const { EXPECT_EQ(write(release_[1], "x", 1), 1); }
+  const std::vector<pid_t>& all() const { return children_; }
+  void kill_one(pid_t child) {
+    kill(child, SIGKILL);
+    status_of(child);
+    std::erase(children_, child);
+  }
+
+ private:
+  static void say_number(int to) {
+    const pid_t self = getpid();
+    EXPECT_EQ(write(to, &self, sizeof self), static_cast<ssize_t>(sizeof self));
+  }
+  void serve(int number) const {
+    const Fd fd(number);
+    if (fd < 0) return;
+    set_nonblocking(fd, false);
+    if (read_exactly(fd, 4) == "busy") {
+      char byte;
+      say_number(busy_[1]);
+      EXPECT_EQ(read(release_[0], &byte, 1), 1);
+    }
+    write_all(fd, std::to_string(getpid()));
+  }
+  int busy_[2], release_[2];
+  std::vector<pid_t> children_;
+};
+
+/// The first is that to whose queue the device brings what comes, if there is such a one.
+void others_answer(int (*accept_next)(int), bool nonblocking) {
+  Fd listener = listen_at(here());
+  if (nonblocking) set_nonblocking(listener);
+  Caller one(listener), two(listener), quick(listener);
+  Workers workers(listener, accept_next);
+  one.call("busy");
+  const pid_t first = workers.busy();
+  two.call("busy");
+  const pid_t second = workers.busy();
+  EXPECT_NE(first, second);
+  for (int i = 0; i < 20; ++i) {
+    quick.call("idle");
+    const long by = quick.number();
+    EXPECT_TRUE(by != first && by != second) << by;
+  }
+  workers.release();
+  workers.release();
+  EXPECT_EQ(one.number(), first);
+  EXPECT_EQ(two.number(), second);
+  for (Caller* c : {&one, &two, &quick}) c->end();
+}
+
+TEST(Prefork, WhoWaitsInAcceptAnswersForTheBusy) { others_answer(accept_by_accept, false); }
+TEST(Prefork, WhoWaitsInPollAnswersForTheBusy) { others_answer(accept_by_poll, true); }
+TEST(Prefork, WhoWaitsInEpollAnswersForTheBusy) { others_answer(accept_by_epoll, true); }
+
+// What nobody could accept is not lost with those who waited: the first that is free has it.
+TEST(Prefork, WhoDiesWhileItWaitsTakesNothingAlong) {
+  Fd listener = listen_at(here());
+  Caller one(listener), two(listener), quick(listener);
+  Workers workers(listener, accept_by_accept);
+  one.call("busy");
+  const pid_t first = workers.busy();
+  two.call("busy");
+  const pid_t second = workers.busy();
+  pid_t third = 0;
+  for (pid_t child : workers.all())
+    if (child != first && child != second) third = child;
+  quick.call("idle");
+  EXPECT_EQ(quick.number(), third);
+  kill(third, SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(waitpid(third, &status, WUNTRACED), third);
+  quick.call("idle");
+  usleep(300'000);  // it is before the door by now, but nothing here tells
+  workers.kill_one(third);
+  workers.release();
+  workers.release();
+  const long by = quick.number();
+  EXPECT_TRUE(by == first || by == second) << by;
+  EXPECT_EQ(one.number(), first);
+  EXPECT_EQ(two.number(), second);
+  for (Caller* c : {&one, &two, &quick}) c->end();
+}
+
+}  // namespace
