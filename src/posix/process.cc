@@ -208,7 +208,9 @@ void prepare_files() {
   bequeath(f);
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     if (file->kind() == FileKind::kEpoll) static_cast<EpollSet*>(file)->shared = true;
-    if (file->revivable() && fds.first_of(file) == fd) file->share_queue();
+    // Of TCP also what only the shadow listens on.
+    if ((file->revivable() || file->kind() == FileKind::kTcp) && fds.first_of(file) == fd)
+      file->share_queue();
   });
 }
 

@@ -12,6 +12,7 @@
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
+#include "posix/waiters.h"
 #include "stack/tcp/conn.h"
 
 namespace accel::posix {
@@ -228,13 +229,23 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
   return fd;
 }
 
+/// accept4() on the shadow. Only for this call it has the timeout of a tick: that is the one of every process
+/// and program that has the listener. Who would put it back while another is about to accept would let that
+/// one block, with its lock, until the next connection.
+Result<int> TcpSocket::accept_at_once(sockaddr* address, socklen_t* length, int flags) {
+  if (nonblocking) return from_libc(real.accept4(shadow(), address, length, flags));
+  const TimeoutTurn turn;
+  if (!turn.granted()) return err(EAGAIN);
+  hold_timeout();
+  const Result<int> fd = from_libc(real.accept4(shadow(), address, length, flags));
+  restore_timeout();
+  return fd;
+}
+
 Result<int> TcpSocket::accept_kernels(Pass& pass, sockaddr* address, socklen_t* length, int flags) {
-  // Only for this call: the timeout is that of every process and program that has the listener.
-  if (!nonblocking) hold_timeout();
-  const int fd = real.accept4(shadow(), address, length, flags);
-  const int error = errno;
-  if (!nonblocking) restore_timeout();
-  if (fd < 0) return err(error);
+  const Result<int> accepted = accept_at_once(address, length, flags);
+  if (!accepted) return accepted;
+  const int fd = *accepted;
   set_shadow_timeout(fd, receive_timeout);
   ask_for_queue(pass);
   if (iwarp_ != Iwarp::kOff && fd < fds.size() && pass.engine().channels() != nullptr) {

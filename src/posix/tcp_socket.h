@@ -118,6 +118,7 @@ class TcpSocket final : public Socket {
   Result<BoundFlow*> open_listener(Pass& pass);
   void read_backlog();
   Result<int> accept_ours(Pass& pass, sockaddr* address, socklen_t* length, int flags);
+  Result<int> accept_at_once(sockaddr* address, socklen_t* length, int flags);
   Result<int> accept_kernels(Pass& pass, sockaddr* address, socklen_t* length, int flags);
   Result<int> listen_for_iwarp(Pass& pass);
   bool waits_for_queue() const;

@@ -1,9 +1,11 @@
 #include "posix/waiters.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -17,13 +19,21 @@ namespace {
 
 constexpr size_t kMostProcesses = 256;  ///< those beyond get nothing from the others
 
+constexpr long kSecond = 1'000'000'000, kLongestTurn = 20'000'000;  ///< ns
+
 struct alignas(64) Place {
   std::atomic<int32_t> process;  ///< 0: free
   std::atomic<int32_t> threads;  ///< that wait
   std::atomic<uint32_t> user;
 };
 
-Place* places = nullptr;  ///< MAP_SHARED
+struct Page {
+  pthread_mutex_t turn;
+  Place places[kMostProcesses];
+};
+
+Page* page = nullptr;  ///< MAP_SHARED
+Place* places = nullptr;
 Place* own = nullptr;
 
 bool lives(int32_t process) {
@@ -51,9 +61,16 @@ Place* own_place() {
 
 void share_waiters() {
   if (places != nullptr) return;
-  void* memory = mmap(nullptr, kMostProcesses * sizeof(Place), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory != MAP_FAILED) places = static_cast<Place*>(memory);
+  void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return;
+  page = static_cast<Page*>(memory);
+  places = page->places;
+  pthread_mutexattr_t shared;
+  pthread_mutexattr_init(&shared);
+  pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&page->turn, &shared);
+  pthread_mutexattr_destroy(&shared);
 }
 
 void waiters_after_fork_in_child() { own = nullptr; }
@@ -75,6 +92,22 @@ bool others_wait_for_connections() {
     found = found || place.threads.load() > 0;
   }
   return found;
+}
+
+TimeoutTurn::TimeoutTurn() : granted_(true) {
+  if (page == nullptr) return;
+  timespec until{};
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += kLongestTurn;
+  until.tv_sec += until.tv_nsec / kSecond;
+  until.tv_nsec %= kSecond;
+  const int error = pthread_mutex_timedlock(&page->turn, &until);
+  if (error == EOWNERDEAD) pthread_mutex_consistent(&page->turn);  // killed: the next sets the timeout anew
+  granted_ = error == 0 || error == EOWNERDEAD;
+}
+
+TimeoutTurn::~TimeoutTurn() {
+  if (page != nullptr && granted_) pthread_mutex_unlock(&page->turn);
 }
 
 WaitsForConnections::WaitsForConnections(bool with_others) : noted_(with_others && own_place() != nullptr) {

@@ -14,6 +14,21 @@ bool waiters_are_shared();
 /// Another process waits. Not where one would turn away what it got from this one (posix/succession.h).
 bool others_wait_for_connections();
 
+/// Of the processes that have the page only one is at a shared listener's own timeout, which is the file's
+/// and so everybody's (tcp_accept.cc).
+class TimeoutTurn {
+ public:
+  TimeoutTurn();
+  ~TimeoutTurn();
+  TimeoutTurn(const TimeoutTurn&) = delete;
+  TimeoutTurn& operator=(const TimeoutTurn&) = delete;
+  /// Nobody else is; else somebody has been for longer than it takes (he is stopped).
+  bool granted() const { return granted_; }
+
+ private:
+  bool granted_;
+};
+
 /// A thread waits. Under the lock, both ends.
 class WaitsForConnections {
  public:

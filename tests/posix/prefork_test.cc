@@ -4,7 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/wait.h>
 
-#include <functional>
+#include <memory>
 #include <vector>
 
 #include "posix/echo.h"
@@ -139,6 +139,19 @@ void others_answer(int (*accept_next)(int), bool nonblocking) {
 TEST(Prefork, WhoWaitsInAcceptAnswersForTheBusy) { others_answer(accept_by_accept, false); }
 TEST(Prefork, WhoWaitsInPollAnswersForTheBusy) { others_answer(accept_by_poll, true); }
 TEST(Prefork, WhoWaitsInEpollAnswersForTheBusy) { others_answer(accept_by_epoll, true); }
+
+// Each connection wakes all who wait, and one of them has it.
+TEST(Prefork, NobodyBlocksWhereAnotherWasFaster) {
+  Fd listener = listen_at(here());
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < 3; ++i) callers.push_back(std::make_unique<Caller>(listener));
+  const Workers workers(listener, accept_by_accept);
+  for (int i = 0; i < 150; ++i) {
+    for (auto& c : callers) c->call("idle");
+    for (auto& c : callers) EXPECT_GT(c->number(), 0);
+  }
+  for (auto& c : callers) c->end();
+}
 
 // What nobody could accept is not lost with those who waited: the first that is free has it.
 TEST(Prefork, WhoDiesWhileItWaitsTakesNothingAlong) {
