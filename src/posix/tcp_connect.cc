@@ -249,12 +249,13 @@ void TcpSocket::disconnect(Pass& pass) {
   left_mss_ = conn_->snd_mss;
   const bool accepted = !conn_->active;
   if (accepted && !renamed_) left_name_ = {inherited_name_, pass.stack().tcp_local(*conn_).port};
-  renamed_ = false;
+  const bool renamed = std::exchange(renamed_, false);
   pass.stack().tcp_close(conn_, alive, pass.now());
   conn_ = nullptr;
   pending_error_ = alive ? ECONNRESET : untold;
   write_inherited_options();
   release_port();
+  if (!accepted && !renamed) give_up_automatic_port();
   leave_unsent_on_shadow();
   shut_read_ = shut_write_ = disconnecting_ = false;
   set_state(State::kUndecided);

@@ -218,6 +218,8 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
   disconnecting_ = state_ == State::kConnecting && pass.stack().tcp_state(*conn_) == TcpState::kClosed;
   if (state_ == State::kConnecting && !disconnecting_) set_state(State::kConnected);
   Result<void> r = pass.stack().tcp_shutdown(*conn_, how, pass.now());
+  // An edge for every member, whatever it watches and also where nothing changes (sk_state_change()).
+  notify(kError);
   pass.engine().touch();
   return r ? Result<int>(0) : r.error();
 }

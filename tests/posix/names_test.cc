@@ -378,6 +378,28 @@ TEST(Ends, ByADisconnectTheSocketConnectsAgain) {
   second.finish();
 }
 
+// bind() to port 0 holds the address for good, the port as long as there is a connection (SOCK_BINDPORT_LOCK).
+TEST(Ends, ADisconnectGivesUpThePortThatWasNotAskedFor) {
+  const sockaddr none{AF_UNSPEC, {}};
+  Echo proof(kProof);
+  for (const bool by_number : {false, true}) {
+    Far far("echo_stream");
+    const Address to = there(static_cast<uint16_t>(far.number()));
+    Fd fd(socket(AF_INET, SOCK_STREAM, 0));
+    const Address own = here(by_number ? port_of(listen_at(here())) : 0);
+    ASSERT_STREQ(result(bind(fd, own.raw(), own.size)), "ok");
+    ASSERT_STREQ(result(connect(fd, to.raw(), to.size)), "ok");
+    EXPECT_STREQ(result(bind(fd, own.raw(), own.size)), "EINVAL");
+    EXPECT_EQ(connect(fd, &none, sizeof(none)), 0);
+    EXPECT_EQ(port_of(fd), by_number ? own.port() : 0);
+    const Address other = here();
+    EXPECT_STREQ(result(bind(fd, other.raw(), other.size)), by_number ? "EINVAL" : "ok");
+    EXPECT_EQ(far.word(), "Connection reset by peer");
+    far.finish();
+  }
+  proof.all();
+}
+
 /// FINs that come into, or leave, this namespace's kernel are lost meanwhile.
 class LostFins {
  public:
