@@ -378,7 +378,8 @@ TEST(Ends, ByADisconnectTheSocketConnectsAgain) {
   second.finish();
 }
 
-// bind() to port 0 holds the address for good, the port as long as there is a connection (SOCK_BINDPORT_LOCK).
+// bind() to port 0 holds the address for good, the port as long as there is a connection
+// (SOCK_BINDPORT_LOCK).
 TEST(Ends, ADisconnectGivesUpThePortThatWasNotAskedFor) {
   const sockaddr none{AF_UNSPEC, {}};
   Echo proof(kProof);
