@@ -323,6 +323,7 @@ Result<int> SiwSocket::shutdown(Pass& pass, int how) {
     disconnect();
     return 0;
   }
+  notify(kError);  // as TcpSocket::shutdown()
   if (tcp_state() == TCP_CLOSE) return err(ENOTCONN);
   if (state_ == State::kConnecting) set_state(State::kConnected);
   Result<void> r = channel_->conn()->shutdown(how);
