@@ -37,7 +37,7 @@ struct Option {
   bool inherited;  ///< by the connections of a listener
   void (*apply)(TcpSettings&, int) = nullptr;
   char off = 0;
-  bool (*served)(const Socket&) = nullptr;  ///< kKeep: whether we do what the shadow's value says
+  bool (*served)(const Socket&) = nullptr;  ///< whether we do what the shadow's value says
 };
 
 std::span<const Option> tcp_options();  ///< posix/tcp_options.cc

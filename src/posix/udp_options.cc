@@ -19,6 +19,17 @@ namespace {
 
 using enum OptionEffect;
 
+bool queues_errors(const Socket& s) {
+  return s.shadow_option(IPPROTO_IP, IP_RECVERR) != 0 ||
+         (s.v6() && s.shadow_option(IPPROTO_IPV6, IPV6_RECVERR) != 0);
+}
+
+/// The kernel gets ICMP errors from us by its loopback device, where it finds no socket that is bound to
+/// another.
+bool kernel_finds_errors_socket(const Socket& s) {
+  return s.shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX) == 0 || !queues_errors(s);
+}
+
 // kKeep: read_options() looks at them again.
 constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_DEBUG, kShadow, false},
@@ -56,8 +67,8 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_RXQ_OVFL, kKeep, false},
     {SOL_SOCKET, SO_DONTROUTE, kRoute, false},
     {SOL_SOCKET, SO_MARK, kRoute, false},
-    {SOL_SOCKET, SO_BINDTODEVICE, kRoute, false},
-    {SOL_SOCKET, SO_BINDTOIFINDEX, kRoute, false},
+    {SOL_SOCKET, SO_BINDTODEVICE, kRoute, false, nullptr, 0, kernel_finds_errors_socket},
+    {SOL_SOCKET, SO_BINDTOIFINDEX, kRoute, false, nullptr, 0, kernel_finds_errors_socket},
     {SOL_SOCKET, SO_ZEROCOPY, kKernel, false},
     {SOL_SOCKET, SO_PEEK_OFF, kKernel, false, nullptr, '\xff'},  // -1
     {SOL_SOCKET, SO_NO_CHECK, kKernel, false},
@@ -76,7 +87,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_IP, IP_RECVTTL, kKeep, false},
     {IPPROTO_IP, IP_RECVORIGDSTADDR, kKeep, false},
     {IPPROTO_IP, IP_MTU_DISCOVER, kKeep, false},
-    {IPPROTO_IP, IP_RECVERR, kKeep, false},
+    {IPPROTO_IP, IP_RECVERR, kKeep, false, nullptr, 0, kernel_finds_errors_socket},
     {IPPROTO_IP, IP_FREEBIND, kShadow, false},
     {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, kShadow, false},
     {IPPROTO_IP, IP_LOCAL_PORT_RANGE, kShadow, false},
@@ -111,7 +122,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_IPV6, IPV6_RECVTCLASS, kKeep, false},
     {IPPROTO_IPV6, IPV6_MTU_DISCOVER, kKeep, false},
     {IPPROTO_IPV6, IPV6_MTU, kKeep, false},
-    {IPPROTO_IPV6, IPV6_RECVERR, kKeep, false},
+    {IPPROTO_IPV6, IPV6_RECVERR, kKeep, false, nullptr, 0, kernel_finds_errors_socket},
     {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, false},
     {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, false},
     {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kKeep, false},
@@ -205,8 +216,7 @@ void UdpSocket::read_options(Pass& pass) {
   if (UdpPcb* p = pcb(pass)) pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
   if (UdpPcb* p = pcb(pass)) {
     p->counts_drops = (control_ & kOverflow) != 0;
-    p->wants_errors = shadow_option(IPPROTO_IP, IP_RECVERR) != 0 ||
-                      (v6() && shadow_option(IPPROTO_IPV6, IPV6_RECVERR) != 0);
+    p->wants_errors = queues_errors(*this);
   }
   if (UdpPcb* p = pcb(pass); p != nullptr && locked)
     pass.stack().udp_set_receive_buffer(*p, static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_RCVBUF)));
@@ -237,7 +247,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     case kKeep: {
       const uint8_t before = tos_;
       read_options(pass);
-      if (stamps_are_kernels(pass)) break;
+      if (stamps_are_kernels(pass) || !kernel_finds_errors_socket(*this)) break;
       if (tos_ != before) route_kept_ = false;  // __ip_sock_set_tos()
       request_ = flow_request(request_.role, local_, remote_);
       return 0;

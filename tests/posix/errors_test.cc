@@ -3,6 +3,7 @@
 
 // Needs timespec:
 #include <linux/errqueue.h>
+#include <net/if.h>
 #include <netinet/icmp6.h>
 #include <netinet/ip.h>
 #include <netinet/ip6.h>
@@ -92,6 +93,20 @@ TEST_P(Errors, WhoAsksHasThemQueued) {
     EXPECT_EQ(shown(recv(fd, &byte, 1, 0)), "ECONNREFUSED");
     EXPECT_EQ(next_error(fd, to), refused);
   }
+  proof.all();
+}
+
+TEST_P(Errors, WhoIsBoundToADeviceHasThemQueued) {
+  const Address to = there(9, family);
+  Fd fd(socket(family, SOCK_DGRAM, 0));
+  const unsigned near = if_nametoindex("veth1"), device = near != 0 ? near : if_nametoindex("veth2");
+  set_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, static_cast<int>(device));
+  const Address own = here(0, family);
+  ASSERT_EQ(bind(fd, own.raw(), own.size), 0);
+  queue_errors(fd, family);
+  EXPECT_EQ(shown(sendto(fd, "x", 1, 0, to.raw(), to.size)), "1");
+  EXPECT_EQ(wait_for(fd, 0), POLLERR);
+  EXPECT_EQ(next_error(fd, to), refused);
   proof.all();
 }
 
