@@ -550,6 +550,12 @@ struct Cancelled {
 };
 
 TEST(Threads, ABlockedCallIsCancelled) {
+#ifdef __SANITIZE_THREAD__
+  // A thread that is cancelled in a call which gcc 12's ThreadSanitizer intercepts (ppoll(), accept4()) stays
+  // within the interceptor for it, where it takes no notice of atomics: the lock's, too. It finds races that
+  // are none.
+  GTEST_SKIP();
+#endif
   Partner far, deaf;
   Fd fd = connect_to(there(far.port)), full = connect_to(there(deaf.port)), listener = listen_at(here());
   Fd unanswered = tcp_socket();
