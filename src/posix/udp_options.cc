@@ -210,15 +210,15 @@ void UdpSocket::read_options(Pass& pass) {
   if (v6())
     mtu.v6 = static_cast<MtuDiscovery>(shadow_option(IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_WANT));
   mtu.most_v6 = most6_;
-  if (UdpPcb* p = pcb(pass)) pass.stack().udp_set_mtu_options(*p, mtu);
+  UdpPcb* p = pcb(pass);
+  if (p == nullptr) return;
+  pass.stack().udp_set_mtu_options(*p, mtu);
+  pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
+  p->counts_drops = (control_ & kOverflow) != 0;
+  p->wants_errors = queues_errors(*this);
   const bool locked =
       (shadow_option(SOL_SOCKET, SO_BUF_LOCK) & 2) != 0;  // SOCK_RCVBUF_LOCK: SO_RCVBUF was set
-  if (UdpPcb* p = pcb(pass)) pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
-  if (UdpPcb* p = pcb(pass)) {
-    p->counts_drops = (control_ & kOverflow) != 0;
-    p->wants_errors = queues_errors(*this);
-  }
-  if (UdpPcb* p = pcb(pass); p != nullptr && locked)
+  if (locked)
     pass.stack().udp_set_receive_buffer(*p, static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_RCVBUF)));
 }
 

@@ -33,7 +33,6 @@ struct Page {
 };
 
 Page* page = nullptr;  ///< MAP_SHARED
-Place* places = nullptr;
 Place* own = nullptr;
 
 bool lives(int32_t process) {
@@ -50,21 +49,21 @@ bool take(Place& place, int32_t from) {
 }
 
 Place* own_place() {
-  for (size_t i = 0; own == nullptr && places != nullptr && i < kMostProcesses; ++i)
-    if (!take(places[i], getpid())) take(places[i], 0);
-  for (size_t i = 0; own == nullptr && places != nullptr && i < kMostProcesses; ++i)
-    if (const int32_t process = places[i].process.load(); !lives(process)) take(places[i], process);
+  for (size_t i = 0; own == nullptr && page != nullptr && i < kMostProcesses; ++i)
+    if (!take(page->places[i], getpid())) take(page->places[i], 0);
+  for (size_t i = 0; own == nullptr && page != nullptr && i < kMostProcesses; ++i)
+    if (const int32_t process = page->places[i].process.load(); !lives(process))
+      take(page->places[i], process);
   return own;
 }
 
 }  // namespace
 
 void share_waiters() {
-  if (places != nullptr) return;
+  if (page != nullptr) return;
   void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return;
   page = static_cast<Page*>(memory);
-  places = page->places;
   pthread_mutexattr_t shared;
   pthread_mutexattr_init(&shared);
   pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
@@ -75,13 +74,13 @@ void share_waiters() {
 
 void waiters_after_fork_in_child() { own = nullptr; }
 
-bool waiters_are_shared() { return places != nullptr; }
+bool waiters_are_shared() { return page != nullptr; }
 
 bool others_wait_for_connections() {
   const uid_t user = geteuid();
   bool found = false;
-  for (size_t i = 0; places != nullptr && i < kMostProcesses; ++i) {
-    Place& place = places[i];
+  for (size_t i = 0; page != nullptr && i < kMostProcesses; ++i) {
+    Place& place = page->places[i];
     int32_t process = place.process.load();
     if (process == 0 || &place == own) continue;
     if (!lives(process)) {
