@@ -9,21 +9,6 @@
 
 namespace accel {
 
-/// What goes before a packet's transport header, for Injector::send().
-struct IpFields {
-  IpAddress from, to;
-  uint8_t protocol;
-  uint8_t tos = 0, ttl = 64;
-};
-
-/// Returns the header's size, 20 or 40. `payload`: bytes behind it.
-size_t put_ip_header(uint8_t* out, const IpFields& fields, size_t payload);
-
-/// The checksum of a packet's transport header, whose own field is 0, in memory order
-/// (stack/wire/checksum.h): of TCP and UDP, over the pseudo header (RFC 9293 section 3.1, RFC 8200
-/// section 8.1) and all that follows.
-uint16_t transport_checksum(std::span<const uint8_t> packet, const IpFields& fields);
-
 /// By raw sockets (raw(7), IPPROTO_RAW): the destination is local, so a packet never leaves the host, and the
 /// kernel routes it over loopback with the route's own destination entry, so the foreign source is not
 /// questioned (raw_send_hdrinc(), loopback_xmit()).

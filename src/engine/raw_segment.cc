@@ -6,6 +6,7 @@
 
 #include "engine/inject.h"
 #include "stack/wire/checksum.h"
+#include "stack/wire/ip_header.h"
 #include "stack/wire/tcp.h"
 
 namespace accel {

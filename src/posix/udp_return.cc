@@ -7,6 +7,7 @@
 #include "engine/inject.h"
 #include "posix/udp_socket.h"
 #include "stack/wire/checksum.h"
+#include "stack/wire/ip_header.h"
 #include "stack/wire/ipv6.h"
 #include "stack/wire/udp.h"
 

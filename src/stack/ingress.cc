@@ -7,6 +7,7 @@
 #include "stack/wire/checksum.h"
 #include "stack/wire/eth.h"
 #include "stack/wire/icmp.h"
+#include "stack/wire/ip_header.h"
 #include "stack/wire/ipv4.h"
 #include "stack/wire/ipv6.h"
 #include "stack/wire/tcp.h"
@@ -292,43 +293,25 @@ class Ingress {
 /// The ICMP error that this host's own kernel would tell itself about a packet that it could not send
 /// (ipv4_link_failure(), ip6_link_failure()), as if it had come.
 Packet* host_unreachable(StackCore& core, std::span<const uint8_t> sent, const Quoted& quoted) {
-  const bool v4 = quoted.flow.local.address.is_v4();
-  const size_t header = v4 ? sizeof(Ipv4Header) : sizeof(Ipv6Header);
-  constexpr size_t kIcmp = sizeof(IcmpHeader);
+  const IpAddress& self = quoted.flow.local.address;
+  const bool v4 = self.is_v4();
+  const size_t headers = (v4 ? sizeof(Ipv4Header) : sizeof(Ipv6Header)) + sizeof(IcmpHeader);
   Packet* frame = core.new_frame();
   if (frame == nullptr) return nullptr;
   // RFC 1812 section 4.3.2.3, RFC 4443 section 3.1: as much as fits.
-  sent = sent.first(std::min(sent.size(), (v4 ? 576 : 1280) - header - kIcmp));
-  frame->length = static_cast<uint32_t>(header + kIcmp + sent.size());
-  uint8_t* const out = frame->data();
-  std::memset(out, 0, header + kIcmp);
-  const IpAddress& self = quoted.flow.local.address;
-  Arrival a;
-  a.source = a.destination = self;
-  a.v6 = !v4;
-  a.protocol = v4 ? kProtocolIcmp : kProtocolIcmpv6;
-  a.length = static_cast<uint32_t>(kIcmp + sent.size());
-  if (v4) {
-    auto& ip = wire_at<Ipv4Header>(out);  // lengths and checksum are the kernel's to fill in
-    ip.version_ihl = 0x45;
-    ip.ttl = 64;
-    ip.protocol = a.protocol;
-    std::memcpy(ip.source.data(), self.v4_bytes(), 4);
-    std::memcpy(ip.destination.data(), self.v4_bytes(), 4);
-  } else {
-    auto& ip = wire_at<Ipv6Header>(out);
-    ip.version_class_flow = 6u << 28;
-    ip.payload_length = static_cast<uint16_t>(a.length);
-    ip.next_header = a.protocol;
-    ip.hop_limit = 64;
-    ip.source = ip.destination = self.bytes;
-  }
-  auto& icmp = wire_at<IcmpHeader>(out + header);
+  sent = sent.first(std::min(sent.size(), (v4 ? 576 : 1280) - headers));
+  frame->length = static_cast<uint32_t>(headers + sent.size());
+  const IpFields fields{self, self, v4 ? kProtocolIcmp : kProtocolIcmpv6};
+  const size_t at = put_ip_header(frame->data(), fields, sizeof(IcmpHeader) + sent.size());
+  IcmpHeader icmp{};
   icmp.type = v4 ? 3 : 1;
   icmp.code = v4 ? 1 : 3;
-  std::memcpy(out + header + kIcmp, sent.data(), sent.size());
-  const uint64_t sum = sum_bytes(out + header, a.length);
-  store_checksum(&icmp.checksum, finish_sum(v4 ? sum : add_sums(sum, pseudo_header_sum(a))));
+  std::memcpy(frame->data() + at, &icmp, sizeof icmp);
+  std::memcpy(frame->data() + headers, sent.data(), sent.size());
+  const uint16_t checksum =
+      v4 ? finish_sum(sum_bytes(frame->data() + at, frame->length - at))  // RFC 792: no pseudo header
+         : transport_checksum(frame->bytes(), fields);
+  store_checksum(frame->data() + at + offsetof(IcmpHeader, checksum), checksum);
   return frame;
 }
 

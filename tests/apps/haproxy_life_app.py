@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from programs import MODES, Lab, accelerated_sockets, descendants, flawless_load, server, statistics, until
+from programs import MODES, Lab, accelerated_sockets, descendants, flawless_load, haproxy_configuration, server, statistics, until
 
 
 def workers(master):
@@ -22,21 +22,11 @@ def main():
     with Lab(queues=2) as lab:  # an old and a new worker have a queue each
         near = lab.near
         lab.directory.chmod(0o711)  # for the workers, which are not root's
-        path = lab.directory / "haproxy.cfg"
-        path.write_text(f"""
-global
-  user haproxy
-  group haproxy
-  stats socket {lab.directory}/haproxy.sock mode 600 level admin expose-fd listeners
-defaults
-  mode http
-  timeout connect 10s
-  timeout client 30s
-  timeout server 30s
+        path = haproxy_configuration(lab.directory, f"""
 frontend f
   bind {near.address}:8000
   http-request return status 200 content-type text/plain string "hello"
-""")
+""", f"stats socket {lab.directory}/haproxy.sock mode 600 level admin expose-fd listeners")
         with server(near, ["haproxy", "-W", "-db", "-f", str(path)], 8000, on_server) as master:
             with flawless_load(lab.far, f"http://{near.address}:8000/", on_client, ["Connection: close"]):
                 for _ in range(options.reloads):

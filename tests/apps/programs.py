@@ -101,6 +101,23 @@ def redis_command(host, target, *words, port=6379, accel=False):
     return host.run(["redis-cli", "-h", target, "-p", str(port), *map(str, words)], accel).strip()
 
 
+def haproxy_configuration(directory, rest, settings=""):
+    """Its file."""
+    path = directory / "haproxy.cfg"
+    path.write_text(f"""
+global
+  user haproxy
+  group haproxy
+  {settings}
+defaults
+  mode http
+  timeout connect 10s
+  timeout client 30s
+  timeout server 30s
+{rest}""")
+    return path
+
+
 def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True, user="root" if ON_MODEL else "www-data"):
     """On mlx5 workers that are not root's cannot divide a listener (docs/mlx5.md)."""
     directory = host.lab.directory / f"nginx-{port}"

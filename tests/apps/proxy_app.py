@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from programs import MODES, Carried, Lab, accelerated_hosts, nginx, server, wrk
+from programs import MODES, Carried, Lab, accelerated_hosts, haproxy_configuration, nginx, server, wrk
 
 
 def main():
@@ -14,24 +14,13 @@ def main():
     on_server, on_client = MODES[options.mode]
     with Lab() as lab:
         near, far = lab.near, lab.far
-        path = lab.directory / "haproxy.cfg"
-        path.write_text(f"""
-global
-  user haproxy
-  group haproxy
-  nbthread 4
-  maxconn 1000
-defaults
-  mode http
-  timeout connect 10s
-  timeout client 30s
-  timeout server 30s
+        path = haproxy_configuration(lab.directory, f"""
 frontend f
   bind {near.address}:8000
   default_backend b
 backend b
   server s {far.address}:8080
-""")
+""", "nbthread 4\n  maxconn 1000")
         # the proxy on near, its upstream and the load on far
         hosts = accelerated_hosts(options.mode, near, far)
         with nginx(far, on_client), server(near, ["haproxy", "-db", "-f", str(path)], 8000, on_server), Carried(*hosts[:1]) as carried:

@@ -8,15 +8,8 @@
 namespace accel::sim {
 namespace {
 
-struct CloseTest : testing::Test {
-  CloseTest() { sim.tracing = true; }
-  Pair open(PairOptions options = {}) {
-    pairs = std::make_unique<Pairs>(sim, options);
-    Pair p = pairs->connect();
-    sim.run_for(1s);
-    sim.clear_trace();
-    return p;
-  }
+struct CloseTest : testing::Test, TracedPair {
+  CloseTest() : TracedPair(5) {}
   bool reset_sent_by(int host) const {
     for (const Sent& s : sim.sent_by(host))
       if (s.flags & kRst) return true;
@@ -24,8 +17,6 @@ struct CloseTest : testing::Test {
   }
   Stack& a() { return *sim[0].stack; }
   Stack& b() { return *sim[1].stack; }
-  Sim sim{5};
-  std::unique_ptr<Pairs> pairs;
 };
 
 TEST_F(CloseTest, HalfClose) {

@@ -6,15 +6,8 @@
 namespace accel::sim {
 namespace {
 
-struct OutputTest : testing::Test {
-  OutputTest() { sim.tracing = true; }
-  Pair open(PairOptions options = {}) {
-    pairs = std::make_unique<Pairs>(sim, options);
-    Pair p = pairs->connect();
-    sim.run_for(1s);
-    sim.clear_trace();
-    return p;
-  }
+struct OutputTest : testing::Test, TracedPair {
+  OutputTest() : TracedPair(3) {}
   std::vector<uint32_t> payloads() const {
     std::vector<uint32_t> out;
     for (const Sent& s : sim.sent_by(0))
@@ -22,8 +15,6 @@ struct OutputTest : testing::Test {
     return out;
   }
   using Sizes = std::vector<uint32_t>;
-  Sim sim{3};
-  std::unique_ptr<Pairs> pairs;
 };
 
 TEST_F(OutputTest, NagleGathersWhileUnacknowledged) {

@@ -240,6 +240,20 @@ class Pairs {
   uint16_t next_port_;
 };
 
+/// A simulation whose trace begins when a pair is connected and at rest.
+struct TracedPair {
+  explicit TracedPair(uint64_t seed) : sim(seed) { sim.tracing = true; }
+  Pair open(const PairOptions& options = {}) {
+    pairs = std::make_unique<Pairs>(sim, options);
+    const Pair p = pairs->connect();
+    sim.run_for(1s);
+    sim.clear_trace();
+    return p;
+  }
+  Sim sim;
+  std::unique_ptr<Pairs> pairs;
+};
+
 /// Sends and receives of strings, at the simulation's time.
 Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, bool more = false);
 Result<std::string> read(Host& host, TcpConn* conn, size_t at_most = 1 << 20);

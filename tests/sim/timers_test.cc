@@ -15,21 +15,12 @@ Millis rounded(const std::vector<Duration>& times, Duration to = 10ms) {
   return out;
 }
 
-struct TimersTest : testing::Test {
-  TimersTest() { sim.tracing = true; }
-  Pair open(PairOptions options = {}) {
-    pairs = std::make_unique<Pairs>(sim, options);
-    Pair p = pairs->connect();
-    sim.run_for(1s);
-    sim.clear_trace();
-    return p;
-  }
+struct TimersTest : testing::Test, TracedPair {
+  TimersTest() : TracedPair(7) {}
   void cut() {
     sim.links([](Link& l) { l.cut = true; });
   }
   int error_of(TcpConn* c) { return sim[0].stack->tcp_take_error(*c); }
-  Sim sim{7};
-  std::unique_ptr<Pairs> pairs;
 };
 
 TEST_F(TimersTest, RetransmissionDoubles) {
