@@ -51,11 +51,12 @@ bool can_read_parts(const msghdr& m) {
 }
 
 template <class Kernel>
-Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel) {
+Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel,
+                         Pass::Polling polling = Pass::Polling::kSeldom) {
   bool stream = false;
   Result<ssize_t> r = kOnKernel;
   {
-    SocketCall call(fd, Pass::Polling::kSeldom, Use::kSend);
+    SocketCall call(fd, polling, Use::kSend);
     if (call.error() != Errno{}) return call.error();
     Socket* s = can_read_parts(*message) ? call.socket() : nullptr;
     if (s != nullptr) {
@@ -75,6 +76,13 @@ Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel
   if (!r.ok() && r.error() == kOnKernel) return from_libc(kernel());
   if (r.is(EPIPE) && stream && (flags & MSG_NOSIGNAL) == 0) raise_sigpipe();
   return r;
+}
+
+Result<ssize_t> send_message(int fd, const msghdr* message, int flags, Pass::Polling polling) {
+  msghdr m;
+  if (!get_user(m, message)) return from_libc(real.sendmsg(fd, message, flags));
+  return transmit(
+      fd, &m, flags, [&] { return real.sendmsg(fd, message, flags); }, polling);
 }
 
 msghdr one_buffer(iovec* v, sockaddr* name, socklen_t name_length) {
@@ -172,9 +180,7 @@ Result<ssize_t> readv(int fd, const iovec* vector, int count, int flags) {
 }
 
 Result<ssize_t> sendmsg(int fd, const msghdr* message, int flags) {
-  msghdr m;
-  if (!get_user(m, message)) return from_libc(real.sendmsg(fd, message, flags));
-  return transmit(fd, &m, flags, [&] { return real.sendmsg(fd, message, flags); });
+  return send_message(fd, message, flags, Pass::Polling::kSeldom);
 }
 
 Result<ssize_t> sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,
@@ -241,7 +247,9 @@ Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   unsigned n = 0;
   for (; n < count; ++n) {
     const MovedScope moved(n > 0);
-    Result<ssize_t> r = posix::sendmsg(fd, &messages[n].msg_hdr, flags);
+    // What the last message brought, as a reset, is there on a short way, and stops the kernel.
+    const auto polling = n > 0 ? Pass::Polling::kYes : Pass::Polling::kSeldom;
+    Result<ssize_t> r = send_message(fd, &messages[n].msg_hdr, flags, polling);
     if (!r && n == 0) return r.error();
     if (!r) break;
     if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))
