@@ -189,7 +189,24 @@ bool Engine::begin_keeping_ready() {
   return impl_->keep_ready = true;
 }
 
-void Engine::done_keeping_ready() { impl_->keep_ready = false; }
+void Engine::done_keeping_ready() {
+  impl_->keep_ready = false;
+  impl_->tell_guardian_of_local_ends();
+}
+
+bool Engine::keeping_ready() const { return impl_->keep_ready; }
+
+void Engine::user_changed() {
+  if (!privileged()) (void)impl_->guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
+  for (InterfaceId id = 0; id < impl_->slot_count; ++id)
+    if (Port* port = impl_->slots[id].port()) tell_of_user(*port);
+}
+
+Result<int> Engine::make_rule_by_guardian(const FlowRule& rule, int device) {
+  Engine* engine = get();
+  if (engine == nullptr) return err(EPERM);
+  return engine->impl_->guardian.run({guardian::Errand::kRule, 0, 0, {}, rule}, device);
+}
 
 void Engine::open_all_ports() {
   Reason ignored;

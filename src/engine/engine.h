@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/config.h"
+#include "base/flow_rule.h"
 #include "base/instant.h"
 #include "base/ip.h"
 #include "base/result.h"
@@ -122,6 +123,11 @@ class Engine {
   /// one that comes free.
   bool begin_keeping_ready();
   void done_keeping_ready();
+  bool keeping_ready() const;
+  /// Behind it: the process has become another user.
+  void user_changed();
+  /// A port's rule for a process without CAP_NET_RAW; `device`: of its file. Gives the rule's handle.
+  static Result<int> make_rule_by_guardian(const FlowRule& rule, int device);
   void open_all_ports();
 
   Stack& stack();

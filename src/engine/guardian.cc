@@ -271,20 +271,22 @@ void Guardian::remove(uint32_t row) {
   free_.push_back(row - 1);
 }
 
-Result<void> Guardian::run(const guardian::Request& request, int fd) {
+Result<int> Guardian::run(const guardian::Request& request, int fd) {
   if (errands_ < 0) return err(EPERM);
   iovec vector{const_cast<guardian::Request*>(&request), sizeof request};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)]{};
   msghdr message{};
   message.msg_iov = &vector;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  }
   ssize_t n;
   while ((n = real.sendmsg(errands_, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
   }
@@ -292,8 +294,8 @@ Result<void> Guardian::run(const guardian::Request& request, int fd) {
   while (n >= 0 && (n = real.recv(errands_, &answer, sizeof answer, 0)) < 0 && errno == EINTR) {
   }
   if (n != sizeof answer) return err(EPERM);  // it was killed
-  if (answer != 0) return err(-answer);
-  return {};
+  if (answer < 0) return err(-answer);
+  return answer;
 }
 
 }  // namespace accel

@@ -28,8 +28,8 @@ class Guardian {
   /// It runs, and can do what run() says.
   bool running() const { return errands_ >= 0; }
   /// For a process without the capability: see guardian/errand.h. Errors: EPERM (no guardian), and the
-  /// call's.
-  Result<void> run(const guardian::Request& request, int fd);
+  /// call's. `fd`: what it is about, or -1.
+  Result<int> run(const guardian::Request& request, int fd);
   /// A connection has the tuple. Returns what remove() takes; 0: not listed. No system call.
   uint32_t add(const FlowKey& key, int ifindex);
   void remove(uint32_t row);

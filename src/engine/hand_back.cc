@@ -94,7 +94,7 @@ class Repair {
     if (!is_bound && real.bind(fd_, &a.any, length) != 0) {
       error_ = errno;
       if (error_ == EACCES) {  // a port below 1024
-        guardian::Request request{Errand::kBind, 0, length, {}};
+        guardian::Request request{Errand::kBind, 0, length, {}, {}};
         std::memcpy(request.address, &a, length);
         ask(request);
       }
@@ -128,11 +128,11 @@ class Repair {
  private:
   using Errand = guardian::Errand;
   Repair& set_privileged(int name, int value, int level, Errand errand) {
-    if (!set(name, value, level).ok() && error_ == EPERM) ask({errand, value, 0, {}});
+    if (!set(name, value, level).ok() && error_ == EPERM) ask({errand, value, 0, {}, {}});
     return *this;
   }
   void ask(const guardian::Request& request) {
-    const Result<void> done = guardian_.run(request, fd_);
+    const Result<int> done = guardian_.run(request, fd_);
     error_ = done ? 0 : static_cast<int>(done.error());
   }
 

@@ -61,6 +61,11 @@ void report_mlx5(const char* text) {
   if (Engine* engine = Engine::get()) engine->counters().add(Counter::port_errors);
 }
 
+bool user_changes() {
+  const Engine* engine = Engine::get();
+  return engine != nullptr && engine->keeping_ready();
+}
+
 OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   const Settings& settings = config().settings;
   Mlx5Options options;
@@ -79,6 +84,8 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   options.moderation_usec = settings.mlx5_moderation_usec;
   options.report = &report_mlx5;
   options.note_descriptor = &note_private;
+  options.make_rule = &Engine::make_rule_by_guardian;
+  options.user_changes = &user_changes;
   OpenedPort opened;
   opened.kind = PathKind::kMlx5;
   auto port = Mlx5Port::open(options, pool, &opened.detail);
@@ -132,6 +139,10 @@ OpenedPort open_tagging_port(const Link& link, FramePool& pool) {
 Result<void> steer_shared(Port& port, const FlowKey& key) {
   auto* mlx5 = dynamic_cast<Mlx5Port*>(&port);
   return mlx5 ? mlx5->steer_shared(key) : port.steer(key);
+}
+
+void tell_of_user(Port& port) {
+  if (auto* mlx5 = dynamic_cast<Mlx5Port*>(&port)) mlx5->user_changed();
 }
 
 void abandon_port(OpenedPort& opened) {

@@ -35,6 +35,9 @@ OpenedPort open_tagging_port(const Link& link, FramePool& pool);
 /// Port::steer() of a local end where other processes may receive too: some ports can divide it.
 Result<void> steer_shared(Port& port, const FlowKey& key);
 
+/// The process has become another user: some ports ask again who shares local ends with it.
+void tell_of_user(Port& port);
+
 /// Gives a port up in a forked child, without a trace on the device.
 void abandon_port(OpenedPort& port);
 

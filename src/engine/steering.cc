@@ -1,5 +1,6 @@
 // Which flows the devices bring to us: keys of listeners, bound and connected sockets, counted.
 #include <algorithm>
+#include <cstring>
 
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
@@ -32,6 +33,24 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared
   if (key.protocol == Protocol::kTcp) guard(slot, key, steered);
   ++steered.users;
   return {};
+}
+
+/// While this process may make rules: for which local ends the guardian will, when it may not.
+void Engine::Impl::tell_guardian_of_local_ends() {
+  guardian::Request request{guardian::Errand::kLocalEnd, 0, 0, {}, {}};
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    if (carrier(id).opened.kind != PathKind::kMlx5) continue;
+    for (const auto& [untagged, steered] : slots[id].steered) {
+      if (untagged.is_connected()) continue;
+      const FlowKey key = tagged(id, untagged);
+      FlowRule& rule = request.rule;
+      rule.protocol = static_cast<uint8_t>(key.protocol);
+      rule.vlan = key.vlan;
+      rule.local_port = key.local.port;
+      std::memcpy(rule.local, key.local.address.bytes.data(), sizeof rule.local);
+      (void)guardian.run(request, -1);
+    }
+  }
 }
 
 bool Engine::Impl::rules_barred() const {

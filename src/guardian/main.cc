@@ -25,6 +25,7 @@
 #include <cstdint>
 
 #include "base/bare_syscall.h"
+#include "base/uverbs.h"
 #include "guardian/errand.h"
 #include "guardian/table.h"
 #include "stack/wire/checksum.h"
@@ -117,6 +118,140 @@ bool in_repair_mode(int fd) {
   return call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_REPAIR, &on, &length) == 0 && on == 1;
 }
 
+/// For which rules may be made.
+constexpr size_t kMostLocalEnds = 256;
+FlowRule local_ends[kMostLocalEnds];
+size_t local_end_count = 0;
+bool sealed = false;
+
+bool same_bytes(const uint8_t* a, const uint8_t* b, size_t n) {
+  for (size_t i = 0; i < n; ++i)
+    if (a[i] != b[i]) return false;
+  return true;
+}
+
+bool has_local_end(const FlowRule& rule) {
+  for (size_t i = 0; i < local_end_count; ++i) {
+    const FlowRule& end = local_ends[i];
+    if (end.protocol == rule.protocol && end.local_port == rule.local_port && end.vlan == rule.vlan &&
+        same_bytes(end.local, rule.local, sizeof rule.local))
+      return true;
+  }
+  return false;
+}
+
+long add_local_end(const FlowRule& rule) {
+  if (sealed || rule.local_port == 0) return -EPERM;
+  if (has_local_end(rule)) return 0;
+  if (local_end_count == kMostLocalEnds) return -ENOSPC;
+  local_ends[local_end_count++] = rule;
+  return 0;
+}
+
+bool is_v4(const uint8_t* address) {
+  for (int i = 0; i < 10; ++i)
+    if (address[i] != 0) return false;
+  return address[10] == 0xff && address[11] == 0xff;
+}
+
+/// Specifications as the kernel reads them, one behind the other. Bits that the mask leaves out are zero.
+class Specifications {
+ public:
+  explicit Specifications(const FlowRule& rule) {
+    add_link(rule);
+    is_v4(rule.local) ? add_v4(rule) : add_v6(rule);
+    add_ports(rule);
+    ib_uverbs_flow_spec_action_tag tag{};
+    tag.tag_id = rule.tag;
+    if (rule.tag != 0) add(tag, IB_FLOW_SPEC_ACTION_TAG);
+  }
+  long create(const FlowRule& rule, int device) {
+    auto* command = reinterpret_cast<ib_uverbs_create_flow*>(bytes_);
+    command->qp_handle = rule.queue_pair;
+    command->flow_attr.size = static_cast<uint16_t>(used_ - sizeof *command);
+    command->flow_attr.priority = rule.priority;
+    command->flow_attr.num_of_specs = count_;
+    command->flow_attr.port = rule.device_port;
+    ib_uverbs_create_flow_resp made{};
+    const long failed =
+        uverbs_command([&](void* request) { return call(SYS_ioctl, device, RDMA_VERBS_IOCTL, request); },
+                       IB_USER_VERBS_EX_CMD_CREATE_FLOW, bytes_, used_, &made, sizeof made);
+    return failed != 0 ? failed : static_cast<long>(made.flow_handle & 0x7fffffff);
+  }
+
+ private:
+  /// Of the kernel's own header (rdma/ib_verbs.h), as libibverbs' are.
+  enum : uint32_t {
+    IB_FLOW_SPEC_ETH = 0x20,
+    IB_FLOW_SPEC_IPV4 = 0x30,
+    IB_FLOW_SPEC_IPV6 = 0x31,
+    IB_FLOW_SPEC_TCP = 0x40,
+    IB_FLOW_SPEC_UDP = 0x41,
+    IB_FLOW_SPEC_ACTION_TAG = 0x1000
+  };
+  static constexpr uint16_t be16(uint16_t host) { return __builtin_bswap16(host); }
+
+  template <class Spec>
+  void add(Spec& spec, uint32_t type) {
+    spec.type = type;
+    spec.size = sizeof spec;
+    memcpy(bytes_ + used_, &spec, sizeof spec);
+    used_ = static_cast<uint16_t>(used_ + sizeof spec);
+    ++count_;
+  }
+  void add_link(const FlowRule& rule) {
+    ib_uverbs_flow_spec_eth eth{};
+    const uint8_t none[6] = {};
+    if (!same_bytes(rule.mac, none, sizeof none)) {
+      memcpy(eth.val.dst_mac, rule.mac, sizeof rule.mac);
+      memset(eth.mask.dst_mac, 0xff, sizeof rule.mac);
+    }
+    eth.val.vlan_tag = be16(rule.vlan);
+    eth.mask.vlan_tag = rule.vlan != 0 ? be16(0x0fff) : 0;
+    add(eth, IB_FLOW_SPEC_ETH);
+  }
+  void add_v4(const FlowRule& rule) {
+    ib_uverbs_flow_spec_ipv4 ip{};
+    memcpy(&ip.val.dst_ip, rule.local + 12, 4);
+    ip.mask.dst_ip = ~0u;
+    if (rule.one_remote) {
+      memcpy(&ip.val.src_ip, rule.remote + 12, 4);
+      ip.mask.src_ip = ~0u;
+    }
+    add(ip, IB_FLOW_SPEC_IPV4);
+  }
+  void add_v6(const FlowRule& rule) {
+    ib_uverbs_flow_spec_ipv6 ip{};
+    memcpy(ip.val.dst_ip, rule.local, 16);
+    memset(ip.mask.dst_ip, 0xff, 16);
+    if (rule.one_remote) {
+      memcpy(ip.val.src_ip, rule.remote, 16);
+      memset(ip.mask.src_ip, 0xff, 16);
+    }
+    add(ip, IB_FLOW_SPEC_IPV6);
+  }
+  void add_ports(const FlowRule& rule) {
+    ib_uverbs_flow_spec_tcp_udp ports{};
+    ports.val.dst_port = be16(rule.local_port);
+    ports.mask.dst_port = 0xffff;
+    ports.val.src_port = be16(rule.remote_port);
+    ports.mask.src_port = be16(rule.remote_mask);
+    add(ports, rule.protocol == IPPROTO_TCP ? IB_FLOW_SPEC_TCP : IB_FLOW_SPEC_UDP);
+  }
+
+  alignas(ib_uverbs_create_flow)
+      uint8_t bytes_[sizeof(ib_uverbs_create_flow) + sizeof(ib_uverbs_flow_spec_eth) +
+                     sizeof(ib_uverbs_flow_spec_ipv6) + sizeof(ib_uverbs_flow_spec_tcp_udp) +
+                     sizeof(ib_uverbs_flow_spec_action_tag)]{};
+  uint16_t used_ = sizeof(ib_uverbs_create_flow);
+  uint8_t count_ = 0;
+};
+
+long make_rule(const FlowRule& rule, int device) {
+  if (!sealed || !has_local_end(rule)) return -EPERM;
+  return Specifications(rule).create(rule, device);
+}
+
 long run(const Request& request, int fd) {
   switch (request.errand) {
     case Errand::kRepair:
@@ -128,6 +263,13 @@ long run(const Request& request, int fd) {
     case Errand::kBind:
       if (!in_repair_mode(fd) || request.length > sizeof request.address) return -EPERM;
       return call(SYS_bind, fd, request.address, request.length);
+    case Errand::kLocalEnd:
+      return add_local_end(request.rule);
+    case Errand::kSeal:
+      sealed = true;
+      return 0;
+    case Errand::kRule:
+      return make_rule(request.rule, fd);
   }
   return -EINVAL;
 }
@@ -148,7 +290,7 @@ bool run_errand() {
   const auto* header = reinterpret_cast<const cmsghdr*>(control);
   if (message.msg_controllen >= CMSG_LEN(sizeof fd) && header->cmsg_type == SCM_RIGHTS)
     memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  const auto answer = static_cast<int32_t>(n == sizeof request && fd >= 0 ? run(request, fd) : -EINVAL);
+  const auto answer = static_cast<int32_t>(n == sizeof request ? run(request, fd) : -EINVAL);
   if (fd >= 0) call(SYS_close, fd);
   call(SYS_sendto, kErrands, &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
   return true;
@@ -184,12 +326,6 @@ const Table* wait_for_end(uint32_t* rows) {
 
 constexpr uint8_t kAck = 0x10;
 constexpr uint8_t kTtl = 64;
-
-bool is_v4(const uint8_t* address) {
-  for (int i = 0; i < 10; ++i)
-    if (address[i] != 0) return false;
-  return address[10] == 0xff && address[11] == 0xff;
-}
 
 /// IPv4's mapped prefix counts for nothing but 0xffff, which is 0 in this sum.
 TcpHeader segment_of(const Row& row) {

@@ -129,6 +129,10 @@ void DirectPort::unsteer(const FlowKey& key) {
   if (flows_) flows_->remove(key);
 }
 
+void DirectPort::user_changed() {
+  if (sharing_) sharing_->user_changed();
+}
+
 // --- errors ---
 
 void DirectPort::report(const std::string& text) const {

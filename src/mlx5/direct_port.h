@@ -18,18 +18,23 @@
 
 namespace accel::mlx5 {
 
-/// Steering by ibv_create_flow.
+/// Steering by ibv_create_flow; by `others` where the process may not.
 class VerbsRules final : public RuleMaker {
  public:
-  VerbsRules(ibv_qp* qp, uint8_t port, MacAddress mac) : qp_(qp), port_(port), mac_(mac) {}
+  using MakeRule = decltype(Mlx5Options::make_rule);
+  VerbsRules(ibv_qp* qp, uint8_t port, MacAddress mac, MakeRule others)
+      : qp_(qp), port_(port), mac_(mac), others_(others) {}
   Result<void*> create(const Match& match) override;
   void destroy(void* rule) override;
   bool tags = true;  ///< the device can tag; found out at the first rule
 
  private:
+  Result<void*> create_by_others(const Match& match);
+
   ibv_qp* qp_;
   uint8_t port_;
   MacAddress mac_;
+  MakeRule others_;
 };
 
 /// Of the strides: a mapping of their own.
@@ -56,6 +61,7 @@ class DirectPort final : public Mlx5Port {
   Result<void> steer_shared(const FlowKey& key) override { return steer(key, true); }
   void unsteer(const FlowKey& key) override;
   void abandon_in_child() override;
+  void user_changed() override;
   uint32_t mtu_most() const override;
   Mlx5Stats stats() const override;
   void count(Counters& to) override;

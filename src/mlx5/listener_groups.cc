@@ -80,8 +80,8 @@ bool say(int fd, const void* message, size_t size) {
 
 }  // namespace
 
-ListenerGroups::ListenerGroups(int scope)
-    : scope_(scope), events_(keep_private(real.epoll_create1(EPOLL_CLOEXEC))) {}
+ListenerGroups::ListenerGroups(int scope, bool (*user_changes)())
+    : scope_(scope), user_changes_(user_changes), events_(keep_private(real.epoll_create1(EPOLL_CLOEXEC))) {}
 
 ListenerGroups::~ListenerGroups() { abandon(); }
 
@@ -131,9 +131,20 @@ bool ListenerGroups::join(const FlowKey& local) {
   Group& group = groups_.emplace_back();
   group.local = local;
   enter(group);
+  if (group.coordinator >= 0) return false;
+  // A worker that is root for a moment more: the others, which are not, are its like behind setuid().
+  if (group.door < 0 && errno == EPERM && user_changes_ != nullptr && user_changes_()) {
+    begin_pause(group);
+    return false;
+  }
   // Where there can be no group, what the device says to our rule decides.
-  if (group.coordinator < 0) group.held = kAllShares;
-  return group.coordinator < 0;
+  group.held = kAllShares;
+  return true;
+}
+
+void ListenerGroups::user_changed() {
+  for (Group& group : groups_)
+    if (group.pause >= 0) end_pause(group);
 }
 
 void ListenerGroups::set_listening(const FlowKey& local, bool listening) {

@@ -23,8 +23,9 @@ namespace accel::mlx5 {
 
 class ListenerGroups final : public ListenerSharing {
  public:
-  /// `scope`: what the local ends belong to, a netdev's number.
-  explicit ListenerGroups(int scope);
+  /// `scope`: what the local ends belong to, a netdev's number. `user_changes`: the process is about to
+  /// become another user.
+  explicit ListenerGroups(int scope, bool (*user_changes)() = nullptr);
   ~ListenerGroups() override;
   ListenerGroups(const ListenerGroups&) = delete;
   ListenerGroups& operator=(const ListenerGroups&) = delete;
@@ -34,6 +35,7 @@ class ListenerGroups final : public ListenerSharing {
   void set_listening(const FlowKey& local, bool listening) override;
   void leave(const FlowKey& local) override;
   void serve() override;
+  void user_changed() override;
   int event_fd() const override { return events_; }
   void abandon() override;
 
@@ -101,6 +103,7 @@ class ListenerGroups final : public ListenerSharing {
   void close_all(Group& group);
 
   const int scope_;
+  bool (*const user_changes_)();
   int events_ = -1;
   Holder* holder_ = nullptr;
   std::list<Group> groups_;

@@ -40,7 +40,8 @@ Result<std::unique_ptr<Mlx5Port>> Mlx5Port::open(const Mlx5Options& options, Fra
     const auto* module =
         static_cast<const mlx5::Module*>(load_own_module("mlx5", mlx5::kModuleAbi, seen.library_error));
     if (module != nullptr) {
-      auto port = module->open(options, pool, std::make_unique<mlx5::ListenerGroups>(options.ifindex), seen);
+      auto port = module->open(
+          options, pool, std::make_unique<mlx5::ListenerGroups>(options.ifindex, options.user_changes), seen);
       if (port) return port;
     }
     found = diagnose(seen);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/flow_rule.h"
 #include "mlx5/lack.h"
 #include "stack/frame_pool.h"
 #include "stack/port.h"
@@ -29,6 +30,11 @@ struct Mlx5Options {
   void (*report)(const char* text) = nullptr;  ///< events that an operator should know
   /// Told of each descriptor that the port opens, and just before it is closed.
   void (*note_descriptor)(int fd, bool open) = nullptr;
+  /// Has a rule made for a process that has given CAP_NET_RAW up; `device`: the descriptor of its file. Gives
+  /// the rule's handle.
+  Result<int> (*make_rule)(const FlowRule& rule, int device) = nullptr;
+  /// The process is about to become another user.
+  bool (*user_changes)() = nullptr;
 };
 
 struct Mlx5Stats {
@@ -66,6 +72,9 @@ class Mlx5Port : public Port {
 
   /// As steer(), of a local end where other processes may receive too: they divide it (shares.h).
   virtual Result<void> steer_shared(const FlowKey& key) = 0;
+
+  /// The process has become another user: who refused to share a listener with the one before is asked again.
+  virtual void user_changed() = 0;
 
   virtual Mlx5Stats stats() const = 0;
 };

@@ -56,6 +56,8 @@ class ListenerSharing {
   virtual void leave(const FlowKey& local) = 0;
   /// What the others have said. Cheap when there are no others.
   virtual void serve() = 0;
+  /// The process has become another user: those who would not share with it are asked again.
+  virtual void user_changed() = 0;
   /// Turns readable when serve() has something to do; -1: it never has.
   virtual int event_fd() const = 0;
   /// In a child after fork(): closes descriptors, and the others notice nothing.

@@ -1,8 +1,13 @@
-// Steering rules by ibv_create_flow: Ethernet, IP, ports, and the tag that their frames bear.
+// Steering rules by ibv_create_flow: Ethernet, IP, ports, and the tag that their frames bear. It takes
+// CAP_NET_RAW; a process that has given that up has its guardian make them (base/flow_rule.h), and of those
+// there is no more than the kernel's handle.
+#include <sys/ioctl.h>
+
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 
+#include "base/uverbs.h"
 #include "mlx5/direct_port.h"
 
 namespace accel::mlx5 {
@@ -65,6 +70,12 @@ void add_ipv6(Request& request, const FlowKey& key) {
   request.add(ip, IBV_FLOW_SPEC_IPV6);
 }
 
+/// A rule is a pointer to libibverbs' object or, made odd, a handle.
+void* of_handle(int handle) {
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(handle) << 1 | 1);  // NOLINT
+}
+bool is_handle(const void* rule) { return (reinterpret_cast<uintptr_t>(rule) & 1) != 0; }
+
 }  // namespace
 
 Result<void*> VerbsRules::create(const Match& match) {
@@ -106,10 +117,37 @@ Result<void*> VerbsRules::create(const Match& match) {
     made = request.create(qp_, port_, match.priority);
     if (made) tags = false;
   }
+  if (!made && errno == EPERM && others_ != nullptr) return create_by_others(match);
   if (!made) return err(errno != 0 ? errno : EIO);
   return static_cast<void*>(made);
 }
 
-void VerbsRules::destroy(void* rule) { (void)ibv_destroy_flow(static_cast<ibv_flow*>(rule)); }
+Result<void*> VerbsRules::create_by_others(const Match& match) {
+  const FlowKey& key = match.key;
+  FlowRule rule;
+  rule.queue_pair = qp_->handle;
+  rule.tag = tags ? match.tag : 0;
+  rule.priority = match.priority;
+  rule.device_port = port_;
+  rule.protocol = static_cast<uint8_t>(key.protocol);
+  std::memcpy(rule.mac, mac_.data(), mac_.size());
+  rule.vlan = key.vlan;
+  rule.local_port = match.any_local_port ? uint16_t{0} : key.local.port;
+  rule.remote_port = key.is_connected() ? key.remote.port : match.remote_bits;
+  rule.remote_mask = key.is_connected() ? uint16_t{0xffff} : match.remote_mask;
+  rule.one_remote = key.is_connected();
+  std::memcpy(rule.local, key.local.address.bytes.data(), sizeof(rule.local));
+  std::memcpy(rule.remote, key.remote.address.bytes.data(), sizeof(rule.remote));
+  const Result<int> made = others_(rule, qp_->context->cmd_fd);
+  if (!made) return made.error();
+  return of_handle(*made);
+}
+
+void VerbsRules::destroy(void* rule) {
+  if (!is_handle(rule)) return (void)ibv_destroy_flow(static_cast<ibv_flow*>(rule));
+  const ib_uverbs_destroy_flow command{0, static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rule) >> 1)};
+  uverbs_command([&](void* request) { return ioctl(qp_->context->cmd_fd, RDMA_VERBS_IOCTL, request); },
+                 IB_USER_VERBS_EX_CMD_DESTROY_FLOW, &command, sizeof(command), nullptr, 0);
+}
 
 }  // namespace accel::mlx5

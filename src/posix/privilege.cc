@@ -63,6 +63,7 @@ void after_privileges_changed() {
   if (Engine::get() == nullptr) return;
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok() || !std::exchange(going, false)) return;
+  Engine::get()->user_changed();
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     if (fds.first_of(file) == fd) file->user_changed();
   });

@@ -7,15 +7,15 @@ import os
 import signal
 import sys
 
-from programs import MODES, CommandFailed, Lab, accelerated_sockets, descendants, flawless_load, nginx_configuration, statistics, until
+from programs import MODES, ON_MODEL, CommandFailed, Lab, accelerated_sockets, descendants, flawless_load, nginx_configuration, statistics, until
 
 WORKERS = 4
 
 
 class Nginx:
-    def __init__(self, host, accel):
+    def __init__(self, host, accel, user):
         self.host, self.accel = host, accel
-        path = nginx_configuration(host, 8080, WORKERS, keepalive=False)
+        path = nginx_configuration(host, 8080, WORKERS, keepalive=False, user=user)
         # nginx clears its environment; the upgraded binary is to be preloaded as the first one was.
         kept = "LD_PRELOAD ACCEL_REQUIRE ACCEL_CONFIG SYSFS_PATH MLX5_MODEL_NETDEV MLX5_MODEL_REPORT".split()
         path.write_text("".join(f"env {name};\n" for name in kept) + path.read_text().replace("daemon off", "daemon on"))
@@ -68,22 +68,24 @@ class Nginx:
         until(lambda: not os.path.exists(f"/proc/{master}"), "nginx's end")
 
     def opened(self):
-        """Connections that the present workers' stacks have opened."""
-        return sum(statistics(p).get("counters", {}).get("tcp_passive_opens", 0) for p in self.workers())
+        """Connections that each of the present workers' stacks has opened."""
+        return [statistics(p).get("counters", {}).get("tcp_passive_opens", 0) for p in self.workers()]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=MODES, default="both")
     parser.add_argument("--reloads", type=int, default=3)
+    parser.add_argument("--user", default="www-data", help="of the workers")
     options = parser.parse_args()
     on_server, on_client = MODES[options.mode]
     with Lab(proved=False, queues=2 * WORKERS) as lab:  # an old and a new worker have a queue each
         url = f"http://{lab.near.address}:8080/"
-        server = Nginx(lab.near, on_server)
+        server = Nginx(lab.near, on_server, options.user)
 
         def carries():
-            return not on_server or server.opened() > 0
+            """On mlx5 each worker has its share; on AF_XDP what comes by the queues that it holds."""
+            return not on_server or (all if ON_MODEL else any)(server.opened())
         try:
             with flawless_load(lab.far, url, on_client):
                 for _ in range(options.reloads):

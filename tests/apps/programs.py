@@ -118,8 +118,7 @@ defaults
     return path
 
 
-def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True, user="root" if ON_MODEL else "www-data"):
-    """On mlx5 workers that are not root's cannot divide a listener (docs/mlx5.md)."""
+def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True, user="www-data"):
     directory = host.lab.directory / f"nginx-{port}"
     directory.mkdir(exist_ok=True)
     host.lab.directory.chmod(0o711)  # for the workers, which are not root's

@@ -209,6 +209,7 @@ struct Others : ListenerSharing {
   void serve() override {
     if (said) holder->hold(kListener, *std::exchange(said, {}));
   }
+  void user_changed() override {}
   int event_fd() const override { return -1; }
   void abandon() override {}
   Shares say(Shares wanted, const FlowKey& local = kListener) const { return holder->hold(local, wanted); }

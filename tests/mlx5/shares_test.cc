@@ -60,7 +60,9 @@ TEST(Divide, TheLeavingGiveAndTheUnheardKeep) {
 
 /// Holds what it is told to.
 struct Process : ListenerSharing::Holder {
-  explicit Process(int scope) : groups(scope) { groups.set_holder(this); }
+  explicit Process(int scope, bool (*user_changes)() = nullptr) : groups(scope, user_changes) {
+    groups.set_holder(this);
+  }
   Shares hold(const FlowKey&, Shares wanted) override { return held = wanted; }
   bool join() {
     const bool first = groups.join(kLocal);
@@ -120,13 +122,15 @@ TEST(Groups, WhoListensNoMoreGives) {
 
 /// A process that holds shares until it is killed; serves when told to.
 struct Child {
-  explicit Child(int scope) {
+  explicit Child(int scope, uid_t user = geteuid()) {
     EXPECT_EQ(pipe(ready), 0);
     pid = fork();
     if (pid != 0) return;
+    (void)!setuid(user);
     Process me(scope);
     me.join();
     for (;;) {
+      if (user != 0) (void)!write(ready[1], &me.held, sizeof(me.held));
       pollfd event{me.groups.event_fd(), POLLIN, 0};
       (void)poll(&event, 1, -1);
       me.groups.serve();
@@ -186,6 +190,24 @@ TEST(Groups, AnotherTakesOverFromAKilledCoordinator) {
     serve_until(a, 16);
   }
   serve_until(a, kShareCount);
+}
+
+/// Workers that have given up root, and one that is about to.
+TEST(Groups, WhoIsRootForAMomentMoreSharesAfterwards) {
+  if (geteuid() != 0) GTEST_SKIP() << "takes root";
+  constexpr uid_t kNobody = 65534;
+  const Child other(some_scope(), kNobody);
+  EXPECT_EQ(other.told(), kAllShares);
+  {
+    Process root(some_scope());
+    EXPECT_TRUE(root.join()) << "who stays root has nothing to do with it";
+  }
+  Process a(some_scope(), [] { return true; });
+  EXPECT_FALSE(a.join());
+  ASSERT_EQ(seteuid(kNobody), 0);
+  a.groups.user_changed();
+  serve_until(a, 16);
+  EXPECT_EQ(seteuid(0), 0);
 }
 
 /// Root's coordinator with another user's process: it ends each connection without a word.

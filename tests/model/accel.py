@@ -196,9 +196,15 @@ for i in range(32):
 
 
 def workers():
+    """Of root, and as they are by default: rules are the guardian's errand then."""
+    for user in ("root", "www-data"):
+        divide(user)
+
+
+def divide(user):
     """nginx's four workers divide the source ports of their one address: each has its connections, the kernel none; and again when one was
     killed and another started in its place."""
-    with ModelLab() as lab, nginx(lab.near, True, workers=4, user="root") as master:
+    with ModelLab() as lab, nginx(lab.near, True, workers=4, user=user) as master:
         near, far = lab.hosts
 
         def by_worker():

@@ -2,6 +2,7 @@
 
 #include <rdma/ib_user_verbs.h>
 
+#include "tests/model/front/privileged.h"
 #include "tests/model/front/refuse.h"
 
 namespace model {
@@ -108,10 +109,14 @@ int Context::command(std::span<const uint8_t> bytes) {
   const auto body = bytes.subspan(sizeof header);
   const int bad = request.extended ? take_apart_extended(header, body, request)
                                    : take_apart(*entry, header, body, request);
-  if (bad != 0) return bad;
-  if (const int no = refusal(entry->name); no != 0) return no;
-  if (!device_.removed() || entry->run == Commands::get_context) return entry->run(*this, request);
-  if (entry->run == Commands::destroy_flow) entry->run(*this, request);
+  request.has_net_raw = has_net_raw(0);
+  return bad != 0 ? bad : Commands::execute(*this, *entry, request);
+}
+
+int Commands::execute(Context& c, const Entry& entry, Request& request) {
+  if (const int no = refusal(entry.name); no != 0) return no;
+  if (!c.device_.removed() || entry.run == get_context) return entry.run(c, request);
+  if (entry.run == destroy_flow) entry.run(c, request);
   return EIO;
 }
 

@@ -11,6 +11,7 @@ namespace model {
 /// A command taken apart: what the core and the driver sent, and where their answers go.
 struct Request {
   bool extended = false;
+  bool has_net_raw = false;  ///< who asks
   std::span<const uint8_t> core, driver;
   std::span<uint8_t> core_answer, driver_answer;
 
@@ -56,6 +57,7 @@ struct Commands {
     Run run;
   };
   static const Entry* find(uint32_t number, bool extended);
+  static int execute(Context&, const Entry&, Request&);
 
   // query.cc
   static int get_context(Context&, Request&);

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "tests/model/front/environment.h"
+#include "tests/model/front/privileged.h"
 #include "tests/model/front/raw.h"
 
 namespace model {
@@ -86,6 +87,7 @@ int Context::start() {
   clock_.place(clock_memory_, clock_memory_ + kPage);
   clock_.tick(now());
   clock_.set_parameters(now());
+  keep_privileges();
   // Without the privilege for packet sockets the device can be asked, but nothing goes in or out: as a NIC
   // without a cable.
   steals_open_ = steals_.open(environment().netdev).ok();

@@ -24,6 +24,8 @@
 #include "tests/model/front/shared_rules.h"
 #include "tests/model/front/steal.h"
 
+struct ib_uverbs_ioctl_hdr;
+
 namespace model {
 
 struct Request;
@@ -55,6 +57,9 @@ class Context final : private Surroundings {
   int command(std::span<const uint8_t> bytes);
   /// One ioctl; 0 or an errno.
   int ioctl(unsigned long request, void* argument);
+  /// A command by ioctl instead of write(): rules, which a process may have another one make. Attributes'
+  /// pointers are this process's.
+  int invoke(ib_uverbs_ioctl_hdr* header, bool has_net_raw);
   /// Maps the driver's side of what an offset names; as mmap.
   void* map(size_t size, int protection, off_t offset);
   /// A descriptor that may be one of our channels is closed by the driver.

@@ -1,6 +1,8 @@
 // The hooks. The device file is a real descriptor of /dev/null, and the fake sysfs says so (1:3), so that
 // libibverbs' own checks hold; calls on it, and on paths below the RDMA classes of sysfs, come to the model.
 // Everything else goes to the function behind us.
+#include "tests/model/front/interpose.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,6 +19,7 @@
 
 #include "tests/model/front/context.h"
 #include "tests/model/front/environment.h"
+#include "tests/model/front/guardian_calls.h"
 #include "tests/model/front/raw.h"
 #include "tests/model/front/refuse.h"
 
@@ -119,9 +122,26 @@ int do_fcntl(int fd, int command, long argument) {
 }
 
 }  // namespace
+
+void for_each_device(const std::function<void(int, Context*)>& see) {
+  int left = open_files.load();
+  for (int fd = 0; fd < kDescriptors && left > 0; ++fd) {
+    Context* c = context(fd);
+    if (c == nullptr) continue;
+    --left;
+    see(fd, c);
+  }
+}
+
 }  // namespace model
 
 using model::behind;
+
+/// As libaccel's guardian is born; libc's threads do not come this way.
+EXPORT int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...) {  // NOLINT: libc's name
+  static auto* const next = behind<model::CloneFunction>("__clone");
+  return model::clone_guardian(next, run, stack, flags, argument);
+}
 
 EXPORT int fcntl(int fd, int command, ...) {
   va_list list;

@@ -1,13 +1,15 @@
-// The ioctl interface: only what has no write() command, that is doorbell pages; all else is refused so that
-// the libraries use write().
+// The ioctl interface: what has no write() command, that is doorbell pages, and rules, for processes that
+// have others make them; all else is refused so that the libraries use write().
 #include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_verbs.h>
 #include <rdma/mlx5-abi.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_verbs.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/mman.h>
 
-#include "tests/model/front/context.h"
+#include "tests/model/front/commands.h"
+#include "tests/model/front/privileged.h"
 #include "tests/model/front/raw.h"
 
 namespace model {
@@ -32,6 +34,7 @@ int Context::ioctl(unsigned long request, void* argument) {
   if (abandoned_) return EIO;
   if (request != RDMA_VERBS_IOCTL) return ENOTTY;
   auto* header = static_cast<ib_uverbs_ioctl_hdr*>(argument);
+  if (header->object_id == UVERBS_OBJECT_DEVICE) return invoke(header, has_net_raw(0));
   if (header->object_id != MLX5_IB_OBJECT_UAR) return EPROTONOSUPPORT;
   const Call one(*this);
   if (!started_) return EINVAL;
@@ -56,6 +59,29 @@ int Context::ioctl(unsigned long request, void* argument) {
   answer(find(header, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH), kPage);
   answer(find(header, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID), index);
   return 0;
+}
+
+int Context::invoke(ib_uverbs_ioctl_hdr* header, bool has_net_raw) {
+  const ib_uverbs_attr* command = find(header, UVERBS_ATTR_WRITE_CMD);
+  ib_uverbs_attr* in = find(header, UVERBS_ATTR_CORE_IN);
+  ib_uverbs_attr* out = find(header, UVERBS_ATTR_CORE_OUT);
+  if (abandoned_) return EIO;
+  if (header->method_id != UVERBS_METHOD_INVOKE_WRITE || command == nullptr) return EPROTONOSUPPORT;
+  if ((command->data & IB_USER_VERBS_CMD_FLAG_EXTENDED) == 0) return EPROTONOSUPPORT;
+  const Commands::Entry* entry = Commands::find(command->data & IB_USER_VERBS_CMD_COMMAND_MASK, true);
+  if (entry == nullptr || (entry->run != Commands::create_flow && entry->run != Commands::destroy_flow))
+    return EPROTONOSUPPORT;
+  if (header->driver_id != RDMA_DRIVER_MLX5 || in == nullptr) return EINVAL;
+  Request request;
+  request.extended = true;
+  request.has_net_raw = has_net_raw;
+  const bool in_place = in->len <= sizeof in->data;
+  request.core = {
+      in_place ? reinterpret_cast<const uint8_t*>(&in->data) : reinterpret_cast<const uint8_t*>(in->data),
+      in->len};
+  if (out != nullptr) request.core_answer = {reinterpret_cast<uint8_t*>(out->data), out->len};
+  const Call one(*this);
+  return started_ ? Commands::execute(*this, *entry, request) : EINVAL;
 }
 
 void* Context::map(size_t size, int protection, off_t offset) {

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "tests/model/core/bytes.h"
+#include "tests/model/front/privileged.h"
 #include "tests/model/front/raw.h"
 
 namespace model {
@@ -255,8 +256,7 @@ accel::Result<uint64_t> StealTable::transact(std::span<NetlinkMessage> messages)
   append(NetlinkMessage(NFNL_MSG_BATCH_BEGIN, 0, serial_, AF_UNSPEC, NFNL_SUBSYS_NFTABLES).finish());
   for (NetlinkMessage& m : messages) append(m.finish());
   append(NetlinkMessage(NFNL_MSG_BATCH_END, 0, serial_, AF_UNSPEC, NFNL_SUBSYS_NFTABLES).finish());
-  if (const long n = raw::call(SYS_sendto, fd_, raw::word(all.data()), raw::word(all.size()), 0, 0, 0);
-      n < 0) {
+  if (const long n = privileged_call(SYS_sendto, fd_, raw::word(all.data()), raw::word(all.size())); n < 0) {
     return accel::err(static_cast<int>(-n));
   }
   uint64_t handle = 0;

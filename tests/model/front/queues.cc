@@ -265,6 +265,7 @@ int Commands::create_flow(Context& c, Request& r) {
   } in;
   static_assert(sizeof in == kFixed);
   if (r.core.size() < kFixed) return EINVAL;
+  if (!r.has_net_raw) return EPERM;
   memcpy(&in, r.core.data(), kFixed);
   if (in.comp_mask != 0 || in.port != 1) return EINVAL;
   if (in.flags != 0) return EOPNOTSUPP;  // loopback, don't trap, egress
