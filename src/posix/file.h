@@ -66,6 +66,10 @@ class File {
   /// others.
   virtual int served_door() const { return -1; }
   virtual void visitor_came(Pass&) {}
+  /// Where processes ask that have got such a listener otherwise than by fork() (posix/company.h), or -1; one
+  /// does.
+  virtual int newcomers_door() const { return -1; }
+  virtual void newcomer_came() {}
   virtual void share_queue() {}
   virtual void give_up_queue(Pass&) {}
   /// Others accept besides this process: it takes a part of what they leave.

@@ -12,14 +12,11 @@
 #include "base/real.h"
 #include "posix/calls.h"
 #include "posix/guard.h"
+#include "posix/meeting.h"
 #include "posix/process.h"
 #include "posix/rights.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
-
-#ifndef SO_COOKIE
-#define SO_COOKIE 57
-#endif
 
 namespace accel::posix {
 namespace {
@@ -49,13 +46,6 @@ bool udp_receiver(int fd) {
   socklen_t size = sizeof peer;
   return option_is(fd, SO_PROTOCOL, IPPROTO_UDP) &&
          real.getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0;
-}
-
-/// The same for every descriptor of a socket, in every process; 0: it is none.
-uint64_t cookie_of(int fd) {
-  uint64_t cookie = 0;
-  socklen_t size = sizeof cookie;
-  return real.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
 /// This process has passed some on, and may have them open still (under the lock).

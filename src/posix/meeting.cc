@@ -1,5 +1,7 @@
 #include "posix/meeting.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -10,6 +12,11 @@
 
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "posix/rights.h"
+
+#ifndef SO_COOKIE
+#define SO_COOKIE 57
+#endif
 
 namespace accel::posix {
 namespace {
@@ -34,7 +41,39 @@ ucred credentials(int fd) {
   return real.getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer : ucred{0, ~0u, ~0u};
 }
 
+constexpr size_t kMostDescriptors = 4;
+
+/// One byte with descriptors (unix(7)).
+struct DescriptorMessage : msghdr {
+  DescriptorMessage() : msghdr{} {
+    msg_iov = &data;
+    msg_iovlen = 1;
+    msg_control = control;
+    msg_controllen = sizeof(control);
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
+};
+
 }  // namespace
+
+uint64_t cookie_of(int fd) {
+  uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  return real.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+std::string cookie_name(int fd) {
+  const uint64_t cookie = cookie_of(fd);
+  if (cookie == 0) return {};
+  char text[32];
+  snprintf(text, sizeof(text), "%016" PRIx64, cookie);
+  return text;
+}
 
 int named_socket(const std::string& name) {
   const int fd = keep_private(make_socket());
@@ -75,6 +114,29 @@ bool peer_is_trusted(int fd) {
 }
 
 pid_t peer_process(int fd) { return credentials(fd).pid; }
+
+bool send_descriptors(int to, std::span<const int> fds) {
+  DescriptorMessage message;
+  if (fds.size() > kMostDescriptors) return false;
+  message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(fds.size_bytes());
+  std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
+  return real.sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+std::vector<int> receive_descriptors(int from) {
+  std::vector<int> got;
+  DescriptorMessage message;
+  if (real.recvmsg(from, &message, MSG_CMSG_CLOEXEC) <= 0) return got;
+  each_descriptor_in(message, [&](int fd) {
+    got.push_back(move_high(fd));
+    return true;
+  });
+  return got;
+}
 
 void wait_for_words(int fd) { real.setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kWordsCome, sizeof(kWordsCome)); }
 

@@ -4,9 +4,17 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace accel::posix {
+
+/// The same for every descriptor of a socket, in every process; 0: it is none.
+uint64_t cookie_of(int fd);
+/// As a part of names; empty: there is none.
+std::string cookie_name(int fd);
 
 /// A socket of that name, SOCK_SEQPACKET and non-blocking; -1: none. Its descriptor is one that programs do
 /// not expect (keep_private()).
@@ -21,6 +29,10 @@ int connect_by_name(const std::string& name);
 bool peer_is_trusted(int fd);
 /// The peer's process; of a listener's, the one that has called listen().
 pid_t peer_process(int fd);
+/// One message with a few descriptors; those that come are ones that programs do not expect (move_high()).
+/// Empty: there is no more.
+bool send_descriptors(int to, std::span<const int> fds);
+std::vector<int> receive_descriptors(int from);
 /// How long recv() waits for a peer that should speak at once.
 void wait_for_words(int fd);
 

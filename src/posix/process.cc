@@ -371,16 +371,18 @@ void add_doors(std::vector<pollfd>& watched) {
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok()) return;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (file->served_door() >= 0 && fds.first_of(file) == fd)
-      watched.push_back({file->served_door(), POLLIN, 0});
+    for (int door : {file->served_door(), file->newcomers_door()})
+      if (door >= 0 && fds.first_of(file) == fd) watched.push_back({door, POLLIN, 0});
   });
 }
 
 void serve_door(int door) {
   Guard guard(Pass::Polling::kNo);
   for (int fd = 0; guard.pass() != nullptr && fd < fds.limit(); ++fd)
-    if (File* file = fds.find(fd); file != nullptr && file->served_door() == door)
-      return file->visitor_came(*guard.pass());
+    if (File* file = fds.find(fd); file != nullptr) {
+      if (file->served_door() == door) return file->visitor_came(*guard.pass());
+      if (file->newcomers_door() == door) return file->newcomer_came();
+    }
 }
 
 namespace {

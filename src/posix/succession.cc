@@ -1,22 +1,15 @@
 #include "posix/succession.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 
 #include "base/private_fds.h"
 #include "base/proc.h"
 #include "base/real.h"
 #include "posix/attendant.h"
 #include "posix/meeting.h"
-
-#ifndef SO_COOKIE
-#define SO_COOKIE 57
-#endif
 
 namespace accel::posix {
 namespace {
@@ -25,51 +18,8 @@ constexpr char kPrefix[] = "accel-listener-";
 
 /// What the names of the listener's doors begin with; empty: the kernel cannot tell listeners apart.
 std::string listener_name(int shadow) {
-  uint64_t cookie = 0;
-  socklen_t size = sizeof(cookie);
-  if (real.getsockopt(shadow, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return {};
-  char text[32];
-  snprintf(text, sizeof(text), "%016" PRIx64 ".", cookie);
-  return std::string(kPrefix) + text;
-}
-
-/// One byte with one descriptor (unix(7)).
-struct DescriptorMessage : msghdr {
-  DescriptorMessage() : msghdr{} {
-    msg_iov = &data;
-    msg_iovlen = 1;
-    msg_control = control;
-    msg_controllen = sizeof(control);
-  }
-  DescriptorMessage(const DescriptorMessage&) = delete;
-  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
-
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-};
-
-bool send_descriptor(int to, int fd) {
-  DescriptorMessage message;
-  cmsghdr* c = CMSG_FIRSTHDR(&message);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(c), &fd, sizeof(int));
-  return real.sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
-}
-
-/// One connection out of a visitor's message; -1: it has no more.
-int receive_descriptor(int visitor) {
-  DescriptorMessage message;
-  if (real.recvmsg(visitor, &message, MSG_CMSG_CLOEXEC) <= 0) return -1;
-  const cmsghdr* c = CMSG_FIRSTHDR(&message);
-  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
-      c->cmsg_len != CMSG_LEN(sizeof(int)))
-    return -1;
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(c), sizeof(int));
-  return move_high(fd);
+  const std::string cookie = cookie_name(shadow);
+  return cookie.empty() ? cookie : kPrefix + cookie + ".";
 }
 
 }  // namespace
@@ -89,7 +39,8 @@ std::vector<int> hear_visitor(int visitor) {
   std::vector<int> got;
   wait_for_words(visitor);
   if (peer_is_trusted(visitor))
-    for (int fd; (fd = receive_descriptor(visitor)) >= 0;) got.push_back(fd);
+    for (std::vector<int> more; !(more = receive_descriptors(visitor)).empty();)
+      got.insert(got.end(), more.begin(), more.end());
   real.close(visitor);
   return got;
 }
@@ -119,7 +70,7 @@ Successors::Successors(const std::string& own, bool alone, bool may_wait) {
 
 bool give_by_door(const std::string& door, int connection) {
   const int fd = connect_by_name(door);
-  const bool taken = fd >= 0 && peer_is_trusted(fd) && send_descriptor(fd, connection);
+  const bool taken = fd >= 0 && peer_is_trusted(fd) && send_descriptors(fd, {&connection, 1});
   if (fd >= 0) real.close(fd);
   if (taken) real.close(connection);
   return taken;

@@ -234,7 +234,7 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
 /// one block, with its lock, until the next connection.
 Result<int> TcpSocket::accept_at_once(sockaddr* address, socklen_t* length, int flags) {
   if (nonblocking) return from_libc(real.accept4(shadow(), address, length, flags));
-  const TimeoutTurn turn;
+  const TimeoutTurn turn(company_.page);
   if (!turn.granted()) return err(EAGAIN);
   hold_timeout();
   const Result<int> fd = from_libc(real.accept4(shadow(), address, length, flags));

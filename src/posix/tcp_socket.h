@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "posix/call.h"
+#include "posix/company.h"
 #include "posix/succession.h"
 
 namespace accel::posix {
@@ -37,6 +38,8 @@ class TcpSocket final : public Socket {
   bool carries_connection() const override { return live(); }
   int served_door() const override { return marker_ >= 0 && !visitors_seen_ ? door_ : -1; }
   void visitor_came(Pass& pass) override;
+  int newcomers_door() const override { return company_.asked; }
+  void newcomer_came() override;
   bool give_unaccepted(Pass& pass);
   void share_queue() override;
   void give_up_queue(Pass& pass) override;
@@ -126,6 +129,8 @@ class TcpSocket final : public Socket {
   void listen_here_too(Pass& pass);
 
   // tcp_succession.cc
+  void meet_others();
+  void vacate_own_door();
   void serve_shared_queue();
   void user_changed() override;
   bool somebody_stands() const;
@@ -200,6 +205,8 @@ class TcpSocket final : public Socket {
   bool door_is_own_ = false;    ///< nobody else has it
   bool door_waits_ = false;     ///< until user_changed()
   bool visitors_seen_ = false;  ///< before the door, by the attendant; perhaps they are gone
+  bool met_ = false;            ///< meet_others() has been tried
+  Company company_;             ///< then, and `asked` where it has succeeded
   bool passed_ = false;         ///< another process may get to listen on the shadow at any moment
   std::vector<int> given_;      ///< those, not accepted yet: kernel sockets
   std::shared_ptr<const SavedOptions> saved_;      ///< a listener's

@@ -36,14 +36,42 @@ void TcpSocket::open_own_door() {
   door_is_own_ = true;
 }
 
+/// Others have the listener, or will: those who come later find it out. Once, since by fork() they have got
+/// what is shared.
+void TcpSocket::meet_others() {
+  shared_listener = true;
+  announce_shared_listener();
+  if (std::exchange(met_, true)) return;
+  open_own_door();
+  company_ = {-1, door_, share_waiters()};
+  const Company found = join_company(shadow(), company_);
+  if (found.asked < 0) return;
+  if (found.door != door_) {
+    vacate_own_door();
+    door_ = found.door;
+    door_is_own_ = false;
+  }
+  company_ = found;
+  attendant_look_again();
+}
+
+/// Who stands before it has come already; nobody comes any more.
+void TcpSocket::vacate_own_door() {
+  real.shutdown(door_, SHUT_RD);
+  for (int visitor; (visitor = admit_visitor(door_)) >= 0;)
+    for (int fd : hear_visitor(visitor)) given_.push_back(fd);
+  close_private(door_);
+}
+
+void TcpSocket::newcomer_came() {
+  if (welcome_newcomer(company_)) door_is_own_ = false;
+}
+
 /// Before fork(): the children are to have the door that this process has.
 void TcpSocket::share_queue() {
   if (state_ != State::kListening) return;
-  open_own_door();
+  meet_others();
   door_is_own_ = false;
-  shared_listener = true;
-  announce_shared_listener();
-  share_waiters();
 }
 
 /// It is for the children to accept from now on; a marker would say that this process does.
@@ -57,7 +85,7 @@ void TcpSocket::serve_shared_queue() {
   if (marker_ >= 0) return;
   door_waits_ = privileges_are_going();
   if (door_waits_) return;
-  open_own_door();
+  meet_others();
   if (door_ >= 0) marker_ = open_marker(door_);
   if (marker_ >= 0) attendant_look_again();
 }
@@ -96,6 +124,8 @@ void TcpSocket::user_changed() {
 void TcpSocket::close_door() {
   if (marker_ >= 0) close_private(std::exchange(marker_, -1));
   if (door_ >= 0) close_private(std::exchange(door_, -1));
+  if (company_.asked >= 0) close_private(std::exchange(company_.asked, -1));
+  met_ = false;
 }
 
 /// In the child of a fork(): the door is its as well; what came by it already is the parent's.
@@ -211,7 +241,7 @@ bool TcpSocket::give_unaccepted(Pass& pass) {
   TcpListener& listener = *pass.engine().listener(*flow_);
   const std::string door = bound_name(door_);
   while (listener.accept_size > 0) {
-    if (!others_wait_for_connections()) return false;
+    if (!others_wait_for_connections(company_.page)) return false;
     const int fd = accept_into_kernel(pass, true);
     if (fd < 0) return false;
     if (give_by_door(door, fd))

@@ -1,9 +1,11 @@
 #include "posix/waiters.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/private_fds.h"
 #include "base/real.h"
 
 namespace accel::posix {
@@ -32,57 +35,104 @@ struct Page {
   Place places[kMostProcesses];
 };
 
-Page* page = nullptr;  ///< MAP_SHARED
-Place* own = nullptr;
+struct Joined {
+  Page* page;  ///< MAP_SHARED
+  Place* own;
+  int memfd;
+  ino_t file;
+};
+
+/// Under the lock; others_wait_for_connections() reads without.
+constexpr int kMostPages = 4;
+Joined joined[kMostPages];
+std::atomic<int> pages{0};
 
 bool lives(int32_t process) {
   return real.syscall(SYS_kill, static_cast<long>(process), 0L) == 0 || errno != ESRCH;
 }
 
 /// `from`: 0, or the number of a process that is gone.
-bool take(Place& place, int32_t from) {
-  if (!place.process.compare_exchange_strong(from, getpid())) return false;
+Place* take(Place& place, int32_t from) {
+  if (!place.process.compare_exchange_strong(from, getpid())) return nullptr;
   place.threads.store(0);
   place.user.store(geteuid());
-  own = &place;
-  return true;
+  return &place;
 }
 
-Place* own_place() {
-  for (size_t i = 0; own == nullptr && page != nullptr && i < kMostProcesses; ++i)
-    if (!take(page->places[i], getpid())) take(page->places[i], 0);
-  for (size_t i = 0; own == nullptr && page != nullptr && i < kMostProcesses; ++i)
-    if (const int32_t process = page->places[i].process.load(); !lives(process))
-      take(page->places[i], process);
-  return own;
+Place* find_place(Page& page) {
+  for (Place& place : page.places)
+    if (Place* own = take(place, getpid())) return own;
+  for (Place& place : page.places)
+    if (Place* own = take(place, 0)) return own;
+  for (Place& place : page.places)
+    if (const int32_t process = place.process.load(); !lives(process))
+      if (Place* own = take(place, process)) return own;
+  return nullptr;
 }
+
+Place* own_place(Joined& j) {
+  if (j.own == nullptr) j.own = find_place(*j.page);
+  return j.own;
+}
+
+/// Nobody can cut it off under those who have mapped it.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 }  // namespace
 
-void share_waiters() {
-  if (page != nullptr) return;
-  void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return;
-  page = static_cast<Page*>(memory);
+int join_waiters(int memfd) {
+  struct stat s {};
+  const int seals = real.fcntl(memfd, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || fstat(memfd, &s) != 0 || s.st_size != sizeof(Page))
+    return -1;
+  const int count = pages.load();
+  for (int i = 0; i < count; ++i)
+    if (joined[i].file == s.st_ino) {
+      real.close(memfd);
+      return i;
+    }
+  if (count == kMostPages) return -1;
+  void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+  if (memory == MAP_FAILED) return -1;
+  joined[count] = {static_cast<Page*>(memory), nullptr, keep_private(memfd), s.st_ino};
+  pages.store(count + 1);
+  return count;
+}
+
+int share_waiters() {
+  if (pages.load() > 0) return 0;
+  const int memfd = memfd_create("libaccel-waiters", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (memfd < 0) return -1;
+  const bool made = ftruncate(memfd, sizeof(Page)) == 0 && real.fcntl(memfd, F_ADD_SEALS, kSeals) == 0;
+  const int number = made ? join_waiters(memfd) : -1;
+  if (number < 0) {
+    real.close(memfd);
+    return -1;
+  }
   pthread_mutexattr_t shared;
   pthread_mutexattr_init(&shared);
   pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
   pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
-  pthread_mutex_init(&page->turn, &shared);
+  pthread_mutex_init(&joined[number].page->turn, &shared);
   pthread_mutexattr_destroy(&shared);
+  return number;
 }
 
-void waiters_after_fork_in_child() { own = nullptr; }
+int waiters_memfd(int page) { return page >= 0 ? joined[page].memfd : -1; }
 
-bool waiters_are_shared() { return page != nullptr; }
+void waiters_after_fork_in_child() {
+  for (Joined& j : joined) j.own = nullptr;
+}
 
-bool others_wait_for_connections() {
+bool waiters_are_shared() { return pages.load() > 0; }
+
+bool others_wait_for_connections(int page) {
+  if (page < 0) return false;
   const uid_t user = geteuid();
   bool found = false;
-  for (size_t i = 0; page != nullptr && i < kMostProcesses; ++i) {
-    Place& place = page->places[i];
+  for (Place& place : joined[page].page->places) {
     int32_t process = place.process.load();
-    if (process == 0 || &place == own) continue;
+    if (process == 0 || &place == joined[page].own) continue;
     if (!lives(process)) {
       place.process.compare_exchange_strong(process, 0);
       continue;
@@ -93,28 +143,40 @@ bool others_wait_for_connections() {
   return found;
 }
 
-TimeoutTurn::TimeoutTurn() : granted_(true) {
-  if (page == nullptr) return;
+bool others_wait_for_connections() {
+  for (int i = 0; i < pages.load(); ++i)
+    if (others_wait_for_connections(i)) return true;
+  return false;
+}
+
+TimeoutTurn::TimeoutTurn(int page) : page_(page), granted_(true) {
+  if (page_ < 0) return;
   timespec until{};
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_nsec += kLongestTurn;
   until.tv_sec += until.tv_nsec / kSecond;
   until.tv_nsec %= kSecond;
-  const int error = pthread_mutex_timedlock(&page->turn, &until);
-  if (error == EOWNERDEAD) pthread_mutex_consistent(&page->turn);  // killed: the next sets the timeout anew
+  pthread_mutex_t& turn = joined[page_].page->turn;
+  const int error = pthread_mutex_timedlock(&turn, &until);
+  if (error == EOWNERDEAD) pthread_mutex_consistent(&turn);  // killed: the next sets the timeout anew
   granted_ = error == 0 || error == EOWNERDEAD;
 }
 
 TimeoutTurn::~TimeoutTurn() {
-  if (page != nullptr && granted_) pthread_mutex_unlock(&page->turn);
+  if (page_ >= 0 && granted_) pthread_mutex_unlock(&joined[page_].page->turn);
 }
 
-WaitsForConnections::WaitsForConnections(bool with_others) : noted_(with_others && own_place() != nullptr) {
-  if (noted_) own->threads.fetch_add(1);
+WaitsForConnections::WaitsForConnections(bool with_others) {
+  for (int i = 0; with_others && i < pages.load(); ++i)
+    if (Place* own = own_place(joined[i])) {
+      own->threads.fetch_add(1);
+      noted_ |= 1u << i;
+    }
 }
 
 WaitsForConnections::~WaitsForConnections() {
-  if (noted_ && own != nullptr) own->threads.fetch_sub(1);
+  for (int i = 0; noted_ >> i != 0; ++i)
+    if ((noted_ >> i & 1) != 0 && joined[i].own != nullptr) joined[i].own->threads.fetch_sub(1);
 }
 
 }  // namespace accel::posix

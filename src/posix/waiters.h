@@ -1,24 +1,33 @@
-// Which of the processes that fork() has made of one wait for connections at this moment: a page that they
-// share, with a place for each process. It is a hint: who is killed while it waits leaves its mark until its
-// number is looked at or used again.
+// Which of the processes that share listeners wait for connections at this moment: a page that they share,
+// with a place for each process. Those that fork() has made of one have one page for all their listeners; a
+// process that got listeners otherwise too may have several. It is a hint: who is killed while it waits
+// leaves its mark until its number is looked at or used again.
 #pragma once
+
+#include <cstdint>
 
 namespace accel::posix {
 
-/// Before fork(), where somebody listens: the new process is to have the page.
-void share_waiters();
-/// In the child: its place is yet to be taken.
+/// This process's first page, made now if it has none: its number here; -1: none can be had.
+int share_waiters();
+/// Another process's page, by its descriptor, which is this function's from now on unless the answer is -1.
+int join_waiters(int memfd);
+int waiters_memfd(int page);
+/// In the child of a fork(): its places are yet to be taken.
 void waiters_after_fork_in_child();
-/// There are other processes that have the page, or have had.
+/// There are other processes that have a page of this one's, or have had.
 bool waiters_are_shared();
-/// Another process waits. Not where one would turn away what it got from this one (posix/succession.h).
+/// Another process waits, of those that have the page. Not where one would turn away what it got from this
+/// one (posix/succession.h).
+bool others_wait_for_connections(int page);
+/// The same for any of the pages.
 bool others_wait_for_connections();
 
 /// Of the processes that have the page only one is at a shared listener's own timeout, which is the file's
 /// and so everybody's (tcp_accept.cc).
 class TimeoutTurn {
  public:
-  TimeoutTurn();
+  explicit TimeoutTurn(int page);
   ~TimeoutTurn();
   TimeoutTurn(const TimeoutTurn&) = delete;
   TimeoutTurn& operator=(const TimeoutTurn&) = delete;
@@ -26,6 +35,7 @@ class TimeoutTurn {
   bool granted() const { return granted_; }
 
  private:
+  const int page_;
   bool granted_;
 };
 
@@ -39,7 +49,7 @@ class WaitsForConnections {
   WaitsForConnections& operator=(const WaitsForConnections&) = delete;
 
  private:
-  bool noted_;
+  uint32_t noted_ = 0;  ///< the pages, as bits
 };
 
 }  // namespace accel::posix
