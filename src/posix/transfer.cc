@@ -202,42 +202,46 @@ Result<ssize_t> writev(int fd, const iovec* vector, int count, int flags) {
   return transmit(fd, &v.message, v.flags, [&] { return real.pwritev2(fd, vector, count, -1, flags); });
 }
 
-/// As recvmmsg(2) has it, the timeout is looked at between datagrams only.
+namespace {
+
+/// What is left of `limit` since `begin`; nothing: {0, 0}.
+timespec left_of(const timespec& limit, const timespec& begin) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t left = (limit.tv_sec - (now.tv_sec - begin.tv_sec)) * 1000000000 + limit.tv_nsec -
+                       (now.tv_nsec - begin.tv_nsec);
+  return left <= 0 ? timespec{} : timespec{left / 1000000000, left % 1000000000};
+}
+
+}  // namespace
+
+/// do_recvmmsg(): the timeout is looked at, and told, behind datagrams only; an error behind some is the next
+/// call's.
 Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   if (!fds.owns(fd)) return from_libc(real.recvmmsg(fd, messages, count, flags, timeout));
-  if (timeout != nullptr && !can_read(timeout, sizeof *timeout)) return err(EFAULT);
-  if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))
-    return err(EINVAL);
+  timespec limit{}, begin{};
+  if (timeout != nullptr && !get_user(limit, timeout)) return err(EFAULT);
+  if (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1000000000) return err(EINVAL);
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  timespec left = limit;
   if ((flags & MSG_ERRQUEUE) == 0)
     if (Result<void> r = pending_error(fd, count > 0); !r) return r.error();
-  timespec begin{};
-  if (timeout != nullptr) clock_gettime(CLOCK_MONOTONIC, &begin);
   unsigned n = 0;
   int each = flags & ~MSG_WAITFORONE;
   while (n < count) {
     const MovedScope moved(n > 0);
     Result<ssize_t> r = posix::recvmsg(fd, &messages[n].msg_hdr, each);
-    if (!r) {
-      if (n == 0) return r.error();
-      if (!r.is(EAGAIN)) keep_error(fd, r.error());
-      break;
-    }
-    if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))
-      return n > 0 ? Result<int>(static_cast<int>(n)) : err(EFAULT);
+    if (r && !put_user(&messages[n].msg_len, static_cast<unsigned>(*r))) r = err(EFAULT);
+    if (!r && n == 0) return r.error();
+    if (!r && !r.is(EAGAIN)) keep_error(fd, r.error());
+    if (!r) break;
     ++n;
     if ((flags & MSG_WAITFORONE) != 0) each |= MSG_DONTWAIT;
-    if ((messages[n - 1].msg_hdr.msg_flags & MSG_OOB) != 0) break;
-    if (timeout == nullptr) continue;
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const int64_t left = (timeout->tv_sec - (now.tv_sec - begin.tv_sec)) * 1000000000 + timeout->tv_nsec -
-                         (now.tv_nsec - begin.tv_nsec);
-    if (left <= 0) {
-      *timeout = {};
-      return static_cast<int>(n);
-    }
-    if (n == count) *timeout = {left / 1000000000, left % 1000000000};
+    if (timeout != nullptr) left = left_of(limit, begin);
+    const bool over = timeout != nullptr && left.tv_sec == 0 && left.tv_nsec == 0;
+    if (over || (messages[n - 1].msg_hdr.msg_flags & MSG_OOB) != 0) break;
   }
+  if (timeout != nullptr && n > 0 && !put_user(timeout, left)) return err(EFAULT);
   return static_cast<int>(n);
 }
 

@@ -1,9 +1,12 @@
 // Calls that move several buffers, or several messages, at once.
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <array>
+#include <cstddef>
 
 #include "posix/echo.h"
 
@@ -140,6 +143,52 @@ TEST(Messages, ReceivedBeforeAnErrorKeepIt) {
   EXPECT_EQ(result(recvmmsg(d.fd, m.all.data(), 2, MSG_DONTWAIT, nullptr)), "1");
   EXPECT_EQ(m.all[0].msg_len, 6u);
   EXPECT_EQ(get_option(d.fd, SOL_SOCKET, SO_ERROR), EFAULT);
+}
+
+// The timeout is told behind each message, also where fewer came than were asked for.
+TEST(Messages, ReceivedTellWhatIsLeftOfTheTimeout) {
+  Datagrams d;
+  for (int i = 0; i < kProof; ++i) {
+    d.answer();
+    char byte;
+    EXPECT_EQ(recv(d.fd, &byte, 1, 0), 1);
+  }
+  d.answer();
+  EXPECT_EQ(wait_for(d.fd, POLLIN), POLLIN);
+  Messages<2> m({"123456", "123456"});
+  timespec left{5, 0};
+  EXPECT_EQ(result(recvmmsg(d.fd, m.all.data(), 2, MSG_DONTWAIT, &left)), "1");
+  EXPECT_EQ(left.tv_sec, 4);
+  EXPECT_EQ(result(recvmmsg(d.fd, m.all.data(), 2, MSG_DONTWAIT, &(left = {5, 0}))), "EAGAIN");
+  EXPECT_EQ(left.tv_sec, 5);
+  d.answer();
+  EXPECT_EQ(wait_for(d.fd, POLLIN), POLLIN);
+  static const timespec fixed{5, 0};
+  EXPECT_EQ(result(recvmmsg(d.fd, m.all.data(), 2, MSG_DONTWAIT, const_cast<timespec*>(&fixed))), "EFAULT");
+}
+
+// The second's length cannot be told, and is in the program's way (do_recvmmsg(): put_user()).
+TEST(Messages, ReceivedBeforeOneWhoseLengthCannotBeTold) {
+  Datagrams d;
+  for (int i = 0; i < kProof; ++i) {
+    d.answer();
+    char byte;
+    EXPECT_EQ(recv(d.fd, &byte, 1, 0), 1);
+  }
+  const long page = sysconf(_SC_PAGESIZE);
+  auto* memory = static_cast<char*>(mmap(nullptr, static_cast<size_t>(2 * page), PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  // The second's length is where the second page begins.
+  auto* const all = reinterpret_cast<mmsghdr*>(memory + page - offsetof(mmsghdr, msg_len)) - 1;
+  Messages<2> m({"123456", "123456"});
+  memcpy(all, m.all.data(), 2 * sizeof(mmsghdr));
+  ASSERT_EQ(mprotect(memory + page, static_cast<size_t>(page), PROT_READ), 0);
+  d.answer();
+  d.answer();
+  EXPECT_EQ(wait_for(d.fd, POLLIN), POLLIN);
+  EXPECT_EQ(result(recvmmsg(d.fd, all, 2, 0, nullptr)), "1");
+  EXPECT_EQ(get_option(d.fd, SOL_SOCKET, SO_ERROR), EFAULT);
+  munmap(memory, static_cast<size_t>(2 * page));
 }
 
 // Reads when it is told to.
