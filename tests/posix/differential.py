@@ -6,7 +6,8 @@
 posix_differential (differential/) plays them, here in two processes with a pair of hosts each: one plain, one preloaded. A sequence follows
 from its seed alone. What the scheduler may change between two runs is taken out by playing a differing sequence again, at once and when all
 others are through: a difference counts when it is there every time; its seed and both transcripts are printed. --kernel plays both plain,
-which shows what the kernel itself does not do alike each time. The preloaded end must have carried all it could: counters prove it.
+which shows what the kernel itself does not do alike each time. The preloaded end must have carried all it could: counters prove it. Where
+not all sequences are played, since the time is over or too many differ, the test fails.
 """
 import argparse
 import json
@@ -141,7 +142,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sequences", type=int, default=int(os.environ.get("DIFFERENTIAL_SEQUENCES", 100_000)))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=int, default=int(os.environ.get("DIFFERENTIAL_SECONDS", 240)))
+    parser.add_argument("--seconds", type=int, default=int(os.environ.get("DIFFERENTIAL_SECONDS", 600)))
     parser.add_argument("--kinds", default=KINDS)
     parser.add_argument("--stop-after", type=int, default=10)
     parser.add_argument("--kernel", action="store_true")
@@ -162,7 +163,10 @@ def main():
         unproved = None if options.kernel else prove(other, other_lab.near.kernel_packets()["tcp"] - before, options.kinds == OPTIONS)
     if unproved:
         print("NOT PROVED:", unproved)
-    return 1 if different or unproved else 0
+    missing = options.sequences - played
+    if missing:
+        print(f"NOT PLAYED: {missing} of {options.sequences} sequences")
+    return 1 if different or unproved or missing else 0
 
 
 if __name__ == "__main__":
