@@ -268,8 +268,9 @@ Result<void> SiwSocket::to_kernel(Pass&, Reason reason) {
     veto = reason;
     return {};
   }
-  if (holder_ != nullptr && !claim()) return err(ECONNRESET);
-  if (channel_->stage() != Stage::kUndecided || required_) return err(EOPNOTSUPP);  // its state is ours alone
+  auto ours_alone = [&] { return channel_->stage() != Stage::kUndecided || required_; };
+  if (!ours_alone() && holder_ != nullptr && !claim()) return err(ECONNRESET);
+  if (ours_alone()) return err(EOPNOTSUPP);
   become_plain();
   return {};
 }

@@ -3,10 +3,11 @@
 // for itself. So whoever stops listening, or is busy while others wait, gives them, handed back to the
 // kernel, to the others, and an accept() there has them as the kernel's own.
 //
-// A door is a listening Unix socket, inherited by fork() or given by posix/company.h, that is named after the listener's
-// cookie; what stands before it is kept by the kernel as long as any process has the door. Processes that accept have a
-// marker (a bound name) beside their door's, their attendants watch it, and accept() lets one in at a time.
-// Both sides look whether the other is of the same user, or the taker is root.
+// A door is a listening Unix socket, inherited by fork() or given by posix/company.h, that is named after the
+// listener's cookie; what stands before it is kept by the kernel as long as any process has the door.
+// Processes that accept have a marker (a bound name) beside their door's, their attendants watch it, and
+// accept() lets one in at a time. Both sides look whether the other is of the same user, or the taker is
+// root.
 #pragma once
 
 #include <string>

@@ -34,33 +34,66 @@ struct Target {
   pid_t there = -1;  ///< its number in its own
 };
 
-/// As /proc/self/fdinfo tells.
-Target target_of(int pidfd) {
-  const std::string text = "\n" + read_proc("/proc/self/fdinfo/" + std::to_string(pidfd));
-  auto last_number_of = [&](const char* field) {
-    const size_t at = text.find(field);
-    if (at == std::string::npos) return -1;
-    const size_t end = text.find('\n', at + 1);
-    const size_t last = text.rfind('\t', end);
-    return std::atoi(text.c_str() + last);
-  };
-  return {last_number_of("\nPid:"), last_number_of("\nNSpid:")};
+/// The last number of a line of `text`, which is the innermost namespace's; -1: there is no such line.
+int number_of(const std::string& text, const char* field) {
+  const size_t at = ("\n" + text).find(std::string("\n") + field);
+  if (at == std::string::npos) return -1;
+  return std::atoi(text.c_str() + text.rfind('\t', text.find('\n', at)));
 }
 
-/// EOPNOTSUPP: it is an iWARP connection, which cannot be in another process.
-Result<void> ask_for(const Target& target, int fd) {
+/// As /proc/self/fdinfo tells.
+Target target_of(int pidfd) {
+  const std::string text = read_proc("/proc/self/fdinfo/" + std::to_string(pidfd));
+  return {number_of(text, "Pid:"), number_of(text, "NSpid:")};
+}
+
+Target parent_of(const Target& target) {
+  const std::string proc = "/proc/";
+  const int parent = number_of(read_proc(proc + std::to_string(target.here) + "/status"), "PPid:");
+  return {parent, number_of(read_proc(proc + std::to_string(parent) + "/status"), "NSpid:")};
+}
+
+struct Wanted {
+  int fd;           ///< the descriptor's number in the process that is asked; -1: find it
+  uint64_t cookie;  ///< by this
+};
+
+/// What the process says; 0, too, where it says nothing. ENXIO: it has no engine.
+int ask_one(const Target& target, const Wanted& wanted) {
   const std::string name = door_of("/proc/" + std::to_string(target.here), target.there);
   const int door = name.empty() ? -1 : connect_by_name(name);
-  if (door < 0) return {};  // it has no engine
+  if (door < 0) return ENXIO;
   int answer = 0;
   pollfd readable{door, POLLIN, 0};
-  if (peer_process(door) == target.here && real.send(door, &fd, sizeof fd, MSG_NOSIGNAL) == sizeof fd &&
+  if (peer_process(door) == target.here &&
+      real.send(door, &wanted, sizeof wanted, MSG_NOSIGNAL) == sizeof wanted &&
       (real.poll(&readable, 1, kAnswersWithin) <= 0 ||
        real.recv(door, &answer, sizeof answer, 0) != sizeof answer))
     log(LogLevel::kError, "a descriptor taken from process %d is of no use here: it does not hand it over",
         static_cast<int>(target.here));
   real.close(door);
-  return answer == 0 ? Result<void>() : err(answer);
+  return answer;
+}
+
+/// A forked child that has no engine yet has what it inherited by one before it, by another number perhaps.
+/// EOPNOTSUPP: it is an iWARP connection, which cannot be in another process.
+Result<void> ask_for(Target target, int fd, uint64_t cookie) {
+  int answer = ask_one(target, {fd, cookie});
+  while (cookie != 0 && (answer == ENXIO || answer == ENOENT)) {
+    target = parent_of(target);
+    if (target.here <= 1 || target.here == getpid()) return {};
+    answer = ask_one(target, {-1, cookie});
+  }
+  return answer == 0 || answer == ENXIO ? Result<void>() : err(answer);
+}
+
+/// The descriptor of this process that is wanted; -1: it has none.
+int find_wanted(const Wanted& wanted) {
+  if (wanted.fd >= 0) return wanted.fd;
+  Guard guard(Pass::Polling::kNo);
+  for (int fd = 0; guard.ok() && fd < fds.limit(); ++fd)
+    if (fds.owns(fd) && cookie_of(fd) == wanted.cookie) return fd;
+  return -1;
 }
 
 /// Of a socket of this process: another descriptor of it, as by dup().
@@ -85,7 +118,7 @@ Result<int> pidfd_getfd(int pidfd, int target, unsigned flags) {
   if (process.here == getpid()) {
     enter_own(fd, target);
   } else if (process.here > 0) {
-    if (Result<void> r = ask_for(process, target); !r) {
+    if (Result<void> r = ask_for(process, target, cookie_of(fd)); !r) {
       real.close(fd);
       return r.error();
     }
@@ -98,9 +131,10 @@ void serve_taker(int door) {
   const int taker = real.accept4(door, nullptr, nullptr, SOCK_CLOEXEC);
   if (taker < 0) return;
   wait_for_words(taker);
-  int fd = -1;
-  if (peer_is_trusted(taker) && real.recv(taker, &fd, sizeof fd, 0) == sizeof fd) {
-    const Result<void> given = pass_on(fd);
+  Wanted wanted{};
+  if (peer_is_trusted(taker) && real.recv(taker, &wanted, sizeof wanted, 0) == sizeof wanted) {
+    const int fd = find_wanted(wanted);
+    const Result<void> given = fd >= 0 ? pass_on(fd) : Result<void>(err(ENOENT));
     const int answer = given ? 0 : static_cast<int>(given.error());
     real.send(taker, &answer, sizeof answer, MSG_NOSIGNAL);
   }

@@ -3,6 +3,7 @@
 that break the rules, fork, exec. Each end is a program that knows nothing of it; the proof is what the library counts.
 
 usage: siw.py peers|policy|limits|process|hostile"""
+import concurrent.futures
 import inspect
 import json
 import os
@@ -18,6 +19,28 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
 from lab import CommandFailed, Lab, build_dir  # noqa: E402
 
+TAKEN = """import ctypes, errno, os, sys
+process = os.pidfd_open(int(sys.argv[1]))
+libc = ctypes.CDLL(None, use_errno=True)
+got = libc.syscall(438, process, int(sys.argv[2]), 0)  # pidfd_getfd
+print('taken' if got >= 0 else errno.errorcode[ctypes.get_errno()])
+"""
+
+
+def takers(lab):
+    """A process may take another descriptor of its own connection. Nobody else gets it: not from its owner, and not from a child that has not
+    used it yet, which has it all the same when it does."""
+    with Server(lab, "taken", "require") as s, concurrent.futures.ThreadPoolExecutor() as threads:
+        got = threads.submit(client, lab, "echo", "require")
+        owner, child, fd = s.line().split()
+        for process in owner, child:
+            out = lab.near.run([sys.executable, "-c", TAKEN, process, fd], accel=True, env=settings("require"), require=False, timeout=30)
+            expect(out.split() == ["ENOTSUP"], process == child, out)
+        s.child.stdin.write("\n")
+        s.child.stdin.flush()
+        expect(s.line() == "child 0" and got.result() == "got hello", s.counters())
+
+
 PORT = 7000
 # The ends of a conversation: each reports on stdout, a line a fact.
 SERVERS = {
@@ -29,6 +52,10 @@ SERVERS = {
              "  print('then', d, flush=True)\nexcept OSError as e: print('error', errno.errorcode[e.errno], flush=True)",
     "forks": "c, _ = s.accept()\nd = c.recv(100)\n"
              "if os.fork() == 0:\n  c.sendall(b'child ' + d)\n  c.recv(1)\n  os._exit(0)\nc.close()\nos.wait()\nprint('done', flush=True)",
+    "taken": "import ctypes\nc, _ = s.accept()\nown = ctypes.CDLL(None).syscall(438, os.pidfd_open(os.getpid()), c.fileno(), 0)\n"
+             "d = os.read(own, 100)\nos.close(own)\nr, w = os.pipe()\nchild = os.fork()\n"
+             "if child == 0:\n  os.close(w)\n  os.read(r, 1)\n  c.sendall(d)\n  c.recv(1)\n  os._exit(0)\n"
+             "print(os.getpid(), child, c.fileno(), flush=True)\nsys.stdin.readline()\nos.close(w)\nprint('child', os.wait()[1], flush=True)",
     "keeps": "k = []\nwhile True:\n  c, _ = s.accept()\n  k.append(c)\n  try: c.sendall(c.recv(9))\n  except OSError: pass",
     "large": "import hashlib\nc, _ = s.accept()\nd = b''\nwhile len(d) < 1000000: d += c.recv(70000)\nc.sendall(d)\n"
              "print(hashlib.sha256(d).hexdigest(), flush=True)\nc.recv(1)",
@@ -451,7 +478,7 @@ def reset_behind_data(lab):
 
 GROUPS = {"peers": (both_speak_it, plain_peers, closed_at_once), "policy": (rules, fallback, options_before, of_a_host, under_accel_require),
           "limits": (limits, pending),
-          "process": (over_fork, handovers, time_wait), "hostile": (hostile_peers, sleepy_peers, reset_behind_data)}
+          "process": (takers, over_fork, handovers, time_wait), "hostile": (hostile_peers, sleepy_peers, reset_behind_data)}
 
 
 def main():
