@@ -90,7 +90,7 @@ void Socket::keep_shadow(int fd) {
   ++readiness_epoch;  // the sets stay as they are: the kernel knows a member by its file
 }
 
-Result<void> Socket::may_use_kernel(Reason reason) const {
+Result<void> Socket::may_use_kernel(Reason reason) {
   if (!excused(reason) && config().settings.require != Require::kOff) return refuse(reason_text(reason));
   return {};
 }

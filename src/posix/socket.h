@@ -62,7 +62,7 @@ class Socket : public File {
   /// undecided.
   Errno leave(Pass* pass, Reason reason);
   /// EPROTONOSUPPORT, and the reason on stderr, where the setting `require` forbids the kernel's path.
-  Result<void> may_use_kernel(Reason reason) const;
+  static Result<void> may_use_kernel(Reason reason);
   /// Whether the setting `require` is content with `choice`; if not, what leave() answers.
   Result<void> check_required();
 

@@ -9,6 +9,7 @@
 #include "base/config.h"
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "engine/stats.h"
 #include "posix/calls.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
@@ -45,12 +46,24 @@ bool receives_from_outside(const sockaddr* address, socklen_t length, int domain
   return end && !end->address.is_loopback() && !end->address.is_multicast();
 }
 
+/// It never enters the table.
+Result<int> left_from_its_start(int fd, Reason reason) {
+  if (Result<void> r = Socket::may_use_kernel(reason); !r) {
+    real.close(fd);
+    return r.error();
+  }
+  stats::note_kernel(fd, reason);
+  return fd;
+}
+
 }  // namespace
 
 Result<int> socket(int domain, int type, int protocol) {
   const int fd = real.socket(domain, type, protocol);
   if (fd < 0) return err(errno);
-  if (!is_ours(domain, type, protocol) || sockets_stay_on_kernel.load(std::memory_order_relaxed)) return fd;
+  if (!is_ours(domain, type, protocol)) return fd;
+  if (sockets_stay_on_kernel.load(std::memory_order_relaxed))
+    return left_from_its_start(fd, Reason::io_uring);
   adopt_listeners();
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok()) return fd;

@@ -232,35 +232,3 @@ ACCEL_EXPORT(int, bindresvport, (int fd, void* address)) {
   auto libc = reinterpret_cast<int (*)(int, void*)>(find_real("bindresvport"));
   return libc(fd, address);
 }
-
-// ---- io_uring: liburing makes its system calls itself, so its own entry points are where we learn of it
-// ----
-
-namespace {
-
-/// liburing answers with a negative errno number.
-template <class F>
-F uring(const char* name) {
-  if (on()) posix::io_uring_used();
-  return reinterpret_cast<F>(find_real(name));
-}
-
-}  // namespace
-
-ACCEL_EXPORT(int, io_uring_setup, (unsigned entries, void* parameters)) {
-  auto next = uring<int (*)(unsigned, void*)>("io_uring_setup");
-  return next != nullptr ? next(entries, parameters) : -ENOSYS;
-}
-ACCEL_EXPORT(int, io_uring_queue_init, (unsigned entries, void* ring, unsigned flags)) {
-  auto next = uring<int (*)(unsigned, void*, unsigned)>("io_uring_queue_init");
-  return next != nullptr ? next(entries, ring, flags) : -ENOSYS;
-}
-ACCEL_EXPORT(int, io_uring_queue_init_params, (unsigned entries, void* ring, void* parameters)) {
-  auto next = uring<int (*)(unsigned, void*, void*)>("io_uring_queue_init_params");
-  return next != nullptr ? next(entries, ring, parameters) : -ENOSYS;
-}
-ACCEL_EXPORT(int, io_uring_queue_init_mem,
-             (unsigned entries, void* ring, void* parameters, void* memory, size_t size)) {
-  auto next = uring<int (*)(unsigned, void*, void*, void*, size_t)>("io_uring_queue_init_mem");
-  return next != nullptr ? next(entries, ring, parameters, memory, size) : -ENOSYS;
-}

@@ -223,6 +223,8 @@ bool on_process(long number, const Arguments& a, long* result) {
       accel_call__exit(a.as<int>(0));
       return true;
     case SYS_io_uring_setup:
+    case SYS_io_uring_enter:  // of a ring that liburing has made, too
+    case SYS_io_uring_register:
       if (on()) posix::io_uring_used();
       return false;
     default:
@@ -241,9 +243,9 @@ struct Numbers {
 };
 constexpr Numbers kOurs = [] {
   Numbers n{};
-  for (long number :
-       {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_recvmsg, SYS_recvmmsg, SYS_clone,
-        SYS_clone3, SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup, SYS_pidfd_getfd})
+  for (long number : {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_recvmsg, SYS_recvmmsg,
+                      SYS_clone, SYS_clone3, SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup,
+                      SYS_io_uring_enter, SYS_io_uring_register, SYS_pidfd_getfd})
     n.process[static_cast<size_t>(number)] = true;
   for (long number :
        {SYS_bind,        SYS_connect,     SYS_listen,     SYS_accept,      SYS_accept4,      SYS_shutdown,

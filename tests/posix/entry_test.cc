@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 
 #include "posix/echo.h"
+#include "posix/ring.h"
 
 using namespace posix_test;  // NOLINT: a test program
 
@@ -257,6 +258,54 @@ TEST(Entry, IoUringSendsEverythingToTheKernel) {
   EXPECT_EQ(readv(far.fd, &v, 1), 1);
   EXPECT_EQ(data[0], 'k');
   EXPECT_EQ(far.all(), "afterk");
+}
+
+// By liburing, of which requests are seen: one that is a socket's, and one that is a file's, but of a socket.
+TEST(Entry, RingThatReceivesSendsEverythingToTheKernel) {
+  Echo far(kProof);
+  exchange(far.fd, "before ");
+  Ring ring;
+  if (!ring.made()) GTEST_SKIP() << "no io_uring here";
+  char data[8] = {};
+  io_uring_prep_recv(ring.next(), far.fd, data, sizeof data, MSG_WAITALL);
+  ASSERT_EQ(io_uring_submit(&ring.ring), 1);
+  write_all(far.fd, "12345678");
+  EXPECT_EQ(ring.answer(), 8);
+  EXPECT_EQ(std::string_view(data, 8), "12345678");
+  EXPECT_EQ(far.all(), "before 12345678");
+}
+
+TEST(Entry, RingThatReadsASocketSendsEverythingToTheKernel) {
+  Echo far(kProof);
+  exchange(far.fd, "before ");
+  Ring ring;
+  if (!ring.made()) GTEST_SKIP() << "no io_uring here";
+  char data[4] = {};
+  write_all(far.fd, "abcd");
+  io_uring_prep_read(ring.next(), far.fd, data, sizeof data, 0);
+  ASSERT_EQ(io_uring_submit_and_wait(&ring.ring, 1), 1);
+  EXPECT_GE(ring.answer(), 1);
+  EXPECT_EQ(data[0], 'a');
+  EXPECT_EQ(far.all(), "before abcd");
+}
+
+TEST(Entry, RingThatKnowsASocketSendsEverythingToTheKernel) {
+  Echo far(kProof);
+  exchange(far.fd, "before ");
+  Ring ring;
+  if (!ring.made()) GTEST_SKIP() << "no io_uring here";
+  const int files[] = {far.fd};
+  ASSERT_EQ(io_uring_register_files(&ring.ring, files, 1), 0);
+  write_all(far.fd, "abcd");
+  char data[4] = {};
+  io_uring_sqe* request = ring.next();
+  io_uring_prep_read(request, 0, data, sizeof data, 0);
+  request->flags |= IOSQE_FIXED_FILE;
+  ASSERT_EQ(io_uring_submit_and_wait(&ring.ring, 1), 1);
+  EXPECT_GE(ring.answer(), 1);
+  EXPECT_EQ(data[0], 'a');
+  EXPECT_EQ(io_uring_unregister_files(&ring.ring), 0);
+  EXPECT_EQ(far.all(), "before abcd");
 }
 
 }  // namespace
