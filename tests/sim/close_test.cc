@@ -171,7 +171,8 @@ std::vector<uint8_t> capture(Sim& sim, TcpConn* c) {
   return frame;
 }
 
-void forge(Sim& sim, std::vector<uint8_t> frame, uint8_t flags, uint32_t seq, uint32_t ack) {
+void forge(Sim& sim, std::vector<uint8_t> frame, uint8_t flags, uint32_t seq, uint32_t ack,
+           Duration then = 100ms) {
   frame.resize(14 + 20 + 20);
   frame[16] = 0;
   frame[17] = 40;
@@ -186,7 +187,7 @@ void forge(Sim& sim, std::vector<uint8_t> frame, uint8_t flags, uint32_t seq, ui
   store_checksum(&tcp.checksum,
                  finish_sum(sum_bytes(&frame[26], 8) + sum_of(6) + sum_of(20) + sum_bytes(&frame[34], 20)));
   sim.inject(1, frame);
-  sim.run_for(100ms);
+  sim.run_for(then);
 }
 
 TEST_F(CloseTest, ABlindResetIsChallenged) {
@@ -206,6 +207,26 @@ TEST_F(CloseTest, ABlindResetIsChallenged) {
   EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
   forge(sim, frame, kRst, next, 0);
   EXPECT_EQ(b().tcp_take_error(*p.b), ECONNRESET);
+}
+
+/// A SYN that came twice reached us and another process, or the kernel.
+TEST_F(CloseTest, AHandshakeMakesWayForTheOneThatThePeerTook) {
+  Pair p = open();
+  auto frame = capture(sim, p.a);
+  sim[0].link.cut = true;  // it knows nothing of the forged ones
+  frame[34] ^= 1;          // another port
+  sim.clear_trace();
+  forge(sim, frame, kSyn, 5000, 0, 10ms);
+  ASSERT_EQ(sim.sent_by(1).size(), 1u);
+  forge(sim, frame, kAck, 5001, 7777, 10ms);
+  forge(sim, frame, kSyn, 5000, 0, 10ms);
+  forge(sim, frame, kAck, 5001, 7777);
+  EXPECT_EQ(sim.sent_by(1).size(), 1u) << "the SYN-ACK alone";
+  EXPECT_EQ(sim[1].counter(Counter::drop_tcp_bad_ack), 2u);
+  forge(sim, frame, kAck, 5001, 7777);
+  const auto sent = sim.sent_by(1);
+  ASSERT_EQ(sent.size(), 2u) << "nobody's now";
+  EXPECT_EQ(sent[1].flags, kRst);
 }
 
 /// A reset, but of a SYN: another process may listen, which the kernel knows, and has what follows.

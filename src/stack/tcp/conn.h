@@ -152,6 +152,7 @@ struct TcpConn : StackSocket, TcpEntry {
   bool stalled = false;
   bool cwnd_limited = false;
   bool defer_acked = false;  ///< handshake complete, TCP_DEFER_ACCEPT waits for data
+  bool makes_way = false;    ///< in SYN-RECEIVED: the peer has acknowledged another's SYN-ACK
   bool queued = false;       ///< in the listener's accept queue
   bool tail_probed = false;
   bool reordering_seen = false;

@@ -1,5 +1,6 @@
 // How connections open: sequence numbers, SYN options, SYN-SENT, the end of SYN-RECEIVED.
 #include <algorithm>
+#include <utility>
 
 #include "stack/tcp/context.h"
 #include "stack/tcp/siphash.h"
@@ -88,6 +89,7 @@ void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now) {
 
 void send_handshake(TcpContext& t, TcpConn& c, Instant now) {
   c.handshake_due = false;
+  if (c.makes_way) return;
   send_syn(t, c, c.tcp_state == TcpState::kSynReceived, now);
   c.retransmit_mode = RetransmitMode::kHandshake;
   set_timer(t, c, kTimerRetransmit, now + backed_off(c));
@@ -194,10 +196,22 @@ static void enter(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant no
   if (c.fin_queued || c.send_queue.size() > 0) want_output(t, c);
 }
 
+/// So long what has come for it already is dropped, and then it is gone.
+constexpr Duration kMakesWay = 50ms;
+
+/// Where a process listens the kernel does, and other processes may. A SYN that came again may have reached
+/// another than the first one did, and the peer goes on with whose SYN-ACK it had first. A reset, which RFC
+/// 9293 section 3.10.7.4 asks for, would end that connection. So this one makes way, silently: what the peer
+/// sends again comes to the other one, or, where there is none, is reset as nobody's.
+static void make_way(TcpContext& t, TcpConn& c, Instant now) {
+  if (std::exchange(c.makes_way, true)) return;
+  set_timer(t, c, kTimerRetransmit, now + kMakesWay);
+}
+
 bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
   if (s.ack != c.snd_nxt) {
     t.count(Counter::drop_tcp_bad_ack);
-    answer_reset(t, s);
+    c.active ? answer_reset(t, s) : make_way(t, c, now);
     return false;
   }
   if (TcpListener* l = c.listener) {

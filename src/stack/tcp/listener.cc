@@ -215,7 +215,7 @@ void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
   TcpContext& t = *context_;
   for (TcpConn *c = l.embryo_tail, *newer; c; c = newer) {
     newer = c->embryo_prev;
-    if (c->retransmits > 0) continue;  // the peer, if it lives, sends its SYN again
+    if (c->retransmits > 0 || c->makes_way) continue;  // the peer, if it lives, sends its SYN again
     send_handshake(t, *c, now);
     take_for_established(t, *c, now);
   }

@@ -82,7 +82,7 @@ static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
   bool passive = c.tcp_state == TcpState::kSynReceived && !c.active;
   uint32_t limit = passive ? kSynAckRetries : c.settings.syn_retries;
   bool user_timeout = c.settings.user_timeout.count() > 0 && now - c.stuck_since >= c.settings.user_timeout;
-  if (c.retransmits >= limit || user_timeout || !has_listener(t, c)) {
+  if (c.retransmits >= limit || user_timeout || c.makes_way || !has_listener(t, c)) {
     passive ? destroy(t, c) : fail(t, c, timeout_error(c));
     return;
   }
