@@ -28,7 +28,7 @@ void open_device_of(Engine& engine, const Socket& socket) {
 
 }  // namespace
 
-void before_privileges_go() {
+void before_privileges_go(bool may_return) {
   if (!Engine::privileged() || !Engine::ports_outlive_privilege()) return;
   const bool early = config().settings.early_ports;
   if (!active() && !early) return;
@@ -37,7 +37,7 @@ void before_privileges_go() {
   std::vector<File*> files;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd) return;
-    if (!file->revivable() && !bound_and_unused(*file)) return;
+    if (!file->revivable() && (may_return || !bound_and_unused(*file))) return;
     file->retain();
     files.push_back(file);
   });

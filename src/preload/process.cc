@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include <utmp.h>
 
+#include <array>
+
 #include "posix/privilege.h"
 #include "preload/preload.h"
 
@@ -34,12 +36,14 @@ ACCEL_EXPORT(void, quick_exit, (int status)) {
 
 namespace {
 
-/// `set`, a call that makes `user` the effective one. The kernel takes the capabilities when that is not root
-/// any more, and gives them back when it is again (capabilities(7)).
+constexpr auto kSame = static_cast<uid_t>(-1);
+
+/// `set`, a call that makes `user` the effective one, and `kept` the real and saved ones. The kernel takes
+/// the capabilities when that is not root any more, and gives them back when it is again (capabilities(7)).
 template <class F>
-int changing_user(uid_t user, F set) {
-  if (!on() || in_vfork_child() || user == static_cast<uid_t>(-1)) return set();
-  if (user != 0) posix::before_privileges_go();
+int changing_user(uid_t user, std::array<uid_t, 2> kept, F set) {
+  if (!on() || in_vfork_child() || user == kSame) return set();
+  if (user != 0) posix::before_privileges_go(kept[0] == 0 || kept[1] == 0);
   const int r = set();
   const int error = errno;
   posix::after_privileges_changed();
@@ -47,27 +51,39 @@ int changing_user(uid_t user, F set) {
   return r;
 }
 
-bool keeps_raw(const cap_user_data_t sets) {
-  return sets != nullptr && (sets[CAP_TO_INDEX(CAP_NET_RAW)].effective & CAP_TO_MASK(CAP_NET_RAW)) != 0;
+/// Real and saved.
+std::array<uid_t, 2> kept_users() {
+  uid_t real_user = 0, effective = 0, saved = 0;
+  (void)getresuid(&real_user, &effective, &saved);
+  return {real_user, saved};
+}
+
+bool has_raw(__u32 __user_cap_data_struct::*set, const cap_user_data_t sets) {
+  return sets != nullptr && (sets[CAP_TO_INDEX(CAP_NET_RAW)].*set & CAP_TO_MASK(CAP_NET_RAW)) != 0;
 }
 
 }  // namespace
 
 ACCEL_EXPORT(int, setuid, (uid_t user)) {
-  return changing_user(user, [&] { return real.setuid(user); });
+  return changing_user(user, {user, user}, [&] { return real.setuid(user); });
 }
 ACCEL_EXPORT(int, seteuid, (uid_t user)) {
-  return changing_user(user, [&] { return real.seteuid(user); });
+  return changing_user(user, kept_users(), [&] { return real.seteuid(user); });
 }
 ACCEL_EXPORT(int, setreuid, (uid_t user, uid_t effective)) {
-  return changing_user(effective, [&] { return real.setreuid(user, effective); });
+  const uid_t now = user != kSame ? user : getuid();
+  return changing_user(effective, {now, now}, [&] { return real.setreuid(user, effective); });
 }
 ACCEL_EXPORT(int, setresuid, (uid_t user, uid_t effective, uid_t saved)) {
-  return changing_user(effective, [&] { return real.setresuid(user, effective, saved); });
+  auto kept = kept_users();
+  if (user != kSame) kept[0] = user;
+  if (saved != kSame) kept[1] = saved;
+  return changing_user(effective, kept, [&] { return real.setresuid(user, effective, saved); });
 }
 ACCEL_EXPORT(int, capset, (cap_user_header_t header, const cap_user_data_t sets)) {
   if (!on() || in_vfork_child()) return real.capset(header, sets);
-  if (!keeps_raw(sets)) posix::before_privileges_go();
+  if (!has_raw(&__user_cap_data_struct::effective, sets))
+    posix::before_privileges_go(has_raw(&__user_cap_data_struct::permitted, sets));
   const int r = real.capset(header, sets);
   const int error = errno;
   posix::after_privileges_changed();

@@ -87,6 +87,34 @@ TEST(Privilege, AWorkerGivesItUpBeforeItAccepts) {
   });
 }
 
+// As Varnish's master: what it does as another user takes no queue from the child that listens.
+TEST(Privilege, AMasterIsAnotherUserForAWhile) {
+  with_caller(kPrivilegedPort, 0, [](int ready) {
+    Fd listener = tcp_socket();
+    const Address own = here(kPrivilegedPort);
+    set_option(listener, SOL_SOCKET, SO_REUSEADDR, 1);
+    ASSERT_EQ(bind(listener, own.raw(), own.size), 0);
+    const auto as_another = [] {
+      ASSERT_EQ(seteuid(kNobody), 0);
+      ASSERT_EQ(seteuid(0), 0);
+    };
+    as_another();
+    int go[2];
+    ASSERT_EQ(pipe(go), 0);
+    const pid_t worker = in_child([&] {
+      char byte;
+      ASSERT_EQ(read(go[0], &byte, 1), 1);
+      ASSERT_EQ(setuid(kNobody), 0);
+      ASSERT_EQ(listen(listener, 1), 0);
+      say_ready(ready);
+      expect_rest(accept_and_talk(listener));
+    });
+    as_another();
+    ASSERT_EQ(write(go[1], "g", 1), 1);
+    EXPECT_EQ(status_of(worker), 0);
+  });
+}
+
 TEST(Privilege, BoundWithItListeningWithoutIt) {
   with_caller(kPrivilegedPort, 0, [](int ready) {
     Fd listener = tcp_socket();
