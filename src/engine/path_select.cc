@@ -148,7 +148,7 @@ void Engine::Impl::tell_stack_of(InterfaceId id) {
   const Link* link = network.link(slots[id].ifindex);
   Interface info;
   info.mac = link ? link->mac : port.mac;
-  info.mtu = link ? std::min(link->mtu, port.mtu) : port.mtu;
+  info.mtu = link ? std::min(link->mtu, slots[id].opened.mtu_most) : port.mtu;
   info.tx_checksum = port.tx_checksum;
   info.tso = port.tso && config().settings.tso;
   info.tso_max = port.tso_max;

@@ -48,10 +48,12 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, bool wit
   opened.kind = PathKind::kXdp;
   const MakingPrivate making;
   auto port = XdpPort::open(options, pool, &opened.detail);
-  if (port)
+  if (port) {
+    opened.mtu_most = (*port)->mtu_most();
     opened.port = std::move(*port);
-  else
+  } else {
     opened.reason = reason_of(port.error());
+  }
   return opened;
 }
 

@@ -48,7 +48,7 @@ void publish_ports(Engine& engine, Page& page) {
     row.ifindex = static_cast<uint32_t>(info->ifindex);
     row.queues_held = info->queues_held;
     row.queues_total = info->queues_total;
-    row.mtu = info->mtu;
+    row.mtu = engine.stack().interface(static_cast<InterfaceId>(id)).mtu;
   }
   page.ports = n;
 }

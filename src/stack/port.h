@@ -18,13 +18,13 @@ class Counters;  // base/counters.h
 
 using MacAddress = std::array<uint8_t, 6>;
 
-/// What a port offers; fixed once it is open, but for mtu, which the engine follows, and tso, which the port
+/// What a port offers; fixed once it is open, but for tso, which the port
 /// may take back.
 struct PortInfo {
   std::string name;  ///< netdev, "eth0"
   int ifindex = 0;
   MacAddress mac{};
-  uint32_t mtu = 1500;        ///< bytes of an IP packet
+  uint32_t mtu = 1500;        ///< bytes of an IP packet, when it was opened: the engine follows the device's
   uint32_t queues_held = 1;   ///< queues of the device that this port receives on
   uint32_t queues_total = 1;  ///< queues of the device that packets may arrive on
   bool zero_copy = false;

@@ -37,6 +37,7 @@ class SocketPort final : public XdpPort {
   void rest(const FlowKey& key) override;
   Result<void> take_queues(std::string* why) override;
   void abandon_in_child() override;
+  uint32_t mtu_most() const override;
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
 
@@ -44,6 +45,7 @@ class SocketPort final : public XdpPort {
   SocketPort(const XdpOptions& options, FramePool& pool) : options_(options), pool_(pool) {}
   Result<void> set_up(std::string* why);
   Result<void> plan(std::string* why);
+  uint32_t one_buffer() const;
   Result<void> bind_queues(std::string* why);
   Result<void> bind_one(Queue& queue, std::string* why);
   void allow_sends(int fd);

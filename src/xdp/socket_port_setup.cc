@@ -116,7 +116,7 @@ Result<void> SocketPort::plan(std::string* why) {
     return fail(why, EINVAL, "AF_XDP ring sizes must be powers of two");
   if (options_.copy == XdpCopy::kForceCopy) bind_flags_ |= XDP_COPY;
   if (options_.copy == XdpCopy::kForceZeroCopy) bind_flags_ |= XDP_ZEROCOPY;
-  if (info_.mtu + kLinkHeader > buffer - kKernelHeadroom) bind_flags_ |= XDP_USE_SG;
+  if (info_.mtu > one_buffer()) bind_flags_ |= XDP_USE_SG;
 
   const uint32_t wanted =
       options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
@@ -132,6 +132,11 @@ Result<void> SocketPort::plan(std::string* why) {
   lent_.resize(pool_.size());
   return {};
 }
+
+/// The MTU whose frames one buffer holds.
+uint32_t SocketPort::one_buffer() const { return pool_.buffer_size() - kKernelHeadroom - kLinkHeader; }
+
+uint32_t SocketPort::mtu_most() const { return (bind_flags_ & XDP_USE_SG) != 0 ? UINT32_MAX : one_buffer(); }
 
 Result<void> SocketPort::bind_queues(std::string* why) {
   const uint32_t wanted =

@@ -73,6 +73,8 @@ class XdpPort : public Port {
   /// its own beside the parent without CAP_SYS_ADMIN.
   virtual void abandon_in_child() = 0;
 
+  /// The largest MTU whose frames its buffers hold.
+  virtual uint32_t mtu_most() const = 0;
   /// False: the kernel's generic mode is used.
   virtual bool native() const = 0;
   virtual XdpStats stats() const = 0;

@@ -155,6 +155,33 @@ TEST_F(OutputTest, SendBufferBoundsAndWritableReturns) {
   EXPECT_TRUE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
 }
 
+// Linux forgets it when it makes the receive buffer grow, or learns how much of a frame is payload.
+TEST_F(OutputTest, AWindowClampHoldsForTheConnectionsLife) {
+  Pair p = open();
+  size_t got = 0;
+  /// Of two million bytes that are read as they come.
+  auto largest_window = [&] {
+    sim.clear_trace();
+    const std::string text(65536, 'x');
+    const size_t wanted = got + 2'000'000;
+    EXPECT_TRUE(sim.run_until(
+        [&] {
+          (void)write(sim[0], p.a, text);
+          if (auto r = read(sim[1], p.b)) got += r->size();
+          return got >= wanted;
+        },
+        60s));
+    uint32_t largest = 0;
+    for (const Sent& s : sim.sent_by(1)) largest = std::max(largest, s.window << p.b->rcv_wscale);
+    return largest;
+  };
+  EXPECT_GT(largest_window(), 60000u);
+  sim[1].stack->settings(*p.b).window_clamp = 30000;
+  sim[1].stack->tcp_settings_changed(*p.b, sim.now);
+  (void)largest_window();  // what has been offered already is not taken back
+  EXPECT_LE(largest_window(), 30000u);
+}
+
 TEST_F(OutputTest, ReceiveLowWaterMarkHoldsReadiness) {
   PairOptions options;
   options.b.receive_low_water = 10;
