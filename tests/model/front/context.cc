@@ -117,10 +117,7 @@ int Context::start() {
 }
 
 void Context::run() {
-  // Between spinning applications on few CPUs a turn would else come milliseconds late.
-  sched_param priority{};
-  priority.sched_priority = 1;
-  raw::call(SYS_sched_setscheduler, 0, SCHED_FIFO, raw::word(&priority));
+  be_hardware();
   uint64_t busy = now();
   unsigned without_rest = 0;
   while (!stop_) {

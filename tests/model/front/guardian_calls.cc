@@ -126,6 +126,7 @@ void serve(int listener) {
   // Of the birth all signals are blocked, also the one by which libc's setuid() reaches each thread.
   const uint64_t all_but_libcs = ~(uint64_t{3} << 31);
   raw::call(SYS_rt_sigprocmask, SIG_SETMASK, raw::word(&all_but_libcs), 0, sizeof all_but_libcs);
+  be_hardware();
   for (;;) {
     pollfd watched{listener, POLLIN, 0};
     if (raw::call(SYS_ppoll, raw::word(&watched), 1, 0, 0) == -EINTR) continue;

@@ -11,6 +11,10 @@ long privileged_call(long number, long a = 0, long b = 0, long c = 0, long d = 0
 /// Whether a process, or with 0 the calling thread, may make rules.
 bool has_net_raw(long pid);
 
+/// The calling thread goes before the programs': among those that spin on few CPUs its turn would come
+/// milliseconds late.
+void be_hardware();
+
 /// Starts it. Does nothing when it runs.
 void keep_privileges();
 
