@@ -42,7 +42,10 @@ std::optional<Reason> obstacle() {
   if (config().disabled) return Reason::disabled;
   if (!config().wants_iwarp) {
     if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
-    if (!Engine::privileged()) return Reason::no_privilege;
+    if (!Engine::privileged()) {
+      log(LogLevel::kInfo, "its sockets stay on the kernel: %s", reason_text(Reason::no_privilege));
+      return Reason::no_privilege;
+    }
   }
   if (const char* missing; !load_libraries(&missing)) {
     log(LogLevel::kWarning, "%s cannot be loaded: is its package installed?", missing);

@@ -16,6 +16,7 @@ here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "model"))
 sys.path.insert(0, str(here.parents[1] / "apps"))
 import sysfs  # noqa: E402
+from accel import transfer as stream  # noqa: E402
 from model_lab import ModelLab  # noqa: E402
 
 from lab import until  # noqa: E402
@@ -30,12 +31,13 @@ def under_way(host, frames=2000, timeout=60):
         time.sleep(0.01)
 
 
-def transfer(mib=16, faults="", env=None, mtu=1500, during=None, patience=100):
-    """Both ends accelerated; during(lab) is called under load. Returns both ends' stderr and counters."""
+def transfer(mib=16, faults="", env=None, mtu=1500, during=None, patience=100, within=()):
+    """Both ends accelerated; during(lab) is called under load. Returns both ends' stderr and counters. within: Python's arguments before the
+    program, of one that runs it."""
     with ModelLab(mtu=mtu) as lab:
         for host in lab.hosts:
             host.faults = faults
-        me = ["/usr/bin/python3", "-B", str(TRANSFER), "--mib", str(mib)]
+        me = ["/usr/bin/python3", "-B", *within, str(TRANSFER), "--mib", str(mib)]
         errors = [open(lab.directory / f"stderr{i}", "w+") for i in (1, 2)]
         pipes = {"stdout": subprocess.PIPE, "text": True, "env": env}
         server = lab.near.popen([*me, "--serve", lab.near.address], accel=True, stderr=errors[0], **pipes)
@@ -142,6 +144,51 @@ def removal():
     """The device goes under load: the connections go on in the kernel."""
     said, _ = transfer(mib=64, during=lambda lab: lab.near.remove_device())
     assert "port lost" in said and "was removed or failed" in said, said
+
+
+def recovery_denied():
+    """The queues of an error completion cannot be reset: as if the device were gone."""
+    said, _ = transfer(mib=64, env={"MLX5_MODEL_REFUSE": "modify_qp:EIO:3"}, during=lambda lab: lab.near.fail_receive())
+    assert re.search(r"veth1: port lost.*receive error, syndrome 0x.*; the queues cannot be reset: Input/output error", said), said
+
+
+# Runs a program and forks children meanwhile: which end at once, write to memory that was the parent's, execute another program, or stay.
+FORKING = """
+import os, runpy, signal, sys, threading
+over, staying, count = threading.Event(), [], 0
+def fork():
+    global count
+    inherited = bytearray(1 << 20)
+    while not over.is_set():
+        count += 1
+        stays = count % 4 == 0 and len(staying) < 5
+        child = os.fork()
+        if child == 0:
+            if count % 3 == 1: inherited[:] = bytes(len(inherited))
+            if count % 3 == 2: os.execv("/bin/true", ["true"])
+            if stays: signal.pause()
+            os._exit(0)
+        staying.append(child) if stays else os.waitpid(child, 0)
+forks = threading.Thread(target=fork)
+forks.start()
+try:
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    over.set()
+    forks.join()
+    for child in staying:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    print(count, "forks", file=sys.stderr)
+"""
+
+
+def forks():
+    """The parent's queues are its own, whatever becomes of the children."""
+    said, counters = transfer(within=("-c", FORKING))
+    assert all(int(n) >= 10 for n in re.findall(r"(\d+) forks", said)) and len(said.splitlines()) == 2, said
+    assert counters[1]["contexts"] == 1 and all(c["error_cqes"] == 0 and c["left"] == 0 for c in counters), counters
 
 
 GREETER = """
@@ -363,18 +410,12 @@ LACKS = {
     "RDMAV_DRIVERS": (None, {"RDMAV_DRIVERS": "rxe"}, NO_DRIVERS, r"RDMAV_DRIVERS or IBV_DRIVERS is 'rxe', without mlx5"),
     "IBV_DRIVERS": (None, {"IBV_DRIVERS": "siw"}, NO_DRIVERS, r"RDMAV_DRIVERS or IBV_DRIVERS is 'siw', without mlx5"),
     "userspace driver": (None, {}, NO_DRIVERS, r"no userspace driver for mlx5_0: apt install ibverbs-providers"),
+    "privilege": (None, {}, ["setpriv", "--bounding-set=-net_raw"], r"CAP_NET_RAW is needed.*AmbientCapabilities"),
     "locked memory": (None, {"MLX5_MODEL_REFUSE": "reg_mr:ENOMEM"}, ["prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock"],
                       r"locked memory: 64 KiB allowed, \d+ KiB needed: ulimit -l"),
 }
 SERVED = "import socket, sys; s = socket.create_server((sys.argv[1], 9100)); print('listening', flush=True); s.accept()[0].sendall(b'served')"
 ASK = "import socket, sys; print(socket.create_connection((sys.argv[1], 9100), 20).recv(9))"
-
-
-def no_privilege(lab):
-    """Found before any device is looked at."""
-    command = ["setpriv", "--bounding-set=-net_raw", "/usr/bin/python3", "-c", SERVED, lab.near.address]
-    said = lab.near.run(command, accel=True, check=False, timeout=20)
-    assert said.count("CAP_NET_RAW is needed") == 1 and "AmbientCapabilities" in said and "listening" not in said, said
 
 
 def no_bpf(lab):
@@ -383,6 +424,29 @@ def no_bpf(lab):
                             stdout=subprocess.PIPE, text=True)
     assert served.stdout.readline() == "listening\n"
     assert lab.far.run([sys.executable, "-c", ASK, lab.near.address]).strip() == "b'served'" and served.wait(20) == 0
+
+
+def without(lab, what):
+    """The line is said once; where mlx5 is required nothing is served, where not, another path serves."""
+    change, env, words, wanted = LACKS[what]
+    link = json.loads(lab.near.ip("-j", "link", "show", "dev", lab.near.device))[0]
+    shutil.rmtree(lab.near.folder / "sys")
+    sysfs.write(lab.near.folder / "sys", lab.near.device, link["ifindex"], link["address"])
+    if change:
+        change(lab.near.folder / "sys", lab.near.device)
+    command = [*words, "/usr/bin/python3", "-c", SERVED, lab.near.address]
+    said = lab.near.run(command, accel=True, env=env, check=False, timeout=20)
+    lines = [line for line in said.splitlines() if re.search(wanted, line)]
+    assert len(lines) == 1 and "listening" not in said, (what, said)
+    print(f"--- no {what}\n{lines[0]}")
+    errors = open(lab.directory / "stderr", "w+")
+    child = lab.near.popen(command, accel=True, require=None, env={**env, "ACCEL_LOG": "info"}, stdout=subprocess.PIPE,
+                           stderr=errors, text=True)
+    assert child.stdout.readline() == "listening\n", (what, open(errors.name).read())
+    assert lab.far.run([sys.executable, "-c", ASK, lab.near.address]).strip() == "b'served'"
+    assert child.wait(20) == 0
+    lines = [line for line in open(errors.name).read().splitlines() if re.search(wanted, line)]
+    assert len(lines) == 1, (what, open(errors.name).read())
 
 
 def lacks():
@@ -395,27 +459,19 @@ def lacks():
                                     stdout=subprocess.PIPE, text=True)
             assert served.stdout.readline() == "listening\n", variable
             assert lab.far.run([sys.executable, "-c", ASK, lab.near.address]).strip() == "b'served'" and served.wait(20) == 0
-        no_privilege(lab)
         no_bpf(lab)
-        link = json.loads(lab.near.ip("-j", "link", "show", "dev", lab.near.device))[0]
-        for what, (change, env, words, wanted) in LACKS.items():
-            shutil.rmtree(lab.near.folder / "sys")
-            sysfs.write(lab.near.folder / "sys", lab.near.device, link["ifindex"], link["address"])
-            if change:
-                change(lab.near.folder / "sys", lab.near.device)
-            command = [*words, "/usr/bin/python3", "-c", SERVED, lab.near.address]
-            said = lab.near.run(command, accel=True, env=env, check=False, timeout=20)
-            lines = [line for line in said.splitlines() if re.search(wanted, line)]
-            assert len(lines) == 1 and "listening" not in said, (what, said)
-            print(f"--- no {what}\n{lines[0]}")
-            errors = open(lab.directory / "stderr", "w+")
-            child = lab.near.popen(command, accel=True, require=None, env={**env, "ACCEL_LOG": "info"}, stdout=subprocess.PIPE,
-                                   stderr=errors, text=True)
-            assert child.stdout.readline() == "listening\n", (what, open(errors.name).read())
-            assert lab.far.run([sys.executable, "-c", ASK, lab.near.address]).strip() == "b'served'"
-            assert child.wait(20) == 0
-            lines = [line for line in open(errors.name).read().splitlines() if re.search(wanted, line)]
-            assert len(lines) == 1, (what, open(errors.name).read())
+        for what in LACKS:
+            without(lab, what)
+
+
+def lacks_under_load():
+    """The same while another process receives by the NIC, which goes on."""
+    def meanwhile(lab, receiver):
+        for what in LACKS:
+            before = lab.near.counters(receiver.pid).get("rx_bytes", 0)
+            without(lab, what)
+            until(lambda: lab.near.counters(receiver.pid).get("rx_bytes", 0) > before + (1 << 18), f"traffic beside {what}", 20)
+    stream(meanwhile=meanwhile)
 
 
 if __name__ == "__main__":

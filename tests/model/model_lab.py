@@ -129,6 +129,11 @@ class ModelHost(base.Host):
                 sums[name] = sums.get(name, 0) + struct.unpack_from("=Q", data, at + 24)[0]
         return sums
 
+    def nic_packets(self):
+        """Frames that the NIC's queues carried, in + out."""
+        now = self.counters()
+        return now.get("rx_packets", 0) + now.get("tx_packets", 0)
+
     def cable_bytes(self):
         """In and out of the device."""
         stats = json.loads(self.ip("-s", "-j", "link", "show", "dev", self.device))[0]["stats64"]

@@ -11,8 +11,8 @@ import sys
 import time
 
 here = pathlib.Path(__file__).resolve()
-sys.path.insert(0, str(here.parents[1] / "lab"))
-from lab import Lab, until  # noqa: E402
+sys.path.insert(0, str(here.parents[1] / "apps"))
+from programs import Lab, until  # noqa: E402
 
 # Prints of each TCP segment and datagram that comes from near: source port, destination port, label, TCP flags.
 TAP = """

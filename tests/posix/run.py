@@ -5,7 +5,8 @@
 
 near, far: that end is preloaded with libaccel and ACCEL_REQUIRE=1; both: both. The proof: where an end is accelerated, its kernel stack
 carried at most a tenth of the frames that crossed the wire. With --handed-back, for tests whose connections move to the kernel on purpose,
-the proof is that the end carried frames of its own at all: how many are left to the kernel depends on the moment.
+the proof is that the end carried frames of its own at all: how many are left to the kernel depends on the moment. --model: and the NIC's queues,
+by their own counters, carried at least eight of ten (20 frames).
 siw: both ends are preloaded and must speak iWARP over the kernel's TCP (setting iwarp = require); no connection of the far end may be plain.
 """
 import argparse
@@ -58,10 +59,13 @@ def environment(lab, host, siw, hold_queues=0):
     }
 
 
-def prove(host, accelerated, wire, kernel, handed_back):
+def prove(host, wire, kernel, handed_back, nic):
+    """nic: what the queues of a model NIC carried; None on AF_XDP."""
     carried = sum(kernel.values())
-    if accelerated and (wire - carried < 20 if handed_back else wire < 20 or carried * 10 > wire):
+    if wire - carried < 20 if handed_back else wire < 20 or carried * 10 > wire:
         return f"{host.name}: the kernel carried {carried} of {wire} frames ({kernel})"
+    if nic is not None and (nic < 20 if handed_back else nic * 10 < wire * 8):
+        return f"{host.name}: the NIC's queues carried {nic} of {wire} frames"
     return None
 
 
@@ -103,6 +107,7 @@ def main():
     parser.add_argument("--handed-back", action="store_true", help="connections are handed back to the kernel on purpose")
     parser.add_argument("--upper", help="the addresses are on devices above the cable: vlan, macvlan, bond, bond_vlan")
     parser.add_argument("--model", action="store_true", help="the accelerated ends have a model mlx5 NIC (tests/model) instead of AF_XDP")
+    parser.add_argument("--not-required", action="store_true", help="some sockets are the kernel's on purpose: ACCEL_REQUIRE is not set")
     parser.add_argument("--firewall", action="store_true", help="both hosts drop what their connection tracking finds invalid")
     parser.add_argument("--each", action="store_true", help="a process for each test: its children find the device's queues free")
     options = parser.parse_args()
@@ -126,7 +131,8 @@ def main():
             if options.firewall:
                 host.enter("nft", FIREWALL)
         before = {h: (h.wire_packets(), h.kernel_packets()) for h in lab.hosts}
-        far = lab.far.popen([options.program, "--far"], accel=far_accelerated or siw, env=environment(lab, lab.far, siw), require=not siw,
+        require = {"require": False} if siw or options.not_required else {}
+        far = lab.far.popen([options.program, "--far"], accel=far_accelerated or siw, env=environment(lab, lab.far, siw), **require,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if far.stdout.readline() != "ready\n":
             print("far did not start")
@@ -135,7 +141,7 @@ def main():
         for name in tests_of(options.program, options.filter) if options.each else [options.filter]:
             near = lab.near.popen([options.program, f"--gtest_filter={name}", f"--gtest_repeat={options.repeat}",
                                    "--gtest_brief=1", "--gtest_throw_on_failure=0"],
-                                  accel=near_accelerated or siw, env=environment(lab, lab.near, siw, options.hold_queues), require=not siw)
+                                  accel=near_accelerated or siw, env=environment(lab, lab.near, siw, options.hold_queues), **require)
             try:
                 ended = near.wait(options.timeout)
             except subprocess.TimeoutExpired:
@@ -151,9 +157,11 @@ def main():
         for host, accelerated in ((lab.near, near_accelerated), (lab.far, far_accelerated)):
             wire = host.wire_packets() - before[host][0]
             kernel = {k: v - before[host][1][k] for k, v in host.kernel_packets().items()}
-            if status == 0 and (problem := prove(host, accelerated, wire, kernel, options.handed_back)):
+            nic = host.nic_packets() if options.model else None
+            if status == 0 and accelerated and (problem := prove(host, wire, kernel, options.handed_back, nic)):
                 problems.append(problem)
-            print(f"{host.name}: {'accelerated' if accelerated else 'kernel'}, {wire} frames on the wire, kernel's stack {kernel}")
+            print(f"{host.name}: {'accelerated' if accelerated else 'kernel'}, {wire} frames on the wire, kernel's stack {kernel}"
+                  + (f", the NIC's queues {nic}" if nic else ""))
         far.stdin.close()
         try:
             if (ended := far.wait(20)) != 0:

@@ -16,8 +16,8 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
-from lab import CommandFailed, Lab  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
+from programs import ON_MODEL, CommandFailed, Lab, PlainLab  # noqa: E402
 
 PORT, MARK_PORT = 9000, 9001
 SECOND, SECOND6 = "10.77.0.3", "fd77::3"  # of near as well
@@ -31,7 +31,8 @@ UDP_SEGMENT = 103
 
 # Reads a case a line, does it, says what became of it.
 PROGRAM = """
-import errno, json, socket, sys
+import ctypes, errno, json, socket, sys
+settle_nic = getattr(ctypes.CDLL(None), "mlx5_model_settle", lambda: None)
 def result(call):
     try:
         return call()
@@ -55,6 +56,7 @@ for line in sys.stdin:
         for size in case["sizes"]:
             to = None if case["connected"] else tuple(case["to"])
             answers.append(result(lambda: s.sendmsg([b"x" * size], control, 0, to)))
+    settle_nic()
     print(json.dumps(answers), flush=True)
 """
 
@@ -353,7 +355,7 @@ def main():
     played = wrong = 0
     for route, cases in suites:
         cases = [c for c in cases if options.filter in c.name]
-        with Lab() as plain, Lab() as preloaded:
+        with PlainLab() as plain, Lab(proved=False) as preloaded:
             for lab in (plain, preloaded):
                 for address, length in ((lab.far.address, 32), (lab.far.address6, 128)):
                     if route:
@@ -361,6 +363,9 @@ def main():
             print(f"-- {route or 'plain route'}", flush=True)
             wrong += play(cases, Side(plain, False), None if options.show else Side(preloaded, True), options.show)
             played += len(cases)
+            if ON_MODEL and not options.show:
+                print(f"{preloaded.near.nic_packets()} frames by the NIC's queues")
+                assert preloaded.near.nic_packets() > len(cases), preloaded.near.counters()
     print(f"{played} cases, {wrong} wrong")
     return 1 if wrong else 0
 

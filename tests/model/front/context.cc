@@ -162,6 +162,14 @@ bool Context::turn() {
   return worked;
 }
 
+void Context::settle() {
+  if (!owned() || !started_) return;
+  const Call one(*this);
+  const Quiet quiet(*this);
+  while (turn()) {
+  }
+}
+
 void Context::publish() {
   device_.count_gauges();
   report_.publish(device_.counters());

@@ -66,6 +66,8 @@ class Context final : private Surroundings {
   void closed(int fd);
   /// It has another number from now on.
   void renumbered(int from, int to);
+  /// The hardware does all that there is to do: doorbells that were rung, frames that have come.
+  void settle();
   /// In a forked child nothing of the parent's device may be touched; descriptors are given up.
   void abandon();
   bool abandoned() const { return abandoned_; }

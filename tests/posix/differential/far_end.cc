@@ -87,7 +87,8 @@ Name name(const std::string& address, uint16_t port) {
   return n;
 }
 
-FarEnd::FarEnd(const char* netns) {
+FarEnd::FarEnd(const char* netns)
+    : settle_nic_(reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "mlx5_model_settle"))) {
   own_namespace_ = checked(libc().open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC), "own namespace");
   far_namespace_ = checked(libc().open(netns, O_RDONLY | O_CLOEXEC), netns);
 }
@@ -117,10 +118,12 @@ void FarEnd::connect_markers(const std::string& near, const std::string& far) {
 
 void FarEnd::round_trip() {
   char c = 0;
+  if (settle_nic_) settle_nic_();
   checked(libc().send(near_marker_, &c, 1, 0), "marker");
   checked(libc().recv(far_marker_, &c, 1, 0), "marker lost on its way there");
   checked(libc().send(far_marker_, &c, 1, 0), "marker");
   checked(libc().recv(near_marker_, &c, 1, 0), "marker lost on its way back");
+  if (settle_nic_) settle_nic_();
 }
 
 void FarEnd::close_quietly(int& fd) {
@@ -166,7 +169,10 @@ std::string FarEnd::send(size_t n, bool urgent, const Name* to) {
   return shown(done);
 }
 
-std::string FarEnd::shutdown(int how) { return shown(libc().shutdown(sock_, how)); }
+std::string FarEnd::shutdown(int how) {
+  shut_ |= how + 1;
+  return shown(libc().shutdown(sock_, how));
+}
 
 std::string FarEnd::close(bool reset) {
   if (sock_ < 0) return "-";
@@ -212,6 +218,7 @@ void FarEnd::end() {
   close(true);  // no TIME-WAIT: ports last
   close_quietly(listener_);
   sent_ = 0;
+  shut_ = 0;
   ending_.clear();
   datagrams_.clear();
 }

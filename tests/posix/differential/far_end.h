@@ -56,12 +56,14 @@ class FarEnd {
   void end();
 
   /// Returns when all frames that were under way between the hosts have come: a datagram goes there and back
-  /// behind them.
+  /// behind them, and a model NIC of the near end (tests/model) has done its work before and after.
   void round_trip();
   /// Where the markers of round_trip() go.
   void connect_markers(const std::string& near, const std::string& far);
 
   bool has_connection() const { return sock_ >= 0; }
+  /// Else what is sent to it is answered by a reset.
+  bool takes_data() const { return sock_ >= 0 && shut_ != 3; }
 
  private:
   int make_socket(int family, int type) const;
@@ -69,11 +71,13 @@ class FarEnd {
   std::string summary(const std::string& got);
   void close_quietly(int& fd);
 
+  void (*settle_nic_)();
   int own_namespace_ = -1, far_namespace_ = -1;
   int near_marker_ = -1, far_marker_ = -1;
   int listener_ = -1, sock_ = -1;
   bool stream_ = false;
   size_t sent_ = 0;
+  int shut_ = 0;  ///< directions, as bits
   std::string ending_;     ///< how the stream ended, so far
   std::string datagrams_;  ///< those taken, each by size and hash
 };

@@ -22,6 +22,7 @@ constexpr int kOptions = 101;
 constexpr int kLevels[] = {SOL_SOCKET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPPROTO_UDP};
 constexpr socklen_t kLengths[] = {0, 1, 2, 3, 4, 5, 8, 12, 16, 64, 300, UINT_MAX};
 constexpr size_t kMost = 300;
+constexpr int kLarge = 600;  // as a descriptor: below the library's own
 
 constexpr int kNetnsCookie = 71;  // SO_NETNS_COOKIE
 
@@ -98,7 +99,7 @@ const std::string& OptionSweep::play() {
   if (level_ == IPPROTO_IP && option_ == kIpProtocol) return log_;
   reach();
   get();
-  for (int value : {-1, 0, 1, 2, 1000, INT_MAX}) set(value);
+  for (int value : {-1, 0, 1, 2, kLarge, INT_MAX}) set(value);
   use();
   set_before();
   return log_;
@@ -180,7 +181,7 @@ void OptionSweep::reach() {
 /// What is set before there is a connection holds for it; what is set on a listener is inherited, or not.
 void OptionSweep::set_before() {
   if (state_ != State::kFresh && state_ != State::kListening && state_ != State::kDatagramFresh) return;
-  for (int value : {1, 2, 1000}) {
+  for (int value : {1, 2, kLarge}) {
     make();
     if (state_ == State::kListening) log("listen", listen());
     const std::string result = shown(setsockopt(sock_, level_, option_, &value, sizeof value));

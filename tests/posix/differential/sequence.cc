@@ -73,8 +73,10 @@ const std::string& Sequence::play() {
   extra_.clear();
   for (int fd : twins_) ::close(fd);
   twins_.clear();
-  log({"close"}, shown(::close(sock_)));
+  const int closed = ::close(sock_);
   sock_ = -1;
+  settle();  // a reset comes alike then: how far_.drain() tells it depends on when
+  log({"close"}, shown(closed));
   log({"far took"}, far_.drain([this] { settle(); }));
   return log_;
 }

@@ -128,8 +128,8 @@ void Sequence::send_messages() {
   std::array<iovec, 4> parts{};
   Name to = name(far_address(), far_port_);
   const bool named = !stream_ && chance(60);
-  // Where nobody is, one: whether the answer to the first comes within the call is open.
-  const size_t count = std::min<size_t>(below(5), stream_ || far_.has_connection() ? 4 : 1);
+  // Where nobody takes them, one: whether the answer to the first comes within the call is open.
+  const size_t count = std::min<size_t>(below(5), far_.takes_data() ? 4 : 1);
   // No full segment with MSG_MORE, for the same reason: its ACK lets the rest go.
   const int flags = any<int>({0, 0, 0, MSG_MORE, MSG_OOB, MSG_OOB | MSG_MORE});
   if (const int off = 0; (flags & MSG_MORE) != 0 && held_bytes() > 0) {
