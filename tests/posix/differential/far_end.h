@@ -77,7 +77,7 @@ class FarEnd {
   int listener_ = -1, sock_ = -1;
   bool stream_ = false;
   size_t sent_ = 0;
-  int shut_ = 0;  ///< directions, as bits
+  int shut_ = 0;           ///< directions, as bits
   std::string ending_;     ///< how the stream ended, so far
   std::string datagrams_;  ///< those taken, each by size and hash
 };
