@@ -222,7 +222,7 @@ Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
   timespec limit{}, begin{};
   if (timeout != nullptr && !get_user(limit, timeout)) return err(EFAULT);
   if (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1000000000) return err(EINVAL);
-  clock_gettime(CLOCK_MONOTONIC, &begin);
+  if (timeout != nullptr) clock_gettime(CLOCK_MONOTONIC, &begin);
   timespec left = limit;
   if ((flags & MSG_ERRQUEUE) == 0)
     if (Result<void> r = pending_error(fd, count > 0); !r) return r.error();
