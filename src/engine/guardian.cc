@@ -114,7 +114,7 @@ const char* obstacle() {
   if (getpid() == 1)
     return "the program is process 1 of its pid namespace, with which every other process ends";
   int subreaper = 0;
-  if (prctl(PR_GET_CHILD_SUBREAPER, &subreaper) == 0 && subreaper != 0)
+  if (real.syscall(SYS_prctl, PR_GET_CHILD_SUBREAPER, &subreaper) == 0 && subreaper != 0)
     return "the program is a subreaper and would find the guardian among its children";
   struct stat own {
   }, childrens{};

@@ -19,8 +19,10 @@
 #include <vector>
 
 #include "base/real.h"
+#include "engine/housekeeping.h"
 #include "engine/inject.h"
 #include "engine/raw_segment.h"
+#include "engine/stats.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
 #include "stack/wire/ipv4.h"
@@ -430,6 +432,21 @@ void Engine::finish(Duration limit, bool for_good) {
   } while (!impl_->arm_ports() && ++polls < kMostPolls);
   // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
   for (const int shadow : shadows) real.close(shadow);
+}
+
+void Engine::retire(Duration limit) {
+  finish(limit, true);
+  {
+    Pass pass{*this, Pass::Polling::kNo};
+    for (InterfaceId id = 0; id < impl_->slot_count; ++id) {
+      PortSlot& slot = impl_->slots[id];
+      slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
+    }
+    let_go_of_lost(pass);
+    impl_->ready_ports.clear();
+    stats::close(*this, pass.now());
+  }
+  impl_->housekeeping->stop();
 }
 
 void Engine::wait_for_delivery(Pass& pass, Duration limit) {

@@ -98,13 +98,13 @@ struct Housekeeping::Loop {
 
 Housekeeping::Housekeeping(Engine& engine) : engine_(engine) {}
 
-Housekeeping::~Housekeeping() {
-  if (!loop_) return;
-  if (running_) {
-    loop_->quit.store(true, std::memory_order_release);
-    loop_->wake();
-    pthread_join(thread_, nullptr);
-  }
+Housekeeping::~Housekeeping() { stop(); }
+
+void Housekeeping::stop() {
+  if (!std::exchange(running_, false)) return;
+  loop_->quit.store(true, std::memory_order_release);
+  loop_->wake();
+  pthread_join(thread_, nullptr);
 }
 
 Result<void> Housekeeping::start() {

@@ -30,6 +30,7 @@ class Housekeeping {
   Housekeeping& operator=(const Housekeeping&) = delete;
 
   Result<void> start();
+  void stop();  ///< the thread is over when this returns; not under the worker's lock
   /// The first accelerated socket is there: ticks begin. From any thread, under the worker's lock.
   void application_began();
   /// A thread was woken by an event, or something is due soon: ticks as usual again. Under the worker's lock.

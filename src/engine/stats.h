@@ -16,6 +16,9 @@ namespace accel::stats {
 /// gets its own.
 void open();
 
+/// The last answer: readers find it without asking. Under the engine's lock.
+void close(Engine& engine, Instant now);
+
 /// In a fork's child: the page is the parent's. Called for every kind of fork; more than once does no harm.
 void after_fork_in_child();
 

@@ -141,4 +141,9 @@ void publish(Engine& engine, Instant now) {
   p->answered.store(asked, std::memory_order_release);
 }
 
+void close(Engine& engine, Instant now) {
+  publish(engine, now);
+  if (Page* p = page()) p->has_engine = 0;
+}
+
 }  // namespace accel::stats

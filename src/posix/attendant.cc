@@ -30,6 +30,8 @@ std::atomic<int> wake_fd{-1};
 std::atomic<int> process_door{-1};  ///< posix/taking.h
 std::atomic<bool> running{false};
 std::atomic<bool> finish_wanted{false};
+std::atomic<bool> end_wanted{false};
+pthread_t thread;
 std::atomic<uint32_t> finished{0};
 std::atomic<uint32_t> longest_finish{0};  ///< ms; the configuration is not for handlers to read
 
@@ -49,8 +51,9 @@ void* attend(void*) {
       if ((watched[i].revents & POLLIN) != 0) serve_door(watched[i].fd);
     if (watched[0].revents == 0) continue;
     uint64_t count = 0;
-    if (real.read(wake_fd.load(), &count, sizeof(count)) < 0) {
-      running = false;  // the program has closed every descriptor that it does not know
+    // It fails where the program has closed every descriptor that it does not know.
+    if (real.read(wake_fd.load(), &count, sizeof(count)) < 0 || end_wanted.load()) {
+      running = false;
       return nullptr;
     }
     serve_claims();
@@ -85,11 +88,9 @@ void start_attendant() {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kStackSize);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
   const bool started = fd >= 0 && pthread_create(&thread, &attributes, attend, nullptr) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
@@ -99,6 +100,14 @@ void start_attendant() {
   }
   pthread_setname_np(thread, "accel-attendant");
   set_fatal_hook(&finish_by_attendant);
+}
+
+void end_attendant() {
+  if (!running.load()) return;
+  end_wanted.store(true);
+  wake();
+  pthread_join(thread, nullptr);
+  if (const int door = process_door.exchange(-1); door >= 0) close_private(door);
 }
 
 void attendant_look_again() {

@@ -10,6 +10,8 @@ void start_attendant();
 int attendant_wake_fd();
 /// It watches the doors of listeners (posix/succession.h): they have changed.
 void attendant_look_again();
+/// It is over when this returns. From any other thread, without a Guard.
+void end_attendant();
 /// In the child after fork(): it does not run here. `keep`: the parent's eventfd stays open, for claims.
 void attendant_after_fork_in_child(bool keep);
 

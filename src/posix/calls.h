@@ -132,7 +132,14 @@ bool active();
 // ---- signals (posix/signals.cc) ----
 Result<int> sigaction(int number, const struct sigaction* action, struct sigaction* old);
 
+// ---- what takes every socket from us (posix/leaving.cc) ----
 /// io_uring_setup was called: sockets made from now on stay on the kernel, those that exist are handed over.
 void io_uring_used();
+/// The calling thread is about to lose system calls (seccomp(2)), among them perhaps those that the library
+/// makes: everything is handed over, and the library's threads end. True: from then on it does nothing in
+/// this process. False: there is a connection that could not follow.
+bool before_filter();
+/// before_filter() has succeeded.
+bool retired();
 
 }  // namespace accel::posix

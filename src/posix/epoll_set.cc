@@ -173,6 +173,7 @@ Result<void> EpollSet::add(int real_set, int fd, File* file, const epoll_event& 
       (file->kind() == FileKind::kEpoll || (event.events & ~kExclusiveAllows) != 0))
     return err(EINVAL);
   if (find(fd, file) != nullptr) return err(EEXIST);
+  (void)tag_mark();  // made here: who waits may filter its system calls by the time that it asks
   auto item = std::make_unique<EpollItem>(this, file, fd);
   item->events = event.events | kAlways;
   item->data = event.data;

@@ -99,7 +99,7 @@ void adopt_one(int fd, Guard& guard) {
 
 void adopt_listeners() {
   static std::atomic<bool> done{false};
-  if (done.load(std::memory_order_relaxed) || sockets_stay_on_kernel.load(std::memory_order_relaxed)) return;
+  if (done.load(std::memory_order_relaxed) || sockets_stay()) return;
   const int saved = errno;
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok() || done.exchange(true)) return;
@@ -121,7 +121,7 @@ void adopt_received(const msghdr& message) {
 }
 
 void adopt_received(int fd) {
-  if (sockets_stay_on_kernel.load(std::memory_order_relaxed)) return;
+  if (sockets_stay()) return;
   const int saved = errno;
   Guard guard(Pass::Polling::kNo);
   if (guard.ok()) adopt_one(fd, guard);

@@ -155,41 +155,6 @@ void rest_listeners(Engine& engine) {
   }
 }
 
-/// The real set becomes all there is to it.
-bool leave_set_to_kernel(Pass* pass, EpollSet& set, Reason reason) {
-  bool all = true;
-  set.passed_on = true;
-  std::vector<File*> members;
-  set.for_each_item([&](EpollItem& item) {
-    item.file->retain();
-    members.push_back(item.file);
-  });
-  for (File* member : members) {
-    const bool left = leave_to_kernel(pass, member, reason);
-    all = all && left;
-    // A nested set, and a socket that is nobody's yet, are still ours; this membership is not.
-    for (EpollItem *item = member->watches, *next; left && item != nullptr; item = next) {
-      next = item->next_of_file;
-      if (item->set == &set) set.end(*item, true);
-    }
-    member->release(pass);
-  }
-  return all;
-}
-
-}  // namespace
-
-bool leave_to_kernel(Pass* pass, File* file, Reason reason) {
-  if (file->kind() == FileKind::kEpoll)
-    return leave_set_to_kernel(pass, *static_cast<EpollSet*>(file), reason);
-  auto* socket = static_cast<Socket*>(file);
-  if (pass != nullptr) return socket->to_kernel(*pass, reason).ok();
-  fds.forget(file);  // without an engine it is undecided
-  return true;
-}
-
-namespace {
-
 void prepare_files() {
   if (!active() || Guard::inside()) return;
   Forking& f = forking();
@@ -249,7 +214,7 @@ pid_t fork() {
 
 bool must_fork_for_vfork() { return active(); }
 
-bool active() { return fds.limit() > 0 || Engine::get() != nullptr; }
+bool active() { return (fds.limit() > 0 || Engine::get() != nullptr) && !retired(); }
 
 // ---- what was inherited ----
 
@@ -296,6 +261,15 @@ Result<bool> settle_inherited(Guard& guard, File* file) {
       leave_to_shadow(file, why);
   }
   return !file->closed;
+}
+
+bool leave_inherited(File* file, Reason reason) {
+  if (file->inherited == File::Inherited::kConnection) return claim_connection(file).ok();
+  if (file->kind() == FileKind::kIwarp) return false;
+  ask_owners(file);
+  leave_to_shadow(file, reason);
+  fds.forget(file);
+  return true;
 }
 
 bool inherited_elsewhere(const File* file) {
@@ -611,18 +585,6 @@ Result<void> before_passing(const msghdr* message) {
     return result.ok();
   });
   return result;
-}
-
-void io_uring_used() {
-  if (sockets_stay_on_kernel.exchange(true) || !active() || Guard::inside()) return;
-  Guard guard;
-  if (!guard.ok()) return;
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (fds.find(fd) == file && !leave_to_kernel(guard.pass(), file, Reason::io_uring))
-      log(LogLevel::kError,
-          "a connection cannot be used with io_uring, since it could not be handed back to the kernel: %s",
-          reason_text(Reason::no_privilege));
-  });
 }
 
 }  // namespace accel::posix

@@ -36,6 +36,10 @@ void settle_heirs(const File* file, bool in_kernel);
 /// and those of nested sets. False: a live connection that could not be moved; it is untouched.
 bool leave_to_kernel(Pass* pass, File* file, Reason reason);
 
+/// The same for what came by fork(), exec() or in a message and has not been used here: those who have it
+/// open are asked for it. False: it could not follow.
+bool leave_inherited(File* file, Reason reason);
+
 /// Another process is about to have this descriptor, if it is one of ours. EOPNOTSUPP: it is an iWARP
 /// connection, which cannot. Without a Guard.
 Result<void> pass_on(int fd);

@@ -37,8 +37,6 @@ Errno refuse(const char* why) {
 
 }  // namespace
 
-std::atomic<bool> sockets_stay_on_kernel{false};
-
 Socket* find_socket(int fd) {
   File* file = fds.find(fd);
   return file == nullptr || file->kind() == FileKind::kEpoll ? nullptr : static_cast<Socket*>(file);

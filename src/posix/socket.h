@@ -91,8 +91,11 @@ class Socket : public File {
   bool private_fd_ = false;  ///< fd_ is a duplicate of our own, which the program does not know
 };
 
-/// Set by io_uring_used(): sockets made from now on do not enter the table.
-extern std::atomic<bool> sockets_stay_on_kernel;
+/// Other than `accelerated`: why sockets made from now on do not enter the table (posix/leaving.cc).
+extern std::atomic<Reason> sockets_stay_on_kernel;
+inline bool sockets_stay() {
+  return sockets_stay_on_kernel.load(std::memory_order_relaxed) != Reason::accelerated;
+}
 
 /// Socket behind a descriptor, or nullptr (not ours, or a set). Under a Pass.
 Socket* find_socket(int fd);

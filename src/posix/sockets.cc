@@ -62,8 +62,7 @@ Result<int> socket(int domain, int type, int protocol) {
   const int fd = real.socket(domain, type, protocol);
   if (fd < 0) return err(errno);
   if (!is_ours(domain, type, protocol)) return fd;
-  if (sockets_stay_on_kernel.load(std::memory_order_relaxed))
-    return left_from_its_start(fd, Reason::io_uring);
+  if (sockets_stay()) return left_from_its_start(fd, sockets_stay_on_kernel.load(std::memory_order_relaxed));
   adopt_listeners();
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok()) return fd;

@@ -42,6 +42,12 @@ extern constinit thread_local pid_t vforked_from;
 /// what it does.
 bool in_vfork_child();
 
+/// The calling thread asks for a filter of its system calls; `program`: whether it gives one, or only asks
+/// what there is (filter.cc).
+void before_filter(bool program);
+/// Of prctl(option, ...).
+bool gives_filter(int option, unsigned long mode, unsigned long program);
+
 inline bool internet(int domain, int type) {
   const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
   return (domain == AF_INET || domain == AF_INET6) && (kind == SOCK_STREAM || kind == SOCK_DGRAM);

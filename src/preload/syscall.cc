@@ -2,6 +2,7 @@
 // libc's in their arguments (the signal masks of ppoll, pselect6 and epoll_pwait are plain 8-byte sets, with
 // their size) are translated.
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -222,6 +223,13 @@ bool on_process(long number, const Arguments& a, long* result) {
     case SYS_exit_group:
       accel_call__exit(a.as<int>(0));
       return true;
+    case SYS_seccomp:
+      before_filter(a.values[0] == SECCOMP_SET_MODE_STRICT ||
+                    (a.values[0] == SECCOMP_SET_MODE_FILTER && a.values[2] != 0));
+      return false;
+    case SYS_prctl:
+      before_filter(gives_filter(a.as<int>(0), a.as<unsigned long>(1), a.as<unsigned long>(2)));
+      return false;
     case SYS_io_uring_setup:
     case SYS_io_uring_enter:  // of a ring that liburing has made, too
     case SYS_io_uring_register:
@@ -245,7 +253,7 @@ constexpr Numbers kOurs = [] {
   Numbers n{};
   for (long number : {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_recvmsg, SYS_recvmmsg,
                       SYS_clone, SYS_clone3, SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup,
-                      SYS_io_uring_enter, SYS_io_uring_register, SYS_pidfd_getfd})
+                      SYS_io_uring_enter, SYS_io_uring_register, SYS_pidfd_getfd, SYS_seccomp, SYS_prctl})
     n.process[static_cast<size_t>(number)] = true;
   for (long number :
        {SYS_bind,        SYS_connect,     SYS_listen,     SYS_accept,      SYS_accept4,      SYS_shutdown,

@@ -1,0 +1,112 @@
+// Sockets and sets that become the kernel's while they are open: one by one, or all that the process has.
+#include <atomic>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "posix/attendant.h"
+#include "posix/calls.h"
+#include "posix/epoll_set.h"
+#include "posix/process.h"
+#include "posix/socket.h"
+
+namespace accel::posix {
+namespace {
+
+/// The real set becomes all there is to it.
+bool leave_set_to_kernel(Pass* pass, EpollSet& set, Reason reason) {
+  bool all = true;
+  set.passed_on = true;
+  std::vector<File*> members;
+  set.for_each_item([&](EpollItem& item) {
+    item.file->retain();
+    members.push_back(item.file);
+  });
+  for (File* member : members) {
+    const bool left = leave_to_kernel(pass, member, reason);
+    all = all && left;
+    // A nested set, and a socket that is nobody's yet, are still ours; this membership is not.
+    for (EpollItem *item = member->watches, *next; left && item != nullptr; item = next) {
+      next = item->next_of_file;
+      if (item->set == &set) set.end(*item, true);
+    }
+    member->release(pass);
+  }
+  return all;
+}
+
+}  // namespace
+
+bool leave_to_kernel(Pass* pass, File* file, Reason reason) {
+  if (file->kind() == FileKind::kEpoll)
+    return leave_set_to_kernel(pass, *static_cast<EpollSet*>(file), reason);
+  auto* socket = static_cast<Socket*>(file);
+  if (pass != nullptr) return socket->to_kernel(*pass, reason).ok();
+  fds.forget(file);  // without an engine it is undecided
+  return true;
+}
+
+namespace {
+
+/// All sockets of the process, and those that it makes from now on. `what`: the use that the kernel has to
+/// serve, for the message about one that could not follow. False: there is such a one.
+bool leave_all(Guard& guard, Reason reason, const char* what) {
+  bool all = true;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.find(fd) != file) return;
+    const bool left = file->inherited == File::Inherited::kNo ? leave_to_kernel(guard.pass(), file, reason)
+                                                              : leave_inherited(file, reason);
+    if (!left)
+      log(LogLevel::kError,
+          "a connection cannot be used with %s, since it could not be handed back to the kernel: %s", what,
+          reason_text(Reason::no_privilege));
+    all = all && left;
+  });
+  return all;
+}
+
+/// What serves nobody: sockets that are nobody's yet, and sets, of which a thread that waits in one still has
+/// to find it. A listener stays that has connections to be accepted which its kernel socket does not know of.
+void forget_idle() {
+  fds.for_each(0, fds.limit(), [](int fd, File* file) {
+    if (fds.find(fd) != file) return;
+    const bool idle = file->kind() == FileKind::kEpoll
+                          ? !file->waited_on_now()
+                          : static_cast<Socket*>(file)->choice.reason == Reason::not_decided;
+    if (idle) fds.forget(file);
+  });
+}
+
+std::atomic<bool> is_retired{false};
+
+}  // namespace
+
+std::atomic<Reason> sockets_stay_on_kernel{Reason::accelerated};
+
+bool retired() { return is_retired.load(std::memory_order_relaxed); }
+
+void io_uring_used() {
+  if (sockets_stay_on_kernel.exchange(Reason::io_uring) != Reason::accelerated || !active() ||
+      Guard::inside())
+    return;
+  Guard guard;
+  if (guard.ok()) (void)leave_all(guard, Reason::io_uring, "io_uring");
+}
+
+bool before_filter() {
+  sockets_stay_on_kernel = Reason::filter;
+  if (!active()) return is_retired.exchange(true), true;
+  if (Guard::inside()) return false;
+  {
+    Guard guard;
+    if (!guard.ok() || !leave_all(guard, Reason::filter, "a filter of system calls (seccomp)")) return false;
+    forget_idle();
+    is_retired = true;
+  }
+  end_attendant();
+  if (Engine* engine = Engine::get())
+    engine->retire(std::chrono::milliseconds(config().settings.exit_wait_ms));
+  return true;
+}
+
+}  // namespace accel::posix
