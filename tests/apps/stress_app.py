@@ -9,7 +9,7 @@ import sys
 
 from programs import Loop, build_dir
 
-STRESSORS = [["--sock", "1"], ["--sock", "1", "--sock-domain", "ipv6"], ["--sock", "1", "--sock-opts", "sendmsg"],
+STRESSORS = [["--sockabuse", "1"], ["--sock", "1"], ["--sock", "1", "--sock-domain", "ipv6"], ["--sock", "1", "--sock-opts", "sendmsg"],
              ["--sock", "1", "--sock-opts", "sendmmsg"], ["--udp", "1"], ["--udp", "1", "--udp-domain", "ipv6"], ["--sockmany", "1"],
              ["--epoll", "1", "--epoll-domain", "ipv4"], ["--udp-flood", "1", "--udp-flood-domain", "ipv4"]]
 
