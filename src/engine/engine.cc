@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/inherited_filter.h"
 #include "base/libraries.h"
 #include "base/log.h"
 #include "base/proc.h"
@@ -40,6 +41,14 @@ bool has_capability(const __user_cap_data_struct* sets, int number) {
 std::optional<Reason> obstacle() {
   if (getauxval(AT_SECURE)) return Reason::secure;
   if (config().disabled) return Reason::disabled;
+  if (const char* call = killing_filter()) {
+    log(LogLevel::kWarning,
+        "its sockets stay on the kernel: the filter of system calls (seccomp) that it was started under "
+        "kills for "
+        "%s(): allow that call (systemd: SystemCallFilter=%s)",
+        call, call);
+    return Reason::filter;
+  }
   if (!config().wants_iwarp) {
     if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
     if (!Engine::privileged()) {

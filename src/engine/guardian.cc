@@ -22,6 +22,7 @@
 #include "base/config.h"
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "base/signals_blocked.h"
 #include "engine/stats.h"
 #include "guardian/program.h"
 
@@ -131,20 +132,6 @@ struct Closing {
   }
 };
 
-/// All that a signal to the program's group could do to the guardian, which keeps this mask.
-struct AllSignalsBlocked {
-  uint64_t before = 0;
-  AllSignalsBlocked() {
-    const uint64_t all = ~uint64_t{0};
-    change(&all, &before);
-  }
-  ~AllSignalsBlocked() { change(&before, nullptr); }
-  static void change(const uint64_t* mask, uint64_t* old) {
-    bare_syscall(SYS_rt_sigprocmask, SIG_SETMASK, reinterpret_cast<long>(mask), reinterpret_cast<long>(old),
-                 sizeof(uint64_t));
-  }
-};
-
 /// Returns 0 or an errno value.
 int bear(int table, int lifeline, int errands, int* pid) {
   void* memory = mmap(nullptr, 2 * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -163,7 +150,8 @@ int bear(int table, int lifeline, int errands, int* pid) {
               {name, process, nullptr},
               {nullptr}};
   {
-    const AllSignalsBlocked blocked;
+    const AllSignalsBlocked
+        blocked;  // as a signal to the program's group does to the guardian, which keeps the mask
     const int first = birth.clone(&bear_guardian, stacks + kStack, kVfork, &birth);
     if (first < 0)
       birth.error = errno;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/inherited_filter.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 
@@ -79,7 +80,7 @@ Page* make(int* fd) {
 /// The page, made if need be; nullptr when there is none.
 Page* ensure() {
   if (Page* p = current.load(std::memory_order_acquire)) return p;
-  if (!config().settings.stats) return nullptr;
+  if (!config().settings.stats || killing_filter() != nullptr) return nullptr;
   int saved = errno;
   int fd = -1;
   Page* mine = make(&fd);

@@ -1,7 +1,6 @@
 // seccomp(2): a program that filters its own system calls allows those that it makes itself, and is killed
-// for others. Before such a filter is in force the kernel gets all sockets, and the library makes no call any
-// more. A filter that was there when the program began (a container's, systemd's SystemCallFilter=) is not
-// seen here.
+// for others. Before such a filter is in force the kernel gets all sockets, and the library makes no call
+// any more. A filter that was there when the program began: base/inherited_filter.h.
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>

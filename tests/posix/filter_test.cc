@@ -1,5 +1,6 @@
 // Programs that filter their own system calls (seccomp(2)): vsftpd, chronyd, sandboxed workers. The filter
 // here kills for every call that the program does not make itself.
+#include <arpa/inet.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -241,6 +242,48 @@ TEST(Filter, AListenerGoesOn) {
     far.finish();
     _exit(0);
   });
+}
+
+/// As systemd's SystemCallFilter=: everything but one call, whose price is the end.
+void forbid(unsigned number) {
+  sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  sock_fprog whole{std::size(program), program};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &whole, 0, 0) != 0)
+    throw std::runtime_error("PR_SET_SECCOMP");
+}
+
+// Is greeted, and answers.
+FAR(greets) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  if (read_exactly(fd, 6) != "hello\n") throw std::runtime_error("not greeted");
+  write_all(fd, "welcome\n");
+}
+
+// bash is the program that is started under the filter, and connects.
+TEST(Filter, AProgramIsStartedUnderOne) {
+  const Address to = there(0);
+  char text[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(to.raw())->sin_addr, text, sizeof text);
+  for (const unsigned forbidden : {unsigned{SYS_bpf}, unsigned{SYS_pidfd_open}, unsigned{SYS_memfd_create}}) {
+    Echo proof(kProof);
+    Far far("greets");
+    const std::string script = "exec 3<>/dev/tcp/" + std::string(text) + "/" + far.word() +
+                               "; echo hello >&3; read -r answer <&3; [ \"$answer\" = welcome ]";
+    filtered_in_child([&] {
+      setenv("ACCEL_REQUIRE", "0", 1);
+      setenv("ACCEL_LOG", "error", 1);
+      forbid(forbidden);
+      execlp("bash", "bash", "-c", script.c_str(), nullptr);
+    });
+    far.finish();
+    proof.all();
+  }
 }
 
 // libseccomp asks so what the kernel knows; nothing is filtered by it.
