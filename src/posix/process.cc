@@ -127,11 +127,15 @@ void bequeath(Forking& f) {
   for (auto& h : all.inheritances) h->change_heirs(+1);
 }
 
+/// A TCP socket that has neither connected nor listened.
+bool undecided(const File& file) {
+  return file.kind() == FileKind::kTcp &&
+         static_cast<const Socket&>(file).choice.reason == Reason::not_decided;
+}
+
 /// Bound, and nothing done with it: it may be the child that listens.
 bool may_be_a_childs(const File& file) {
-  return file.kind() == FileKind::kTcp &&
-         static_cast<const Socket&>(file).choice.reason == Reason::not_decided &&
-         static_cast<const Socket&>(file).shadow_name().port != 0;
+  return undecided(file) && static_cast<const Socket&>(file).shadow_name().port != 0;
 }
 
 /// Prefork servers: see File::resting_flow(). Ports that nobody uses are the children's too.
@@ -413,6 +417,32 @@ void attach_engine(Engine& engine) {
   wake_early_sleepers();
 }
 
+namespace {
+
+/// What the kernel does to the descriptors of a process that ends: it closes them.
+void close_connection(Pass& pass, int fd, File* file) {
+  file->retain();
+  fds.erase(fd, &pass);
+  // A call that another thread is blocked in still uses it: the peer gets its FIN all the same.
+  if (file->descriptors == 0 && file->carries_connection() && !file->last_reference())
+    (void)static_cast<Socket*>(file)->shutdown(pass, SHUT_RDWR);
+  file->release(&pass);
+}
+
+/// The process goes on for a while: its other threads until exit_group(), and in this one libraries'
+/// destructors and quick_exit()'s handlers. So what can goes on in the kernel, which closes it in the end.
+void deliver(Pass& pass, int fd, File* file) {
+  if (file->carries_connection()) {
+    if (!leave_to_kernel(&pass, file, Reason::handed_back)) close_connection(pass, fd, file);
+    return;
+  }
+  if (file->inherited != File::Inherited::kNo) return;
+  file->give_up_queue(pass);
+  if (undecided(*file)) (void)leave_to_kernel(&pass, file, Reason::handed_back);
+}
+
+}  // namespace
+
 void deliver_all() {
   Engine* engine = Engine::get();
   if (engine == nullptr) return;
@@ -421,21 +451,8 @@ void deliver_all() {
     Pass* pass = guard.pass();
     if (pass == nullptr) return;
     serve(pass, true);
-    // What the kernel does to the descriptors of a process that ends: it closes them.
-    for (int fd = 0; fd < fds.limit(); ++fd) {
-      File* file = fds.find(fd);
-      if (file == nullptr) continue;
-      if (!file->carries_connection()) {
-        if (file->inherited == File::Inherited::kNo) file->give_up_queue(*pass);
-        continue;
-      }
-      file->retain();
-      fds.erase(fd, pass);
-      // A call that another thread is blocked in still uses it: the peer gets its FIN all the same.
-      if (file->descriptors == 0 && file->carries_connection() && !file->last_reference())
-        (void)static_cast<Socket*>(file)->shutdown(*pass, SHUT_RDWR);
-      file->release(pass);
-    }
+    for (int fd = 0; fd < fds.limit(); ++fd)
+      if (File* file = fds.find(fd)) deliver(*pass, fd, file);
   }
   engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms), true);
 }

@@ -32,6 +32,10 @@ namespace accel::preload {
 extern std::atomic<bool> taking_part;
 inline bool on() { return taking_part.load(std::memory_order_relaxed); }
 
+/// The process ends. Calls may still come, from other libraries' destructors, quick_exit()'s handlers and
+/// other threads: what exists stays served, by the kernel where that can be.
+void end();
+
 /// Resolves libc's functions once: from here on signal handlers and threads may call at any moment, and none
 /// should meet the dynamic linker's lock.
 void before_first_socket();

@@ -22,13 +22,13 @@ using namespace accel::preload;  // NOLINT
 // ---- ends ----
 
 ACCEL_EXPORT(void, _exit, (int status)) {
-  if (posix::active()) posix::at_exit();
+  if (!in_vfork_child()) end();
   real._exit(status);
 }
 ACCEL_ALIAS(_Exit, _exit)
 
 ACCEL_EXPORT(void, quick_exit, (int status)) {
-  if (posix::active()) posix::at_exit();
+  if (!in_vfork_child()) end();
   real.quick_exit(status);
 }
 

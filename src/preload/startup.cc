@@ -35,12 +35,13 @@ bool disabled() {
     posix::adopt_listeners();  // sd_listen_fds(3): it may only ever accept()
 }
 
-/// exit(). Calls may still come, from other libraries' destructors and other threads: what exists stays
-/// served.
-[[gnu::destructor]] void end() {
+[[gnu::destructor]] void at_exit() { end(); }
+
+}  // namespace
+
+void end() {
   taking_part.store(false, std::memory_order_relaxed);
   if (posix::active()) posix::at_exit();
 }
 
-}  // namespace
 }  // namespace accel::preload

@@ -1,8 +1,14 @@
 // What send() accepted arrives, however the process ends straight afterwards.
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 
+#include <thread>
+#include <vector>
+
 #include "posix/far.h"
+
+[[gnu::visibility("default")]] extern int late_words_to;  // late_words.cc
 
 using namespace posix_test;  // NOLINT: a test program
 
@@ -18,6 +24,13 @@ FAR(counter) {
   ssize_t n;
   while ((n = recv(fd, buffer, sizeof(buffer), 0)) > 0) total += n;
   near.say(n < 0 ? -errno : total);
+}
+
+// Accepts, reads to the end and says what came.
+FAR(listener) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  near.say(read_to_end(accept_one(listener)));
 }
 
 constexpr int kTrips = 40;  // before the connection moves, so that it was accelerated can be counted
@@ -88,6 +101,86 @@ TEST(LastWords, OfAProcessThatClosesItsReaderFirst) {
     (void)!write(ends[1], "x", 1);  // the kernel's own SIGPIPE
   });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) << status;
+}
+
+/// A child that says "program", then what `end` has said behind it: all that arrives.
+template <class F>
+std::string words_of(F end) {
+  Far far("listener");
+  const auto port = static_cast<uint16_t>(far.number());
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(port));
+    write_all(fd, "program ");
+    end(fd.release());
+  });
+  EXPECT_EQ(status_of(child), 0);
+  std::string words = far.word();
+  far.finish();
+  return words;
+}
+
+int last_connection = -1;
+
+TEST(LastWords, OfALibrarysDestructor) {
+  EXPECT_EQ(words_of([](int fd) {
+              late_words_to = fd;
+              exit(0);
+            }),
+            "program library");
+}
+
+TEST(LastWords, OfQuickExitsHandlers) {
+  EXPECT_EQ(words_of([](int fd) {
+              last_connection = fd;
+              at_quick_exit([] {
+                if (send(last_connection, "handler", 7, MSG_NOSIGNAL) != 7) _exit(1);
+              });
+              quick_exit(0);
+            }),
+            "program handler");
+}
+
+/// Uses the connection until the process is gone; `faults` hears of what must not happen.
+void go_on(int fd, int faults, bool reads) {
+  for (char byte = 'x';;) {
+    const ssize_t n = reads ? read(fd, &byte, 1) : write(fd, &byte, 1);
+    if (n == 1) continue;
+    const std::string fault = std::string(reads ? "read: " : "write: ") + (n < 0 ? strerror(errno) : "end");
+    (void)!write(faults, fault.data(), fault.size());
+    return;
+  }
+}
+
+void exit_under_threads(uint16_t port, int faults, void (*end)(int)) {
+  const int fd = connect_to(there(port)).release();
+  signal(SIGPIPE, SIG_DFL);
+  std::thread(go_on, fd, faults, true).detach();
+  for (int i = 0; i < 3; ++i) std::thread(go_on, fd, faults, false).detach();
+  for (int i = 0; i < 20; ++i) write_all(fd, "y");
+  usleep(10000);  // they are in the midst of it
+  end(0);
+}
+
+// Other threads' calls neither fail nor end while the process does.
+TEST(LastWords, OfThreadsThatGoOn) {
+  using End = void (*)(int);
+  for (const End end : std::vector<End>{&exit, &_exit, &quick_exit}) {
+    for (int i = 0; i < 5; ++i) {
+      Far far("counter");
+      const auto port = static_cast<uint16_t>(far.number());
+      int faults[2];
+      ASSERT_EQ(pipe(faults), 0);
+      const pid_t child = in_child([&] { exit_under_threads(port, faults[1], end); });
+      close(faults[1]);
+      EXPECT_EQ(status_of(child), 0);
+      char fault[256];
+      const ssize_t told = read(faults[0], fault, sizeof fault);
+      EXPECT_EQ(told, 0) << std::string(fault, static_cast<size_t>(std::max<ssize_t>(told, 0)));
+      close(faults[0]);
+      EXPECT_GT(far.number(), 20);
+      far.finish();
+    }
+  }
 }
 
 // What the process leaves for the kernel to send has SO_REUSEADDR, as it had here: the next server can bind.
