@@ -83,16 +83,16 @@ bool any_owned(const pollfd* descriptors, nfds_t count);
 bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set* except);
 
 // ---- processes (posix/process.cc) ----
-/// The whole of fork(), called always; cheap when the process has no engine and no descriptor of ours.
-pid_t fork();
 /// vfork() cannot be wrapped: the wrapper for it calls fork() when we own something, else jumps to the real
 /// one.
 bool must_fork_for_vfork();
-/// fork() in its halves, for what makes a process otherwise (clone() without CLONE_VM, _Fork()): before it,
-/// and after it in both
-/// (`child` is 0 in the child, -1 when it failed). No wait, no allocation, nothing of pthread_atfork.
+/// What becomes a copy of the process (fork(), _Fork(), clone() without CLONE_VM): before it, and after it in
+/// both (`child` is 0 in the child, -1 when it failed). Cheap when the process has no engine and no descriptor
+/// of ours. No wait, no allocation, nothing of pthread_atfork.
 void prepare_fork();
 void after_fork(pid_t child);
+/// after_fork() was told of a child, and there is none.
+void fork_failed();
 /// Listening sockets that this program was started with (systemd's LISTEN_FDS, nginx's new binary) become
 /// ours. Once; cheap.
 void adopt_listeners();

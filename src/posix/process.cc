@@ -209,11 +209,11 @@ void after_fork(pid_t child) {
   errno = saved;
 }
 
-pid_t fork() {
-  prepare_fork();
-  const pid_t child = real.fork();
-  after_fork(child);
-  return child;
+void fork_failed() {
+  if (!active() || Guard::inside()) return;
+  Guard guard(Pass::Polling::kNo);
+  if (!guard.ok()) return;
+  for (auto& h : family().inheritances) h->change_heirs(-1);
 }
 
 bool must_fork_for_vfork() { return active(); }

@@ -4,9 +4,11 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <pty.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 #include <utmp.h>
@@ -18,6 +20,8 @@
 
 using namespace accel;           // NOLINT
 using namespace accel::preload;  // NOLINT
+
+extern "C" void* __libc_malloc(size_t size) noexcept;  // NOLINT: glibc's own, whoever has malloc()
 
 // ---- ends ----
 
@@ -93,9 +97,33 @@ ACCEL_EXPORT(int, capset, (cap_user_header_t header, const cap_user_data_t sets)
 
 // ---- beginnings ----
 
+namespace accel::preload {
+
+namespace {
+
+void before_fork() {
+  if (on() || posix::active()) posix::prepare_fork();
+}
+void after_fork_in_parent() { posix::after_fork(1); }
+void after_fork_in_child() { posix::after_fork(0); }
+
+}  // namespace
+
+void stand_first_at_fork() {
+  if (static_cast<void* (*)(size_t)>(malloc) != __libc_malloc) free(malloc(1));
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+}  // namespace accel::preload
+
 ACCEL_EXPORT(pid_t, fork, ()) {
   vforked_from = 0;
-  return on() ? posix::fork() : real.fork();
+  const pid_t child = real.fork();
+  if (child >= 0) return child;
+  const int error = errno;
+  posix::fork_failed();
+  errno = error;
+  return -1;
 }
 ACCEL_ALIAS(__fork, fork)
 

@@ -31,6 +31,7 @@ bool disabled() {
   memory::for_modules = &memory::calls;
   if (disabled()) return;
   taking_part.store(true, std::memory_order_relaxed);
+  stand_first_at_fork();
   if (getenv("LISTEN_FDS") != nullptr)
     posix::adopt_listeners();  // sd_listen_fds(3): it may only ever accept()
 }

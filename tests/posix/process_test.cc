@@ -1,6 +1,7 @@
 // fork, exec, spawn and descriptors that travel, with live connections and listeners.
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -9,6 +10,7 @@
 
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -124,6 +126,54 @@ TEST(Fork, ParentAndChildSendAtOnce) {
   fd.reset();
   EXPECT_EQ(far.word(), std::to_string(2 * kRecords + 1) + " 0");
   far.finish();
+}
+
+// A process of its own, since handlers stay registered. Its connection; the end sees `said`.
+template <class F>
+void with_handlers(const std::string& said, F body) {
+  Far far("echo_stream");
+  const auto port = static_cast<uint16_t>(far.number());
+  const pid_t child = in_child([&] { body(connect_to(there(port))); });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(far.word(), said);
+  far.finish();
+}
+
+std::mutex handlers_lock;
+int handlers_fd = -1;
+
+// As libraries do that keep what they have whole over fork().
+TEST(Fork, HandlersTakeALockThatIsHeldOverCalls) {
+  with_handlers(std::string(500, 'x'), [](Fd fd) {
+    pthread_atfork([] { handlers_lock.lock(); }, [] { handlers_lock.unlock(); },
+                   [] { handlers_lock.unlock(); });
+    std::thread other([&] {
+      for (int i = 0; i < 500; ++i) {
+        const std::lock_guard held(handlers_lock);
+        exchange(fd, "x");
+      }
+    });
+    for (int i = 0; i < 50; ++i) {
+      const pid_t child = fork();
+      if (child == 0) _exit(0);
+      EXPECT_EQ(status_of(child), 0);
+    }
+    other.join();
+  });
+}
+
+TEST(Fork, HandlersUseTheConnection) {
+  with_handlers("one prepare child two", [](Fd fd) {
+    handlers_fd = fd;
+    exchange(fd, "one ");
+    pthread_atfork([] { write_all(handlers_fd, "prepare "); }, nullptr,
+                   [] { write_all(handlers_fd, "child "); });
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    EXPECT_EQ(read_exactly(fd, 14), "prepare child ");
+    EXPECT_EQ(status_of(child), 0);
+    exchange(fd, "two");
+  });
 }
 
 TEST(Fork, GrandchildUsesItAfterTheParentsExit) {

@@ -177,11 +177,8 @@ bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set*
   return false;
 }
 
-pid_t fork() {
-  log("fork");
-  return real.fork();
-}
 void prepare_fork() { log("prepare_fork"); }
+void fork_failed() { log("fork_failed"); }
 void after_fork(pid_t child) { log(child == 0 ? "after_fork child" : "after_fork parent"); }
 bool must_fork_for_vfork() { return forking_for_vfork; }
 void before_exec() { log("before_exec"); }
