@@ -126,6 +126,14 @@ bool Heritage::owner_lives() const {
   return stat[name_end + 2] != 'Z' && stat[name_end + 2] != 'X';
 }
 
+void Heritage::ask(const File* file) {
+  Slot* s = slot(file);
+  uint32_t seen = raw(Whereabouts::kOwner);
+  if (s == nullptr || !s->where.compare_exchange_strong(seen, raw(Whereabouts::kClaimed))) return;
+  const uint64_t one = 1;
+  (void)!real.write(owner_wake_fd_, &one, sizeof(one));
+}
+
 Whereabouts Heritage::claim(const File* file) {
   Slot* s = slot(file);
   if (s == nullptr) return Whereabouts::kLost;

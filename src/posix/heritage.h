@@ -51,7 +51,9 @@ class Heritage {
   void abandon_in_heir();
   /// Another fork: the new process is an heir too (+1), or it has failed (-1).
   void change_heirs(int by);
-  /// Asks the owner to move it, and waits until it has done so or is dead.
+  /// Asks the owner to move it.
+  void ask(const File* file);
+  /// The same, and waits until it has done so or is dead.
   Whereabouts claim(const File* file);
   /// This process has closed its last descriptor of it.
   void renounce(const File* file);

@@ -474,6 +474,9 @@ bool survives_exec(int fd) {
 /// Descriptors that a next program uses without being told their number.
 constexpr int kStandard = 2;
 
+/// A parent that has not answered by then for one connection (it is stopped) is not waited for at the next.
+constexpr auto kSilent = std::chrono::seconds(1);
+
 /// Descriptors that are open at exec only if it fails.
 std::vector<int>& withheld() {
   static auto* const descriptors = new std::vector<int>;
@@ -491,13 +494,29 @@ void withhold_from_exec(Guard& guard, int fd, const SiwSocket* socket) {
   real.fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-void hand_over_for_exec(Guard& guard, int fd, File* file) {
-  if (file->inherited == File::Inherited::kConnection && survives_exec(fd)) {
-    // The parent keeps what it has, system() must not take it away; but what became stdin was meant for the
-    // program.
-    if (fd <= kStandard) (void)settle_inherited(guard, file);
+/// Its parent's connections that the next program gets, and may use by their number: both have them in the
+/// kernel then. Those that are not meant for it have FD_CLOEXEC, or the child has closed them.
+void claim_for_next_program(Guard& guard) {
+  const auto each = [](auto visit) {
+    fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+      if (file->inherited == File::Inherited::kConnection && survives_exec(fd)) visit(file);
+    });
+  };
+  each([](File* file) {  // first, so that the parent answers for all at once
+    for (auto& h : family().inheritances) h->ask(file);
+  });
+  bool silent = false;
+  each([&](File* file) {
+    const auto asked = std::chrono::steady_clock::now();
+    if (!silent && settle_inherited(guard, file)) return;
+    silent = silent || std::chrono::steady_clock::now() - asked > kSilent;
     for (auto& h : family().inheritances) h->survive_exec();
-  } else if (file->inherited == File::Inherited::kDormant && file->kind() != FileKind::kIwarp) {
+  });
+}
+
+void hand_over_for_exec(Guard& guard, int fd, File* file) {
+  if (file->inherited == File::Inherited::kConnection) return;
+  if (file->inherited == File::Inherited::kDormant && file->kind() != FileKind::kIwarp) {
     if (fd <= kStandard && survives_exec(fd)) ask_owners(file);  // likewise
   } else if (file->kind() == FileKind::kIwarp && file->carries_connection()) {
     withhold_from_exec(guard, fd, static_cast<SiwSocket*>(file));
@@ -515,6 +534,7 @@ void before_exec() {
     Guard guard;
     if (!guard.ok()) return;
     serve(guard.pass(), true);
+    claim_for_next_program(guard);
     fds.for_each(0, fds.limit(), [&](int fd, File* file) { hand_over_for_exec(guard, fd, file); });
   }
   if (Engine* engine = Engine::get())

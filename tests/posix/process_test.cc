@@ -470,6 +470,22 @@ TEST(Exec, ProgramFindsTheConnectionAsItsStandardInput) {
   EXPECT_EQ(far.all(), "before from-sh after");
 }
 
+// As inetd's servers, CGI, and Python's pass_fds have it: the parent keeps it open meanwhile.
+TEST(Exec, ProgramUsesTheConnectionByItsNumber) {
+  Echo far;
+  exchange(far.fd, "before ");
+  ASSERT_EQ(dup2(far.fd, 9), 9);
+  const pid_t child = in_child([&] {
+    execl("/bin/sh", "sh", "-c", "printf from-sh >&9", nullptr);
+    _exit(1);
+  });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(read_exactly(far.fd, 7), "from-sh");
+  exchange(far.fd, " after");
+  close(9);
+  EXPECT_EQ(far.all(), "before from-sh after");
+}
+
 TEST(Exec, ConnectionOfTheProcessItself) {
   Far far("echo_stream");
   const auto port = static_cast<uint16_t>(far.number());
