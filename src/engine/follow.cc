@@ -70,6 +70,8 @@ void Engine::Impl::follow_links() {
       lose_port(id, "the netdev is gone");
     else if (link->mtu > slots[id].opened.mtu_most)
       lose_port(id, "its MTU has grown beyond its buffers, it is opened anew");
+    else if (slots[id].opened.kind == PathKind::kMlx5 && link->mac != info_of(id)->mac)
+      lose_port(id, "its rules match the address that it had, it is opened anew");
     else
       tell_stack_of(id);
   }
