@@ -54,8 +54,8 @@ SendQueue::SendQueue(const SendRing& ring, const SendDoorbell& doorbell, const C
 }
 
 size_t SendQueue::post(std::span<Packet* const> frames) {
-  if (error_) return 0;
   if (under_way() >= options_.batch) reclaim();
+  if (error_) return 0;  // what a dead queue takes is lost
   const uint32_t before = posted_;
   size_t taken = 0;
   bool reclaimed = false;

@@ -221,6 +221,26 @@ TEST(SendQueue, AnErrorStopsItUntilReset) {
   EXPECT_EQ(device.look().size(), 1u);
 }
 
+TEST(SendQueue, AnErrorFoundWhilePostingTakesNoFrame) {
+  Pool pool(16);
+  Sender device(plain());
+  std::vector<Packet*> frames;
+  for (int i = 0; i < 4; ++i) frames.push_back(pool.frame(100));
+  ASSERT_EQ(device.queue.post(frames), 4u);
+  ASSERT_EQ(device.look().size(), 4u);
+  device.complete(3, MLX5_CQE_REQ_ERR, 2);
+  Packet* later[] = {pool.frame(100), pool.frame(100)};
+  EXPECT_EQ(device.queue.post(later), 0u);
+  EXPECT_TRUE(device.queue.error());
+  EXPECT_EQ(device.look().size(), 0u);
+  device.queue.reset();
+  EXPECT_EQ(pool.pool.available(), 14u);
+  device.seen = 0;
+  device.record[1] = 0;
+  EXPECT_EQ(device.queue.post(later), 2u);
+  EXPECT_EQ(device.look().size(), 2u);
+}
+
 TEST(SendQueue, TellsWhetherItHasSentSinceTheReset) {
   Pool pool(16);
   Sender device(plain());
