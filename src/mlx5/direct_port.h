@@ -72,6 +72,7 @@ class DirectPort final : public Mlx5Port {
   bool open_device(Evidence& seen);
   bool make_queues(Evidence& seen);
   bool make_completions(Evidence& seen, const mlx5dv_context& abilities);
+  void moderate(const ibv_cq_moderation_caps& can);
   uint32_t receive_segments() const;
   bool make_queue_pair();
   bool take_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities);

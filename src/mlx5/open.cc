@@ -138,6 +138,7 @@ bool DirectPort::make_queues(Evidence& seen) {
 
   if (options_.striding) choose_strides(abilities);
   if (!make_completions(seen, abilities)) return false;
+  moderate(limits.cq_mod_caps);
   if (strides_.stride != 0 && !make_striding_queue()) return stop(seen, Stage::kMakeQueue, errno);
   if (!make_queue_pair()) return stop(seen, Stage::kMakeQueue, errno);
   if (!take_queues(limits, abilities)) return stop(seen, Stage::kMakeQueue, errno);
@@ -189,15 +190,23 @@ bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilitie
     verbs_.receive_cq.reset(
         ibv_create_cq(context, static_cast<int>(entries), nullptr, verbs_.channel.get(), 0));
   if (!verbs_.receive_cq) return stop(seen, Stage::kMakeQueue, errno);
-  if (options_.moderation_count != 0 || options_.moderation_usec != 0) {
-    ibv_modify_cq_attr moderation{};
-    moderation.attr_mask = IBV_CQ_ATTR_MODERATE;
-    moderation.moderate.cq_count = static_cast<uint16_t>(std::max(options_.moderation_count, 1u));
-    moderation.moderate.cq_period = static_cast<uint16_t>(options_.moderation_usec);
-    if (const int error = ibv_modify_cq(verbs_.receive_cq.get(), &moderation))
-      return stop(seen, Stage::kMakeQueue, error);
-  }
   return true;
+}
+
+/// As far as the device can: a ConnectX' period has 12 bits. Without it wake-ups come at once, and all works.
+void DirectPort::moderate(const ibv_cq_moderation_caps& can) {
+  if (options_.moderation_count == 0 && options_.moderation_usec == 0) return;
+  const uint32_t count = std::max(options_.moderation_count, 1u), usec = options_.moderation_usec;
+  ibv_modify_cq_attr wanted{};
+  wanted.attr_mask = IBV_CQ_ATTR_MODERATE;
+  wanted.moderate.cq_count = std::min(static_cast<uint16_t>(count), can.max_cq_count);
+  wanted.moderate.cq_period = std::min(static_cast<uint16_t>(usec), can.max_cq_period);
+  const int error = can.max_cq_count == 0 ? EOPNOTSUPP : ibv_modify_cq(verbs_.receive_cq.get(), &wanted);
+  if (error != 0)
+    report(options_.netdev + ": the device does not moderate wake-ups: " + std::strerror(error));
+  else if (wanted.moderate.cq_count != count || wanted.moderate.cq_period != usec)
+    report(options_.netdev + ": wake-ups wait for " + std::to_string(wanted.moderate.cq_count) +
+           " frames or " + std::to_string(wanted.moderate.cq_period) + " us at most, as the device can");
 }
 
 /// Of an entry of the cyclic queue.

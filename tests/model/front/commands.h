@@ -8,6 +8,9 @@
 
 namespace model {
 
+/// Of moderation, in microseconds: the queue's context has 12 bits for it.
+inline constexpr uint16_t kMostPeriod = 4095;
+
 /// A command taken apart: what the core and the driver sent, and where their answers go.
 struct Request {
   bool extended = false;

@@ -115,6 +115,7 @@ int Commands::create_cq(Context& c, Request& r) {
 int Commands::modify_cq(Context& c, Request& r) {
   const auto in = r.get<ib_uverbs_ex_modify_cq>();
   if (in.attr_mask != IBV_CQ_ATTR_MODERATE) return EOPNOTSUPP;
+  if (in.attr.cq_period > kMostPeriod) return EINVAL;
   const Context::Quiet quiet(c);
   CompletionQueue* q = c.device_.cq(in.cq_handle);
   if (q == nullptr) return EINVAL;

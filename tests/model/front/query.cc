@@ -98,7 +98,7 @@ int Commands::query_device(Context& c, Request& r) {
   out.rss_caps = {kRawPacket, 64, 512, 0};
   out.max_wq_type_rq = 256;
   out.raw_packet_caps = IB_UVERBS_RAW_PACKET_CAP_IP_CSUM;
-  out.cq_moderation_caps = {65535, 4095, 0};
+  out.cq_moderation_caps = {65535, kMostPeriod, 0};
   r.put(out);
   mlx5_ib_query_device_resp d{};
   d.response_length = static_cast<uint32_t>(std::min(sizeof d, r.driver_answer.size()));

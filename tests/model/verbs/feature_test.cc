@@ -495,6 +495,8 @@ TEST_F(Verbs, AForkedChildLeavesTheParentsQueuesAlone) {
 TEST_F(Verbs, ModerationGathersEvents) {
   ibv_modify_cq_attr m{};
   m.attr_mask = IBV_CQ_ATTR_MODERATE;
+  m.moderate = {4, 4096};  // beyond what the device says of itself
+  EXPECT_EQ(ibv_modify_cq(receive_cq, &m), EINVAL);
   m.moderate = {4, 4000};
   ASSERT_EQ(ibv_modify_cq(receive_cq, &m), 0);
   ibv_flow* flow = steer(qp, 7211);
