@@ -68,6 +68,8 @@ bool user_changes() {
   return engine != nullptr && engine->keeping_ready();
 }
 
+bool rules_barred() { return Engine::in_handler(); }
+
 OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   const Settings& settings = config().settings;
   Mlx5Options options;
@@ -88,6 +90,7 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   options.note_descriptor = &note_private;
   options.make_rule = &Engine::make_rule_by_guardian;
   options.user_changes = &user_changes;
+  options.rules_barred = &rules_barred;
   OpenedPort opened;
   opened.kind = PathKind::kMlx5;
   auto port = Mlx5Port::open(options, pool, &opened.detail);

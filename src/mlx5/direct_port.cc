@@ -38,7 +38,7 @@ size_t DirectPort::rx_burst(std::span<Packet*> out) {
   if ((polls_ += taken != 0 ? kBusyPoll : 1) >= kPollsPerLook) {
     polls_ = 0;
     read_device_events();
-    flows_->serve();
+    serve_sharing();
   }
   if (receive_->error() || send_.error()) recover();
   if (icmp_.ready()) n += take_icmp(out.subspan(n));
@@ -102,7 +102,7 @@ void DirectPort::take_events() {
     ibv_ack_cq_events(verbs_.receive_cq.get(), events);
   }
   read_device_events();
-  flows_->serve();
+  serve_sharing();
 }
 
 // --- sending ---
@@ -130,7 +130,12 @@ void DirectPort::unsteer(const FlowKey& key) {
 }
 
 void DirectPort::user_changed() {
-  if (sharing_) sharing_->user_changed();
+  if (sharing_ && !rules_barred()) sharing_->user_changed();
+}
+
+/// What is barred keeps: its events stay, and a group that waits for the user asks again by itself.
+void DirectPort::serve_sharing() {
+  if (!rules_barred()) flows_->serve();
 }
 
 // --- errors ---

@@ -89,6 +89,8 @@ class DirectPort final : public Mlx5Port {
 
   Result<void> steer(const FlowKey& key, bool shared);
   size_t keep_ours(std::span<const Received> got, std::span<Packet*> out);
+  bool rules_barred() const { return options_.rules_barred && options_.rules_barred(); }
+  void serve_sharing();
   void recover();
   size_t take_icmp(std::span<Packet*> out);
   void note_descriptors(bool open) const;

@@ -35,6 +35,9 @@ struct Mlx5Options {
   Result<int> (*make_rule)(const FlowRule& rule, int device) = nullptr;
   /// The process is about to become another user.
   bool (*user_changes)() = nullptr;
+  /// The calling thread must not make or remove rules now: libibverbs takes malloc() for them, and a handler
+  /// may have interrupted that.
+  bool (*rules_barred)() = nullptr;
 };
 
 struct Mlx5Stats {

@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <thread>
@@ -289,6 +290,58 @@ TEST(Handlers, UseSocketsInTheMidstOfMalloc) {
   stream.reset();
   EXPECT_EQ(static_cast<size_t>(far.number()), work.sent);
   far.finish();
+}
+
+Fd listen_with_others(const Address& at) {
+  Fd fd = tcp_socket();
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+  if (bind(fd, at.raw(), at.size) != 0 || listen(fd, 16) != 0) return Fd();
+  return fd;
+}
+
+int go[2], there_is_company[2];
+
+void wait_for_company(int) {
+  const int saved = errno;
+  in_handler = true;
+  (void)!write(go[1], "x", 1);
+  pollfd looks[] = {{work.listener, POLLIN, 0}, {there_is_company[0], POLLIN, 0}};
+  work.wrong += poll(looks, 2, 20000) != 1;
+  in_handler = false;
+  errno = saved;
+}
+
+// On mlx5 the two divide the peers by rules of the device, which take malloc(): behind the handler.
+TEST(Handlers, WaitInTheMidstOfAllWhileAnotherProcessComesToListen) {
+  const Patience patience;
+  work = {};
+  allocations = 0;
+  ASSERT_EQ(pipe(go) | pipe(there_is_company), 0);
+  Fd listener = listen_with_others(here());
+  ASSERT_GE(listener, 0);
+  work.listener = listener;
+  pollfd look{listener, POLLIN, 0};
+  ASSERT_EQ(poll(&look, 1, 20), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte;
+    (void)!read(go[0], &byte, 1);
+    Fd own = listen_with_others(here(port_of(listener)));
+    listener.reset();
+    pollfd its{own, POLLIN, 0};
+    poll(&its, 1, 300);
+    (void)!write(there_is_company[1], "x", 1);
+    poll(&its, 1, -1);
+    _exit(0);
+  }
+  signal(SIGUSR1, wait_for_company);
+  raise(SIGUSR1);
+  signal(SIGUSR1, SIG_DFL);
+  EXPECT_EQ(work.wrong, 0u);
+  EXPECT_EQ(allocations, 0u);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 void call_nobody(int) {
