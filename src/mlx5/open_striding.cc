@@ -80,6 +80,8 @@ bool DirectPort::take_striding_queue(const mlx5dv_cq& cq) {
   const size_t size = size_t{wq.wqe_cnt} * strides_.buffer_size();
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return false;
+  // As the pool's (FrameRegion): not in children.
+  madvise(memory, size, MADV_DONTFORK);
   stride_memory_ = {static_cast<uint8_t*>(memory), Unmap{size}};
   const int access = IBV_ACCESS_LOCAL_WRITE;
   verbs_.strides_mr.reset(ibv_reg_mr(verbs_.pd.get(), memory, size, access));

@@ -671,6 +671,28 @@ def ends():
             check(not claims, claims)
 
 
+STRIDES = """
+import os, socket, sys
+def shared():
+    sizes = [int(end, 16) - int(start, 16) for line in open("/proc/self/maps") if "rw-s" in line and "/dev/zero" in line
+             for start, end in [line.split()[0].split("-")]]
+    return [n for n in sizes if n >= 1 << 20]
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], 9))
+print(len(shared()), flush=True)
+if os.fork() == 0:
+    print(len(shared()), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def strides():
+    """A child has neither the pool's frames nor the striding queue's buffers."""
+    with ModelLab() as lab:
+        said = lab.near.run([sys.executable, "-c", STRIDES, lab.far.address], accel=True, env={"ACCEL_MLX5_STRIDING_RQ": "1", "ACCEL_HUGE_PAGES": "0"})
+        check(said.split() == ["2", "0"], said)
+
+
 MEMBER = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
