@@ -309,7 +309,7 @@ class Stack {
   uint32_t accept_queue_length(const TcpListener& listener) const;
   /// Handshakes of which only the peer's ACK is missing are taken for complete and join the queue, whatever
   /// the backlog says: the caller is about to hand it to somebody who cannot go on with them. A SYN-ACK goes
-  /// out once more. Those whose SYN-ACK has timed out already are left alone.
+  /// out once more. Those whose SYN-ACK has timed out again and again are left alone.
   void tcp_complete_handshakes(TcpListener& listener, Instant now);
   /// The listener is about to be closed, but may listen again: handshakes under way are left to it. Whatever
   /// happens to one of them next (a segment, a timeout) finds who listens by then, or ends it.

@@ -206,8 +206,9 @@ TEST(Handshake, WhatWasPutBackIsAcceptedFirst) {
   sim[1].stack->tcp_close_listener(*listener);
 }
 
-/// `lost`: the host whose second (the client's ACK) or first frame (the SYN-ACK) does not arrive in time.
-void complete_without_the_last_ack(int lost, int from) {
+/// `lost`: the host whose frames from the second (the client's ACK) or first (the SYN-ACK) on do not arrive
+/// in time.
+void complete_without_the_last_ack(int lost, int from, Duration late) {
   Sim sim;
   int frames = 0;
   sim.filter = [&](int host, std::span<const uint8_t>) { return host != lost || ++frames < from; };
@@ -215,7 +216,7 @@ void complete_without_the_last_ack(int lost, int from) {
   auto listener =
       sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 0, {}, static_cast<Actor*>(&listener_owner));
   TcpConn* c = *dial(sim, owner);
-  sim.run_for(200ms);
+  sim.run_for(late);
   ASSERT_EQ(sim[1].stack->accept_queue_length(**listener), 0u);
   sim.filter = nullptr;
   sim[1].stack->tcp_complete_handshakes(**listener, sim.now);
@@ -235,8 +236,25 @@ void complete_without_the_last_ack(int lost, int from) {
 }
 
 TEST(Handshake, MayBeTakenForCompleteWithoutTheLastAck) {
-  complete_without_the_last_ack(0, 2);
-  complete_without_the_last_ack(1, 1);
+  for (const Duration late : {200ms, 1500ms, 5000ms}) {  // the SYN-ACK has been sent once, twice, thrice
+    complete_without_the_last_ack(0, 2, late);
+    complete_without_the_last_ack(1, 1, late);
+  }
+}
+
+TEST(Handshake, IsNotTakenForCompleteWhereThePeerHasLongBeenSilent) {
+  Sim sim;
+  int frames = 0;
+  sim.filter = [&](int host, std::span<const uint8_t>) { return host != 0 || ++frames < 2; };
+  Recorder listener_owner, owner;
+  auto listener =
+      sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 0, {}, static_cast<Actor*>(&listener_owner));
+  TcpConn* c = *dial(sim, owner);
+  sim.run_for(8s);
+  sim[1].stack->tcp_complete_handshakes(**listener, sim.now);
+  EXPECT_EQ(sim[1].stack->accept_queue_length(**listener), 0u);
+  sim[0].stack->tcp_close(c, true, sim.now);
+  sim[1].stack->tcp_close_listener(*listener);
 }
 
 TEST(Handshake, OneTakenForCompleteEndsAsItsListenerWasShutDown) {

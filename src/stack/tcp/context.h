@@ -45,10 +45,13 @@ constexpr uint32_t kDupThreshold = 3;
 constexpr uint32_t kRetries = 15;       ///< tcp_retries2
 constexpr uint32_t kOrphanRetries = 8;  ///< tcp_orphan_retries as Linux reads its 0
 constexpr uint32_t kSynAckRetries = 5;  ///< tcp_synack_retries
-constexpr uint8_t kQuickAcks = 16;      ///< TCP_MAX_QUICKACKS
-constexpr Duration kInitialRto = 1s;    ///< RFC 6298 (2.1)
-constexpr Duration kMaxRto = 120s;      ///< TCP_RTO_MAX
-constexpr Duration kMtuLife = 600s;     ///< ip_rt_mtu_expires, tcp_probe_interval
+/// Of those, how many do not tell yet that the peer is dead: what Linux' reqsk_timer_handler() leaves to
+/// every handshake, however long the queue. 7 seconds.
+constexpr uint32_t kYoungRetries = 2;
+constexpr uint8_t kQuickAcks = 16;    ///< TCP_MAX_QUICKACKS
+constexpr Duration kInitialRto = 1s;  ///< RFC 6298 (2.1)
+constexpr Duration kMaxRto = 120s;    ///< TCP_RTO_MAX
+constexpr Duration kMtuLife = 600s;   ///< ip_rt_mtu_expires, tcp_probe_interval
 constexpr Duration kCorkTime = 200ms;
 constexpr Duration kForgottenTime = 10s;  ///< what is on its way to us has come by then
 constexpr size_t kMostForgotten = 4096;   ///< of the oldest nothing is expected any more

@@ -215,7 +215,10 @@ void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
   TcpContext& t = *context_;
   for (TcpConn *c = l.embryo_tail, *newer; c; c = newer) {
     newer = c->embryo_prev;
-    if (c->retransmits > 0 || c->makes_way) continue;  // the peer, if it lives, sends its SYN again
+    // A peer that has the SYN-ACK is established and never sends its SYN again. Who has been silent through
+    // so many, and has not said it either (TCP_DEFER_ACCEPT), is taken for dead.
+    const bool silent = c->retransmits > kYoungRetries && !c->defer_acked;
+    if (silent || c->makes_way) continue;
     send_handshake(t, *c, now);
     take_for_established(t, *c, now);
   }
