@@ -6,7 +6,9 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/mlx5/rings.h"
@@ -24,10 +26,12 @@ struct GoldenRequest {
   bool checksum = false;
   uint16_t header = 0, mss = 0;
   bool signal = true;
+  enum class Headers : uint8_t { kIpv4, kVlan, kIpv6 } headers = Headers::kIpv4;
 };
 
 inline std::vector<GoldenRequest> golden_requests() {
   using Kind = GoldenRequest::Kind;
+  using Headers = GoldenRequest::Headers;
   std::vector<GoldenRequest> all = {
       {"address 60", Kind::kAddress, {60}},
       {"address 60 checksum", Kind::kAddress, {60}, true},
@@ -51,6 +55,13 @@ inline std::vector<GoldenRequest> golden_requests() {
   all.push_back({"unsignalled inline", Kind::kInline, {200}, true, 0, 0, false});
   all.push_back({"unsignalled tso", Kind::kTso, {1500, 1500}, true, 54, 700, false});
   all.push_back({"signalled after these", Kind::kAddress, {60}, true});
+  for (const auto& [name, headers, length] :
+       {std::tuple{"vlan ", Headers::kVlan, uint16_t{58}}, {"ipv6 ", Headers::kIpv6, uint16_t{74}}}) {
+    const std::string kind = name;
+    all.push_back({kind + "address", Kind::kAddress, {1500}, true, 0, 0, true, headers});
+    all.push_back({kind + "inline", Kind::kInline, {150}, true, 0, 0, true, headers});
+    all.push_back({kind + "tso", Kind::kTso, {1500, 1500}, true, length, 700, true, headers});
+  }
   return all;
 }
 
@@ -60,20 +71,36 @@ inline uint8_t* golden_memory() {
                                     -1, 0));
 }
 
-/// Ethernet, IPv4 and TCP headers that a device accepts, in front of counting bytes.
+/// Ethernet, IP and TCP headers that a device accepts, in front of counting bytes.
+inline void write_golden_headers(std::vector<uint8_t>& frame, const GoldenRequest& request) {
+  using Headers = GoldenRequest::Headers;
+  std::vector<uint8_t> bytes = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2};
+  const auto add = [&](std::initializer_list<uint8_t> more) { bytes.insert(bytes.end(), more); };
+  if (request.headers == Headers::kVlan) add({0x81, 0, 0, 7});
+  const bool v6 = request.headers == Headers::kIpv6;
+  v6 ? add({0x86, 0xdd}) : add({8, 0});
+  const size_t ip = bytes.size();
+  if (v6) {
+    add({0x60, 0, 0, 0, 0, 0, 6, 64});
+    for (const uint8_t last : {1, 2}) add({0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last});
+  } else {
+    add({0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2});
+  }
+  const size_t tcp = bytes.size();
+  add({0, 9, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, static_cast<uint8_t>((request.header == 66 ? 8 : 5) << 4), 0x10});
+  if (request.kind != GoldenRequest::Kind::kTso) {
+    const size_t length = frame.size() - (v6 ? tcp : ip);
+    bytes[ip + (v6 ? 4 : 2)] = static_cast<uint8_t>(length >> 8);
+    bytes[ip + (v6 ? 5 : 3)] = static_cast<uint8_t>(length);
+  }
+  std::copy(bytes.begin(), bytes.end(), frame.begin());
+}
+
 inline std::vector<Piece> golden_pieces(uint8_t* memory, const GoldenRequest& request) {
   std::vector<uint8_t> frame;
   for (uint32_t n : request.pieces) frame.resize(frame.size() + n);
   for (size_t i = 0; i < frame.size(); ++i) frame[i] = static_cast<uint8_t>(i * 7);
-  const uint8_t headers[] = {2,    0, 0, 0, 0, 1, 2, 0, 0,  0, 0, 2, 8,   0,  // Ethernet
-                             0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 2, 1,
-                             192,  0, 2, 2, 0, 9, 0, 9, 0,  0, 0, 0, 0,   0, 0, 0};
-  std::memcpy(frame.data(), headers, sizeof(headers));
-  const size_t length = request.kind == GoldenRequest::Kind::kTso ? 0 : frame.size() - 14;
-  frame[16] = static_cast<uint8_t>(length >> 8);
-  frame[17] = static_cast<uint8_t>(length);
-  frame[46] = static_cast<uint8_t>((request.header == 66 ? 8 : 5) << 4);
-  frame[47] = 0x10;
+  write_golden_headers(frame, request);
   std::vector<Piece> pieces;
   size_t at = 0;
   for (uint32_t n : request.pieces) {
@@ -86,9 +113,10 @@ inline std::vector<Piece> golden_pieces(uint8_t* memory, const GoldenRequest& re
 }
 
 /// Our WQE for the request at `index` of a ring like the one described, in hex; bytes that nobody writes, and
-/// the device does not read, are "--".
+/// the device does not read, are "--". `header`: bytes of each frame that the device wants inline. Of one
+/// piece there are two ways to write it: "!!" where they differ.
 inline std::string our_bytes(const SendRing& like, uint16_t index, uint8_t* memory,
-                             const GoldenRequest& request, uint32_t* octoword_count) {
+                             const GoldenRequest& request, uint32_t header, uint32_t* octoword_count) {
   auto pieces = golden_pieces(memory, request);
   SendMemory real(like.blocks), filled(like.blocks), other(like.blocks);
   std::fill(other.bytes.begin(), other.bytes.end(), 0x11);
@@ -101,10 +129,12 @@ inline std::string our_bytes(const SendRing& like, uint16_t index, uint8_t* memo
     const uint8_t checksum = request.checksum ? kChecksum : kNoChecksum;
     switch (request.kind) {
       case GoldenRequest::Kind::kAddress:
-        *octoword_count = write_send(each->ring, index, pieces, checksum, 0, request.signal);
+        *octoword_count = each == &real && pieces.size() == 1
+                              ? write_send(each->ring, index, pieces[0], checksum, header, request.signal)
+                              : write_send(each->ring, index, pieces, checksum, header, request.signal);
         break;
       case GoldenRequest::Kind::kInline:
-        *octoword_count = write_inline(each->ring, index, pieces, checksum, 0, request.signal);
+        *octoword_count = write_inline(each->ring, index, pieces, checksum, header, request.signal);
         break;
       case GoldenRequest::Kind::kTso:
         *octoword_count = write_tso(each->ring, index, pieces, request.header, request.mss, request.signal);
@@ -116,7 +146,8 @@ inline std::string our_bytes(const SendRing& like, uint16_t index, uint8_t* memo
   for (size_t i = 0; i < size_t{*octoword_count} * kOctoword; ++i) {
     const uint8_t byte = filled.ring.start[(from + i) % whole];
     const uint8_t* ours = &real.ring.start[(from + i) % whole];
-    out += byte == other.ring.start[(from + i) % whole] ? hex(ours, 1) : "--";
+    const bool written = byte == other.ring.start[(from + i) % whole];
+    out += !written ? "--" : byte == *ours ? hex(ours, 1) : "!!";
   }
   return out;
 }

@@ -24,6 +24,7 @@ struct Device {
   ibv_context* context;
   ibv_pd* pd;
   ibv_mr* mr;
+  uint32_t header;  ///< bytes of each frame that it wants inline
 
   explicit Device(uint8_t* memory) {
     int count = 0;
@@ -34,6 +35,9 @@ struct Device {
     pd = ibv_alloc_pd(context);
     mr = ibv_reg_mr(pd, memory, kGoldenBytes, IBV_ACCESS_LOCAL_WRITE);
     if (!mr) stop("cannot register memory");
+    ibv_device_attr limits{};
+    if (ibv_query_device(context, &limits) != 0) stop("cannot ask the device");
+    header = limits.vendor_part_id < 0x1017 ? kHeaderInline : 0;  // ConnectX-5
   }
 };
 
@@ -131,16 +135,16 @@ struct Queue {
 };
 
 /// Posts them all; returns what libmlx5 wrote. Differences are told, and counted.
-std::string post_all(const Queue& queue, uint8_t* memory, int& differences) {
+std::string post_all(const Queue& queue, uint8_t* memory, uint32_t header, int& differences) {
   const SendRing like = queue.ring();
   std::ostringstream seen;
   seen << "# What libmlx5's ibv_post_send wrote (golden_live.cc, rdma-core 44, on the model). Name, index, "
           "bytes.\n"
-       << "ring " << like.blocks << ' ' << like.qpn << ' ' << like.lkey << '\n';
+       << "ring " << like.blocks << ' ' << like.qpn << ' ' << like.lkey << ' ' << header << '\n';
   uint16_t index = 0;
   for (const GoldenRequest& request : golden_requests()) {
     uint32_t count = 0;
-    std::string ours = our_bytes(like, index, memory, request, &count);
+    std::string ours = our_bytes(like, index, memory, request, header, &count);
     // The immediate value, which none of these has: ibv_wr_* leave what lay there.
     if (queue.calls) ours.replace(24, 8, "--------");
     queue.post(request, golden_pieces(memory, request));
@@ -165,8 +169,8 @@ int main(int argc, char** argv) {
   if (memory == MAP_FAILED) stop("the frames' address is taken");
   const Device device(memory);
   int differences = 0;
-  const std::string seen = post_all(Queue(device, false), memory, differences);
-  (void)post_all(Queue(device, true), memory, differences);
+  const std::string seen = post_all(Queue(device, false), memory, device.header, differences);
+  (void)post_all(Queue(device, true), memory, device.header, differences);
   if (argc > 2) {
     std::ofstream(argv[1]) << seen;
   } else {

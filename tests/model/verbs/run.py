@@ -10,6 +10,6 @@ from model_lab import ModelLab  # noqa: E402
 if os.geteuid() != 0:
     print("needs root")
     sys.exit(77)
-with ModelLab() as lab:
+with ModelLab(part=os.environ.get("MLX5_MODEL_PART", "1017")) as lab:
     where = {"MODEL_FAR_NETNS": f"/run/netns/{lab.far.name}", "MODEL_FAR_DEVICE": lab.far.device}
     sys.exit(lab.near.popen(sys.argv[1:], model=True, env=where).wait())
