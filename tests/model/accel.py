@@ -74,6 +74,7 @@ def plain():
     for end in (near, far):
         check(end["blueflame"] > 0, end)
         check(end["tx_checksums"] >= 0.9 * end["tx_packets"], end)  # but ARP's
+        check(end["flows_tagged"] == end["flows"] - 1 > 0, end)  # one tries whether there is steering
 
 
 def segmented():
@@ -232,6 +233,9 @@ def divide(user):
             return new
 
         print(load(40000))
+        made = near.counters()
+        # By their tags the device tells equal rules of two processes apart; one a process tries whether there is steering.
+        check(made["flows_tagged"] >= max(made["flows"] - made["contexts"], SHARES), made)
         victim = descendants(master.pid)[1]
         os.kill(victim, 9)
         end = time.monotonic() + 20
@@ -650,7 +654,7 @@ def ends():
     with ModelLab() as lab:
         near, far = lab.hosts
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        for turn in range(20):
+        for turn in range(40):
             receiver = far.popen([sys.executable, "-c", RECEIVER, far.address], accel=True, stdout=subprocess.PIPE, text=True)
             far.wait_for_listener(7000, receiver)
             program = near.popen([sys.executable, "-c", ENDS, far.address, near.address], accel=True, **pipes)
@@ -669,6 +673,76 @@ def ends():
             check(not host.xdp_left(), f"{host.name}: rules are left")
             claims = [line for line in host.enter("cat", "/proc/net/unix").splitlines() if "@mlx5-model/" in line]
             check(not claims, claims)
+
+
+SUMS = """
+import socket, struct, sys
+here, there, mac, their_mac, device = sys.argv[1:]
+def sum_of(b):
+    n = sum(struct.unpack(f"!{(len(b) + 1) // 2}H", b + bytes(len(b) % 2)))
+    while n >> 16: n = (n >> 16) + (n & 0xffff)
+    return ~n & 0xffff
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind((device, 0))
+def send(payload, wrong):
+    a, b = socket.inet_aton(here), socket.inet_aton(there)
+    udp = struct.pack("!HHHH", 7009, 7008, 8 + len(payload), 0) + payload
+    udp = udp[:6] + struct.pack("!H", sum_of(a + b + struct.pack("!HH", 17, len(udp)) + udp) ^ wrong) + udp[8:]
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, 0) + a + b
+    ip = ip[:10] + struct.pack("!H", sum_of(ip)) + ip[12:]
+    s.send(b"".join(bytes.fromhex(m.replace(":", "")) for m in (their_mac, mac)) + b"\\x08\\x00" + ip + udp)
+send(b"right", 0)
+send(b"wrong", 0x1111)
+send(b"end", 0)
+"""
+TAKES_ALL = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((sys.argv[1], 7008)); s.settimeout(20)
+print("ready", flush=True)
+got = []
+while not got or got[-1] != "end": got.append(s.recv(100).decode())
+print(*got, flush=True)
+sys.stdin.readline()
+"""
+
+
+def verdicts():
+    """What the device has verified is not added up again: it may say so of a wrong checksum. One that it does not vouch for is dropped."""
+    for faults in "", "vouch=1":
+        with ModelLab() as lab:
+            near, far = lab.hosts
+            near.faults = faults
+            receiver = near.popen([sys.executable, "-c", TAKES_ALL, near.address], accel=True, stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, text=True)
+            check(receiver.stdout.readline() == "ready\n", "no receiver")
+            far.run([sys.executable, "-c", SUMS, far.address, near.address, far.mac, near.mac, far.device])
+            got = receiver.stdout.readline().split()
+            check(got == (["right", "wrong", "end"] if faults else ["right", "end"]), (faults, got))
+            dropped = statistics(receiver.pid)["counters"]["drop_udp_checksum"]
+            check(dropped == (0 if faults else 1) and near.counters()["rx_bad_checksum"] == 1, (faults, dropped, near.counters()))
+            receiver.communicate("\n", timeout=20)
+
+
+LIBRARIES = """
+import re, socket, sys
+def there():
+    found = re.findall(r"/(libibverbs|libmlx5\\.so|libmlx5-rdmav|libaccel-mlx5)", open("/proc/self/maps").read())
+    print(*sorted(set(found)), sep=",")
+there()
+local = socket.create_server(("127.0.0.1", 0))
+with socket.create_connection(local.getsockname()) as c: c.send(b"x")
+a, b = socket.socketpair()
+there()
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], 9))
+there()
+"""
+
+
+def libraries():
+    """libibverbs and the device's library come into a program with the first socket that needs them."""
+    with ModelLab() as lab:
+        said = lab.near.run([sys.executable, "-c", LIBRARIES, lab.far.address], accel=True, require=False).splitlines()
+        check(said[:2] == ["", ""] and "libibverbs" in said[2] and "libaccel-mlx5" in said[2], said)
 
 
 STRIDES = """

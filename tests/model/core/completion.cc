@@ -134,12 +134,44 @@ void Device::fire(CompletionQueue& q) {
   around_.completion_event(q);
 }
 
-void Device::arm_written(uint32_t uar) {
+/// The device goes by the register: queue, serial and index there must be those of the record.
+void Device::check_arm_register(uint32_t uar, uint64_t value) {
+  uint8_t bytes[8];
+  store32(bytes, static_cast<uint32_t>(value >> 32));
+  store32(bytes + 4, static_cast<uint32_t>(value));
+  CompletionQueue* q = cq(static_cast<uint32_t>(value));
+  if (q == nullptr || q->uar != uar) {
+    checker_.report(
+        "arm-queue",
+        "arm of CQ " + std::to_string(static_cast<uint32_t>(value)) + " on UAR " + std::to_string(uar),
+        bytes);
+    return;
+  }
+  // Whatever another queue's register said before may have been overwritten unseen.
+  for (auto& [number, other] : cqs_)
+    if (other.uar == uar && number != q->number) other.unproved_since = 0;
+  if (static_cast<uint32_t>(value >> 32) == q->arm_word)
+    q->unproved_since = 0;
+  else if (q->unproved_since == 0)
+    q->unproved_since = now_;  // a newer record's comes behind it
+}
+
+void Device::look_for_missing_arm(CompletionQueue& q) {
+  if (q.unproved_since == 0 || now_ - q.unproved_since <= limits_.doorbell_patience) return;
+  uint8_t bytes[4];
+  store32(bytes, q.arm_word);
+  checker_.report("arm-register",
+                  "CQ " + std::to_string(q.number) + ": the record's arm never came to the register", bytes);
+  q.unproved_since = 0;
+}
+
+void Device::arm_written(uint32_t uar, uint64_t value) {
   for (auto& [number, q] : cqs_) {
     if (q.uar != uar) continue;
     // Several queues share the doorbell: each one's record says whether it was armed since the last look.
     const uint32_t word = be32toh(__atomic_exchange_n(&q.record[1], kNoArm, __ATOMIC_ACQ_REL));
     if (word == kNoArm) continue;
+    q.arm_word = word;
     ++counters_.arms;
     if ((word & (kArmReserved | kArmSolicitedOnly)) != 0) {
       uint8_t bytes[4];
@@ -161,6 +193,7 @@ void Device::arm_written(uint32_t uar) {
     }
     if (((q.produced - q.arm_index) & kIndexMask) != 0 && reached(q.produced, q.arm_index)) fire(q);
   }
+  check_arm_register(uar, value);
 }
 
 void Device::error_entry(uint32_t cq_number, uint8_t opcode, uint8_t syndrome, uint32_t user_index,

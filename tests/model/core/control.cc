@@ -189,6 +189,7 @@ accel::Result<uint32_t> Device::add_flow(const FlowRule& rule) {
   if (flows_.count(rule.priority) + others >= limits_.rules) return err(ENOSPC);
   auto added = flows_.add(rule);
   if (added) ++counters_.flows;
+  if (added && rule.tag != 0) ++counters_.flows_tagged;
   return added;
 }
 

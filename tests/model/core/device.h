@@ -37,6 +37,8 @@ struct DeviceLimits {
   size_t rules = SIZE_MAX;                   // of one priority, over all processes
 };
 
+inline constexpr size_t kBlueFieldBytes = 256;  // of a copy
+
 struct DoorbellWrite {
   uint32_t uar = 0;
   std::span<const uint8_t> bytes;  // 8, or a BlueField copy of whole blocks
@@ -78,9 +80,10 @@ class Device {
   // ---- data path ----
   void doorbell(const DoorbellWrite& write);
   /// The ring's block that a doorbell (its first eight bytes, as in memory) names.
-  void announced_block(uint64_t doorbell, std::array<uint8_t, 64>& block);
-  /// An arm was written somewhere on this UAR: looks at the arm record of each of its queues.
-  void arm_written(uint32_t uar);
+  void announced_block(uint64_t doorbell, std::array<uint8_t, kBlueFieldBytes>& block);
+  /// An arm was written on this UAR: its register's last value (CPU's byte order). Looks at the arm record of
+  /// each of its queues, since a register may have been written several times between two looks.
+  void arm_written(uint32_t uar, uint64_t value);
   void rx(std::span<const uint8_t> frame, uint64_t now);
   /// A rule takes the frame.
   bool steers(std::span<const uint8_t> frame);
@@ -168,6 +171,8 @@ class Device {
   static bool joins(const CompletionQueue& cq, const Completion& c);
   void write_session(CompletionQueue& cq);
   void fire(CompletionQueue& cq);
+  void check_arm_register(uint32_t uar, uint64_t value);
+  void look_for_missing_arm(CompletionQueue& cq);
   void error_entry(uint32_t cq, uint8_t opcode, uint8_t syndrome, uint32_t user_index, uint32_t word,
                    uint16_t index);
 

@@ -32,7 +32,8 @@ accel::Result<void> set(FaultSpec& spec, const std::string& name, const std::str
       {"loss", &FaultSpec::loss},       {"duplicate", &FaultSpec::duplicate},
       {"reorder", &FaultSpec::reorder}, {"corrupt", &FaultSpec::corrupt},
       {"overrun", &FaultSpec::overrun}, {"send_error", &FaultSpec::send_error},
-      {"delay", &FaultSpec::delay},     {"receive_error", &FaultSpec::receive_error}};
+      {"delay", &FaultSpec::delay},     {"receive_error", &FaultSpec::receive_error},
+      {"vouch", &FaultSpec::vouch}};
   const size_t colon = value.find(':');
   const std::string first = value.substr(0, colon);
   const std::string second = colon == std::string::npos ? "" : value.substr(colon + 1);

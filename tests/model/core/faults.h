@@ -23,6 +23,7 @@ struct FaultSpec {
   double overrun = 0;                         // a frame finds no receive descriptor
   double send_error = 0;                      // a send descriptor ends in an error completion
   double receive_error = 0;                   // a receive descriptor does
+  double vouch = 0;                           // a frame's checksums are said to be good, whatever they are
   uint64_t stall_every_ns = 0, stall_ns = 0;  // completions are held back for a while, again and again
   uint64_t seed = 1;
 };

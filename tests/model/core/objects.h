@@ -38,6 +38,8 @@ struct CompletionQueue {
   bool fired_once = false;
   uint32_t arm_index = 0;
   uint8_t arm_serial = 0, fired_serial = 0;
+  uint32_t arm_word = kNoArm;   // the last one in the record: what the register has to say, too
+  uint64_t unproved_since = 0;  // it has not said so since then; 0: it has
 
   // Moderation: an event after `moderate_count` entries or `moderate_usec`, whichever is first. 0: at once.
   uint16_t moderate_count = 0, moderate_usec = 0;

@@ -37,7 +37,7 @@ bool could_be_older(const SendQueue& q, const DoorbellWrite& write, size_t i) {
   if (memcmp(word, kZero, 8) == 0) return true;
   if (i + 8 <= write.before.size() && memcmp(word, write.before.data() + i, 8) == 0) return true;
   for (size_t block = 0; block < q.blocks; ++block) {
-    if (memcmp(q.ring + block * kBlock + i, word, 8) == 0) return true;
+    if (memcmp(q.ring + (block * kBlock + i) % (size_t{q.blocks} * kBlock), word, 8) == 0) return true;
   }
   return false;
 }
@@ -53,7 +53,9 @@ SendQueue* Device::send_queue(uint32_t number) {
 
 void Device::doorbell(const DoorbellWrite& write) {
   if (removed_) return;
-  ++(write.bytes.size() > 8 ? counters_.blueflame : counters_.doorbells);
+  const bool copied = write.bytes.size() > 8;
+  ++(copied ? counters_.blueflame : counters_.doorbells);
+  if (copied) counters_.blueflame_bytes += write.bytes.size();
   check_doorbell(write);
   // A register may have been written again between two looks, so every queue of this UAR is looked at.
   for (auto& [handle, q] : qps_) {
@@ -108,13 +110,14 @@ void Device::check_copy(const SendQueue& q, const DoorbellWrite& write, uint16_t
   }
 }
 
-void Device::announced_block(uint64_t doorbell, std::array<uint8_t, 64>& block) {
+void Device::announced_block(uint64_t doorbell, std::array<uint8_t, kBlueFieldBytes>& block) {
   std::array<uint8_t, 8> bytes;
   memcpy(bytes.data(), &doorbell, 8);
   const SendQueue* q = send_queue(load32(bytes.data() + 4) >> 8);
   if (q == nullptr) return;
   const size_t index = load32(bytes.data()) >> 8 & (q->blocks - 1);
-  memcpy(block.data(), q->ring + index * kBlock, kBlock);
+  for (size_t i = 0; i < block.size(); i += kBlock)
+    memcpy(block.data() + i, q->ring + ((index * kBlock + i) % (size_t{q->blocks} * kBlock)), kBlock);
 }
 
 bool Device::announce(SendQueue& q) {
@@ -162,6 +165,7 @@ bool Device::step(uint64_t now, unsigned budget) {
     for (Completion& c : due) complete(std::move(c));
   }
   for (auto& [number, q] : cqs_) {
+    look_for_missing_arm(q);
     write_session(q);
     if (q.hold_since != 0 && now_ - q.hold_since >= q.moderate_usec * 1000u && q.armed) fire(q);
   }

@@ -28,7 +28,7 @@ DeviceLimits limits_of(const Environment& e) {
 }
 
 constexpr size_t kDoorbellArm = 0x20;
-constexpr size_t kBlueFlameFirst = 0x800, kBlueFlameLast = 0xc00, kBlueFlameHalf = 0x100;
+constexpr size_t kBlueFlameFirst = 0x800, kBlueFlameLast = 0xc00, kBlueFlameHalf = kBlueFieldBytes;
 constexpr unsigned kFramesPerTurn = 128;
 constexpr uint64_t kLookEvery = 10'000'000;
 constexpr uint64_t kWait = 20'000, kWaitIdle = 100'000, kWaitUnused = 1'000'000, kIdleAfter = 200'000'000;
@@ -255,8 +255,7 @@ bool Context::scan(uint32_t uar) {
   auto* page = uars_[uar].mine;
   auto* arm = reinterpret_cast<uint64_t*>(page + kDoorbellArm);
   if (__atomic_load_n(arm, __ATOMIC_RELAXED) != 0) {
-    __atomic_exchange_n(arm, 0, __ATOMIC_ACQ_REL);
-    device_.arm_written(uar);
+    device_.arm_written(uar, be64toh(__atomic_exchange_n(arm, 0, __ATOMIC_ACQ_REL)));
     found = true;
   }
   for (size_t at = kBlueFlameFirst; at < kBlueFlameLast; at += kBlueFlameHalf) {
@@ -271,20 +270,22 @@ bool Context::scan(uint32_t uar) {
 /// Takes one doorbell. A driver that copied the descriptor wrote bytes behind the first eight: they are
 /// cleared, so that later plain doorbells are told from copies.
 void Context::take_doorbell(uint32_t uar, size_t at) {
-  constexpr size_t kBlock = 64;
+  constexpr size_t kBlock = 64, kUnit = 16;
   uint8_t* reg = uars_[uar].mine + at;
-  std::array<uint8_t, kBlock>& before = uars_[uar].before[(at - kBlueFlameFirst) / kBlueFlameHalf];
+  std::array<uint8_t, kBlueFieldBytes>& before = uars_[uar].before[(at - kBlueFlameFirst) / kBlueFlameHalf];
   auto* word = reinterpret_cast<uint64_t*>(reg);
   uint64_t value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  std::array<uint8_t, kBlock> bytes;
-  memcpy(bytes.data() + 8, reg + 8, kBlock - 8);
-  memset(reg + 8, 0, kBlock - 8);
+  std::array<uint8_t, kBlueFieldBytes> bytes;
+  memcpy(bytes.data() + 8, reg + 8, bytes.size() - 8);
+  memset(reg + 8, 0, bytes.size() - 8);
   // Rung again meanwhile: of the newer one only the first word is sure.
   const bool alone = __atomic_compare_exchange_n(word, &value, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   if (!alone) value = __atomic_exchange_n(word, 0, __ATOMIC_ACQ_REL);
   memcpy(bytes.data(), &value, 8);
   const bool copied = alone && std::any_of(bytes.begin() + 8, bytes.end(), [](uint8_t b) { return b != 0; });
-  device_.doorbell({uar, {bytes.data(), copied ? kBlock : 8}, true, before});
+  const size_t units = load32(bytes.data() + 4) & 0x3f;  // the control segment's ds
+  const size_t whole = std::min((units * kUnit + kBlock - 1) / kBlock * kBlock, bytes.size());
+  device_.doorbell({uar, {bytes.data(), copied ? std::max(whole, kBlock) : 8}, true, before});
   device_.announced_block(value, before);
 }
 

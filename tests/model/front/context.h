@@ -34,7 +34,8 @@ struct Request;
 struct UarPage {
   uint8_t* mine = nullptr;
   bool used = false;
-  std::array<std::array<uint8_t, 64>, 4> before{};  // by register: the block that its last doorbell announced
+  // By register: what its last doorbell announced.
+  std::array<std::array<uint8_t, kBlueFieldBytes>, 4> before{};
 };
 
 /// A completion channel: the driver reads `read`, we write `write`.

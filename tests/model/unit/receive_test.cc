@@ -214,7 +214,7 @@ TEST(Receive, TwoDevicesOnACable) {
 
 void arm(Rig& r, uint32_t serial, uint32_t index) {
   r.receive_cq_record[1] = htobe32(serial << 28 | index);
-  r.device.arm_written(Rig::kUar);
+  r.device.arm_written(Rig::kUar, uint64_t{serial << 28 | index} << 32 | r.receive_cq);
 }
 
 TEST(Events, OneAnArm) {
@@ -250,6 +250,34 @@ TEST(Events, TheSameSerialIsTheArmAlreadyAnswered) {
   EXPECT_EQ(r.cable.events.size(), 1u);
   arm(r, 1, 0);
   EXPECT_EQ(r.cable.events.size(), 2u);
+}
+
+TEST(Events, TheRegisterSaysWhatTheRecordDoes) {
+  const auto after = [](Rig& r, uint64_t ns) { r.device.step(r.now += ns); };
+  constexpr uint64_t kPatience = DeviceLimits{}.doorbell_patience;
+  {
+    Rig r;  // a newer record may be there before its register
+    r.receive_cq_record[1] = htobe32(0);
+    r.device.arm_written(Rig::kUar, uint64_t{3} << 60 | r.receive_cq);
+    r.device.arm_written(Rig::kUar, r.receive_cq);
+    after(r, 2 * kPatience);
+    EXPECT_EQ(r.violation(), "");
+  }
+  for (const uint64_t wrong : {uint64_t{1} << 32, uint64_t{1} << 60}) {  // index, serial
+    Rig r;
+    r.receive_cq_record[1] = htobe32(0);
+    r.device.arm_written(Rig::kUar, wrong | r.receive_cq);
+    after(r, kPatience / 2);
+    EXPECT_EQ(r.violation(), "");
+    after(r, kPatience);
+    EXPECT_EQ(r.violation(), "arm-register");
+  }
+  for (const uint32_t queue : {0u, 0x7fffu}) {
+    Rig r;
+    r.receive_cq_record[1] = htobe32(0);
+    r.device.arm_written(Rig::kUar, queue);
+    EXPECT_EQ(r.violation(), "arm-queue");
+  }
 }
 
 TEST(Events, QueuesThatWereNotArmedStaySo) {

@@ -48,12 +48,16 @@ TEST_F(Verbs, SendWithChecksums) {
 }
 
 TEST_F(Verbs, InlineSendGoesByBlueField) {
-  const uint64_t before = counter("blueflame");
-  const Bytes frame = frame_to(kProtoUdp, 7002, 40, true);
-  ASSERT_EQ(post_send(frame, IBV_SEND_SIGNALED | IBV_SEND_INLINE), 0);
-  EXPECT_EQ(wait(send_cq).status, IBV_WC_SUCCESS);
-  EXPECT_EQ(far.receive(7002), frame);
-  while (counter("blueflame") == before) usleep(100);
+  uint64_t before = counter("blueflame_bytes");
+  for (const size_t payload : {40, 100}) {  // whole: a descriptor of 2 blocks, and of 3
+    const Bytes frame = frame_to(kProtoUdp, 7002, payload, true);
+    ASSERT_EQ(post_send(frame, IBV_SEND_SIGNALED | IBV_SEND_INLINE), 0);
+    EXPECT_EQ(wait(send_cq).status, IBV_WC_SUCCESS);
+    EXPECT_EQ(far.receive(7002), frame);
+    while (counter("blueflame_bytes") == before) usleep(100);
+    before += (2 + (4 + frame.size() + 15) / 16 + 3) / 4 * 64;
+    EXPECT_EQ(counter("blueflame_bytes"), before);
+  }
 }
 
 TEST_F(Verbs, AListIsOneDoorbell) {
