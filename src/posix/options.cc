@@ -43,16 +43,23 @@ Result<int> getsockopt(int fd, int level, int name, void* value, socklen_t* leng
       [&] { return real.getsockopt(fd, level, name, value, length); }, Use::kAside);
 }
 
+static bool is_timeout(int level, int name) {
+  return level == SOL_SOCKET &&
+         (name == SO_RCVTIMEO || name == SO_SNDTIMEO || name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW);
+}
+
 Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
   SocketCall call(fd, Pass::Polling::kSeldom, Use::kAside);
   if (call.error() != Errno{}) return call.error();
   Socket* s = call.socket();
   if (s != nullptr && call.pass() != nullptr) {
     Result<int> r = s->setsockopt(*call.pass(), level, name, value, length);
+    if (r && is_timeout(level, name)) s->timeout_was_set(name, value);
     if (r.ok() || r.error() != kOnKernel) return r;
   }
   Result<int> r = from_libc(real.setsockopt(fd, level, name, value, length));
   if (s == nullptr || !r) return r;
+  if (is_timeout(level, name)) s->timeout_was_set(name, value);
   s->option_was_set(level, name, value);
   const auto table = s->kind() == FileKind::kUdp ? udp_options() : tcp_options();
   const Option* option = find_option(table, level, name);

@@ -47,8 +47,7 @@ SiwSocket::SiwSocket(const Socket& before) : Socket(FileKind::kIwarp, before.sha
 SiwSocket::SiwSocket(int fd, const Socket& listener, bool required, bool nonblock, Pass& pass)
     : Socket(FileKind::kIwarp, fd, listener.domain()), state_(State::kConnected), required_(required) {
   nonblocking = nonblock;
-  receive_timeout = listener.receive_timeout;
-  send_timeout = listener.send_timeout;
+  inherit_timeouts(listener);
   choice = kIwarpPath;
   read_options();
   channel_ =

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/call.h"
 #include "posix/epoll_set.h"
@@ -29,6 +30,9 @@ bool excused(Reason reason) {
       return false;
   }
 }
+
+/// What the clock's nanoseconds hold with room to spare: 30 years.
+constexpr std::chrono::seconds kLongestTimeout{1'000'000'000};
 
 Errno refuse(const char* why) {
   log(LogLevel::kError, "ACCEL_REQUIRE: a socket cannot be accelerated: %s", why);
@@ -129,7 +133,32 @@ Duration Socket::shadow_timeout(int name) const {
   timeval t{};
   socklen_t length = sizeof t;
   if (real.getsockopt(fd_, SOL_SOCKET, name, &t, &length) != 0) return Duration{0};
-  return std::chrono::seconds(t.tv_sec) + std::chrono::microseconds(t.tv_usec);
+  if (t.tv_sec == 0 && t.tv_usec == 0 && (name == SO_RCVTIMEO ? receive_no_wait_ : send_no_wait_))
+    return kNoWait;
+  const std::chrono::seconds seconds(std::min<time_t>(t.tv_sec, kLongestTimeout.count()));
+  return seconds + std::chrono::microseconds(t.tv_usec);
+}
+
+void Socket::set_timeout_of(int fd, int name, Duration timeout) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
+  const timeval t = timeout < Duration{0} ? timeval{-1, 0} : timeval{us / 1000000, us % 1000000};
+  real.setsockopt(fd, SOL_SOCKET, name, &t, sizeof t);
+}
+
+/// sock_set_timeout().
+void Socket::timeout_was_set(int name, const void* value) {
+  timeval t;
+  if (!get_user(t, value)) return;
+  const bool receive = name == SO_RCVTIMEO || name == SO_RCVTIMEO_NEW;
+  (receive ? receive_no_wait_ : send_no_wait_) = t.tv_sec < 0;
+  (receive ? receive_timeout : send_timeout) = shadow_timeout(receive ? SO_RCVTIMEO : SO_SNDTIMEO);
+}
+
+void Socket::inherit_timeouts(const Socket& listener) {
+  receive_timeout = listener.receive_timeout;
+  send_timeout = listener.send_timeout;
+  receive_no_wait_ = listener.receive_no_wait_;
+  send_no_wait_ = listener.send_no_wait_;
 }
 
 void Socket::refresh_from_shadow() {

@@ -43,8 +43,9 @@ class Socket : public File {
   /// O_NONBLOCK as the shadow has it (it is the truth: shared by dups and by fork); cached, refreshed by
   /// F_SETFL/FIONBIO.
   bool nonblocking = false;
-  Duration receive_timeout{0};  ///< SO_RCVTIMEO; 0: none
+  Duration receive_timeout{0};  ///< SO_RCVTIMEO; 0: none, negative: no wait (kNoWait)
   Duration send_timeout{0};     ///< SO_SNDTIMEO
+  static constexpr Duration kNoWait{-1};
 
   /// The shadow's own close() may wait for the peer.
   virtual bool lingers_in_kernel() const { return false; }
@@ -71,6 +72,12 @@ class Socket : public File {
   /// An int option of the shadow; `otherwise` when it has none such.
   int shadow_option(int level, int name, int otherwise = 0) const;
   Duration shadow_timeout(int name) const;  ///< SO_RCVTIMEO or SO_SNDTIMEO
+  void set_shadow_timeout(int name, Duration timeout) const { set_timeout_of(fd_, name, timeout); }
+  static void set_timeout_of(int fd, int name, Duration timeout);
+  /// The shadow took SO_RCVTIMEO or SO_SNDTIMEO: a negative one it shows as none.
+  void timeout_was_set(int name, const void* value);
+  /// A connection's are its listener's.
+  void inherit_timeouts(const Socket& listener);
   /// Reads nonblocking and the timeouts from the shadow.
   void refresh_from_shadow();
   /// What selection needs of the shadow's options.
@@ -88,6 +95,7 @@ class Socket : public File {
   virtual void shadow_moved() {}
   int fd_;
   int domain_;
+  bool receive_no_wait_ = false, send_no_wait_ = false;  ///< a negative timeout was set
   bool private_fd_ = false;  ///< fd_ is a duplicate of our own, which the program does not know
 };
 

@@ -27,15 +27,6 @@ uint32_t most_backlog() {
   return value;
 }
 
-/// accept() has no MSG_DONTWAIT, and O_NONBLOCK is shared with other processes: a receive timeout of one tick
-/// keeps accept4() on the shadow from blocking when another process was faster. The program's own SO_RCVTIMEO
-/// is kept by Socket.
-void set_shadow_timeout(int fd, Duration timeout) {
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
-  const timeval t{us / 1000000, us % 1000000};
-  real.setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
-}
-
 }  // namespace
 
 Result<int> TcpSocket::listen(Pass& pass, int backlog) {
@@ -171,9 +162,12 @@ void TcpSocket::stop_listening(Pass& pass) {
   pass.engine().touch();
 }
 
-void TcpSocket::hold_timeout() { set_shadow_timeout(shadow(), 1us); }
+/// accept() has no MSG_DONTWAIT, and O_NONBLOCK is shared with other processes: a receive timeout of one tick
+/// keeps accept4() on the shadow from blocking when another process was faster. The program's own SO_RCVTIMEO
+/// is kept by Socket.
+void TcpSocket::hold_timeout() { set_shadow_timeout(SO_RCVTIMEO, 1us); }
 
-void TcpSocket::restore_timeout() { set_shadow_timeout(shadow(), receive_timeout); }
+void TcpSocket::restore_timeout() { set_shadow_timeout(SO_RCVTIMEO, receive_timeout); }
 
 Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, int flags) {
   if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return err(EINVAL);
@@ -246,7 +240,7 @@ Result<int> TcpSocket::accept_kernels(Pass& pass, sockaddr* address, socklen_t* 
   const Result<int> accepted = accept_at_once(address, length, flags);
   if (!accepted) return accepted;
   const int fd = *accepted;
-  set_shadow_timeout(fd, receive_timeout);
+  set_timeout_of(fd, SO_RCVTIMEO, receive_timeout);
   ask_for_queue(pass);
   if (iwarp_ != Iwarp::kOff && fd < fds.size() && pass.engine().channels() != nullptr) {
     auto* s = new (std::nothrow)

@@ -260,7 +260,7 @@ int refused_connected(int name, const void* value, socklen_t length) {
 }
 
 Result<int> put_timeout(Duration d, void* value, socklen_t* length) {
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(d).count();
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(std::max(d, Duration{0})).count();
   const timeval t{us / 1000000, us % 1000000};
   return put_option(&t, sizeof t, value, length);
 }
@@ -358,7 +358,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
         notify(kWritable);  // sk_write_space()
       // tcp_set_rcvlowat(): not where only this side has shut its reading down.
       if (level == SOL_SOCKET && name == SO_RCVLOWAT && live() &&
-          (conn_->fin_received || conn_->unread() >= s->receive_low_water))
+          (conn_->fin_received || conn_->has_for_reader(s->receive_low_water)))
         notify(kReadable);
       return 0;
     }
@@ -587,6 +587,8 @@ void TcpSocket::write_inherited_options() {
     const int priority = 0;  // sk_clone_lock(); IP_TOS has just set another
     real.setsockopt(shadow(), SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
     if (receive_timeout != Duration{0}) restore_timeout();
+    if (send_timeout == kNoWait)
+      set_shadow_timeout(SO_SNDTIMEO, kNoWait);  // which its listener's shadow shows as none
   }
   auto write_late = [this](std::optional<bool>& late, int name) {
     if (!late) return;

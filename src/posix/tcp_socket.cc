@@ -29,10 +29,10 @@ TcpSocket::TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonb
       conn_(conn),
       inherited_(listener.saved_) {
   nonblocking = nonblock;
-  receive_timeout = listener.receive_timeout;
-  send_timeout = listener.send_timeout;
+  inherit_timeouts(listener);
   choice = listener.choice;
-  if (inherited_ != nullptr && inherited_->empty()) inherited_ = nullptr;
+  const bool plain = receive_timeout == Duration{0} && send_timeout != kNoWait;
+  if (inherited_ != nullptr && inherited_->empty() && plain) inherited_ = nullptr;
 }
 
 TcpSocket* TcpSocket::received(int fd, int domain) {

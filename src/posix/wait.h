@@ -7,7 +7,7 @@
 
 namespace accel::posix {
 
-/// When a call that begins now and may take `timeout` (0: for ever) must be over.
+/// When a call that begins now and may take `timeout` (0: for ever, negative: no time) must be over.
 inline Instant deadline_after(const Pass& pass, Duration timeout) {
   return timeout == Duration{0} ? kNever : pass.now() + timeout;
 }

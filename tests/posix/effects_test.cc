@@ -3,9 +3,13 @@
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/time.h>
 
 #include <chrono>
+#include <climits>
 #include <thread>
 
 #include "posix/echo.h"
@@ -14,19 +18,21 @@ using namespace posix_test;  // NOLINT: a test program
 
 namespace {
 
+constexpr long kFlood = 4 << 20;
 constexpr int kProbe = 0x10;  // MSG_PROBE of linux/socket.h
 constexpr int kTcpInq = 36;   // of linux/tcp.h, which does not go with netinet/tcp.h
 
 std::string shown(long result) { return result >= 0 ? std::to_string(result) : strerrorname_np(errno); }
 
-// Accepts, then does as near says: "send TEXT", "drain" (reads to the end and says how many bytes came, or
-// the error), "close".
+// Accepts, then does as near says: "send TEXT", "flood", "drain" (reads to the end and says how many bytes
+// came, or the error), "close".
 FAR(peer) {
   Fd listener = listen_at(here());
   near.say(port_of(listener));
   Fd fd = accept_one(listener);
   for (std::string order; (order = near.word()) != "end";) {
     if (order.rfind("send ", 0) == 0) write_all(fd, order.substr(5));
+    if (order == "flood") write_all(fd, std::string(kFlood, 'x'));
     if (order == "close") fd.reset();
     if (order != "drain") continue;
     std::string buffer(1 << 16, '\0');
@@ -34,6 +40,14 @@ FAR(peer) {
     ssize_t n;
     while ((n = recv(fd, buffer.data(), buffer.size(), 0)) > 0) all += n;
     near.say(n < 0 ? strerrorname_np(errno) : std::to_string(all));
+  }
+}
+
+// Connects where near says, and reads to the end.
+FAR(caller) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(near.number())));
+  char byte;
+  while (recv(fd, &byte, 1, 0) > 0) {
   }
 }
 
@@ -59,6 +73,23 @@ class Clock {
 void set_limit(int fd, int name, int milliseconds) {
   const timeval t{milliseconds / 1000, milliseconds % 1000 * 1000};
   ASSERT_EQ(setsockopt(fd, SOL_SOCKET, name, &t, sizeof t), 0);
+}
+
+template <class T>
+T option(int fd, int name) {
+  T value{};
+  socklen_t length = sizeof value;
+  EXPECT_EQ(getsockopt(fd, SOL_SOCKET, name, &value, &length), 0);
+  return value;
+}
+
+/// SIGALRM in so many milliseconds.
+void signal_in(int milliseconds) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  sigaction(SIGALRM, &action, nullptr);
+  const itimerval t{{0, 0}, {0, milliseconds * 1000}};
+  setitimer(ITIMER_REAL, &t, nullptr);
 }
 
 /// Sends until both ends' buffers are full; returns how much that was.
@@ -140,6 +171,82 @@ TEST(Effects, SendTimesOut) {
   const Clock clock;
   EXPECT_EQ(sent(peer.fd, "x"), "EAGAIN");
   EXPECT_TRUE(clock.seconds() > 0.3 && clock.seconds() < 2) << clock.seconds();
+}
+
+/// What is there to read when a mark of `low_water` bytes lets poll() and an edge-triggered epoll tell.
+long told_at(int low_water, int receive_buffer) {
+  Peer peer;
+  if (receive_buffer != 0) set_option(peer.fd, SOL_SOCKET, SO_RCVBUF, receive_buffer);
+  set_option(peer.fd, SOL_SOCKET, SO_RCVLOWAT, low_water);
+  Fd poller(epoll_create1(0));
+  epoll_event watched{EPOLLIN | EPOLLET, {}}, told{};
+  EXPECT_EQ(epoll_ctl(poller, EPOLL_CTL_ADD, peer.fd, &watched), 0);
+  peer.say("flood");
+  EXPECT_EQ(epoll_wait(poller, &told, 1, 10000), 1) << low_water;
+  EXPECT_EQ(wait_for(peer.fd, POLLIN, 0), POLLIN) << low_water;
+  int there = 0;
+  EXPECT_EQ(ioctl(peer.fd, FIONREAD, &there), 0);
+  set_option(peer.fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+  std::string buffer(1 << 16, '\0');  // what is left holds the far end up
+  for (long all = 0; all < kFlood;) {
+    const ssize_t n = recv(peer.fd, buffer.data(), buffer.size(), 0);
+    if (n <= 0) break;
+    all += n;
+  }
+  return there;
+}
+
+// Where no more comes before something is read, there is enough to read (tcp_epollin_ready()).
+TEST(Effects, LowWaterAboveTheWindow) {
+  EXPECT_GT(told_at(65536, 65536), 30000);
+  EXPECT_GE(told_at(1100000, 0), 1100000);
+  EXPECT_GE(told_at(2 << 20, 0), 2 << 20);
+}
+
+// sock_set_timeout(): a negative limit is none to wait, an enormous one is no limit, or as good as none.
+TEST(Effects, ExtremeLimitsOfTime) {
+  constexpr long kEnormous[] = {10'000'000'000'000, 9'223'372'036'854, LONG_MAX};
+  Peer peer;
+  Fd udp = udp_at(here()), listener = listen_at(here());
+  char byte;
+  auto receive = [&](int fd) {
+    return fd == listener ? accept(fd, nullptr, nullptr) : recv(fd, &byte, 1, 0);
+  };
+  for (int fd : {int{peer.fd}, int{udp}, int{listener}}) {
+    const timeval negative{-1, 0};
+    ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &negative, sizeof negative), 0);
+    EXPECT_EQ(option<timeval>(fd, SO_RCVTIMEO).tv_sec, 0);
+    const Clock clock;
+    EXPECT_EQ(shown(receive(fd)), "EAGAIN");
+    EXPECT_LT(clock.seconds(), 1);
+    for (long seconds : kEnormous) {
+      const timeval t{seconds, 0};
+      ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t), 0);
+      // A signal ends the wait. Nothing else does.
+      signal_in(300);
+      EXPECT_EQ(shown(receive(fd)), "EINTR") << seconds;
+    }
+  }
+  peer.say("send 1");
+  const timeval negative{-1, 0};
+  ASSERT_EQ(setsockopt(peer.fd, SOL_SOCKET, SO_SNDTIMEO, &negative, sizeof negative), 0);
+  fill(peer.fd);
+  EXPECT_EQ(sent(peer.fd, "x"), "EAGAIN");
+}
+
+// What a listener has, its connections have.
+TEST(Effects, ANegativeLimitIsInherited) {
+  Far far("caller");
+  Fd listener = listen_at(here());
+  const timeval negative{-1, 0};
+  ASSERT_EQ(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &negative, sizeof negative), 0);
+  far.say(std::to_string(port_of(listener)));
+  EXPECT_EQ(wait_for(listener, POLLIN), POLLIN);
+  Fd fd(accept(listener, nullptr, nullptr));
+  char byte;
+  EXPECT_EQ(shown(recv(fd, &byte, 1, 0)), "EAGAIN");
+  fd.reset();
+  far.finish();
 }
 
 TEST(Effects, LowWaterHoldsReadersBack) {

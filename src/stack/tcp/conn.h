@@ -252,6 +252,12 @@ struct TcpConn : StackSocket, TcpEntry {
     return out > left ? out - left : 0;
   }
   uint32_t unread() const { return rcv_nxt - copied_seq - (fin_received ? 1 : 0); }
+  /// How much more the peer may send.
+  uint32_t window_left() const { return seq_gt(rcv_edge, rcv_nxt) ? rcv_edge - rcv_nxt : 0; }
+  /// As much as is wanted, or as much as comes before something is read.
+  bool has_for_reader(uint32_t wanted) const {
+    return unread() >= wanted || (unread() > 0 && window_left() <= rcv_mss);
+  }
   bool synchronized() const {
     return tcp_state != TcpState::kSynSent && tcp_state != TcpState::kSynReceived &&
            tcp_state != TcpState::kClosed;

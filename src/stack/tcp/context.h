@@ -164,6 +164,10 @@ void take_fin(TcpContext& t, TcpConn& c, Instant now);
 /// As large as the window may ever be: SO_RCVBUF, TCP_WINDOW_CLAMP.
 uint32_t most_window(const TcpContext& t, const TcpConn& c);
 uint32_t receive_space(const TcpContext& t, const TcpConn& c);
+/// tcp_epollin_ready().
+inline bool has_for_reader(const TcpContext& t, const TcpConn& c, uint32_t wanted) {
+  return c.has_for_reader(wanted) || (c.unread() > 0 && t.core.buffered >= t.core.config.max_buffered);
+}
 /// By how much the window has to open to be worth a word (RFC 9293 section 3.8.6.2.2).
 uint32_t receive_step(const TcpContext& t, const TcpConn& c);
 

@@ -207,7 +207,7 @@ static void consume(TcpContext& t, TcpConn& c, size_t n) {
 /// ACK waits.
 static void after_read(TcpContext& t, TcpConn& c, Instant now) {
   if (!c.synchronized() || c.fin_received) return;
-  uint32_t window = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
+  uint32_t window = c.window_left();
   bool owed = c.rcv_nxt != c.rcv_wup;
   bool ack = owed && (c.rcv_nxt - c.rcv_wup > c.rcv_mss || (c.unread() == 0 && c.pushed && !c.pingpong));
   if (!ack) {
@@ -388,9 +388,9 @@ uint32_t TcpLayer::readiness(const TcpConn& c) const {
   if (closed || (c.read_shut && c.write_ended())) ready |= kHangUp;
   if (c.read_shut) ready |= kReadable | kReadClosed;
   if (c.tcp_state != TcpState::kSynSent && c.tcp_state != TcpState::kSynReceived) {
-    uint32_t target = std::max(c.settings.receive_low_water, 1u), available = c.unread();
+    uint32_t target = std::max(c.settings.receive_low_water, 1u);
     if (c.urgent_in && c.urgent_seq == c.copied_seq && !c.settings.oob_inline) ++target;
-    if (available >= target || (available > 0 && receive_space(t, c) == 0)) ready |= kReadable;
+    if (has_for_reader(t, c, target)) ready |= kReadable;
     uint32_t limit = send_limit(t, c), used = c.send_queue.size();
     bool low = wakes_writer(c);
     if (c.write_ended() || (used < limit && limit - used >= used / 2 && low))
@@ -530,7 +530,7 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.sacked_segments = c.sacked_segments;
   i.lost_segments = (c.lost_bytes + mss - 1) / mss;
   i.snd_wnd = c.snd_wnd;
-  i.rcv_wnd = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
+  i.rcv_wnd = c.window_left();
   i.window_clamp = most_window(*context_, c);
   i.total_retransmits = c.total_retransmits;
   i.notsent_bytes = c.tcp_state == TcpState::kClosed ? 0 : unsent(c);

@@ -10,7 +10,9 @@ constexpr uint32_t kKeptFrames = 8;  ///< a queue this short keeps frames whatev
 constexpr uint32_t kHeapMinimum = 512;
 
 static uint32_t receive_buffer(const TcpContext& t, const TcpConn& c) {
-  return c.settings.receive_buffer ? c.settings.receive_buffer : t.core.config.receive_buffer;
+  if (c.settings.receive_buffer) return c.settings.receive_buffer;
+  // tcp_set_rcvlowat(); the window that is left there is a last segment's.
+  return std::max(t.core.config.receive_buffer, c.settings.receive_low_water + 2u * c.own_mss);
 }
 
 uint32_t receive_step(const TcpContext& t, const TcpConn& c) {
@@ -305,8 +307,7 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame
   if (filled_gap) drain_out_of_order(t, c);
   if (s.payload_length < c.rcv_mss || (s.flags & kPsh)) c.pushed = true;
   owe_ack(t, c, filled_gap, now);
-  if (c.unread() >= c.settings.receive_low_water || c.unread() >= receive_buffer(t, c) / 2)
-    t.core.mark_ready(c, kReadable);
+  if (has_for_reader(t, c, c.settings.receive_low_water)) t.core.mark_ready(c, kReadable);
 }
 
 /// Linux' tcp_check_urg(): the pointer is BSD's, one past the urgent byte.
