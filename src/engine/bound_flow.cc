@@ -77,6 +77,10 @@ void Engine::Impl::learn_address(const IpAddress& address) {
 bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
   if (flow.leaving) return false;
   auto wanted = coverage(flow.protocol, flow.local, flow.remote, flow.v6_only, flow.bound_ifindex, why);
+  if (flow.bound_ifindex && !wanted.empty()) {
+    const InterfaceId device = wanted.front().interface;
+    flow.listener ? stack->set_device(*flow.listener, device) : stack->udp_set_device(*flow.udp, device);
+  }
   std::vector<BoundFlow::Key> now;
   for (const auto& key : wanted) {
     const bool had = std::find(flow.keys.begin(), flow.keys.end(), key) != flow.keys.end();
@@ -125,7 +129,8 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   impl_->learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
-  if (impl_->coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason).empty()) {
+  const auto keys = impl_->coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason);
+  if (keys.empty()) {
     choice = kernel(choice.reason);
     return err(EOPNOTSUPP);
   }
@@ -135,7 +140,8 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   flow->v6_only = v6_only;
   flow->bound_ifindex = bound_ifindex;
   flow->shared = true;  // by fork() it may become so at any time
-  auto listener = impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner);
+  auto listener = impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
+                                           bound_ifindex ? keys.front().interface : kAnyInterface);
   if (!listener) {
     choice = kernel(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return listener.error();

@@ -94,6 +94,7 @@ void UdpSocket::revive(Pass& pass) {
                                                    true, request_.bound_ifindex, static_cast<File*>(this));
   if (flow && choice.accelerated()) flow_ = *flow;
   if (flow_ == nullptr) return;
+  pcb(pass)->reuse_port = shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0;
   read_options(pass);
   shadows_first_ = true;
 }
@@ -141,6 +142,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   if (!flow || !choice.accelerated())
     return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
                                                                                 : choice.reason);
+  pass.engine().udp(**flow)->reuse_port = shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0;
   if (stamps_are_kernels(pass)) {
     pass.engine().close(pass, *flow);
     return decline(Reason::option);

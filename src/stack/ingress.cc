@@ -275,8 +275,8 @@ class Ingress {
     }
     if (q.flow.protocol == Protocol::kUdp) {
       const IcmpFate fate =
-          core_.udp->on_icmp_error(q.flow.local, q.flow.remote, meaning.error, meaning.fatal, {mtu, locked},
-                                   core_.interfaces[a_.interface].info.kernel_sees_errors);
+          core_.udp->on_icmp_error(q.flow.local, q.flow.remote, a_.interface, meaning.error, meaning.fatal,
+                                   {mtu, locked}, core_.interfaces[a_.interface].info.kernel_sees_errors);
       for_kernel_ = fate == IcmpFate::kForKernel;
       return fate != IcmpFate::kNotOurs;
     }
@@ -326,7 +326,7 @@ void StackCore::report_unreachable(const Packet* sent, InterfaceId id) {
   const Endpoint &local = quoted->flow.local, &remote = quoted->flow.remote;
   if (quoted->flow.protocol == Protocol::kTcp) {
     tcp->on_icmp_error(local, remote, quoted->sequence, EHOSTUNREACH, true, 0, now);
-  } else if (udp->on_icmp_error(local, remote, EHOSTUNREACH, false, {}, false) == IcmpFate::kForKernel) {
+  } else if (udp->on_icmp_error(local, remote, id, EHOSTUNREACH, false, {}, false) == IcmpFate::kForKernel) {
     Packet* told = host_unreachable(*this, ip, *quoted);
     if (told == nullptr) return;
     told->interface = id;

@@ -63,8 +63,11 @@ Result<TcpConn*> Stack::tcp_connect(const Endpoint& local, const Endpoint& remot
   return core_->tcp->connect(local, remote, route, settings, owner, now);
 }
 Result<TcpListener*> Stack::tcp_listen(const Endpoint& local, bool v6_only, bool reuse_port, uint32_t backlog,
-                                       const TcpSettings& settings, void* owner) {
-  return core_->tcp->listen(local, v6_only, reuse_port, backlog, settings, owner);
+                                       const TcpSettings& settings, void* owner, InterfaceId device) {
+  return core_->tcp->listen(local, v6_only, reuse_port, backlog, settings, owner, device);
+}
+void Stack::set_device(TcpListener& listener, InterfaceId device) {
+  core_->tcp->set_device(listener, device);
 }
 void Stack::set_backlog(TcpListener& listener, uint32_t backlog) {
   core_->tcp->set_backlog(listener, backlog);
@@ -154,6 +157,7 @@ void Stack::udp_connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remo
   core_->udp->connect(pcb, local, remote);
 }
 void Stack::udp_close(UdpPcb* pcb) { core_->udp->close(pcb); }
+void Stack::udp_set_device(UdpPcb& pcb, InterfaceId device) { pcb.device = device; }
 void Stack::udp_take_queue(UdpPcb& to, UdpPcb& from) { core_->udp->take_queue(to, from); }
 Result<size_t> Stack::udp_send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from,
                                const Endpoint& to, const Route& route, const UdpFields& fields, Instant now) {

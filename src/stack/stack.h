@@ -32,6 +32,7 @@ namespace accel {
 
 using InterfaceId = uint8_t;
 constexpr InterfaceId kMaxInterfaces = 32;
+constexpr InterfaceId kAnyInterface = 255;
 
 /// One port as the stack sees it.
 struct Interface {
@@ -293,10 +294,12 @@ class Stack {
   Result<TcpConn*> tcp_connect(const Endpoint& local, const Endpoint& remote, const Route& route,
                                const TcpSettings& settings, void* owner, Instant now);
   /// `local.address` may be any(): then `v6_only` says whether an IPv6 wildcard takes IPv4 too. Several
-  /// listeners may share a tuple when all say `reuse_port`; connections are spread by hash. Errors:
-  /// EADDRINUSE.
+  /// listeners may share a tuple when all say `reuse_port`; connections are spread by hash. `device`: only
+  /// what comes by that (SO_BINDTODEVICE). Errors: EADDRINUSE.
   Result<TcpListener*> tcp_listen(const Endpoint& local, bool v6_only, bool reuse_port, uint32_t backlog,
-                                  const TcpSettings& settings, void* owner);
+                                  const TcpSettings& settings, void* owner,
+                                  InterfaceId device = kAnyInterface);
+  void set_device(TcpListener& listener, InterfaceId device);
   void set_backlog(TcpListener& listener, uint32_t backlog);
   TcpSettings& settings(TcpListener& listener);  ///< inherited by the connections it accepts
   void set_defer_accept(TcpListener& listener, Duration d);
@@ -398,12 +401,13 @@ class Stack {
 
   // ---- UDP ----
   /// `remote.port` 0: unconnected. `local.address` any(): wildcard, with v6_only as for tcp_listen. Several
-  /// may share a tuple (SO_REUSEADDR/REUSEPORT): unicast goes to one by hash, multicast to all. Errors:
-  /// ENOMEM.
+  /// may share a tuple: unicast goes to the last that came, or to one by hash where that is of a group
+  /// (UdpPcb::reuse_port); multicast to all. Errors: ENOMEM.
   Result<UdpPcb*> udp_open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner);
   /// Connects, re-connects or (remote.port 0) disconnects; `local` as from then on.
   void udp_connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remote);
   void udp_close(UdpPcb* pcb);
+  void udp_set_device(UdpPcb& pcb, InterfaceId device);  ///< SO_BINDTODEVICE: only what comes by that
   /// What `from` has queued goes to the front of `to`'s queue.
   void udp_take_queue(UdpPcb& to, UdpPcb& from);
   /// Sends one datagram, or with UdpFields::segment several. Errors: EMSGSIZE (one would be larger than

@@ -14,18 +14,19 @@ constexpr size_t kMaxPathMtus = 4096;  ///< a peer's ICMP errors must not fill m
 constexpr uint32_t kMaxUdpPayload = 65507;
 constexpr size_t kMaxSegments = 64;  ///< UDP_MAX_SEGMENTS, of which younger kernels allow twice as many
 
-/// As net/ipv4/udp.c and net/ipv6/udp.c compute_score(): -1 no match; a named end counts 4, the right
-/// family 1.
+/// As net/ipv4/udp.c and net/ipv6/udp.c compute_score(): -1 no match; a named end and a named device count 4,
+/// the right family 1. A named local address, which they look for first, counts before all.
 int score(const UdpPcb& pcb, const UdpArrival& in) {
   if (pcb.local.port != in.local.port) return -1;
-  int points = 0;
+  if (pcb.device != kAnyInterface && pcb.device != in.interface) return -1;
+  int points = pcb.device != kAnyInterface ? 4 : 0;
   if (pcb.local.address.is_any()) {
     const bool same_family = pcb.local.address.is_v4() == in.local.address.is_v4();
     if (!same_family && (pcb.local.address.is_v4() || pcb.v6_only)) return -1;
     points += same_family;
   } else {
     if (pcb.local.address != in.local.address) return -1;
-    points += 5;
+    points += 17;
   }
   if (pcb.connected()) {
     if (pcb.remote != in.remote) return -1;
@@ -146,25 +147,28 @@ void UdpLayer::take_queue(UdpPcb& to, UdpPcb& from) {
 
 UdpPcb* UdpLayer::find(const UdpArrival& in) {
   if (!connected_.empty())
-    if (auto it = connected_.find({in.local, in.remote}); it != connected_.end()) return it->second.back();
+    if (auto it = connected_.find({in.local, in.remote}); it != connected_.end())
+      for (auto pcb = it->second.rbegin(); pcb != it->second.rend(); ++pcb)
+        if (score(**pcb, in) >= 0) return *pcb;
   auto it = by_port_.find(in.local.port);
   if (it == by_port_.end()) return nullptr;
   const Group& group = it->second;
   int best = -1, equals = 0;
-  UdpPcb* found = nullptr;
+  UdpPcb* found = nullptr;  // of equals the last that was bound
   for (UdpPcb* pcb : group) {
     const int points = score(*pcb, in);
     if (points < 0 || points < best) continue;
-    equals = points > best ? 1 : equals + 1;
+    if (points > best) equals = 0;
+    equals += pcb->reuse_port;
     best = points;
     found = pcb;
   }
-  if (equals <= 1) return found;
+  if (equals <= 1 || !found->reuse_port) return found;
   // SO_REUSEPORT: a flow stays with one socket of the group.
   int chosen = static_cast<int>(hash_tuple(in.local, in.remote, core_.config.secret[1]) %
                                 static_cast<uint64_t>(equals));
   for (UdpPcb* pcb : group)
-    if (score(*pcb, in) == best && chosen-- == 0) return pcb;
+    if (pcb->reuse_port && score(*pcb, in) == best && chosen-- == 0) return pcb;
   return found;
 }
 
@@ -273,11 +277,12 @@ uint32_t UdpLayer::readiness(const UdpPcb& pcb) const {
 int UdpLayer::take_error(UdpPcb& pcb) { return std::exchange(pcb.error, 0); }
 
 /// __udp4_lib_err() and __udp6_lib_err(), with ip_sk_accept_pmtu().
-IcmpFate UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
-                                 const TooBig& too_big, bool kernel_sees) {
+IcmpFate UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, InterfaceId interface,
+                                 int error, bool fatal, const TooBig& too_big, bool kernel_sees) {
   UdpArrival in;
   in.local = local;
   in.remote = remote;
+  in.interface = interface;
   UdpPcb* pcb = find(in);
   if (!pcb) return IcmpFate::kNotOurs;
   if (too_big.mtu) {

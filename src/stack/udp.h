@@ -14,7 +14,7 @@ namespace accel {
 /// A datagram's facts from ingress; its frame is trimmed to the payload and has its checksum verified.
 struct UdpArrival {
   Endpoint local, remote;
-  InterfaceId interface = 0;
+  InterfaceId interface = kAnyInterface;
   uint8_t tos = 0, ttl = 0;
   bool group = false;  ///< multicast or broadcast
   uint32_t size = 0;   ///< payload bytes over the whole chain
@@ -37,12 +37,14 @@ enum class IcmpFate : uint8_t { kNotOurs, kTaken, kForKernel };
 struct UdpPcb : StackSocket {
   Endpoint local, remote;  ///< remote.port 0: unconnected
   bool v6_only = false;
-  bool placing = false;           ///< IP_PKTINFO
-  bool blocked = false;           ///< a send found no room; flush() tells when there is some
-  bool counts_drops = false;      ///< SO_RXQ_OVFL
-  bool wants_errors = false;      ///< IP_RECVERR: every ICMP error is for its kernel socket
-  bool kernel_has_error = false;  ///< most likely: one was given there; who has looked clears it
-  int error = 0;                  ///< pending, errno
+  bool reuse_port = false;             ///< SO_REUSEPORT when it was bound
+  InterfaceId device = kAnyInterface;  ///< SO_BINDTODEVICE
+  bool placing = false;                ///< IP_PKTINFO
+  bool blocked = false;                ///< a send found no room; flush() tells when there is some
+  bool counts_drops = false;           ///< SO_RXQ_OVFL
+  bool wants_errors = false;           ///< IP_RECVERR: every ICMP error is for its kernel socket
+  bool kernel_has_error = false;       ///< most likely: one was given there; who has looked clears it
+  int error = 0;                       ///< pending, errno
   uint32_t flow_hash = 0;  ///< of the flow that it was connected to last, Linux' sk_txhash; 0: never was
   UdpMtuOptions mtu;
   uint16_t ip_id = 0;  ///< of the next datagram, while connected
@@ -73,8 +75,8 @@ class UdpLayer {
   };
   /// `fatal`: connected sockets get it. An MTU is remembered for the destination. `kernel_sees`: the kernel
   /// has it already.
-  IcmpFate on_icmp_error(const Endpoint& local, const Endpoint& remote, int error, bool fatal,
-                         const TooBig& too_big, bool kernel_sees);
+  IcmpFate on_icmp_error(const Endpoint& local, const Endpoint& remote, InterfaceId interface, int error,
+                         bool fatal, const TooBig& too_big, bool kernel_sees);
 
   // ---- Stack's calls, same contracts ----
   Result<UdpPcb*> open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner);

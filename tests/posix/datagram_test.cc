@@ -53,6 +53,31 @@ TEST(Datagram, ConnectedEcho) {
   far.finish();
 }
 
+// Sends a datagram to near's port from each of so many of its own.
+FAR(udp_senders) {
+  const Address to = there(static_cast<uint16_t>(std::stoi(args[0])));
+  for (int i = 0; i < std::stoi(args[1]); ++i) sendto(udp_socket(), "x", 1, 0, to.raw(), to.size);
+}
+
+// SO_REUSEADDR without SO_REUSEPORT: the socket that was bound last has them all, until it is closed.
+TEST(Datagram, TheLastThatWasBoundGetsIt) {
+  constexpr int kSenders = 20;
+  std::vector<Fd> bound;
+  Address at = here();
+  for (int i = 0; i < 3; ++i) {
+    bound.push_back(udp_socket());
+    set_option(bound[static_cast<size_t>(i)], SOL_SOCKET, SO_REUSEADDR, 1);
+    ASSERT_EQ(bind(bound[static_cast<size_t>(i)], at.raw(), at.size), 0);
+    at = here(port_of(bound[0]));
+  }
+  for (; !bound.empty(); bound.pop_back()) {
+    Far far("udp_senders", {std::to_string(at.port()), std::to_string(kSenders)});
+    for (int i = 0; i < kSenders; ++i) EXPECT_EQ(receive(bound.back()), "x");
+    for (const Fd& fd : bound) EXPECT_EQ(wait_for(fd, POLLIN, 0), 0);
+    far.finish();
+  }
+}
+
 int64_t now() {
   timespec t{};
   clock_gettime(CLOCK_REALTIME, &t);

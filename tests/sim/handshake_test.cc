@@ -327,6 +327,22 @@ TEST(Handshake, ListenersByWildcardAndFamily) {
   sim[1].stack->tcp_close_listener(*specific);
 }
 
+TEST(Handshake, ListenersOfDevices) {
+  Sim sim;
+  Recorder l1, l2, owner;
+  const Endpoint at{IpAddress::any_v4(), 80};
+  auto here = sim[1].stack->tcp_listen(at, false, false, 8, {}, static_cast<Actor*>(&l1), 0);
+  auto elsewhere = sim[1].stack->tcp_listen(at, false, false, 8, {}, static_cast<Actor*>(&l2), 1);
+  ASSERT_TRUE(here && elsewhere);
+  TcpConn* c = *dial(sim, owner);
+  sim.run_for(1s);
+  EXPECT_EQ(sim[1].stack->accept_queue_length(**here), 1u);
+  EXPECT_EQ(sim[1].stack->accept_queue_length(**elsewhere), 0u);
+  sim[0].stack->tcp_close(c, true, sim.now);
+  sim[1].stack->tcp_close_listener(*here);
+  sim[1].stack->tcp_close_listener(*elsewhere);
+}
+
 TEST(Handshake, ReusePortSpreads) {
   Sim sim;
   Recorder l1, l2, owner;

@@ -121,6 +121,7 @@ TEST_F(UdpTest, V6OnlyTakesNoV4) {
 
 TEST_F(UdpTest, AGroupSharesByFlow) {
   UdpPcb* b[2] = {open(1, {sim[1].v4(), 2000}), open(1, {sim[1].v4(), 2000})};
+  b[0]->reuse_port = b[1]->reuse_port = true;
   int got[2] = {0, 0};
   for (uint16_t port = 1000; port < 1064; ++port) {
     UdpPcb* a = open(0, {sim[0].v4(), port});
@@ -136,6 +137,43 @@ TEST_F(UdpTest, AGroupSharesByFlow) {
   EXPECT_EQ(got[0] + got[1], 128);
   EXPECT_GT(got[0], 20);
   EXPECT_GT(got[1], 20);
+}
+
+TEST_F(UdpTest, WithoutAGroupTheLastGetsIt) {
+  UdpPcb* older = open(1, {sim[1].v4(), 2000});
+  UdpPcb* newer = open(1, {sim[1].v4(), 2000});
+  for (uint16_t port = 1000; port < 1016; ++port)
+    (void)send(0, open(0, {sim[0].v4(), port}), "x", {sim[1].v4(), 2000});
+  run();
+  EXPECT_EQ(sim[1].stack->udp_queued_bytes(*older), 0u);
+  EXPECT_EQ(sim[1].stack->udp_queued_bytes(*newer), 16u);
+}
+
+TEST_F(UdpTest, ADeviceIsHeldTo) {
+  UdpPcb* a = open(0, {sim[0].v4(), 1000});
+  UdpPcb* here = open(1, {IpAddress::any_v4(), 2000});
+  UdpPcb* elsewhere = open(1, {IpAddress::any_v4(), 2000});
+  UdpPcb* wherever = open(1, {IpAddress::any_v4(), 2000});
+  sim[1].stack->udp_set_device(*here, 0);
+  sim[1].stack->udp_set_device(*elsewhere, 1);
+  (void)send(0, a, "1", {sim[1].v4(), 2000});
+  run();
+  EXPECT_EQ(*receive(1, here), "1");
+  sim[1].stack->udp_close(here);
+  (void)send(0, a, "2", {sim[1].v4(), 2000});
+  run();
+  EXPECT_EQ(*receive(1, wherever), "2");
+  EXPECT_FALSE(receive(1, elsewhere));
+}
+
+TEST_F(UdpTest, AnAddressCountsBeforeADevice) {
+  UdpPcb* address = open(1, {sim[1].v4(), 2000});
+  UdpPcb* device = open(1, {IpAddress::any_v4(), 2000});
+  sim[1].stack->udp_set_device(*device, 0);
+  (void)send(0, open(0, {sim[0].v4(), 1000}), "1", {sim[1].v4(), 2000});
+  run();
+  EXPECT_EQ(*receive(1, address), "1");
+  EXPECT_FALSE(receive(1, device));
 }
 
 TEST_F(UdpTest, MulticastGoesToAll) {

@@ -269,6 +269,7 @@ struct TcpListener : StackSocket {
   Endpoint local;
   bool v6_only = false;
   bool reuse_port = false;
+  InterfaceId device = kAnyInterface;          ///< SO_BINDTODEVICE
   bool read_shut = false, write_shut = false;  ///< shut down before listen(): its connections are, too
   uint32_t backlog = 0;
   Duration defer_accept{0};

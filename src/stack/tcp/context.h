@@ -134,7 +134,8 @@ void send_handshake(TcpContext& t, TcpConn& c, Instant now);
 void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now);
 
 // ---- listener.cc ----
-TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote);
+TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
+                           InterfaceId interface);
 void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss_hint, Instant now);
 void unlink_embryo(TcpConn& c);
 /// False: a handshake whose listener has left it (TcpLayer::leave_handshakes), and nobody listens now.

@@ -226,7 +226,7 @@ static bool input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo&
     if (newer) {
       uint32_t iss = w.snd_nxt + 65535 + 2;
       destroy_time_wait(t, w, true);
-      TcpListener* l = find_listener(t, s.local, s.remote);
+      TcpListener* l = find_listener(t, s.local, s.remote, s.interface);
       if (l) on_syn(t, *l, s, iss ? iss : 1, now);
       return l != nullptr;
     }
@@ -264,7 +264,7 @@ static void leave_to_kernel(TcpContext& t, Packet* frame, const TcpSegmentInfo& 
 /// closed, and another process may listen.
 static void input_unknown(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
   const bool opening = (s.flags & (kSyn | kAck | kRst)) == kSyn;
-  TcpListener* l = opening ? find_listener(t, s.local, s.remote) : nullptr;
+  TcpListener* l = opening ? find_listener(t, s.local, s.remote, s.interface) : nullptr;
   if (l) {
     on_syn(t, *l, s, 0, now);
   } else if (was_forgotten(t, s, now)) {

@@ -5,25 +5,28 @@
 
 namespace accel::tcp {
 
-/// How well a listener fits a local address: 0 not at all; the kernel's order (inet_lhashtables'
-/// compute_score).
-static int score(const TcpListener& l, const Endpoint& local) {
-  if (l.local.address == local.address) return 4;
+/// How well a listener fits a local address: 0 not at all; the kernel's order (inet_hashtables.c,
+/// compute_score(): the address counts before the device, the device before the family).
+static int score(const TcpListener& l, const Endpoint& local, InterfaceId interface) {
+  if (l.device != kAnyInterface && l.device != interface) return 0;
+  const int device = l.device != kAnyInterface ? 2 : 0;
+  if (l.local.address == local.address) return 8 + device;
   if (!l.local.address.is_any()) return 0;
   bool v4 = local.address.is_v4();
-  if (l.local.address.is_v4()) return v4 ? 2 : 0;
-  if (v4) return l.v6_only ? 0 : 1;
-  return 2;
+  if (l.local.address.is_v4()) return v4 ? 2 + device : 0;
+  if (v4) return l.v6_only ? 0 : 1 + device;
+  return 2 + device;
 }
 
-TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote) {
+TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
+                           InterfaceId interface) {
   auto group = t.listeners.find(local.port);
   if (group == t.listeners.end()) return nullptr;
   int best = 0;
   uint32_t matches = 0;
   TcpListener* found = nullptr;
   for (TcpListener* l : group->second) {
-    int s = score(*l, local);
+    int s = score(*l, local, interface);
     if (s > best) {
       best = s;
       found = l;
@@ -36,7 +39,7 @@ TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const End
   // SO_REUSEPORT: the same listener for the same tuple, as long as the group stays as it is.
   uint64_t choice = (hash_tuple(local, remote, t.core.config.secret[1]) >> 32) * matches >> 32;
   for (TcpListener* l : group->second)
-    if (score(*l, local) == best && choice-- == 0) return l;
+    if (score(*l, local, interface) == best && choice-- == 0) return l;
   return found;
 }
 
@@ -63,7 +66,7 @@ void unlink_embryo(TcpConn& c) {
 
 bool has_listener(TcpContext& t, TcpConn& c) {
   if (c.tcp_state != TcpState::kSynReceived || c.active || c.listener) return true;
-  TcpListener* l = find_listener(t, c.local, c.remote);
+  TcpListener* l = find_listener(t, c.local, c.remote, c.interface);
   if (l) link_embryo(*l, c);
   return l != nullptr;
 }
@@ -172,15 +175,17 @@ Result<TcpConn*> TcpLayer::connect(const Endpoint& local, const Endpoint& remote
 }
 
 Result<TcpListener*> TcpLayer::listen(const Endpoint& local, bool v6_only, bool reuse_port, uint32_t backlog,
-                                      const TcpSettings& settings, void* owner) {
+                                      const TcpSettings& settings, void* owner, InterfaceId device) {
   auto& group = context_->listeners[local.port];
   for (const TcpListener* l : group)
-    if (l->local == local && l->v6_only == v6_only && !(l->reuse_port && reuse_port)) return err(EADDRINUSE);
+    if (l->local == local && l->v6_only == v6_only && l->device == device && !(l->reuse_port && reuse_port))
+      return err(EADDRINUSE);
   auto* l = new (std::nothrow) TcpListener;
   if (!l) return err(ENOMEM);
   l->local = local;
   l->v6_only = v6_only;
   l->reuse_port = reuse_port;
+  l->device = device;
   l->backlog = backlog;
   l->settings = settings;
   l->owner = owner;
@@ -241,6 +246,7 @@ void TcpLayer::close_listener(TcpListener* l) {
   delete l;
 }
 
+void TcpLayer::set_device(TcpListener& l, InterfaceId device) { l.device = device; }
 void TcpLayer::set_backlog(TcpListener& l, uint32_t backlog) { l.backlog = backlog; }
 TcpSettings& TcpLayer::settings(TcpListener& l) { return l.settings; }
 void TcpLayer::listen_shut(TcpListener& l, bool read, bool write) {

@@ -40,7 +40,8 @@ class TcpLayer {
   Result<TcpConn*> connect(const Endpoint& local, const Endpoint& remote, const Route& route,
                            const TcpSettings& settings, void* owner, Instant now);
   Result<TcpListener*> listen(const Endpoint& local, bool v6_only, bool reuse_port, uint32_t backlog,
-                              const TcpSettings& settings, void* owner);
+                              const TcpSettings& settings, void* owner, InterfaceId device);
+  void set_device(TcpListener& l, InterfaceId device);
   void set_backlog(TcpListener& listener, uint32_t backlog);
   TcpSettings& settings(TcpListener& listener);
   void listen_shut(TcpListener& l, bool read, bool write);
