@@ -13,7 +13,6 @@ struct FlowRule {
   uint16_t priority = 0;
   uint8_t device_port = 0;
   uint8_t protocol = 0;
-  uint8_t mac[6] = {};
   uint16_t vlan = 0;
   uint16_t local_port = 0, remote_port = 0;
   uint16_t remote_mask = 0;  ///< which bits of remote_port

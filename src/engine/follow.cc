@@ -62,6 +62,16 @@ void Engine::Impl::cover_flows() {
   for (auto& flow : flows) (void)cover_again(*flow, &why);
 }
 
+bool Engine::Impl::has_address_of_below(const Link& vlan) const {
+  const Link* lower = network.link(vlan.lower);
+  return lower != nullptr && lower->mac == vlan.mac;
+}
+
+void Engine::Impl::tell_of_link(InterfaceId id, const Link& link) {
+  if (Port* port = slots[id].port()) tell_of_address(*port, link.mac);
+  tell_stack_of(id);
+}
+
 void Engine::Impl::follow_links() {
   for (InterfaceId id = 0; id < slot_count; ++id) {
     if (!port_of(id)) continue;
@@ -70,10 +80,10 @@ void Engine::Impl::follow_links() {
       lose_port(id, "the netdev is gone");
     else if (link->mtu > slots[id].opened.mtu_most)
       lose_port(id, "its MTU has grown beyond its buffers, it is opened anew");
-    else if (slots[id].opened.kind == PathKind::kMlx5 && link->mac != info_of(id)->mac)
-      lose_port(id, "its rules match the address that it had, it is opened anew");
+    else if (slots[id].vlan && !has_address_of_below(*link))
+      lose_port(id, "it has another MAC address than the device below");
     else
-      tell_stack_of(id);
+      tell_of_link(id, *link);
   }
 }
 

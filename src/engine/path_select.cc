@@ -124,8 +124,8 @@ InterfaceId Engine::Impl::install_vlan(InterfaceId id, const Link& link, Interfa
 
 std::optional<InterfaceId> Engine::Impl::port_below(const Link& vlan) {
   const Link* lower = vlan.vlan != 0 ? network.link(vlan.lower) : nullptr;
-  // Frames to an address of its own would come by no rule of the lower port's.
-  if (!lower || !lower->up || !carries_frames(*lower) || lower->mac != vlan.mac) return {};
+  // Frames to an address of its own are another host's to the lower port.
+  if (!lower || !lower->up || !carries_frames(*lower) || !has_address_of_below(vlan)) return {};
   for (InterfaceId id = 0; id < slot_count; ++id)
     if (slots[id].ifindex == vlan.lower && slots[id].port())
       return slots[id].port()->info().vlan_tags ? std::optional(id) : std::nullopt;

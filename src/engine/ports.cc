@@ -150,6 +150,10 @@ void tell_of_user(Port& port) {
   if (auto* mlx5 = dynamic_cast<Mlx5Port*>(&port)) mlx5->user_changed();
 }
 
+void tell_of_address(Port& port, const MacAddress& mac) {
+  if (auto* mlx5 = dynamic_cast<Mlx5Port*>(&port)) mlx5->set_address(mac);
+}
+
 void abandon_port(OpenedPort& opened) {
   if (auto* xdp = dynamic_cast<XdpPort*>(opened.port.get())) {
     xdp->abandon_in_child();

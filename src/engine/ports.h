@@ -37,6 +37,8 @@ Result<void> steer_shared(Port& port, const FlowKey& key);
 
 /// The process has become another user: some ports ask again who shares local ends with it.
 void tell_of_user(Port& port);
+/// The netdev has this MAC address now.
+void tell_of_address(Port& port, const MacAddress& mac);
 
 /// Gives a port up in a forked child, without a trace on the device.
 void abandon_port(OpenedPort& port);

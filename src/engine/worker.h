@@ -184,6 +184,7 @@ struct Engine::Impl {
   Result<InterfaceId> interface_of(int ifindex, Reason* why);
   /// The lower device's port, where that carries a VLAN's frames.
   std::optional<InterfaceId> port_below(const Link& vlan);
+  bool has_address_of_below(const Link& vlan) const;
   std::optional<InterfaceId> free_slot(int ifindex) const;
   OpenedPort open_port_of(const Link& link);
   void install(InterfaceId id, OpenedPort opened, int ifindex);
@@ -223,6 +224,7 @@ struct Engine::Impl {
   // ---- changes of the network (follow.cc), called by housekeeping ----
   bool follow(NetworkChanges& changes);  ///< true: a port was lost
   void follow_links();
+  void tell_of_link(InterfaceId id, const Link& link);
   void cover_flows();
   void look_at_ports();
   void follow_neighbours(const NetworkChanges& changes);

@@ -201,11 +201,6 @@ class Specifications {
   }
   void add_link(const FlowRule& rule) {
     ib_uverbs_flow_spec_eth eth{};
-    const uint8_t none[6] = {};
-    if (!same_bytes(rule.mac, none, sizeof none)) {
-      memcpy(eth.val.dst_mac, rule.mac, sizeof rule.mac);
-      memset(eth.mask.dst_mac, 0xff, sizeof rule.mac);
-    }
     eth.val.vlan_tag = be16(rule.vlan);
     eth.mask.vlan_tag = rule.vlan != 0 ? be16(0x0fff) : 0;
     add(eth, IB_FLOW_SPEC_ETH);

@@ -72,7 +72,11 @@ size_t DirectPort::keep_ours(std::span<const Received> got, std::span<Packet*> o
       out[n++] = got[i].frame;
       continue;
     }
-    ++(inlet_.give(*got[i].frame) ? stats_.to_kernel : stats_.to_kernel_failed);
+    // The kernel would take for its own what a promiscuous netdev hears.
+    if (std::memcmp(got[i].frame->data(), info_.mac.data(), info_.mac.size()) != 0)
+      ++stats_.other_host;
+    else
+      ++(inlet_.give(*got[i].frame) ? stats_.to_kernel : stats_.to_kernel_failed);
     FramePool::release(got[i].frame);
   }
   return n;
@@ -211,6 +215,7 @@ void DirectPort::count(Counters& to) {
   const Mlx5Stats before = std::exchange(counted_, now);
   to.add(Counter::mlx5_recoveries, now.recoveries - before.recoveries);
   to.add(Counter::mlx5_to_kernel, now.to_kernel - before.to_kernel);
+  to.add(Counter::drop_other_host, now.other_host - before.other_host);
   to.add(Counter::mlx5_to_kernel_failed, now.to_kernel_failed - before.to_kernel_failed);
   to.add(Counter::mlx5_rx_refused, now.rx_refused - before.rx_refused);
   to.add(Counter::mlx5_rx_no_buffer, now.rx_no_buffer - before.rx_no_buffer);

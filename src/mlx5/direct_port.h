@@ -22,8 +22,7 @@ namespace accel::mlx5 {
 class VerbsRules final : public RuleMaker {
  public:
   using MakeRule = decltype(Mlx5Options::make_rule);
-  VerbsRules(ibv_qp* qp, uint8_t port, MacAddress mac, MakeRule others)
-      : qp_(qp), port_(port), mac_(mac), others_(others) {}
+  VerbsRules(ibv_qp* qp, uint8_t port, MakeRule others) : qp_(qp), port_(port), others_(others) {}
   Result<void*> create(const Match& match) override;
   void destroy(void* rule) override;
   bool tags = true;  ///< the device can tag; found out at the first rule
@@ -33,7 +32,6 @@ class VerbsRules final : public RuleMaker {
 
   ibv_qp* qp_;
   uint8_t port_;
-  MacAddress mac_;
   MakeRule others_;
 };
 
@@ -62,6 +60,7 @@ class DirectPort final : public Mlx5Port {
   void unsteer(const FlowKey& key) override;
   void abandon_in_child() override;
   void user_changed() override;
+  void set_address(const MacAddress& mac) override { info_.mac = mac; }
   uint32_t mtu_most() const override;
   Mlx5Stats stats() const override;
   void count(Counters& to) override;

@@ -47,6 +47,7 @@ struct Mlx5Stats {
   uint64_t tx_refused = 0;    ///< frames that no descriptor can hold
   uint64_t to_kernel = 0;     ///< frames that came by our rules and were the kernel's: given to it
   uint64_t to_kernel_failed = 0;
+  uint64_t other_host = 0;                      ///< frames that were neither: for another MAC address
   uint64_t rules = 0;                           ///< steering rules in the device now
   uint64_t shares_taken = 0, shares_given = 0;  ///< of local ends that other processes have too
 };
@@ -78,6 +79,9 @@ class Mlx5Port : public Port {
 
   /// The process has become another user: who refused to share a listener with the one before is asked again.
   virtual void user_changed() = 0;
+
+  /// The netdev has another MAC address. Rules do not match it: what comes for another host's is dropped.
+  virtual void set_address(const MacAddress& mac) = 0;
 
   virtual Mlx5Stats stats() const = 0;
 };

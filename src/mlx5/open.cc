@@ -143,7 +143,7 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (!make_queue_pair()) return stop(seen, Stage::kMakeQueue, errno);
   if (!take_queues(limits, abilities)) return stop(seen, Stage::kMakeQueue, errno);
   if (const int error = to_ready()) return stop(seen, Stage::kMakeQueue, error);
-  rules_.emplace(verbs_.steered(), port_, options_.mac, options_.make_rule);
+  rules_.emplace(verbs_.steered(), port_, options_.make_rule);
   if (!try_steering()) return stop(seen, Stage::kSteer, errno);
   flows_.emplace(*rules_, random_owner(), sharing_.get());
   describe(limits);

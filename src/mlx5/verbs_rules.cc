@@ -1,6 +1,7 @@
-// Steering rules by ibv_create_flow: Ethernet, IP, ports, and the tag that their frames bear. It takes
-// CAP_NET_RAW; a process that has given that up has its guardian make them (base/flow_rule.h), and of those
-// there is no more than the kernel's handle.
+// Steering rules by ibv_create_flow: VLAN, IP, ports, and the tag that their frames bear. Not the MAC
+// address: the netdev's may change, and until rules for the new one were made the kernel would reset
+// connections. It takes CAP_NET_RAW; a process that has given that up has its guardian make them
+// (base/flow_rule.h), and of those there is no more than the kernel's handle.
 #include <sys/ioctl.h>
 
 #include <cerrno>
@@ -82,10 +83,6 @@ Result<void*> VerbsRules::create(const Match& match) {
   const FlowKey& key = match.key;
   Request request;
   ibv_flow_spec_eth eth{};
-  if (mac_ != MacAddress{}) {
-    std::memcpy(eth.val.dst_mac, mac_.data(), mac_.size());
-    std::memset(eth.mask.dst_mac, 0xff, mac_.size());
-  }
   if (key.vlan != 0) {
     eth.val.vlan_tag = htobe16(key.vlan);
     eth.mask.vlan_tag = htobe16(kVlanId);
@@ -130,7 +127,6 @@ Result<void*> VerbsRules::create_by_others(const Match& match) {
   rule.priority = match.priority;
   rule.device_port = port_;
   rule.protocol = static_cast<uint8_t>(key.protocol);
-  std::memcpy(rule.mac, mac_.data(), mac_.size());
   rule.vlan = key.vlan;
   rule.local_port = match.any_local_port ? uint16_t{0} : key.local.port;
   rule.remote_port = key.is_connected() ? key.remote.port : match.remote_bits;

@@ -723,6 +723,46 @@ def verdicts():
             receiver.communicate("\n", timeout=20)
 
 
+TO_OTHERS = """
+import socket, struct, sys
+here, there, device, *macs = sys.argv[1:]
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind((device, 0))
+a, b = socket.inet_aton(here), socket.inet_aton(there)
+def sum_of(b):
+    n = sum(struct.unpack(f"!{len(b) // 2}H", b))
+    while n >> 16: n = (n >> 16) + (n & 0xffff)
+    return ~n & 0xffff
+tcp = struct.pack("!HHIIBBHHH", 7009, 7008, 1, 1, 5 << 4, 0x10, 1000, 0, 0)
+tcp = tcp[:16] + struct.pack("!H", sum_of(a + b + struct.pack("!HH", 6, len(tcp)) + tcp)) + tcp[18:]
+ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0) + a + b
+ip = ip[:10] + struct.pack("!H", sum_of(ip)) + ip[12:]
+for mac in macs: s.send(bytes.fromhex(mac.replace(":", "")) + b"\\x02\\0\\0\\0\\0\\x09\\x08\\0" + ip + tcp)
+"""
+LISTENS = """
+import select, socket, sys
+s = socket.create_server((sys.argv[1], 7008))
+select.select([s], [], [], 0.01)
+print("ready", flush=True)
+select.select([s, sys.stdin], [], [])
+"""
+
+
+def other_hosts():
+    """What a promiscuous netdev hears for another host of the same IP address is not given to the kernel, which would answer with a reset."""
+    with ModelLab() as lab:
+        near, far = lab.hosts
+        server = near.popen([sys.executable, "-c", LISTENS, near.address], accel=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        check(server.stdout.readline() == "ready\n", "no server")
+        far.run([sys.executable, "-c", TO_OTHERS, far.address, near.address, far.device, "02:00:00:00:00:77", "ff:ff:ff:ff:ff:ff", near.mac])
+        end = time.monotonic() + 20
+        while (found := statistics(server.pid).get("counters", {})).get("mlx5_to_kernel", 0) < 1:
+            check(time.monotonic() < end, found)
+        check(found["mlx5_to_kernel"] == 1 and found["drop_other_host"] == 2, found)
+        check(near.snmp()["Tcp:OutRsts"] == 1, near.snmp())
+        server.communicate("\n", timeout=20)
+
+
 LIBRARIES = """
 import re, socket, sys
 def there():
