@@ -120,6 +120,7 @@ Result<void> Engine::Impl::start() {
   auto n = Netlink::open();
   if (!n) return n.error();
   netlink = std::move(*n);
+  own_network = network_of(netlink->event_fd());
   if (auto r = netlink->read_all(network); !r) return r;
   housekeeping = std::make_unique<Housekeeping>(engine);
   return housekeeping->start();

@@ -176,6 +176,8 @@ class Engine {
   PathChoice choose_udp_destination(const FlowRequest& request);
   /// One of the host's own that may be sent from, on whatever device.
   bool has_address(const IpAddress& address) const;
+  /// A socket is of the network namespace in which it was made, the engine of that in which it was opened.
+  bool is_of_our_network(int socket) const;
   /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide
   /// early.
   PathChoice covers(const FlowRequest& request);

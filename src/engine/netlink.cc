@@ -16,6 +16,7 @@
 #include <netlink/route/route.h>
 #include <netlink/route/rule.h>
 #include <netlink/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -428,6 +429,15 @@ Result<void> Netlink::read_all(Network& out) {
   if (auto r = read_addresses(out.addresses); !r) return r;
   if (auto r = read_routes(out.routes, out.policy_routing); !r) return r;
   return read_neighbours(out.neighbours);
+}
+
+/// Before Linux 5.14 a socket does not tell; then it is as a rule that of the thread.
+uint64_t network_of(int socket) {
+  uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (real.getsockopt(socket, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &size) == 0) return cookie;
+  struct stat mine {};
+  return stat("/proc/thread-self/ns/net", &mine) == 0 ? mine.st_ino : 0;
 }
 
 int Netlink::event_fd() const { return nl_socket_get_fd(events_); }

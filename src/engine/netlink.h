@@ -117,6 +117,9 @@ struct NetworkChanges {
   bool any() const { return links || addresses || routes || neighbours || !events.empty(); }
 };
 
+/// What stands for the network namespace of a socket; 0: not to be known.
+uint64_t network_of(int socket);
+
 class Netlink {
  public:
   static Result<std::unique_ptr<Netlink>> open();

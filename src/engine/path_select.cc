@@ -261,6 +261,8 @@ PathChoice Engine::choose_udp_destination(const FlowRequest& request) {
   return impl_->choose(request, false);
 }
 
+bool Engine::is_of_our_network(int socket) const { return network_of(socket) == impl_->own_network; }
+
 bool Engine::has_address(const IpAddress& address) const {
   const auto& all = impl_->network.addresses;
   return std::any_of(all.begin(), all.end(),

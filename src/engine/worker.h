@@ -249,6 +249,7 @@ struct Engine::Impl {
   std::unique_ptr<Netlink> netlink;
   std::unique_ptr<Housekeeping> housekeeping;
   Network network;
+  uint64_t own_network = 0;  ///< network_of()
 
   std::array<PortSlot, kMaxInterfaces> slots;
   InterfaceId slot_count = 0;

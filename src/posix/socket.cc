@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <sys/time.h>
 
+#include <utility>
+
 #include "base/config.h"
 #include "base/log.h"
 #include "base/private_fds.h"
@@ -25,6 +27,7 @@ bool excused(Reason reason) {
     case Reason::loopback:
     case Reason::local_address:
     case Reason::not_internet:
+    case Reason::other_network:
       return true;
     default:
       return false;
@@ -105,6 +108,12 @@ Errno Socket::leave(Pass* pass, Reason reason) {
   stats::note_kernel(fd_, reason);
   fds.forget(this);
   return kOnKernel;
+}
+
+Reason Socket::decide_veto(Pass& pass) {
+  if (!std::exchange(network_asked_, true) && !pass.engine().is_of_our_network(fd_))
+    veto = Reason::other_network;
+  return veto;
 }
 
 Result<void> Socket::check_required() {

@@ -53,6 +53,8 @@ class Socket : public File {
   /// Why the socket must be the kernel's once its path is decided (an option that only the kernel serves);
   /// `accelerated`: no reason.
   Reason veto = Reason::accelerated;
+  /// The veto, once it has been asked whether the socket is of the engine's network at all.
+  Reason decide_veto(Pass& pass);
 
   PathChoice choice;  ///< the path and why, for `accel stat`
   virtual Endpoint local_endpoint() const = 0;
@@ -96,6 +98,7 @@ class Socket : public File {
   int fd_;
   int domain_;
   bool receive_no_wait_ = false, send_no_wait_ = false;  ///< a negative timeout was set
+  bool network_asked_ = false;
   bool private_fd_ = false;  ///< fd_ is a duplicate of our own, which the program does not know
 };
 

@@ -89,7 +89,7 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   backlog_ = backlog;
   iwarp_ = config().iwarp_for(Role::kTcpServer, local);
   if (iwarp_ == Iwarp::kRequire) return listen_for_iwarp(pass);
-  if (veto != Reason::accelerated) return decline(veto);
+  if (decide_veto(pass) != Reason::accelerated) return decline(veto);
   if (local.address.is_loopback())
     return iwarp_ == Iwarp::kPrefer ? listen_for_iwarp(pass) : decline(Reason::loopback);
   Result<BoundFlow*> flow = open_listener(pass);

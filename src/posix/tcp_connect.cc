@@ -129,7 +129,7 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
 bool TcpSocket::wants_iwarp(Pass& pass, const Endpoint& remote) {
   const Iwarp wanted = config().iwarp_for(Role::kTcpClient, remote);
   if (wanted != Iwarp::kPrefer) return wanted == Iwarp::kRequire;
-  if (veto != Reason::accelerated) return false;
+  if (decide_veto(pass) != Reason::accelerated) return false;
   if (remote.address.is_loopback()) return true;
   return !pass.engine().choose(flow_request(Role::kTcpClient, shadow_name(), remote)).accelerated();
 }
@@ -146,7 +146,7 @@ Result<int> TcpSocket::connect_as_iwarp(Pass& pass, const sockaddr* address, soc
 }
 
 Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_t flowinfo) {
-  if (veto != Reason::accelerated) return leave(&pass, veto);
+  if (decide_veto(pass) != Reason::accelerated) return leave(&pass, veto);
   if (remote.address.is_any() || remote.address.is_loopback()) return leave(&pass, Reason::loopback);
   if (remote.address.is_multicast()) return kOnKernel;  // ENETUNREACH
   Endpoint local = shadow_name();

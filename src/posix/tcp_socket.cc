@@ -100,7 +100,7 @@ File::Inherited TcpSocket::after_fork_in_child() {
 void TcpSocket::revive(Pass& pass) {
   if (state_ != State::kListening || flow_ != nullptr) return;
   if (shadow_option(SOL_SOCKET, SO_ACCEPTCONN) == 0) return fds.forget(this);  // another process has ended it
-  if (veto != Reason::accelerated) return (void)leave(&pass, veto);
+  if (decide_veto(pass) != Reason::accelerated) return (void)leave(&pass, veto);
   read_backlog();
   iwarp_ = config().iwarp_for(Role::kTcpServer, shadow_name());
   if (iwarp_ == Iwarp::kRequire || choice.path == PathKind::kIwarp) {

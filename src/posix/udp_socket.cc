@@ -85,7 +85,7 @@ BoundFlow* UdpSocket::resting_flow() {
 void UdpSocket::revive(Pass& pass) {
   if (state_ != State::kOpen || flow_ != nullptr) return;
   if (veto == Reason::accelerated && stamps_are_kernels(pass)) veto = Reason::option;
-  if (veto != Reason::accelerated) {
+  if (decide_veto(pass) != Reason::accelerated) {
     if (leave(&pass, veto) == kOnKernel) state_ = State::kKernel;
     return;
   }
@@ -128,7 +128,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
     leave_all_to_shadow(pass);
     return answer;
   };
-  if (veto != Reason::accelerated) return decline(veto);
+  if (decide_veto(pass) != Reason::accelerated) return decline(veto);
   if (local.address.is_loopback() || remote.address.is_loopback()) return decline(Reason::loopback);
   if (local.address.is_multicast() || remote.address.is_multicast()) return decline(Reason::multicast);
   request_ = flow_request(role, local, remote);

@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "posix/echo.h"
 
@@ -473,6 +475,26 @@ TEST(Ends, AfterARefusalOverIpv6AMappedAddressIsReached) {
   fd.reset();
   EXPECT_EQ(far.word(), std::string(kProof, '.'));
   far.finish();
+}
+
+TEST(Networks, ASocketIsOfTheOneInWhichItWasMade) {
+  Echo far(kProof);
+  exchange(far.fd, "x");
+  Address to;
+  ASSERT_EQ(getpeername(far.fd, to.raw(), &to.size), 0);
+  Fd before = tcp_socket();
+  std::thread([&] {
+    ASSERT_EQ(unshare(CLONE_NEWNET), 0);
+    Fd stream = tcp_socket(), datagram = udp_socket(), receiver = udp_socket(), listener = tcp_socket();
+    EXPECT_STREQ(result(connect(stream, to.raw(), to.size)), "ENETUNREACH");
+    EXPECT_STREQ(result(static_cast<int>(sendto(datagram, "x", 1, 0, to.raw(), to.size))), "ENETUNREACH");
+    EXPECT_STREQ(bind_result(receiver, any()), "ok");
+    EXPECT_STREQ(bind_result(listener, any(to.port())), "ok");
+    EXPECT_STREQ(result(listen(listener, 1)), "ok");
+  }).join();
+  EXPECT_STREQ(result(connect(before, to.raw(), to.size)), "ok");
+  exchange(far.fd, "y");
+  EXPECT_EQ(far.all(), "xy");
 }
 
 }  // namespace
