@@ -37,10 +37,10 @@ struct Housekeeping::Loop {
   Engine& engine;
   Engine::Impl& worker;
   Housekeeping& owner;
-  // poll(2) rather than epoll: a loop of descriptors that is the same in nobody else's hands, and few of
-  // them.
+  // Not epoll, whose descriptor libev keeps to itself, nor poll(2), which refuses more descriptors than
+  // RLIMIT_NOFILE allows (a sandbox sets that to nothing): libev would abort.
   struct ev_loop* ev =
-      ev_loop_new(unsigned{EVBACKEND_POLL} | unsigned{EVFLAG_NOENV} | unsigned{EVFLAG_NOSIGMASK});
+      ev_loop_new(unsigned{EVBACKEND_SELECT} | unsigned{EVFLAG_NOENV} | unsigned{EVFLAG_NOSIGMASK});
   // Instead of an ev_async, whose descriptor libev keeps to itself.
   int nudge_fd = keep_private(real.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   ev_io nudge{};
@@ -51,7 +51,7 @@ struct Housekeeping::Loop {
   ev_timer watch{};
   int watched_in_vain = 0;
   // The ports' descriptors, while serving: a set of the kernel's, which one that is closed meanwhile leaves
-  // (a port that goes, or rests over fork). Asked for in poll(2) itself libev would find it invalid, and
+  // (a port that goes, or rests over fork). Asked for in select(2) itself libev would find it invalid, and
   // abort.
   int ports_fd = -1;
   ev_io ports_io{};

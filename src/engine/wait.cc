@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/poll.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/housekeeping.h"
@@ -299,7 +300,7 @@ int Waiting::sleep_on_epoll(WaitRequest& request, const timespec* timeout) {
   const sigset_t* mask = request.sigmask;
   if (request.handlers_only) {  // when the process was stopped and continued ppoll() goes on
     pollfd set{me_->epoll_fd, POLLIN, 0};
-    if (const int n = real.ppoll(&set, 1, timeout, mask); n <= 0) return n;
+    if (const int n = poll_beyond_limit({&set, 1}, timeout, mask); n <= 0) return n;
     timeout = &none;
     mask = nullptr;
   }
@@ -322,7 +323,7 @@ void Waiting::gather(const WaitRequest& request) {
 }
 
 int Waiting::sleep_on_poll(WaitRequest& request, const timespec* timeout) {
-  const int n = real.ppoll(fds_.data(), fds_.size(), timeout, request.sigmask);
+  const int n = poll_beyond_limit(fds_, timeout, request.sigmask);
   if (n <= 0) return n;
   if (fds_[0].revents) drain(me_->wake_fd);
   const size_t own = fds_.size() - request.kernel_fds.size();

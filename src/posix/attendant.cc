@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/poll.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "posix/process.h"
@@ -45,7 +46,7 @@ void* attend(void*) {
   for (;;) {
     watched = {{wake_fd.load(), POLLIN, 0}, {process_door.load(), POLLIN, 0}};
     add_doors(watched);
-    if (real.poll(watched.data(), watched.size(), -1) < 0) continue;
+    if (poll_beyond_limit(watched, nullptr, nullptr) < 0) continue;
     if ((watched[1].revents & POLLIN) != 0) serve_taker(watched[1].fd);
     for (size_t i = 2; i < watched.size(); ++i)
       if ((watched[i].revents & POLLIN) != 0) serve_door(watched[i].fd);

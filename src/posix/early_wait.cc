@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/poll.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 
@@ -86,7 +87,7 @@ int early_wait(std::span<pollfd> descriptors, const timespec* timeout, const sig
   descriptors.back() = {place.fd(), POLLIN, 0};
   if (!place.found() && (timeout == nullptr || timeout->tv_sec > 0 || timeout->tv_nsec > kUnwoken.tv_nsec))
     timeout = &kUnwoken;
-  const int ready = real.ppoll(descriptors.data(), descriptors.size(), timeout, mask);
+  const int ready = poll_beyond_limit(descriptors, timeout, mask);
   return ready > 0 && descriptors.back().revents != 0 ? ready - 1 : ready;
 }
 

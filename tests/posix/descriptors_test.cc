@@ -2,8 +2,13 @@
 // library's own are not theirs, so what comes afterwards works as on the kernel.
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+
+#include <thread>
 
 #include "posix/echo.h"
 
@@ -38,10 +43,11 @@ TEST(Descriptors, ClosedOneByOne) {
   first.finish();
   for (int i = 0; i < 3; ++i) {
     Echo again;
-    posix_test::exchange(again.fd, std::string(50'000, 'x'));
+    const std::string much(50'000, 'x');
+    posix_test::exchange(again.fd, much);
     EXPECT_EQ(wait_for(again.fd, POLLIN, 20), 0);  // sleeps on descriptors of the library's
     exchange(again.fd, "two");
-    EXPECT_EQ(again.all(), std::string(50'000, 'x') + "two");
+    EXPECT_EQ(again.all(), much + "two");
   }
 }
 
@@ -100,6 +106,43 @@ TEST(Descriptors, MovedToLowNumbers) {
   EXPECT_EQ(close(number), 0);
   EXPECT_EQ(far.seen(), "ab");
   far.finish();
+}
+
+double cpu_seconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+// As a sandbox does: what is open stays open.
+TEST(Descriptors, NoMoreMayBeOpened) {
+  Echo far;
+  exchange(far.fd, "a");
+  const int set = epoll_create1(0);
+  epoll_event event{EPOLLIN, {}};
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, far.fd, &event), 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(epoll_wait(set, &event, 1, 20), 0);
+  fd_set in;
+  FD_ZERO(&in);
+  FD_SET(far.fd, &in);
+  timeval soon{0, 20000};
+  EXPECT_EQ(select(far.fd + 1, &in, nullptr, nullptr, &soon), 0);
+  exchange(far.fd, "b");
+  std::thread([&] { exchange(far.fd, "c"); }).join();
+  const double used = cpu_seconds();
+  usleep(400'000);  // nobody has anything to do
+  EXPECT_LT(cpu_seconds() - used, 0.2);
+  exchange(far.fd, "d");
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  close(set);
+  EXPECT_EQ(far.all(), "abcd");
 }
 
 }  // namespace
