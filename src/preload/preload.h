@@ -77,6 +77,8 @@ Result<int> at_mark(int fd);
 Result<ssize_t> read_flags(int fd, const iovec* vector, int count, int flags);
 Result<ssize_t> write_flags(int fd, const iovec* vector, int count, int flags);
 Result<int> for_stdio(int fd, Result<int> made);
+Result<int> for_stdio(Result<int> made);
+int connecting_stdio(int fd);
 Result<int> ppoll_ms(pollfd* descriptors, nfds_t count, int timeout);
 Result<int> select_us(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout);
 Result<int> epoll_ms(int set, epoll_event* events, int size, int timeout, const sigset_t* mask);

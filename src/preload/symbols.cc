@@ -1,5 +1,6 @@
 // The wrappers of symbols.def. On a kernel descriptor each is a look into the table of descriptors and a jump
 // to libc.
+#include <fcntl.h>
 #include <linux/sockios.h>
 
 #include "preload/preload.h"
@@ -23,6 +24,15 @@ timespec from_ms(int ms) { return {ms / 1000, ms % 1000 * 1000000L}; }
 Result<int> for_stdio(int fd, Result<int> made) {
   if (made && fd <= STDERR_FILENO && posix::fds.owns(fd)) (void)posix::before_stdio(fd);
   return made;
+}
+
+/// The new descriptor has got such a number, since the program had closed what it was.
+Result<int> for_stdio(Result<int> made) { return made ? for_stdio(*made, made) : made; }
+
+/// Before it connects: a listener with such a number (a daemon has closed its three, no more) has no streams.
+int connecting_stdio(int fd) {
+  (void)for_stdio(fd, fd);
+  return fd;
 }
 
 Result<int> ppoll_ms(pollfd* descriptors, nfds_t count, int timeout) {

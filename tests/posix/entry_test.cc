@@ -22,6 +22,16 @@ using namespace posix_test;  // NOLINT: a test program
 
 namespace {
 
+// Calls the port that it is told, says a line, and tells what came.
+FAR(caller) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(near.number())));
+  write_all(fd, "hello\n");
+  std::string all = read_to_end(fd);
+  for (char& c : all)
+    if (c == '\n') c = '|';
+  near.say(all);
+}
+
 // Accepts, and counts until the end of the stream.
 FAR(count_bytes) {
   Fd listener = listen_at(here());
@@ -84,6 +94,43 @@ TEST(Entry, BecomesStandardInputAndOutput) {
   });
   EXPECT_EQ(status_of(child), 0);
   EXPECT_EQ(far.all(), "hello|");
+}
+
+TEST(Entry, BecomesStandardInputAndOutputAsTheLowestNumber) {
+  Echo far(kProof);
+  const pid_t child = in_child([&] {
+    close(STDOUT_FILENO);
+    if (dup(far.fd) != STDOUT_FILENO) _exit(1);
+    printf("hello\n");
+    if (fflush(stdout) != 0) _exit(2);
+    close(STDIN_FILENO);
+    if (fcntl(far.fd, F_DUPFD, 0) != STDIN_FILENO) _exit(3);
+    char line[32] = {};
+    if (fgets(line, sizeof line, stdin) == nullptr || strcmp(line, "hello\n") != 0) _exit(4);
+    _exit(0);
+  });
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(far.all(), "hello|");
+}
+
+TEST(Entry, IsAcceptedAsStandardInput) {
+  Echo proof(kProof);
+  Far far("caller");
+  Fd listener = listen_at(here());
+  far.say(port_of(listener));
+  ASSERT_EQ(wait_for(listener, POLLIN), POLLIN);
+  const int kept = dup(STDIN_FILENO);
+  close(STDIN_FILENO);
+  ASSERT_EQ(accept(listener, nullptr, nullptr), STDIN_FILENO);
+  char line[32] = {};
+  EXPECT_NE(fgets(line, sizeof line, stdin), nullptr);
+  EXPECT_STREQ(line, "hello\n");
+  EXPECT_EQ(write(STDIN_FILENO, "bye", 3), 3);
+  dup2(kept, STDIN_FILENO);
+  close(kept);
+  EXPECT_EQ(far.word(), "bye");
+  far.finish();
+  EXPECT_EQ(proof.all(), "-");
 }
 
 TEST(Entry, SystemCallsByNumber) {
