@@ -118,6 +118,7 @@ class File {
   bool closed = false;           ///< on_last_close has run, or is not to run (FdTable::forget)
   EpollItem* watches = nullptr;  ///< memberships, linked through EpollItem::next_of_file
   bool shared_listener = false;  ///< other processes have it too; of a set, one that is in it
+  bool elsewhere_too = false;    ///< another process has got it: by fork(), or it is from there
   int waiters = 0;               ///< threads blocked in a call that waits for what comes in by it
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).

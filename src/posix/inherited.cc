@@ -87,6 +87,7 @@ void adopt_one(int fd, Guard& guard) {
   else
     s = UdpSocket::received(fd, domain);
   if (s == nullptr) return;
+  s->elsewhere_too = true;
   const Endpoint local = s->shadow_name();
   const bool wanted = local.port != 0 && !local.address.is_loopback() && !local.address.is_multicast();
   if (!wanted || !fds.insert(fd, s))
@@ -108,7 +109,9 @@ void adopt_listeners() {
     if (fds.owns(fd) || !tcp_listener(fd) || !internet(fd, &domain)) continue;
     fds.open();
     TcpSocket* s = TcpSocket::received(fd, domain);
-    if (s != nullptr && !fds.insert(fd, s)) delete s;
+    if (s == nullptr) continue;
+    s->elsewhere_too = true;
+    if (!fds.insert(fd, s)) delete s;
   }
   errno = saved;
 }

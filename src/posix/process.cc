@@ -176,6 +176,7 @@ void prepare_files() {
   if (f.engine != nullptr) rest_listeners(*f.engine);
   bequeath(f);
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
+    file->elsewhere_too = true;
     if (file->kind() == FileKind::kEpoll) static_cast<EpollSet*>(file)->shared = true;
     // Of TCP also what only the shadow listens on.
     if ((file->revivable() || file->kind() == FileKind::kTcp) && fds.first_of(file) == fd)

@@ -170,9 +170,13 @@ void Socket::inherit_timeouts(const Socket& listener) {
   send_no_wait_ = listener.send_no_wait_;
 }
 
-void Socket::refresh_from_shadow() {
+void Socket::refresh_nonblocking() {
   const int flags = real.fcntl(fd_, F_GETFL);
   nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
+}
+
+void Socket::refresh_from_shadow() {
+  refresh_nonblocking();
   receive_timeout = shadow_timeout(SO_RCVTIMEO);
   send_timeout = shadow_timeout(SO_SNDTIMEO);
 }

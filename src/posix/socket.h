@@ -82,6 +82,12 @@ class Socket : public File {
   void inherit_timeouts(const Socket& listener);
   /// Reads nonblocking and the timeouts from the shadow.
   void refresh_from_shadow();
+  void refresh_nonblocking();
+  /// A call that may wait is about to. O_NONBLOCK is the file's: another process may have set it meanwhile.
+  bool may_wait() {
+    if (elsewhere_too) refresh_nonblocking();
+    return !nonblocking;
+  }
   /// What selection needs of the shadow's options.
   FlowRequest flow_request(Role role, const Endpoint& local, const Endpoint& remote) const;
 

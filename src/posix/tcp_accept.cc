@@ -188,7 +188,7 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
       Result<int> fd = accept_kernels(pass, address, length, flags);
       if (!fd.is(EAGAIN)) return fd;
     }
-    if (nonblocking) return err(EAGAIN);
+    if (nonblocking || !may_wait()) return err(EAGAIN);
     const WaitsOn waiting(*this);
     Result<Woke> woke = wait_for(pass, deadline, queued, std::span(&kernel, 1));
     if (!woke) return woke.error();

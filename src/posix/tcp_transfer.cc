@@ -98,7 +98,7 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       if (n.is(EFAULT) && got > 0) break;
       return n.error();
     }
-    if (!wait) {
+    if (!wait || !may_wait()) {
       if (got > 0) break;
       return err(EAGAIN);
     }
@@ -188,7 +188,7 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
       return n.error();
     }
     if (stack.tcp_peek_error(*conn_) != 0 && sent > 0) return static_cast<ssize_t>(sent);
-    if (!wait) return sent > 0 ? Result<ssize_t>(static_cast<ssize_t>(sent)) : err(EAGAIN);
+    if (!wait || !may_wait()) return sent > 0 ? Result<ssize_t>(static_cast<ssize_t>(sent)) : err(EAGAIN);
     auto room = [&] {
       return !live() || (stack.tcp_readiness(*conn_) & (kWritable | kHangUp | kError)) != 0;
     };

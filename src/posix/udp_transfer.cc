@@ -7,6 +7,8 @@
 #include <poll.h>
 #include <time.h>
 
+#include <utility>
+
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/flow_label.h"
@@ -61,15 +63,15 @@ int UdpSocket::take_error(Pass& pass, UdpPcb& p) const {
 }
 
 Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
-  const bool wait = !nonblocking && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
+  bool wait = !nonblocking && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
   if (state_ == State::kKernel || (flow_ == nullptr && !wait)) return kOnKernel;
   waited_on_ = true;
   if ((flags & MSG_ERRQUEUE) != 0) return kOnKernel;
   if (flow_ == nullptr && shadow_name().port != 0 && state_ == State::kUndecided) return kOnKernel;
   Result<size_t> room = iov_bytes(*message);
   if (!room) return room.error();
-  const Instant deadline =
-      deadline_after(pass, flow_ != nullptr ? receive_timeout : shadow_timeout(SO_RCVTIMEO));
+  Instant deadline = deadline_after(pass, flow_ != nullptr ? receive_timeout : shadow_timeout(SO_RCVTIMEO));
+  bool read_anew = false;
   const msghdr asked = *message;
   auto ready = [&] {
     const UdpPcb* p = pcb(pass);
@@ -98,6 +100,12 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
         message->msg_flags = 0;
         return 0;
       }
+    }
+    if (elsewhere_too && !std::exchange(read_anew, true)) {  // as another process may have set them
+      refresh_from_shadow();
+      wait = !nonblocking;
+      deadline = deadline_after(pass, receive_timeout);
+      if (!wait) continue;
     }
     pollfd kernel{shadow(), POLLIN, 0};
     const WaitsOn waiting(*this);
@@ -285,7 +293,8 @@ Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, co
         notify(kWritable);  // the kernel's sock_wfree() tells sets of room after each datagram
       return static_cast<ssize_t>(*n);
     }
-    if (!(n.is(EAGAIN) || n.is(ENOBUFS)) || !wait) return n.is(ENOBUFS) ? err(EAGAIN) : n.error();
+    if (!(n.is(EAGAIN) || n.is(ENOBUFS)) || !wait || !may_wait())
+      return n.is(ENOBUFS) ? err(EAGAIN) : n.error();
     auto room = [&] {
       const UdpPcb* q = pcb(pass);
       return q == nullptr || (pass.stack().udp_readiness(*q) & (kWritable | kError)) != 0;

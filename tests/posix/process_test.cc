@@ -420,6 +420,35 @@ TEST(Fork, ChildReceivesOnASocketThatItsParentHasWaitedOn) {
   far.finish();
 }
 
+TEST(Fork, NonBlockingIsTheFilesNotTheProcesss) {
+  Echo far(kProof);
+  Fd listener = listen_at(here()), socket = udp_at(here()), timed = udp_at(here());
+  for (int fd : {static_cast<int>(listener), static_cast<int>(socket), static_cast<int>(timed)})
+    EXPECT_EQ(wait_for(fd, POLLIN, 20), 0);
+  EXPECT_EQ(status_of(in_child([&] {
+              set_nonblocking(far.fd);
+              set_nonblocking(listener);
+              set_nonblocking(socket);
+              const timeval soon{0, 20000};
+              setsockopt(timed, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+            })),
+            0);
+  char byte;
+  alarm(30);  // it would wait for ever
+  EXPECT_EQ(recv(far.fd, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(accept(listener, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(recv(socket, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(recv(timed, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  alarm(0);
+  set_nonblocking(far.fd, false);
+  exchange(far.fd, "after");
+  EXPECT_EQ(far.all(), "after");
+}
+
 TEST(Fork, ChildrenAcceptOnAnInheritedListener) {
   Far far("callers");
   Fd listener = listen_at(here());
