@@ -25,6 +25,7 @@ void FdTable::open() {
   waits_ = reinterpret_cast<std::atomic<uint32_t>*>(slots_ + entries);
   size_.store(static_cast<unsigned>(entries), std::memory_order_release);
   check_memory_by_faults();
+  adopt_handlers();
 }
 
 bool FdTable::insert(int fd, File* file) {

@@ -273,6 +273,22 @@ void guard_fatal_signals() {
   }
 }
 
+void adopt_handlers() {
+  set_hooks();
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction now {};
+    if (synchronous(number) || real.sigaction(number, nullptr, &now) != 0)
+      continue;  // libc's own two: EINVAL
+    if (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN || is_ours(now)) continue;
+    Action& action = actions[static_cast<size_t>(number)];
+    Handler none = nullptr;
+    if (!action.handler.compare_exchange_strong(none, now.sa_sigaction)) continue;  // another thread sets one
+    action.flags.store(now.sa_flags);
+    const struct sigaction ours = installed_for(number, now);
+    real.sigaction(number, &ours, nullptr);
+  }
+}
+
 void check_memory_by_faults() {
   if (getpid() == 1 || checking_memory.exchange(true)) return;  // as above
   for (int number : {SIGSEGV, SIGBUS}) {

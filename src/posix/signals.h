@@ -10,6 +10,10 @@ namespace accel::posix {
 /// send() accepted delivered or handed to the kernel. sigaction() still reports SIG_DFL. Idempotent.
 void guard_fatal_signals();
 
+/// Handlers that were installed before the library took part (another library's constructor) run behind the
+/// trampoline, too. Idempotent.
+void adopt_handlers();
+
 /// From now on the checks of base/user_memory.h answer. sigaction() still reports what the program has set.
 /// Idempotent.
 void check_memory_by_faults();
