@@ -51,7 +51,18 @@ void resolve_real() {
   resolve(real.syscall, "syscall");
 }
 
+void find_libcs_clock() {
+  static std::atomic<bool> found{false};
+  if (found.exchange(true, std::memory_order_relaxed)) return;
+  using Clock = decltype(real.clock_gettime)::Pointer;
+  void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  if (void* clock = libc != nullptr ? dlsym(libc, "clock_gettime") : nullptr)
+    real.clock_gettime.set(reinterpret_cast<Clock>(clock));
+}
+
 namespace real_stub {
+
+int clock_gettime(clockid_t clock, timespec* now) { return ::clock_gettime(clock, now); }
 
 #define REAL(result, name, parameters, arguments) \
   result name parameters {                        \

@@ -69,6 +69,7 @@ int openat(int directory, const char* path, int flags, ...);
 int fcntl(int fd, int command, ...);
 int ioctl(int fd, unsigned long request, ...);
 long syscall(long number, ...);
+int clock_gettime(clockid_t clock, timespec* now);
 }  // namespace real_stub
 
 struct RealCalls {
@@ -80,6 +81,8 @@ struct RealCalls {
   RealCall<int(int fd, int command, ...)> fcntl{real_stub::fcntl};
   RealCall<int(int fd, unsigned long request, ...)> ioctl{real_stub::ioctl};
   RealCall<long(long number, ...)> syscall{real_stub::syscall};
+  /// The program's until find_libcs_clock().
+  RealCall<int(clockid_t clock, timespec* now)> clock_gettime{real_stub::clock_gettime};
 };
 
 extern RealCalls real;
@@ -90,5 +93,9 @@ void* find_real(const char* name);
 
 /// Resolves every entry now, so that later calls (from signal handlers, say) meet no dynamic linker.
 void resolve_real();
+
+/// libc's clock_gettime() also where another preloaded library (libfaketime) stands before it: timeouts are
+/// in the kernel's time. Not in a signal's handler, nor under a lock: it asks the dynamic linker.
+void find_libcs_clock();
 
 }  // namespace accel

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/real.h"
 #include "engine/housekeeping.h"
 
 namespace accel {
@@ -31,7 +32,7 @@ thread_local ThreadState thread_state;
 
 Instant clock_now() {
   timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  real.clock_gettime(CLOCK_MONOTONIC, &t);
   return Instant{Duration{int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec}};
 }
 

@@ -49,7 +49,7 @@ class Place {
 
 Instant monotonic_now() {
   timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  real.clock_gettime(CLOCK_MONOTONIC, &now);
   return Instant(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
 }
 

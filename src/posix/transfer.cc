@@ -207,7 +207,7 @@ namespace {
 /// What is left of `limit` since `begin`; nothing: {0, 0}.
 timespec left_of(const timespec& limit, const timespec& begin) {
   timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  real.clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t left = (limit.tv_sec - (now.tv_sec - begin.tv_sec)) * 1000000000 + limit.tv_nsec -
                        (now.tv_nsec - begin.tv_nsec);
   return left <= 0 ? timespec{} : timespec{left / 1000000000, left % 1000000000};
@@ -222,7 +222,7 @@ Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
   timespec limit{}, begin{};
   if (timeout != nullptr && !get_user(limit, timeout)) return err(EFAULT);
   if (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1000000000) return err(EINVAL);
-  if (timeout != nullptr) clock_gettime(CLOCK_MONOTONIC, &begin);
+  if (timeout != nullptr) real.clock_gettime(CLOCK_MONOTONIC, &begin);
   timespec left = limit;
   if ((flags & MSG_ERRQUEUE) == 0)
     if (Result<void> r = pending_error(fd, count > 0); !r) return r.error();

@@ -152,7 +152,7 @@ bool others_wait_for_connections() {
 TimeoutTurn::TimeoutTurn(int page) : page_(page), granted_(true) {
   if (page_ < 0) return;
   timespec until{};
-  clock_gettime(CLOCK_REALTIME, &until);
+  real.clock_gettime(CLOCK_REALTIME, &until);
   until.tv_nsec += kLongestTurn;
   until.tv_sec += until.tv_nsec / kSecond;
   until.tv_nsec %= kSecond;
