@@ -70,11 +70,15 @@ class Pass {
   Instant now() const { return now_; }
   Stack& stack();
   Engine& engine() { return engine_; }
+  /// The call has a reference to `what`: if a handler leaves its wait by siglongjmp(), Engine::abandoned
+  /// gives it up.
+  void retains(void* what) { retained_ = what; }
 
  private:
   friend class Engine;
   Engine& engine_;
   Instant now_;
+  void* retained_ = nullptr;
 };
 
 enum class Woke : uint8_t {
@@ -221,6 +225,10 @@ class Engine {
   /// names to the kernel, and ends with let_go_of_lost(). Until then the device's rules keep the flows'
   /// frames from the kernel, which would answer for connections that it does not have yet.
   void set_port_lost(void (*hook)());
+  void set_abandoned(void (*hook)(Pass& pass, void* retained));
+  /// What this thread's waits retain that a handler has left by siglongjmp(), as far as they are known to be
+  /// over: their frames are. Also done by the next wait, and at the thread's end.
+  void give_up_abandoned(Pass& pass);
   bool lost(const TcpConn& conn) const;
   bool lost(const BoundFlow& flow) const;  ///< an unaccepted connection of it
   /// What is left of the lost ports' connections: those that the application has closed are handed back as

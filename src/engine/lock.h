@@ -63,6 +63,7 @@ struct ThreadState {
   bool all_restart = true;        ///< all those had SA_RESTART
   const void* handler = nullptr;  ///< frame of the program's innermost handler
   int wake_fd = -1;               ///< eventfd that ends this thread's sleep; -1: none
+  int retaining = 0;  ///< waits, those included that a handler has left, of calls with a reference
 };
 extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
 

@@ -6,7 +6,9 @@
 // cancellation point: the lock is not held then, and destructors put everything right on the way out.
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -119,9 +121,11 @@ class Asleep {
 /// One wait of a thread: owns its thread_state, and has a sleeper of its own.
 class Waiting {
  public:
-  explicit Waiting(Engine::Impl& w) : w_(w), outer_(thread_state) {
+  Waiting(Engine::Impl& w, void* retained) : w_(w), outer_(thread_state) {
     me_ = &own_sleepers.enter(this);
     if (me_->engine != &w.engine) enlist();
+    thread_state.retaining += (retained != nullptr) - (me_->retained != nullptr);
+    me_->retained = retained;
     was_brief_ = w.pass_now - me_->left < kBrief;
     w.come_in(*me_);
     thread_state.waiting = true;
@@ -135,6 +139,7 @@ class Waiting {
     me_->left = w_.pass_now;
     w_.go_out(*me_, w_.pass_now);
     w_.give_charge(*me_);
+    if (std::exchange(me_->retained, nullptr) != nullptr) --thread_state.retaining;
     own_sleepers.leave(*me_);
     thread_state.waiting = outer_.waiting;
     thread_state.wake_fd = outer_.wake_fd;
@@ -360,6 +365,7 @@ OwnSleepers::~OwnSleepers() {
       Engine::Impl& worker = Engine::Impl::of(*engine);
       {
         Pass pass{*engine, Pass::Polling::kNo};
+        if (sleeper.retained) worker.abandoned(pass, sleeper.retained);
         worker.forget(sleeper);
       }
       while (worker.waking.load(std::memory_order_acquire) != 0) sched_yield();
@@ -515,8 +521,39 @@ void Engine::Impl::abandon_sleepers_in_child() {
   thread_state = ThreadState{};
 }
 
+namespace {
+
+/// A wait at `frame` is over when a frame of the same stack that is above it runs: not in a handler on a
+/// stack of its own, nor in a coroutine.
+bool is_over(const void* frame, const void* running) {
+  stack_t alternative{};
+  if (frame > running || sigaltstack(nullptr, &alternative) != 0 || (alternative.ss_flags & SS_ONSTACK) != 0)
+    return false;
+  pthread_attr_t attributes;
+  void* stack = nullptr;
+  size_t size = 0;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return false;
+  pthread_attr_getstack(&attributes, &stack, &size);
+  pthread_attr_destroy(&attributes);
+  return frame >= stack && running < static_cast<const char*>(stack) + size;
+}
+
+}  // namespace
+
+void Engine::give_up_abandoned(Pass& pass) {
+  const void* const running = __builtin_frame_address(0);
+  for (size_t level = own_sleepers.depth; thread_state.retaining > 0 && level > 0; --level) {
+    Sleeper& left = own_sleepers.levels[level - 1];
+    if (left.retained == nullptr) continue;
+    if (!is_over(left.frame, running)) return;
+    --thread_state.retaining;
+    impl_->abandoned(pass, std::exchange(left.retained, nullptr));
+  }
+}
+
 Woke Engine::wait(Pass& pass, WaitRequest& request) {
-  Waiting waiting{*impl_};
+  if (thread_state.retaining > 0) give_up_abandoned(pass);
+  Waiting waiting{*impl_, pass.retained_};
   const Woke woke = waiting.wait(pass, request);
   pass.now_ = impl_->pass_now;
   return woke;

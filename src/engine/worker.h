@@ -68,6 +68,7 @@ struct Sleeper {
   bool by_poll = false;            ///< this sleep is a ppoll(), which nobody can add to
   WaitRequest* request = nullptr;  ///< while asleep
   const void* frame = nullptr;     ///< of the wait that has it
+  void* retained = nullptr;        ///< Pass::retains() of the call that waits
   bool woken = false;              ///< wake_fd has been written for this sleep
   bool out = false;                ///< not waiting, and trusted to be back soon: its calls poll for all
   uint8_t brief = 0;               ///< times in a row that it was
@@ -271,6 +272,7 @@ struct Engine::Impl {
   Notifier notifier = nullptr;
   void (*after_unlock)() = nullptr;
   void (*port_lost)() = nullptr;
+  void (*abandoned)(Pass& pass, void* retained) = nullptr;
   Engine::Offered (*unaccepted)() = nullptr;
   bool poll_at_end = false;  ///< of the pass: frames of a connection handed back in it may have come
   bool lost_untold = false;  ///< tell_of_lost_ports() has something to do

@@ -67,6 +67,7 @@ Result<int> close(int fd) {
   if (is_private(fd)) return err(EBADF);
   std::optional<Guard> guard(std::in_place);
   if (guard->ok()) {
+    if (Pass* pass = guard->pass()) pass->engine().give_up_abandoned(*pass);
     const Socket* s = find_socket(fd);
     const bool may_wait = s != nullptr && s->lingers_in_kernel();
     prepare_close(fd);
@@ -108,6 +109,7 @@ Result<int> dup2(int from, int to) {
   Guard guard;
   if (!guard.ok() || real.fcntl(from, F_GETFD) < 0)
     return from_libc(real.dup2(from, to));  // EBADF closes nothing
+  if (Pass* pass = guard.pass()) pass->engine().give_up_abandoned(*pass);
   prepare_close(to);
   Result<int> r = from_libc(real.dup2(from, to));
   if (r) enter(to, fds.find(from), guard);

@@ -411,6 +411,7 @@ void attach_engine(Engine& engine) {
   });
   engine.set_after_unlock(&admit_put_off_signals);
   engine.set_port_lost(&leave_lost_ports);
+  engine.set_abandoned([](Pass& pass, void* file) { static_cast<File*>(file)->release(&pass); });
   engine.set_unaccepted(&offer_unaccepted);
   stats::set_source(publish_sockets);
   start_attendant();

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "posix/far.h"
+#include "posix/echo.h"
 
 using namespace posix_test;  // NOLINT: a test program
 
@@ -419,6 +419,67 @@ TEST(Signals, HandlerJumpsOutOfABlockedCall) {
   EXPECT_EQ(wait_for(fd, POLLIN), POLLIN);
   EXPECT_EQ(epoll_wait(set, &event, 1, 20000), 1);
   EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+}
+
+TEST(Signals, WhatAHandlerLeftBlockedIsClosed) {
+  Handler handler(SIGALRM, jump, 0);
+  const itimerval soon{{0, 0}, {0, 20000}};
+  for (int i = 0; i < 3; ++i) {
+    Echo far;
+    exchange(far.fd, "x");
+    if (sigsetjmp(out, 1) == 0) {
+      setitimer(ITIMER_REAL, &soon, nullptr);
+      char byte;
+      recv(far.fd, &byte, 1, 0);
+      ADD_FAILURE() << "nothing was to wake it";
+    }
+    if (i == 1) exchange(far.fd, "y");
+    if (i == 2) wait_for(far.fd, POLLIN, 20);
+    far.fd.reset();
+    EXPECT_EQ(far.seen(), i == 1 ? "xy" : "x");
+    far.finish();
+  }
+}
+
+std::atomic<int> early_socket{-1}, early_runs{0}, early_errors{0};
+void on_early(int) {
+  const int saved = errno;
+  if (early_socket >= 0) {
+    ++early_runs;
+    if (send(early_socket, "h", 1, MSG_NOSIGNAL) != 1) ++early_errors;
+  }
+  errno = saved;
+}
+void install_early(int, char**, char**) {
+  struct sigaction action {};
+  action.sa_handler = on_early;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGVTALRM, &action, nullptr);
+}
+/// Runs before the constructors of every library, preloaded ones too.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)(int, char**,
+                                                                             char**) = &install_early;
+
+TEST(Signals, AHandlerIsOlderThanTheLibrary) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  struct sigaction found {};
+  ASSERT_EQ(sigaction(SIGVTALRM, nullptr, &found), 0);
+  EXPECT_EQ(found.sa_handler, on_early);
+  EXPECT_EQ(found.sa_flags & (SA_RESTART | SA_SIGINFO), SA_RESTART);
+  early_socket = fd;
+  const itimerval often{{0, 300}, {0, 300}};
+  setitimer(ITIMER_VIRTUAL, &often, nullptr);
+  char buffer[64];
+  pollfd mine{fd, POLLIN, 0};
+  for (int i = 0; early_runs < 100 && i < 10'000'000; ++i)
+    (void)recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+  const itimerval never{};
+  setitimer(ITIMER_VIRTUAL, &never, nullptr);
+  early_socket = -1;
+  EXPECT_GE(early_runs, 100);
+  EXPECT_EQ(early_errors, 0);
+  EXPECT_EQ(poll(&mine, 1, 0), 0);
 }
 
 struct Blocking {
