@@ -87,8 +87,8 @@ bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set*
 /// one.
 bool must_fork_for_vfork();
 /// What becomes a copy of the process (fork(), _Fork(), clone() without CLONE_VM): before it, and after it in
-/// both (`child` is 0 in the child, -1 when it failed). Cheap when the process has no engine and no descriptor
-/// of ours. No wait, no allocation, nothing of pthread_atfork.
+/// both (`child` is 0 in the child, -1 when it failed). Cheap when the process has no engine and no
+/// descriptor of ours. No wait, no allocation, nothing of pthread_atfork.
 void prepare_fork();
 void after_fork(pid_t child);
 /// after_fork() was told of a child, and there is none.

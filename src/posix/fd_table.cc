@@ -65,6 +65,7 @@ void File::finish(Pass* pass) {
 }
 
 void FdTable::replace(File* file, File* fresh) {
+  settle_heirs(file, true);
   fresh->take_watches(*file);
   file->retain();
   auto take_over = [&](int fd) {

@@ -126,6 +126,12 @@ bool Heritage::owner_lives() const {
   return stat[name_end + 2] != 'Z' && stat[name_end + 2] != 'X';
 }
 
+bool Heritage::others_have(const File* file) const {
+  const Slot* s = slot(file);
+  if (s == nullptr) return false;
+  return s->heirs.load() > 1 || (s->where.load() != raw(Whereabouts::kLost) && owner_lives());
+}
+
 void Heritage::ask(const File* file) {
   Slot* s = slot(file);
   uint32_t seen = raw(Whereabouts::kOwner);

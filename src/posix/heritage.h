@@ -51,6 +51,8 @@ class Heritage {
   void abandon_in_heir();
   /// Another fork: the new process is an heir too (+1), or it has failed (-1).
   void change_heirs(int by);
+  /// The owner has it open, or another heir.
+  bool others_have(const File* file) const;
   /// Asks the owner to move it.
   void ask(const File* file);
   /// The same, and waits until it has done so or is dead.

@@ -63,6 +63,12 @@ Forking& forking() {
   return *f;
 }
 
+/// A TCP socket that has neither connected nor listened.
+bool undecided(const File& file) {
+  return file.kind() == FileKind::kTcp &&
+         static_cast<const Socket&>(file).choice.reason == Reason::not_decided;
+}
+
 /// Nothing here may wait for a lock of libc's: after _Fork() or clone() another thread's copy may hold it for
 /// ever. So nothing is freed.
 void child_begins(Forking& f) {
@@ -108,6 +114,9 @@ void bequeath(Forking& f) {
   Family& all = family();
   std::erase_if(all.bequests, [](const auto& h) { return h->extinct(); });
   std::vector<File*> files;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (undecided(*file) && fds.first_of(file) == fd) files.push_back(file);
+  });
   if (f.engine != nullptr)
     fds.for_each(0, fds.limit(), [&](int fd, File* file) {
       const bool bound = file->bound_flow() != nullptr;
@@ -125,12 +134,6 @@ void bequeath(Forking& f) {
   if (!files.empty()) f.heritage = Heritage::prepare(files, attendant_wake_fd());
   all.inheritances.reserve(all.inheritances.size() + 1);
   for (auto& h : all.inheritances) h->change_heirs(+1);
-}
-
-/// A TCP socket that has neither connected nor listened.
-bool undecided(const File& file) {
-  return file.kind() == FileKind::kTcp &&
-         static_cast<const Socket&>(file).choice.reason == Reason::not_decided;
 }
 
 /// Bound, and nothing done with it: it may be the child that listens.
@@ -280,6 +283,11 @@ bool leave_inherited(File* file, Reason reason) {
 bool inherited_elsewhere(const File* file) {
   return std::any_of(family().bequests.begin(), family().bequests.end(),
                      [&](const auto& h) { return h->has_heirs(file); });
+}
+
+bool others_have(const File* file) {
+  return inherited_elsewhere(file) || std::any_of(family().inheritances.begin(), family().inheritances.end(),
+                                                  [&](const auto& h) { return h->others_have(file); });
 }
 
 void settle_heirs(const File* file, bool in_kernel) {

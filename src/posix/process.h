@@ -28,6 +28,9 @@ void attach_engine(Engine& engine);
 /// inherited it still live? Then the connection is to be handed back instead of closed.
 bool inherited_elsewhere(const File* file);
 
+/// By fork(), another process has it open as well.
+bool others_have(const File* file);
+
 /// The file is gone from here: its connection is the kernel's now (`in_kernel`), or over. Tells those who
 /// inherited it. Called by FdTable::forget and File::release.
 void settle_heirs(const File* file, bool in_kernel);

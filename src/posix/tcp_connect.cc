@@ -149,6 +149,8 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   if (decide_veto(pass) != Reason::accelerated) return leave(&pass, veto);
   if (remote.address.is_any() || remote.address.is_loopback()) return leave(&pass, Reason::loopback);
   if (remote.address.is_multicast()) return kOnKernel;  // ENETUNREACH
+  // Both processes shall have the connection. (A child may have made it one already.)
+  if (others_have(this)) return leave(&pass, Reason::inherited);
   Endpoint local = shadow_name();
   const bool bound_v6 = v6() && local.port != 0 && !local.address.is_any() && !local.address.is_v4();
   if (v6() && remote.address.is_v4() && (bound_v6 || shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0))

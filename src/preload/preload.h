@@ -39,8 +39,8 @@ void end();
 /// Has fork() hold the library's lock from behind the last of the program's pthread_atfork() handlers, which
 /// take locks of their own and may use sockets, to before the first of those in parent and child. Such
 /// handlers run in the order of their registration, before the fork in the opposite one: so before the
-/// program's, but behind those of a malloc() that is not libc's, which is woken for that. What holds its locks
-/// must not wait for ours.
+/// program's, but behind those of a malloc() that is not libc's, which is woken for that. What holds its
+/// locks must not wait for ours.
 void stand_first_at_fork();
 
 /// Resolves libc's functions once: from here on signal handlers and threads may call at any moment, and none

@@ -176,6 +176,55 @@ TEST(Fork, HandlersUseTheConnection) {
   });
 }
 
+/// A socket that is the kernel's on purpose: run.py's --not-required.
+#define KERNEL_IS_WANTED() \
+  if (getenv("ACCEL_REQUIRE") != nullptr) GTEST_SKIP() << "what is the kernel's is refused"
+
+TEST(Fork, ChildConnectsTheSocketOfBoth) {
+  KERNEL_IS_WANTED();
+  Far far("echo_stream");
+  const auto port = static_cast<uint16_t>(far.number());
+  Echo proof(kProof);
+  Fd fd = tcp_socket();
+  const pid_t child = in_child([&] {
+    Address to = there(port);
+    ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+    exchange(fd, "child ");
+  });
+  EXPECT_EQ(status_of(child), 0);
+  exchange(fd, "parent");
+  fd.reset();
+  EXPECT_EQ(far.word(), "child parent");
+  far.finish();
+  proof.all();
+}
+
+TEST(Fork, ParentConnectsTheSocketOfBoth) {
+  KERNEL_IS_WANTED();
+  Far far("echo_stream");
+  const auto port = static_cast<uint16_t>(far.number());
+  Echo proof(kProof);
+  Fd fd = tcp_socket();
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = in_child([&] {
+    char byte;
+    (void)!read(go[0], &byte, 1);
+    exchange(fd, "child ");
+  });
+  Address to = there(port);
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  ASSERT_EQ(write(go[1], "!", 1), 1);
+  EXPECT_EQ(status_of(child), 0);
+  exchange(fd, "parent");
+  fd.reset();
+  close(go[0]);
+  close(go[1]);
+  EXPECT_EQ(far.word(), "child parent");
+  far.finish();
+  proof.all();
+}
+
 TEST(Fork, GrandchildUsesItAfterTheParentsExit) {
   Far far("echo_stream");
   const auto port = static_cast<uint16_t>(far.number());
