@@ -216,6 +216,12 @@ struct CloneStart {
   void* argument;
 };
 
+/// A child on its parent's memory with descriptors of its own: what it closes would leave the table of both.
+/// So it becomes a copy, as vfork() does.
+bool vforks(int flags) {
+  return (flags & (CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_SIGHAND)) == (CLONE_VM | CLONE_VFORK);
+}
+
 int start_clone(void* context) {
   const CloneStart start = *static_cast<CloneStart*>(context);
   posix::after_fork(0);
@@ -231,6 +237,7 @@ ACCEL_EXPORT(int, clone,
   vforked_from = 0;
   if (!posix::active() || (flags & CLONE_THREAD) != 0)
     return libc(function, stack, flags, argument, parent, tls, child_id);
+  if (vforks(flags)) flags &= ~(CLONE_VM | CLONE_VFORK);
   if ((flags & CLONE_VM) != 0) {  // as posix_spawn makes them: the child execs
     posix::before_spawn();
     return libc(function, stack, flags, argument, parent, tls, child_id);

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -614,6 +615,23 @@ TEST(Exec, ListenerOfASocketActivatedProgram) {
   far.say("end");
   far.finish();
   EXPECT_EQ(status_of(child), 0);
+}
+
+int close_all_and_exec(void*) {
+  for (int fd = 3; fd < 64; ++fd) close(fd);
+  execl("/bin/true", "true", nullptr);
+  _exit(1);
+}
+
+TEST(Spawn, AChildOnTheSameMemoryClosesItsDescriptors) {
+  Echo far;
+  exchange(far.fd, "one ");
+  std::vector<char> stack(256 * 1024);
+  const pid_t child =
+      clone(close_all_and_exec, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
+  EXPECT_EQ(status_of(child), 0);
+  exchange(far.fd, "two");
+  EXPECT_EQ(far.all(), "one two");
 }
 
 TEST(Spawn, ParentKeepsTheConnection) {

@@ -211,6 +211,9 @@ TEST_F(Processes, Clone) {
   EXPECT_TOLD_SORTED((Names{"after_fork child", "after_fork parent", "prepare_fork"}));
   child = clone(body, stack + kStack, CLONE_VM | CLONE_VFORK | SIGCHLD, &value);
   EXPECT_EQ(5, status_of(child));
+  EXPECT_TOLD_SORTED((Names{"after_fork child", "after_fork parent", "prepare_fork"}));
+  child = clone(body, stack + kStack, CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, &value);
+  EXPECT_EQ(5, status_of(child));
   EXPECT_TOLD_OF("before_spawn");
   munmap(stack, kStack);
 }
