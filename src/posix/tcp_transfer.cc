@@ -18,14 +18,20 @@ constexpr uint32_t kOver = kReadClosed | kHangUp | kError;
 
 std::span<const iovec> vector_of(const msghdr& m) { return {m.msg_iov, m.msg_iovlen}; }
 
-/// Control messages that tcp_sendmsg() heeds (__sock_cmsg_send(): time stamps, mark, priority).
-bool heeds_control(const msghdr& m) {
-  if (!can_read(m.msg_control, m.msg_controllen)) return true;  // its EFAULT
+enum class Control { kNothing, kHeeded, kInvalid };
+
+/// What tcp_sendmsg() makes of control messages: it heeds time stamps, mark, priority (__sock_cmsg_send())
+/// and refuses lengths that cannot be (CMSG_OK()).
+Control control_of(const msghdr& m) {
+  if (!can_read(m.msg_control, m.msg_controllen)) return Control::kHeeded;  // its EFAULT
   for (const cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr;
-       c = CMSG_NXTHDR(const_cast<msghdr*>(&m), const_cast<cmsghdr*>(c)))
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&m), const_cast<cmsghdr*>(c))) {
+    const auto at = static_cast<size_t>(reinterpret_cast<const char*>(c) - static_cast<char*>(m.msg_control));
+    if (c->cmsg_len < sizeof(cmsghdr) || c->cmsg_len > m.msg_controllen - at) return Control::kInvalid;
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type != SCM_RIGHTS && c->cmsg_type != SCM_CREDENTIALS)
-      return true;
-  return false;
+      return Control::kHeeded;
+  }
+  return Control::kNothing;
 }
 
 }  // namespace
@@ -164,10 +170,11 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   if ((flags & MSG_FASTOPEN) != 0 && pass.stack().tcp_state(*conn_) != TcpState::kClosed &&
       !in_handshake(pass.stack()))
     return err(EISCONN);  // tcp_sendmsg_fastopen()
-  if (message->msg_controllen != 0 && pass.stack().tcp_state(*conn_) != TcpState::kClosed &&
-      heeds_control(*message)) {
-    if (Result<void> moved = to_kernel(pass, Reason::option); !moved) return err(EOPNOTSUPP);
-    return kOnKernel;
+  if (message->msg_controllen != 0 && pass.stack().tcp_state(*conn_) != TcpState::kClosed) {
+    const Control control = control_of(*message);
+    if (control == Control::kInvalid) return err(EINVAL);
+    if (control == Control::kHeeded)
+      return to_kernel(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   }
   Stack& stack = pass.stack();
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;

@@ -137,7 +137,9 @@ void keep_error(int fd, Errno error) {
 
 Result<ssize_t> recvmsg(int fd, msghdr* message, int flags) {
   msghdr m;
-  if (!get_user(m, message)) return from_libc(real.recvmsg(fd, message, flags));
+  // Where it cannot be read, or its name has a negative size, the kernel says so.
+  const bool sound = get_user(m, message) && (m.msg_name == nullptr || static_cast<int>(m.msg_namelen) >= 0);
+  if (!sound) return from_libc(real.recvmsg(fd, message, flags));
   bool kernel = false;
   Result<ssize_t> r = receive(fd, &m, flags & ~MSG_CMSG_CLOEXEC, [&] {
     kernel = true;

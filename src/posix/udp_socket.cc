@@ -250,9 +250,12 @@ Result<int> UdpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
     const int size = static_cast<int>(front->size);
     return put_user(argument, size) ? Result<int>(0) : err(EFAULT);
   }
-  if (request == SIOCGSTAMP_OLD && last_timestamp_ != 0) {
-    const timeval t{last_timestamp_ / 1000000000, last_timestamp_ % 1000000000 / 1000};
-    return put_user(argument, t) ? Result<int>(0) : err(EFAULT);
+  if ((request == SIOCGSTAMP_OLD || request == SIOCGSTAMPNS_OLD) && last_arrived_) {  // sock_gettstamp()
+    const int64_t at = wall_clock_at(*last_arrived_);
+    const timespec t{at / 1'000'000'000, at % 1'000'000'000};
+    const timeval rough{t.tv_sec, t.tv_nsec / 1000};
+    const bool put = request == SIOCGSTAMP_OLD ? put_user(argument, rough) : put_user(argument, t);
+    return put ? Result<int>(0) : err(EFAULT);
   }
   return kOnKernel;
 }

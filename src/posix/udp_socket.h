@@ -37,6 +37,9 @@ struct SendControl {
 /// nullopt: there is something that the kernel serves, or refuses. `v4`: by what the datagram travels.
 std::optional<SendControl> read_send_control(const msghdr& message, bool v4, bool v6_socket);
 
+/// When that was, in ns since 1970.
+int64_t wall_clock_at(Instant then);
+
 class UdpSocket final : public Socket {
  public:
   UdpSocket(int fd, int domain) : Socket(FileKind::kUdp, fd, domain) {}
@@ -139,7 +142,8 @@ class UdpSocket final : public Socket {
   bool look_at_shadow_ = true;  ///< before waiting: the last datagram came there, or none has come yet
   bool shut_read_ = false;
   bool shut_write_ = false;
-  int64_t last_timestamp_ = 0;  ///< SIOCGSTAMP
+  std::optional<Instant>
+      last_arrived_;  ///< SIOCGSTAMP's: of the last that came without its time as a message
 };
 
 /// Writes the control messages that `control` asks for (posix/udp_control.cc).

@@ -31,6 +31,16 @@ int64_t read_clock(clockid_t which) {
   return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
 }
 
+/// sin6_scope_id of the destination, 0 where there is none.
+int scope_of(const msghdr& message) {
+  sockaddr_in6 in6;
+  if (message.msg_name == nullptr || message.msg_namelen < sizeof in6) return 0;
+  memcpy(&in6, message.msg_name, sizeof in6);
+  return static_cast<int>(in6.sin6_scope_id);
+}
+
+}  // namespace
+
 /// ns since the epoch of a moment of ours. One clock is read between two readings of the other: where the
 /// thread lost its CPU meanwhile, again.
 int64_t wall_clock_at(Instant then) {
@@ -43,16 +53,6 @@ int64_t wall_clock_at(Instant then) {
   }
   return wall - (before + between / 2 - then.time_since_epoch().count());
 }
-
-/// sin6_scope_id of the destination, 0 where there is none.
-int scope_of(const msghdr& message) {
-  sockaddr_in6 in6;
-  if (message.msg_name == nullptr || message.msg_namelen < sizeof in6) return 0;
-  memcpy(&in6, message.msg_name, sizeof in6);
-  return static_cast<int>(in6.sin6_scope_id);
-}
-
-}  // namespace
 
 int UdpSocket::take_error(Pass& pass, UdpPcb& p) const {
   if (const int error = pass.stack().udp_take_error(p); error != 0 || !p.kernel_has_error) return error;
@@ -148,10 +148,11 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
     message->msg_namelen = 0;
   }
   message->msg_flags = datagram.size > room ? MSG_TRUNC : 0;
-  if ((control_ & (kTimestamp | kTimestampNs | kStampSoftware)) != 0)
-    last_timestamp_ = wall_clock_at(datagram.arrived);
+  // sock_recv_timestamp()
+  const bool told = (control_ & (kTimestamp | kTimestampNs | kStampSoftware)) != 0;
+  if (!told) last_arrived_ = datagram.arrived;
   put_control_messages(message, control_,
-                       {datagram, ifindex, last_timestamp_,
+                       {datagram, ifindex, told ? wall_clock_at(datagram.arrived) : 0,
                         (control_ & kStampHardware) != 0 ? pass.engine().device_time(datagram) : 0});
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? datagram.size : copied);
 }

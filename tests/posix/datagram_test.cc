@@ -1,5 +1,6 @@
 // UDP: bound, connected and not; datagrams below and above the MTU.
 #include <linux/net_tstamp.h>
+#include <linux/sockios.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -50,6 +51,34 @@ TEST(Datagram, ConnectedEcho) {
     EXPECT_EQ(receive(fd), sent) << size;
   }
   send(fd, "", 0, 0);
+  far.finish();
+}
+
+std::string stamp_of(int fd) {
+  timeval t{};
+  timespec fine{};
+  if (ioctl(fd, SIOCGSTAMP, &t) != 0) return strerrorname_np(errno);
+  EXPECT_EQ(ioctl(fd, SIOCGSTAMPNS, &fine), 0);
+  const time_t now = time(nullptr);
+  return now - t.tv_sec <= 5 && now - fine.tv_sec <= 5 ? "now" : "another time";
+}
+
+// sock_recv_timestamp(): the time of what came without telling it, by SO_TIMESTAMP.
+TEST(Datagram, TheLastOnesTimeIsAskedFor) {
+  Far far("udp_echo");
+  const Address to = there(static_cast<uint16_t>(far.number()));
+  for (const bool told : {false, true}) {
+    Fd fd = udp_socket();
+    ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+    set_option(fd, SOL_SOCKET, SO_TIMESTAMP, told);
+    EXPECT_EQ(stamp_of(fd), "ENOENT");
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_EQ(send(fd, "x", 1, 0), 1);
+      EXPECT_EQ(receive(fd), "x");
+    }
+    EXPECT_EQ(stamp_of(fd), told ? "ENOENT" : "now");
+    if (told) send(fd, "", 0, 0);
+  }
   far.finish();
 }
 
