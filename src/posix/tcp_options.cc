@@ -95,7 +95,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_TCP, TCP_USER_TIMEOUT, kMirror, true,
      [](TcpSettings& s, int v) { s.user_timeout = std::chrono::milliseconds(v); }},
     {IPPROTO_TCP, TCP_LINGER2, kMirror, true,
-     [](TcpSettings& s, int v) { s.fin_wait2 = std::chrono::seconds(std::max(v, 0)); }},
+     [](TcpSettings& s, int v) { s.fin_wait2 = std::chrono::seconds(v); }},
     {IPPROTO_TCP, TCP_WINDOW_CLAMP, kMirror, true,
      [](TcpSettings& s, int v) { s.window_clamp = static_cast<uint32_t>(v); }},
     {IPPROTO_TCP, TCP_MAXSEG, kKeep, true},
@@ -139,9 +139,9 @@ constexpr Option kOptions[] = {
     {IPPROTO_IP, IP_UNICAST_IF, kKernel, true},
 
     {IPPROTO_IPV6, IPV6_TCLASS, kMirror, true,
-     [](TcpSettings& s, int v) { s.tos = static_cast<uint8_t>(std::max(v, 0)); }},
+     [](TcpSettings& s, int v) { s.traffic_class = static_cast<uint8_t>(std::max(v, 0)); }},
     {IPPROTO_IPV6, IPV6_UNICAST_HOPS, kMirror, true,
-     [](TcpSettings& s, int v) { s.ttl = static_cast<uint8_t>(v < 0 ? 64 : v); }},
+     [](TcpSettings& s, int v) { s.hop_limit = static_cast<uint8_t>(v < 0 ? 64 : v); }},
     {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, true},
     {IPPROTO_IPV6, IPV6_MTU, kShadow, true},  // of fragments
     {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, true},
@@ -346,9 +346,10 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       int set = 0;  // as the kernel has rounded it
       socklen_t size = sizeof set;
       if (s == nullptr || real.getsockopt(shadow(), level, name, &set, &size) != 0) return 0;
-      const uint8_t tos = s->tos;
+      const uint8_t tos = s->tos, traffic_class = s->traffic_class;
       option->apply(*s, set);
-      if (live() && s->tos != tos)  // the kernel forgets the route until it sends
+      if (live() && (s->tos != tos ||
+                     s->traffic_class != traffic_class))  // the kernel forgets the route until it sends
         routeless_at_ = pass.stack().tcp_info(*conn_, pass.now()).segments_out;
       if (live() && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK))
         pass.stack().tcp_settings_changed(*conn_, pass.now(), (set != 0) == (name == TCP_NODELAY));
@@ -380,6 +381,9 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     return 0;
   }
   Result<void> moved = to_kernel(pass, Reason::option);
+  // The way there went through TCP_REPAIR.
+  if (moved && level == IPPROTO_TCP && name == TCP_REPAIR)
+    return from_libc(real.setsockopt(shadow(), level, name, value, length));
   if (moved) return 0;
   return err(ENOPROTOOPT);  // the connection cannot move (no CAP_NET_ADMIN) and we do not do this
 }
@@ -471,6 +475,7 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
   write_inherited_options();
   if (level == SOL_SOCKET && name == SO_ERROR) {
     answer = stack.tcp_take_error(*conn_);
+    if (answer == 0) answer = std::exchange(conn_->soft_error, 0);  // sk_err_soft
   } else if (level == IPPROTO_TCP && name == TCP_INFO) {
     LongTcpInfo info{};
     fill(info, stack.tcp_info(*conn_, pass.now()));

@@ -177,9 +177,20 @@ void TcpSocket::become_kernels(Reason reason) {
   Engine::get()->touch();
 }
 
+/// Connections of ours that the kernel does not know hold their port.
+bool TcpSocket::conflicts(Pass& pass, const sockaddr* address, socklen_t length) const {
+  if (state_ != State::kUndecided || !can_read(address, length)) return false;
+  Result<Endpoint> wanted = from_sockaddr(address, length, domain());
+  if (!wanted || wanted->port == 0 || shadow_name().port != 0) return false;
+  if (shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0) return false;  // the kernel asks whose they are
+  return pass.stack().tcp_bind_conflicts(*wanted, v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
+                                         shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0);
+}
+
 /// inet_bind(): with the end of a connection goes a port that bind() did not give, or gave because none was
 /// asked for.
 Result<int> TcpSocket::bind(Pass& pass, const sockaddr* address, socklen_t length) {
+  if (!live() && conflicts(pass, address, length)) return err(EADDRINUSE);
   if (!live()) {  // the kernel refuses a listener
     if (left_name_.port == 0) return kOnKernel;
     Result<int> r = from_libc(real.bind(shadow(), address, length));

@@ -105,6 +105,8 @@ class TcpSocket final : public Socket {
   Result<void> restart_in_kernel();
   void become_kernels(Reason reason);
 
+  bool conflicts(Pass& pass, const sockaddr* address, socklen_t length) const;
+
   // tcp_connect.cc
   bool wants_iwarp(Pass& pass, const Endpoint& remote);
   Result<int> connect_as_iwarp(Pass& pass, const sockaddr* address, socklen_t length);

@@ -144,6 +144,9 @@ Result<TcpConn*> Stack::tcp_adopt(const TcpSnapshot& snapshot, const Route& rout
                                   const TcpSettings& settings, void* owner, Instant now) {
   return core_->tcp->adopt(snapshot, route, settings, owner, now);
 }
+bool Stack::tcp_bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_address) const {
+  return core_->tcp->bind_conflicts(local, v6_only, reuse_address);
+}
 bool Stack::tcp_port_in_use(const IpAddress& local, uint16_t port) const {
   return core_->tcp->port_in_use(local, port);
 }

@@ -134,8 +134,10 @@ struct TcpSettings {
   uint32_t notsent_low_water = kNoLowWater;
   uint32_t window_clamp = 0;
   uint16_t max_segment = 0;  ///< TCP_MAXSEG; 0: from the MTU
-  uint8_t tos = 0;
+  uint8_t tos = 0;           ///< of IPv4, by an IPv6 socket too
   uint8_t ttl = 64;
+  uint8_t traffic_class = 0;  ///< of IPv6
+  uint8_t hop_limit = 64;
   uint32_t flow_label = kNoFlowLabel;  ///< the program's choice, before an automatic one
   Duration fin_wait2 = 60s;            ///< TCP_LINGER2
   bool newreno = false;                ///< TCP_CONGESTION "reno"; else CUBIC
@@ -396,6 +398,9 @@ class Stack {
                              void* owner, Instant now);
   /// Whether a local port has a connection or listener of ours (any state, TIME-WAIT too).
   bool tcp_port_in_use(const IpAddress& local, uint16_t port) const;
+  /// A connection, or what is left of one in TIME-WAIT, keeps a socket from being bound there
+  /// (inet_csk_bind_conflict()). `v6_only` as for tcp_listen; `reuse_address`: the socket has SO_REUSEADDR.
+  bool tcp_bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_address) const;
   /// A new way for a connection whose route changed.
   void tcp_reroute(TcpConn& conn, const Route& route);
 

@@ -4,6 +4,7 @@
 #include <linux/in6.h>
 #include <linux/tls.h>
 #include <net/ethernet.h>
+#include <netinet/ip.h>
 #include <netinet/ip6.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -156,6 +157,182 @@ TEST(Foreign, AddressesAreBoundWhereAllowed) {
     }
   }
   proof.all();
+}
+
+// ---- IP's fields of IPv6 sockets ----
+
+/// DSCP, ECN and hop limit of the last frame so far that came to `port`.
+std::string fields_of_last(int tap, uint16_t port) {
+  std::string fields = "none";
+  char frame[2048];
+  while (recv(tap, frame, sizeof frame, MSG_DONTWAIT) >= 44) {
+    const auto* four = reinterpret_cast<const iphdr*>(frame);
+    const auto* six = reinterpret_cast<const ip6_hdr*>(frame);
+    const bool v4 = four->version == 4;
+    uint16_t ports[2];
+    memcpy(ports, frame + (v4 ? sizeof *four : sizeof *six), sizeof ports);
+    if (ntohs(ports[1]) != port) continue;
+    const int tos = v4 ? four->tos : static_cast<int>(ntohl(six->ip6_flow) >> 20 & 255);
+    fields = std::to_string(tos) + "/" + std::to_string(v4 ? four->ttl : six->ip6_hlim);
+  }
+  return fields;
+}
+
+// Echoes a connection, accepted or (given a port) made; says after each byte with what fields that came.
+FAR(fields_reader) {
+  const int family = std::stoi(args[0]);
+  near.say(getenv("LD_PRELOAD") != nullptr);
+  Fd tap(socket(AF_PACKET, SOCK_DGRAM, htons(family == AF_INET ? ETH_P_IP : ETH_P_IPV6)));
+  Fd fd;
+  if (args.size() > 1) {
+    fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[1])), family));
+  } else {
+    Fd listener = listen_at(here(0, family));
+    near.say(port_of(listener));
+    fd = accept_one(listener);
+  }
+  for (char byte; recv(fd, &byte, 1, 0) == 1;) {
+    write_all(fd, &byte, 1);
+    if (byte == '?') near.say(fields_of_last(tap, port_of(fd)));
+  }
+}
+
+Address mapped(const Address& a) {
+  Address six = here(a.port(), AF_INET6);
+  auto& to = *reinterpret_cast<sockaddr_in6*>(six.raw());
+  memset(&to.sin6_addr, 0, 10);
+  memset(to.sin6_addr.s6_addr + 10, 0xff, 2);
+  memcpy(to.sin6_addr.s6_addr + 12, &reinterpret_cast<const sockaddr_in*>(a.raw())->sin_addr, 4);
+  return six;
+}
+
+void set_fields(int fd, int tos, int ttl, int traffic_class, int hops) {
+  set_option(fd, IPPROTO_IP, IP_TOS, tos);
+  set_option(fd, IPPROTO_IP, IP_TTL, ttl);
+  set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
+  set_option(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, hops);
+}
+
+void expect_fields(Far& far, bool seen, int fd, const char* fields) {
+  exchange(fd, "?");
+  const std::string found = far.word();
+  if (seen) {
+    EXPECT_EQ(found, fields);
+  }
+}
+
+// What travels by IPv4 has IP_TOS and IP_TTL, what travels by IPv6 the other two, before and after.
+TEST(Fields, OfConnectionsAreTheirFamilys) {
+  for (const int family : {AF_INET, AF_INET6}) {
+    Far far("fields_reader", {std::to_string(family)});
+    const bool seen = far.number() == 0;
+    const Address at = there(static_cast<uint16_t>(far.number()), family),
+                  to = family == AF_INET ? mapped(at) : at;
+    Fd fd = tcp_socket(AF_INET6);
+    set_fields(fd, 0x20, 33, 0x40, 44);
+    ASSERT_STREQ(result(connect(fd, to.raw(), to.size)), "ok");
+    for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+    expect_fields(far, seen, fd, family == AF_INET ? "32/33" : "64/44");
+    set_fields(fd, 0x60, 55, 0x80, 66);
+    expect_fields(far, seen, fd, family == AF_INET ? "96/55" : "128/66");
+    fd.reset();
+    far.finish();
+  }
+}
+
+TEST(Fields, OfAcceptedConnectionsAreTheirFamilys) {
+  Fd listener = tcp_socket(AF_INET6);
+  set_fields(listener, 0x20, 33, 0x40, 44);
+  const Address at = any(0, AF_INET6);
+  ASSERT_STREQ(result(bind(listener, at.raw(), at.size)), "ok");
+  ASSERT_STREQ(result(listen(listener, 4)), "ok");
+  for (const int family : {AF_INET, AF_INET6}) {
+    Far far("fields_reader", {std::to_string(family), std::to_string(port_of(listener))});
+    const bool seen = far.number() == 0;
+    Fd fd = accept_one(listener);
+    for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+    expect_fields(far, seen, fd, family == AF_INET ? "32/33" : "64/44");
+    fd.reset();
+    far.finish();
+  }
+}
+
+// ---- names that connections hold ----
+
+Fd bound(const Address& at, bool reuse, std::string& how) {
+  Fd fd = tcp_socket();
+  set_option(fd, SOL_SOCKET, SO_REUSEADDR, reuse);
+  how = result(bind(fd, at.raw(), at.size));
+  return fd;
+}
+
+// Connects to near's port and says so; leaves when it is told.
+FAR(holder) {
+  Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[0]))));
+  for (int i = 0; i < kProof; ++i) write_all(fd, read_exactly(fd, 1));
+  read_to_end(fd);
+}
+
+// inet_csk_bind_conflict(): an accepted connection holds its listener's port, in TIME-WAIT too.
+TEST(Names, AConnectionHoldsItsListenersPort) {
+  Fd listener = tcp_socket();
+  const Address here_at = here();
+  ASSERT_STREQ(result(bind(listener, here_at.raw(), here_at.size)), "ok");
+  ASSERT_STREQ(result(listen(listener, 4)), "ok");
+  const Address at = here(port_of(listener)), elsewhere = address("127.0.0.1", at.port());
+  Far far("holder", {std::to_string(at.port())});
+  Fd fd = accept_one(listener);
+  for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+  listener.reset();
+  std::string how;
+  for (const char* state : {"open", "in TIME-WAIT"}) {
+    bound(at, false, how);
+    EXPECT_EQ(how, "EADDRINUSE") << state;
+    bound(any(at.port()), false, how);
+    EXPECT_EQ(how, "EADDRINUSE") << state;
+    bound(at, true, how);
+    EXPECT_EQ(how, "EADDRINUSE") << state;  // the connection did not have it
+    bound(elsewhere, false, how);
+    EXPECT_EQ(how, "ok") << state;
+    if (fd < 0) break;
+    shutdown(fd, SHUT_WR);
+    read_to_end(fd);
+    fd.reset();
+  }
+  far.finish();
+}
+
+// ---- repair ----
+
+TEST(Repair, OfALiveConnection) {
+  Echo echo(kProof);
+  set_option(echo.fd, IPPROTO_TCP, TCP_REPAIR, 1);
+  EXPECT_EQ(get_option(echo.fd, IPPROTO_TCP, TCP_REPAIR), 1);
+  set_option(echo.fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
+  set_option(echo.fd, IPPROTO_TCP, TCP_REPAIR, -1);  // TCP_REPAIR_OFF_NO_WP
+  exchange(echo.fd, "as before");
+  echo.all();
+}
+
+// ---- control messages, names ----
+
+TEST(Messages, OfSizesThatCannotBe) {
+  Echo echo(kProof);
+  Message<64> m;
+  memset(m.control, 0, sizeof m.control);
+  m.data.iov_len = 1;
+  EXPECT_EQ(sendmsg(echo.fd, &m, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  write_all(echo.fd, "x");
+  EXPECT_EQ(wait_for(echo.fd, POLLIN), POLLIN);
+  Address from;
+  msghdr named = m;
+  named.msg_name = from.raw();
+  named.msg_namelen = static_cast<socklen_t>(-1);
+  EXPECT_EQ(recvmsg(echo.fd, &named, MSG_PEEK), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(read_exactly(echo.fd, 1), "x");
+  echo.all();
 }
 
 // ---- flow labels ----

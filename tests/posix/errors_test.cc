@@ -261,6 +261,53 @@ TEST_P(Errors, TheKernelKnowsThePathsMtu) {
   proof.all();
 }
 
+// Echoes a connection; from a '!' on its host says of what comes for it that the host is unreachable, until
+// near has said so.
+FAR(unreachable) {
+  const bool able = getenv("LD_PRELOAD") == nullptr;  // by the kernel's filter
+  near.say(able);
+  Fd listener = listen_at(here());
+  const uint16_t port = port_of(listener);
+  near.say(port);
+  Fd fd = accept_one(listener);
+  for (char byte; recv(fd, &byte, 1, 0) == 1;) {
+    write_all(fd, &byte, 1);
+    if (byte != '!') continue;
+    const std::string rule =
+        "nft 'add table ip unreachable { chain c { type filter hook input priority 0; tcp dport " +
+        std::to_string(port) + " reject with icmp type host-unreachable; }; }'";
+    near.say(system(rule.c_str()));
+    near.word();
+    near.say(system("nft delete table ip unreachable"));
+  }
+}
+
+// tcp_v4_err(): a connection lives on, and SO_ERROR tells once (sk_err_soft).
+TEST(Soft, AnErrorIsToldOnce) {
+  Far far("unreachable");
+  const bool able = far.number() != 0;
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+  if (able) {
+    exchange(fd, "!");
+    EXPECT_EQ(far.number(), 0);
+    write_all(fd, "y");
+    int error = 0;
+    for (int i = 0; i < 500 && error == 0; ++i) {
+      pollfd nothing{fd, POLLIN, 0};  // the program does what programs do
+      EXPECT_EQ(poll(&nothing, 1, 10), 0);
+      error = get_option(fd, SOL_SOCKET, SO_ERROR);
+    }
+    EXPECT_EQ(error, EHOSTUNREACH);
+    EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0);
+    far.say("told");
+    EXPECT_EQ(far.number(), 0);
+    EXPECT_EQ(read_exactly(fd, 1), "y");
+  }
+  fd.reset();
+  far.finish();
+}
+
 TEST(PathMtu, ADatagramThatMustNotBeCutIsRefused) {
   Echo proof(kProof);
   Far far("narrow_link", {std::to_string(AF_INET)});

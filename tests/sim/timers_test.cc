@@ -170,7 +170,21 @@ TEST_F(TimersTest, UserTimeout) {
   ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 60s));
   EXPECT_EQ(error_of(p.a), ETIMEDOUT);
   EXPECT_GE(sim.now - sim.trace_start, 4900ms);
-  EXPECT_LE(sim.now - sim.trace_start, 6600ms);
+  EXPECT_LE(sim.now - sim.trace_start, 5100ms) << "not by the next retransmission, at 6.2 s";
+}
+
+TEST_F(TimersTest, UserTimeoutOfAHandshake) {
+  cut();
+  Recorder owner;
+  TcpSettings settings;
+  settings.user_timeout = 2s;
+  const Instant began = sim.now;
+  TcpConn* c = *sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                          settings, static_cast<Actor*>(&owner), sim.now);
+  ASSERT_TRUE(sim.run_until([&] { return (owner.edges & kError) != 0; }, 60s));
+  EXPECT_EQ(error_of(c), ETIMEDOUT);
+  EXPECT_LE(sim.now - began, 2100ms) << "not by the next SYN, at 3 s";
+  sim[0].stack->tcp_close(c, true, sim.now);
 }
 
 TEST_F(TimersTest, UserTimeoutEndsWhatAClosedWindowHolds) {
@@ -255,6 +269,23 @@ TEST_F(TimersTest, TimeWaitWithoutAListenerGivesANewSynToTheKernel) {
   EXPECT_FALSE(sim[1].stack->tcp_port_in_use(sim[1].v4(), 80));
   EXPECT_TRUE(sim[1].steered.empty());
   sim[0].stack->tcp_close(*again, true, sim.now);
+}
+
+struct NegativeLinger : TimersTest, testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(FinIsAcknowledgedFirst, NegativeLinger, testing::Bool());
+
+TEST_P(NegativeLinger, ResetsInFinWait2) {
+  PairOptions options;
+  options.a.fin_wait2 = -1s;
+  Pair p = open(options);
+  if (GetParam()) {
+    ASSERT_TRUE(sim[0].stack->tcp_shutdown(*p.a, SHUT_WR, sim.now));
+    sim.run_for(1s);
+  }
+  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim.run_for(1s);
+  EXPECT_FALSE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_EQ(sim[1].stack->tcp_take_error(*p.b), EPIPE);  // a reset in CLOSE-WAIT
 }
 
 TEST_F(TimersTest, AnOrphanInFinWait2Ends) {

@@ -32,6 +32,7 @@ struct TcpTimeWait : TcpEntry {
   HopRef hop;
   InterfaceId interface = 0;
   bool timestamps = false;
+  bool reuse_address = false;
   uint8_t tos = 0;
   uint8_t ttl = 0;
   uint32_t flow_label = 0;

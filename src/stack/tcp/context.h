@@ -239,6 +239,12 @@ void start_probe(TcpContext& t, TcpConn& c, Instant now);
 void restart_keepalive(TcpContext& t, TcpConn& c, Instant now);
 void on_timer(TcpContext& t, TimerNode& node, Instant now);
 Duration backed_off(const TcpConn& c);
+/// When the retransmission timer that is set now expires. Of a row the last ends with TCP_USER_TIMEOUT
+/// (tcp_clamp_rto_to_user_timeout()).
+Instant next_timeout(const TcpConn& c, Instant now);
+/// In FIN-WAIT-2 without an application: the peer has tcp_fin_timeout for its FIN (TCP_LINGER2); with a
+/// negative one it is reset.
+void wait_for_fin(TcpContext& t, TcpConn& c, Instant now);
 
 }  // namespace tcp
 }  // namespace accel

@@ -31,7 +31,8 @@ HeaderFields header_fields(const TcpContext& t, const TcpConn& c) {
   const TcpSettings& s = c.settings;
   const uint32_t otherwise = s.auto_flow_label ? kAutoFlowLabel : kNoFlowLabel;
   const uint32_t wanted = s.flow_label != kNoFlowLabel ? s.flow_label : otherwise;
-  return {s.tos, s.ttl, t.core.flow_label(wanted, c.flow_hash)};
+  const bool v4 = c.local.address.is_v4();
+  return {v4 ? s.tos : s.traffic_class, v4 ? s.ttl : s.hop_limit, t.core.flow_label(wanted, c.flow_hash)};
 }
 
 void refresh_headers(const TcpContext& t, TcpConn& c) {
@@ -92,7 +93,7 @@ void send_handshake(TcpContext& t, TcpConn& c, Instant now) {
   if (c.makes_way) return;
   send_syn(t, c, c.tcp_state == TcpState::kSynReceived, now);
   c.retransmit_mode = RetransmitMode::kHandshake;
-  set_timer(t, c, kTimerRetransmit, now + backed_off(c));
+  set_timer(t, c, kTimerRetransmit, next_timeout(c, now));
 }
 
 static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {

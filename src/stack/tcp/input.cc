@@ -109,15 +109,10 @@ static void on_fin_acked(TcpContext& t, TcpConn& c, Instant now) {
   switch (c.tcp_state) {
     case TcpState::kFinWait1:
       c.tcp_state = TcpState::kFinWait2;
-      // An orphan waits tcp_fin_timeout for the peer's FIN (TCP_LINGER2).
-      if (!c.held) {
-        if (c.settings.fin_wait2.count() < 0)
-          finish(t, c);
-        else
-          set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
-      } else {
+      if (!c.held)
+        wait_for_fin(t, c, now);
+      else
         t.core.mark_ready(c, kWritable);  // sk_state_change()
-      }
       break;
     case TcpState::kClosing:
       enter_time_wait(t, c, now);

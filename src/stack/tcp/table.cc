@@ -120,6 +120,7 @@ void enter_time_wait(TcpContext& t, TcpConn& c, Instant now) {
     w->hop = c.hop;
     w->interface = c.interface;
     w->timestamps = c.timestamps_ok;
+    w->reuse_address = c.settings.reuse_address;
     const HeaderFields fields = header_fields(t, c);
     w->tos = fields.tos;
     w->ttl = fields.ttl;

@@ -374,8 +374,7 @@ void TcpLayer::close(TcpConn* conn, bool abort, Instant now) {
   if (begin_close(c))
     output(t, c, now);
   else if (c.tcp_state == TcpState::kFinWait2)
-    c.settings.fin_wait2.count() < 0 ? finish(t, c)
-                                     : set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
+    wait_for_fin(t, c, now);
 }
 
 // ---------------------------------------------------------------- asking
@@ -489,6 +488,26 @@ bool TcpLayer::port_in_use(const IpAddress& local, uint16_t port) const {
   for (const TcpEntry* e : t.buckets)
     for (; e; e = e->hash_next)
       if (e->local.port == port && e->local.address == local) return true;
+  return false;
+}
+
+static bool overlaps(const IpAddress& bound, bool v6_only, const IpAddress& address) {
+  if (!bound.is_any()) return bound == address;
+  return bound.is_v4() ? address.is_v4() : !v6_only || !address.is_v4();
+}
+
+bool TcpLayer::bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_address) const {
+  const TcpContext& t = *context_;
+  if (!t.ports.contains(local.port)) return false;
+  auto conflicts = [&](const TcpEntry& e) {
+    if (e.local.port != local.port || !overlaps(local.address, v6_only, e.local.address)) return false;
+    return !reuse_address ||
+           !(e.kind == TcpEntry::Kind::kConn ? static_cast<const TcpConn&>(e).settings.reuse_address
+                                             : static_cast<const TcpTimeWait&>(e).reuse_address);
+  };
+  for (const TcpEntry* e : t.buckets)
+    for (; e; e = e->hash_next)
+      if (conflicts(*e)) return true;
   return false;
 }
 

@@ -85,6 +85,7 @@ class TcpLayer {
   void end_with(TcpConn& conn, int error);
   Result<TcpConn*> adopt(const TcpSnapshot& snapshot, const Route& route, const TcpSettings& settings,
                          void* owner, Instant now);
+  bool bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_address) const;
   bool port_in_use(const IpAddress& local, uint16_t port) const;
   void reroute(TcpConn& conn, const Route& route);
 

@@ -24,13 +24,24 @@ Duration backed_off(const TcpConn& c) {
   return std::min(d, kMaxRto);
 }
 
+Instant next_timeout(const TcpConn& c, Instant now) {
+  const Instant when = now + backed_off(c);
+  if (c.settings.user_timeout.count() <= 0 || c.retransmits == 0) return when;
+  return std::min(when, std::max(c.stuck_since + c.settings.user_timeout, now + 1ms));
+}
+
+void wait_for_fin(TcpContext& t, TcpConn& c, Instant now) {
+  if (c.settings.fin_wait2.count() >= 0) return set_timer(t, c, kTimerLinger, now + c.settings.fin_wait2);
+  send_reset(t, c, now);
+  finish(t, c);
+}
+
 void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
   if (c.sent.empty()) {
     if (c.retransmit_mode != RetransmitMode::kProbe) clear_timer(c, kTimerRetransmit);
     return;
   }
-  Duration rto = backed_off(c);
-  Instant timeout = now + rto;
+  Instant timeout = next_timeout(c, now);
   c.retransmit_mode = RetransmitMode::kTimeout;
   // RFC 8985 section 7.2: a probe two round trips after the last segment, where nothing tells of losses
   // otherwise.
@@ -38,7 +49,7 @@ void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
       !c.tail_probed && c.backoff == 0) {
     Duration probe = 2 * c.srtt + (c.sent.size() == 1 ? t.core.config.min_rto : Duration{2ms});
     c.retransmit_mode = RetransmitMode::kTailProbe;
-    timeout = now + std::min(probe, rto);
+    timeout = std::min(timeout, now + probe);
   }
   set_timer(t, c, kTimerRetransmit, timeout);
 }
@@ -99,7 +110,7 @@ static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
     ++c.total_retransmits;
     send_handshake(t, c, now);
   } else {
-    set_timer(t, c, kTimerRetransmit, now + backed_off(c));
+    set_timer(t, c, kTimerRetransmit, next_timeout(c, now));
   }
 }
 
