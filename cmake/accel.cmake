@@ -19,19 +19,11 @@ function(accel_layer name)
   target_link_libraries(${name} PUBLIC accel-flags ${A_LINK})
 endfunction()
 
-# accel_precompiled(NAME): a program that includes GoogleTest (tests/CMakeLists.txt).
-function(accel_precompiled name)
-  if(NOT ACCEL_FUZZ)
-    target_precompile_headers(${name} REUSE_FROM gtest-precompiled)
-  endif()
-endfunction()
-
 # accel_unit_test(NAME SOURCES... LINK libs...): a GoogleTest program, one ctest case each, label "unit".
 function(accel_unit_test name)
   cmake_parse_arguments(A "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_LINK} accel-flags GTest::gtest_main)
-  accel_precompiled(${name})
   add_test(NAME unit.${name} COMMAND ${name})
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 300)
   set_property(GLOBAL APPEND PROPERTY ACCEL_HOSTLESS ${name})

@@ -252,7 +252,7 @@ TEST(Guardian, LeavesPassedConnectionsAlone) {
   expect_gone(guardian);
   exchange(fd, "alive");
   fd.reset();
-  EXPECT_EQ(far.word(), std::string(kTrips, '.').append("alive"));
+  EXPECT_EQ(far.word(), std::string(kTrips, '.') + "alive");
   far.finish();
   close(channel[0]);
 }
@@ -282,7 +282,7 @@ TEST(Guardian, LeavesAChildsConnectionsAlone) {
   die(parent);
   expect_gone(guardian);
   (void)!write(go[1], "x", 1);
-  EXPECT_EQ(far.word(), std::string(kTrips, '.').append("childalive"));
+  EXPECT_EQ(far.word(), std::string(kTrips, '.') + "childalive");
   far.finish();
   for (int fd : {said[0], go[0], go[1]}) close(fd);
 }
