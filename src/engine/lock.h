@@ -2,6 +2,7 @@
 #pragma once
 
 #include <linux/futex.h>
+#include <semaphore.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -55,6 +56,13 @@ class WorkerLock {
   std::atomic<uint32_t> word_{kFree};
 };
 
+/// What ends a thread's sleep.
+struct Alarm {
+  int fd;  ///< an eventfd; -1: it has none, and sleeps on the semaphore
+  sem_t* semaphore;
+  void ring() const;  ///< no cancellation point, and for handlers too
+};
+
 /// Of this thread; read by its signal handlers.
 struct ThreadState {
   bool inside = false;            ///< holds the lock, or is about to take it, or has just let go
@@ -62,7 +70,7 @@ struct ThreadState {
   bool signal_ran = false;        ///< a handler ran since the wait began
   bool all_restart = true;        ///< all those had SA_RESTART
   const void* handler = nullptr;  ///< frame of the program's innermost handler
-  int wake_fd = -1;               ///< eventfd that ends this thread's sleep; -1: none
+  Alarm alarm{-1, nullptr};       ///< while `waiting`
   int retaining = 0;  ///< waits, those included that a handler has left, of calls with a reference
 };
 extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];

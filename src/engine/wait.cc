@@ -1,15 +1,20 @@
 // Waiting: poll for a while, then sleep in the kernel.
 //
 // A sleep ends by a frame (the ports' descriptors), by another thread that found this one's condition true
-// (wake_fd), by a kernel descriptor, a signal, or time. A signal's handler that runs between the last look at
-// signal_ran and the kernel's sleep writes wake_fd, so it is not lost. The kernel's wait is libc's, hence a
-// cancellation point: the lock is not held then, and destructors put everything right on the way out.
+// (its alarm), by a kernel descriptor, a signal, or time. A signal's handler that runs between the last look
+// at signal_ran and the kernel's sleep rings the alarm, so it is not lost. The kernel's wait is libc's, hence
+// a cancellation point: the lock is not held then, and destructors put everything right on the way out.
+//
+// The alarm is an eventfd in an epoll set of the thread's, so that it can sleep on any descriptors and others
+// can have it watch the ports. In a process of very many such threads that would leave the program too few
+// descriptors: those beyond a share of its limit sleep on semaphores, where only the stack can wake them.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -30,6 +35,8 @@ constexpr uint64_t kWakeTag = 0xff, kKernelTag = 0xfe;
 constexpr int kSleepEvents = 16;
 /// Where a thread could get no descriptors to be woken by, it looks again this often.
 constexpr Duration kBlindSleep = 1ms;
+/// One thread for so many descriptors that the process may open has two of them to sleep on.
+constexpr rlim_t kDescriptorsForOne = 20;
 constexpr Duration kKernelLook = 5us;
 /// A thread that has been back in its wait this soon, and whose waits are this short, so many times in a row,
 /// is trusted to be so again. It is late when it has been out this long with so few passes made meanwhile.
@@ -51,6 +58,12 @@ void open_fds(Sleeper& s) {
   event.data.u64 = kWakeTag;
   if (s.wake_fd < 0 || s.epoll_fd < 0 || real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, s.wake_fd, &event) != 0)
     close_fds(s);
+}
+
+size_t most_with_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return static_cast<size_t>(limit.rlim_cur / kDescriptorsForOne);
 }
 
 timespec to_timespec(Duration d) {
@@ -128,10 +141,10 @@ class Waiting {
     me_->retained = retained;
     was_brief_ = w.pass_now - me_->left < kBrief;
     w.come_in(*me_);
+    thread_state.alarm = me_->alarm();
     thread_state.waiting = true;
     thread_state.signal_ran = false;
     thread_state.all_restart = true;
-    thread_state.wake_fd = me_->wake_fd;
   }
   ~Waiting() {
     const bool often = w_.pass_now - me_->left < kOften;
@@ -139,10 +152,11 @@ class Waiting {
     me_->left = w_.pass_now;
     w_.go_out(*me_, w_.pass_now);
     w_.give_charge(*me_);
+    if (borrowed_) give_back();
     if (std::exchange(me_->retained, nullptr) != nullptr) --thread_state.retaining;
     own_sleepers.leave(*me_);
     thread_state.waiting = outer_.waiting;
-    thread_state.wake_fd = outer_.wake_fd;
+    thread_state.alarm = outer_.alarm;
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
@@ -151,6 +165,10 @@ class Waiting {
 
  private:
   void enlist();
+  void open();
+  void give_back();
+  bool semaphore_serves(const WaitRequest& request) const;
+  int sleep_on_semaphore(Instant until);
   Instant sleep_until(const WaitRequest& request, Instant now);
   bool sleep(WaitRequest& request, Instant now);
   bool epoll_serves(const WaitRequest& request);
@@ -171,6 +189,7 @@ class Waiting {
   Sleeper* me_ = nullptr;
   ThreadState outer_;
   bool kernel_ready_ = false;
+  bool borrowed_ = false;                ///< its descriptors are more than it should have
   bool was_brief_ = false;               ///< the time since this thread's last wait
   bool decided_ = false, spun_ = false;  ///< whether to poll; the first look has to come first
   int looks_ = 0;
@@ -182,9 +201,25 @@ class Waiting {
 void Waiting::enlist() {
   *me_ = Sleeper{};
   me_->frame = this;
-  open_fds(*me_);
   me_->engine = &w_.engine;
+  sem_init(&me_->semaphore, 0, 0);
   w_.sleepers.push_back(me_);
+  if (w_.with_descriptors < most_with_descriptors()) open();
+}
+
+void Waiting::open() {
+  open_fds(*me_);
+  w_.with_descriptors += me_->wake_fd >= 0;
+  thread_state.alarm = me_->alarm();
+}
+
+/// Who was to wake this thread may be about to, by a number that will be another file's.
+void Waiting::give_back() {
+  while (w_.waking.load(std::memory_order_acquire) != 0) sched_yield();
+  close_fds(*me_);
+  me_->kernel_fd = -1;
+  me_->has_ports = false;
+  --w_.with_descriptors;
 }
 
 Woke Waiting::wait(Pass& pass, WaitRequest& request) {
@@ -204,7 +239,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       woke = Woke::kSignal;
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
-    } else if (!slept && w_.has_spare_cpu() && may_spin(request, began, now) &&
+    } else if (!slept && me_->wake_fd >= 0 && w_.has_spare_cpu() && may_spin(request, began, now) &&
                w_.take_charge(*me_, now, spin_until_)) {
       w_.unlock_out();
       pause_cpu();
@@ -218,7 +253,8 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
     } else {
       slept = true;
       w_.come_in(*me_);
-      if (w_.out_count == 0)
+      const bool cared_for = me_->wake_fd < 0 && w_.in_charge && w_.in_charge->request;
+      if (w_.out_count == 0 && !cared_for)
         (void)w_.take_charge(*me_, now, now);
       else if (w_.in_charge == me_)
         w_.in_charge = nullptr;
@@ -248,18 +284,24 @@ Instant Waiting::sleep_until(const WaitRequest& request, Instant now) {
     w_.timekeeper_until = due;
     until = std::min(until, due);
   }
-  if (me_->wake_fd < 0) until = std::min(until, now + kBlindSleep);
+  if (me_->wake_fd < 0 && !semaphore_serves(request)) until = std::min(until, now + kBlindSleep);
   return until;
 }
 
 /// False: a signal that no trampoline reported ended it (a handler set past us, or SIGSTOP and SIGCONT).
 bool Waiting::sleep(WaitRequest& request, Instant now) {
+  if (me_->wake_fd < 0 && !semaphore_serves(request)) {
+    borrowed_ = w_.with_descriptors >= most_with_descriptors();
+    open();
+    borrowed_ &= me_->wake_fd >= 0;
+  }
+  const bool by_semaphore = me_->wake_fd < 0 && semaphore_serves(request);
   const Instant until = sleep_until(request, now);
-  const bool by_epoll = epoll_serves(request);
-  me_->by_poll = !by_epoll;
+  const bool by_epoll = !by_semaphore && epoll_serves(request);
+  me_->fixed = !by_epoll;
   if (by_epoll)
     w_.watch_ports(*me_, w_.in_charge == me_);
-  else
+  else if (!by_semaphore)
     gather(request);
   int result = 0, error = 0;
   {
@@ -269,7 +311,9 @@ bool Waiting::sleep(WaitRequest& request, Instant now) {
     timespec timeout{};
     if (until != kNever) timeout = to_timespec(std::max(until - clock_now(), Duration{0}));
     const timespec* limit = until == kNever ? nullptr : &timeout;
-    result = by_epoll ? sleep_on_epoll(request, limit) : sleep_on_poll(request, limit);
+    result = by_semaphore ? sleep_on_semaphore(until)
+             : by_epoll   ? sleep_on_epoll(request, limit)
+                          : sleep_on_poll(request, limit);
     error = errno;
   }
   return result >= 0 || error != EINTR || thread_state.signal_ran;
@@ -297,6 +341,17 @@ bool Waiting::epoll_serves(const WaitRequest& request) {
   if (!known && real.epoll_ctl(me_->epoll_fd, EPOLL_CTL_ADD, wanted, &event) != 0) return false;
   me_->kernel_fd = wanted;
   return true;
+}
+
+/// Only the stack can end it, and it is not the one that hears the devices for all.
+bool Waiting::semaphore_serves(const WaitRequest& request) const {
+  return request.kernel_fds.empty() && request.sigmask == nullptr && w_.in_charge != me_;
+}
+
+int Waiting::sleep_on_semaphore(Instant until) {
+  if (until == kNever) return sem_wait(&me_->semaphore);
+  const timespec t = to_timespec(until.time_since_epoch());
+  return sem_clockwait(&me_->semaphore, CLOCK_MONOTONIC, &t);
 }
 
 int Waiting::sleep_on_epoll(WaitRequest& request, const timespec* timeout) {
@@ -354,6 +409,7 @@ void Engine::Impl::forget(Sleeper& s) {
   give_charge(s);
   appoint();
   std::erase(sleepers, &s);
+  with_descriptors -= s.wake_fd >= 0;
 }
 
 namespace {
@@ -393,9 +449,8 @@ void Engine::Impl::wake_ready_sleepers() {
 void Engine::Impl::wake(Sleeper& s) {
   s.woken = true;
   go_out(s, pass_now);
-  if (s.wake_fd < 0) return;
-  if (to_wake_count == to_wake.size()) return write_wake(s.wake_fd);
-  to_wake[to_wake_count++] = s.wake_fd;
+  if (to_wake_count == to_wake.size()) return s.alarm().ring();
+  to_wake[to_wake_count++] = s.alarm();
 }
 
 void Engine::Impl::watch_port(Sleeper& s, InterfaceId id) {
@@ -417,7 +472,7 @@ void Engine::Impl::watch_channels() {
   for (Sleeper* s : sleepers)
     if (s->has_ports) watch_channels(*s, true);
   for (Sleeper* s : asleep)
-    if (s->by_poll) wake(*s);
+    if (s->fixed) wake(*s);
 }
 
 void Engine::Impl::watch_channels(Sleeper& s, bool watch) {
@@ -447,7 +502,7 @@ void Engine::Impl::add_port(InterfaceId id) {
     if (s->has_ports) watch_port(*s, id);
   // Who sleeps on the ports has to ask this one for a wake-up, too (Port::arm).
   for (Sleeper* s : asleep)
-    if (s->by_poll || s->has_ports) wake(*s);
+    if (s->fixed || s->has_ports) wake(*s);
 }
 
 bool Engine::Impl::take_charge(Sleeper& s, Instant now, Instant until) {
@@ -471,7 +526,7 @@ void Engine::Impl::appoint() {
   Sleeper* unchangeable = nullptr;
   for (Sleeper* next : asleep) {
     if (next->woken) continue;  // it is about to look for itself
-    (next->by_poll ? unchangeable : in_charge) = next;
+    (next->fixed ? unchangeable : in_charge) = next;
   }
   if (in_charge)
     watch_ports(*in_charge, true);
@@ -510,7 +565,7 @@ void Engine::Impl::unwatch_port(InterfaceId id) {
       if (s->epoll_fd >= 0) real.epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, &event);
   // poll() holds what it sleeps on open, and so the queue that another process may be waiting for.
   for (Sleeper* s : asleep)
-    if (s->by_poll) wake(*s);
+    if (s->fixed) wake(*s);
 }
 
 void Engine::Impl::abandon_sleepers_in_child() {
@@ -518,6 +573,7 @@ void Engine::Impl::abandon_sleepers_in_child() {
     close_fds(*s);
     *s = Sleeper{};
   }
+  with_descriptors = 0;
   thread_state = ThreadState{};
 }
 
@@ -562,10 +618,9 @@ Woke Engine::wait(Pass& pass, WaitRequest& request) {
 void Engine::signal_ran(bool restarts) {
   thread_state.all_restart = thread_state.all_restart && restarts;
   thread_state.signal_ran = true;
-  if (!thread_state.waiting || thread_state.wake_fd < 0) return;
+  if (!thread_state.waiting) return;
   const int saved = errno;
-  const uint64_t one = 1;
-  (void)!real.write(thread_state.wake_fd, &one, sizeof(one));
+  thread_state.alarm.ring();
   // The handler may leave the sleep by siglongjmp(): nobody may look at its request from here on, which lies
   // in that frame.
   if (const Sleep sleep = std::exchange(own_sleep, {}); sleep.worker) {

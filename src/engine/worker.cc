@@ -36,7 +36,8 @@ Instant clock_now() {
   return Instant{Duration{int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec}};
 }
 
-void write_wake(int fd) {
+void Alarm::ring() const {
+  if (fd < 0) return (void)sem_post(semaphore);
   const uint64_t one = 1;
   // Not write(): that is a cancellation point.
   (void)!real.syscall(SYS_write, fd, &one, sizeof(one));
@@ -48,10 +49,10 @@ void Engine::Impl::lock_in() {
 }
 
 void Engine::Impl::unlock_out() {
-  std::array<int, std::tuple_size_v<decltype(to_wake)>> fds;
+  decltype(to_wake) alarms;
   const size_t n = std::exchange(to_wake_count, 0);
   if (n != 0) {
-    std::copy_n(to_wake.begin(), n, fds.begin());
+    std::copy_n(to_wake.begin(), n, alarms.begin());
     waking.fetch_add(1, std::memory_order_relaxed);
   }
   std::array<Port*, kMaxInterfaces> to_tell;
@@ -63,7 +64,7 @@ void Engine::Impl::unlock_out() {
   bool told = true;
   for (size_t i = 0; i < tells; ++i) told &= to_tell[i]->tell();  // NOLINT: filled by the loop above
   if (n != 0) {
-    for (size_t i = 0; i < n; ++i) write_wake(fds[i]);
+    for (size_t i = 0; i < n; ++i) alarms[i].ring();
     waking.fetch_sub(1, std::memory_order_release);
   }
   if (!told) wake_in_charge();
@@ -74,7 +75,7 @@ void Engine::Impl::unlock_out() {
 /// The thread that watches the ports has to have the device told again.
 void Engine::Impl::wake_in_charge() {
   lock.lock();
-  if (in_charge && in_charge->request && in_charge->wake_fd >= 0) write_wake(in_charge->wake_fd);
+  if (in_charge && in_charge->request) in_charge->alarm().ring();
   lock.unlock();
 }
 

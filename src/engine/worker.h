@@ -26,7 +26,6 @@
 namespace accel {
 
 Instant clock_now();
-void write_wake(int fd);  ///< adds 1 to an eventfd
 
 struct FlowKeyHash {
   size_t operator()(const FlowKey& k) const {
@@ -58,22 +57,25 @@ struct PortSlot {
 };
 
 /// A thread's means to sleep and to be woken. Made at its first wait, registered with the engine until the
-/// thread ends.
+/// thread ends. Descriptors are opened as long as that leaves the program enough of them, and for waits that
+/// need them.
 struct Sleeper {
   Engine* engine = nullptr;
   int wake_fd = -1;                ///< eventfd
   int epoll_fd = -1;               ///< wake_fd, kernel_fd and, of the one in charge, the ports' descriptors
   int kernel_fd = -1;              ///< of the last wait; -1: none
   bool has_ports = false;          ///< the ports' descriptors are in epoll_fd
-  bool by_poll = false;            ///< this sleep is a ppoll(), which nobody can add to
+  bool fixed = false;              ///< this sleep is a ppoll() or on `semaphore`: nobody can add to it
+  sem_t semaphore{};               ///< instead of wake_fd
   WaitRequest* request = nullptr;  ///< while asleep
   const void* frame = nullptr;     ///< of the wait that has it
   void* retained = nullptr;        ///< Pass::retains() of the call that waits
-  bool woken = false;              ///< wake_fd has been written for this sleep
+  bool woken = false;              ///< its alarm has been rung for this sleep
   bool out = false;                ///< not waiting, and trusted to be back soon: its calls poll for all
   uint8_t brief = 0;               ///< times in a row that it was
   Instant left{}, out_since{};     ///< when its last wait ended, and when it was woken for that
   SpinPolicy spin;
+  Alarm alarm() { return {wake_fd, &semaphore}; }
 };
 
 /// A listener or bound UDP socket over every interface that its address covers.
@@ -281,15 +283,16 @@ struct Engine::Impl {
   Instant pass_now{};
   std::atomic<uint64_t> passes{0};  ///< by the application's threads
   std::atomic<uint32_t> asleep_count{0};
-  std::array<int, 16> to_wake{};  ///< wake_fds to be written after the lock
+  std::array<Alarm, 16> to_wake{};  ///< to be rung after the lock
   size_t to_wake_count = 0;
   bool telling_deferred = false;    ///< in this pass
-  std::atomic<uint32_t> waking{0};  ///< threads that write them: until then none is closed
+  std::atomic<uint32_t> waking{0};  ///< threads that ring them: until then none is closed
   uint64_t wakes = 0;               ///< sleeps that ended by something else than time
   std::atomic<uint32_t> steered_count{
       0};                          ///< keys on all ports: above 0 the application has accelerated sockets
   std::vector<Sleeper*> sleepers;  ///< every thread's
   std::vector<Sleeper*> asleep;
+  size_t with_descriptors = 0;  ///< of `sleepers`
   uint32_t out_count = 0;       ///< of `sleepers`
   bool was_out = false;         ///< since housekeeping looked
   bool watched = false;         ///< housekeeping looks

@@ -10,7 +10,9 @@
 #include <sys/select.h>
 #include <sys/syscall.h>
 
+#include <array>
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -131,6 +133,47 @@ TEST(Wakes, ShutdownEndsEveryKindOfWait) {
   const std::string sent = sends.said();
   EXPECT_TRUE(atol(sent.c_str()) > 0 && atol(sent.c_str()) < (64 << 20)) << sent;
   EXPECT_EQ(shown(send(fd, "x", 1, MSG_NOSIGNAL)), "EPIPE");
+}
+
+// A thread for each connection, and hardly more descriptors than connections.
+TEST(Wakes, ThreadsWithoutDescriptorsToSpare) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{256, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  struct sigaction nothing {};
+  nothing.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &nothing, nullptr);
+  {
+    constexpr int kTimes = 4;
+    Holder far(200);
+    std::vector<std::unique_ptr<Waiter>> waiters;
+    std::array<std::atomic<bool>, 200> interrupted{};
+    for (size_t i = 0; i < far.fds.size(); ++i)
+      waiters.push_back(std::make_unique<Waiter>([&, i] {
+        std::string said;
+        char byte;
+        while (said.size() < kTimes) {
+          const std::string one = shown(recv(far.fds[i], &byte, 1, 0));
+          if (one == "EINTR")
+            interrupted[i] = true;
+          else
+            said += one;
+        }
+        return said;
+      }));
+    for (const size_t i : {0, 150})
+      while (!interrupted[i]) {
+        waiters[i]->interrupt(SIGUSR1);
+        usleep(1000);
+      }
+    for (int i = 0; i < kTimes; ++i) {
+      far.say("send");
+      EXPECT_EQ(wait_for(far.fds[199], 0, 5), 0);
+    }
+    for (size_t i = 0; i < waiters.size(); ++i) EXPECT_EQ(waiters[i]->said(), "1111") << i;
+  }
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(Wakes, ShutdownEndsAccept) {
