@@ -24,6 +24,8 @@
   extern "C" [[gnu::visibility("default"), \
                gnu::alias(#name)]] decltype(accel_call_##name) accel_call_##alias_name asm(#alias_name);
 
+struct iocb;
+
 namespace accel::preload {
 
 /// The library takes part: our start-up is done, the process is not set-user-id, ACCEL_DISABLE is not set and
@@ -78,6 +80,7 @@ Result<ssize_t> read_flags(int fd, const iovec* vector, int count, int flags);
 Result<ssize_t> write_flags(int fd, const iovec* vector, int count, int flags);
 Result<int> for_stdio(int fd, Result<int> made);
 Result<int> for_stdio(Result<int> made);
+void before_io_submit(long count, iocb* const* requests);
 int connecting_stdio(int fd);
 Result<int> ppoll_ms(pollfd* descriptors, nfds_t count, int timeout);
 Result<int> select_us(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout);

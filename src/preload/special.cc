@@ -1,5 +1,7 @@
 // Wrappers that a row of the table cannot describe: variadic calls, new descriptors, streams on a socket,
 // descriptors in messages.
+#include <aio.h>
+#include <linux/aio_abi.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -225,6 +227,49 @@ ACCEL_EXPORT(int, __dprintf_chk, (int fd, int check, const char* format, ...)) {
   const int r = vprint_checked(fd, check, format, list);
   va_end(list);
   return r;
+}
+
+// ---- asynchronous I/O: libc's threads, and the kernel's, read and write past us ----
+
+namespace {
+
+void before_aio(int fd) {
+  if (posix::fds.owns(fd)) (void)posix::before_stdio(fd);
+}
+
+void before_aio(const aiocb* request) {
+  if (posix::active() && can_read(request, sizeof *request)) before_aio(request->aio_fildes);
+}
+
+int next_aio(const char* name, aiocb* request) {
+  before_aio(request);
+  return reinterpret_cast<int (*)(aiocb*)>(find_real(name))(request);
+}
+
+}  // namespace
+
+ACCEL_EXPORT(int, aio_read, (aiocb * request)) { return next_aio("aio_read", request); }
+ACCEL_ALIAS(aio_read64, aio_read)  // the same where off_t has 64 bits
+ACCEL_EXPORT(int, aio_write, (aiocb * request)) { return next_aio("aio_write", request); }
+ACCEL_ALIAS(aio_write64, aio_write)
+ACCEL_EXPORT(int, lio_listio, (int mode, aiocb* const* requests, int count, sigevent* event)) {
+  for (int i = 0; i < count && can_read(&requests[i], sizeof *requests); ++i) before_aio(requests[i]);
+  using Call = int (*)(int, aiocb* const*, int, sigevent*);
+  return reinterpret_cast<Call>(find_real("lio_listio"))(mode, requests, count, event);
+}
+ACCEL_ALIAS(lio_listio64, lio_listio)
+
+void accel::preload::before_io_submit(long count, iocb* const* requests) {
+  for (long i = 0; i < count && can_read(&requests[i], sizeof *requests); ++i)
+    if (can_read(requests[i], sizeof **requests)) before_aio(static_cast<int>(requests[i]->aio_fildes));
+}
+
+// libaio's, which makes the system call itself and answers with a negative errno number.
+ACCEL_EXPORT(int, io_submit, (aio_context_t context, long count, iocb** requests)) {
+  if (posix::active()) before_io_submit(count, requests);
+  using Call = int (*)(aio_context_t, long, iocb**);
+  auto libaio = reinterpret_cast<Call>(find_real("io_submit"));
+  return libaio != nullptr ? libaio(context, count, requests) : -ENOSYS;
 }
 
 ACCEL_EXPORT(int, bindresvport, (int fd, void* address)) {

@@ -110,6 +110,9 @@ bool on_descriptors(long number, const Arguments& a, long* result) {
     case SYS_close_range:
       *result = accel_call_close_range(a.as<unsigned>(0), a.as<unsigned>(1), a.as<int>(2));
       return true;
+    case SYS_io_submit:
+      before_io_submit(a.as<long>(1), a.as<iocb* const*>(2));
+      return false;
     case SYS_dup3:
       *result = accel_call_dup3(a.fd(), a.as<int>(1), a.as<int>(2));
       return true;
@@ -261,7 +264,7 @@ constexpr Numbers kOurs = [] {
         SYS_read,        SYS_write,       SYS_readv,      SYS_writev,      SYS_preadv2,      SYS_pwritev2,
         SYS_recvfrom,    SYS_sendto,      SYS_sendfile,   SYS_close,       SYS_dup,          SYS_splice,
         SYS_close_range, SYS_dup3,        SYS_epoll_ctl,  SYS_epoll_pwait, SYS_epoll_pwait2, SYS_ppoll,
-        SYS_pselect6})
+        SYS_pselect6,    SYS_io_submit})
     n.descriptor[static_cast<size_t>(number)] = true;
 #ifdef SYS_dup2  // and the others that newer machines do without
   for (long number : {SYS_epoll_create, SYS_fork}) n.process[static_cast<size_t>(number)] = true;

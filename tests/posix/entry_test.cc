@@ -1,6 +1,8 @@
 // Ways into a live connection that are not the socket calls themselves: streams, system calls by number,
 // offsets, descriptors closed past the library, and processes made and ended in the rarer ways.
+#include <aio.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <linux/fs.h>
 #include <poll.h>
 #include <sched.h>
@@ -131,6 +133,49 @@ TEST(Entry, IsAcceptedAsStandardInput) {
   EXPECT_EQ(far.word(), "bye");
   far.finish();
   EXPECT_EQ(proof.all(), "-");
+}
+
+TEST(Entry, LibcsAsynchronousRequests) {
+  Echo far(kProof);
+  char out[] = "hello", in[5] = {};
+  aiocb write{}, read{};
+  write.aio_fildes = read.aio_fildes = far.fd;
+  write.aio_buf = out;
+  read.aio_buf = in;
+  write.aio_nbytes = read.aio_nbytes = sizeof in;
+  const aiocb* done[] = {&write};
+  const timespec guard{20, 0};
+  ASSERT_EQ(aio_write(&write), 0);
+  EXPECT_EQ(aio_suspend(done, 1, &guard), 0);
+  EXPECT_EQ(aio_error(&write), 0);
+  EXPECT_EQ(aio_return(&write), 5);
+  done[0] = &read;
+  ASSERT_EQ(aio_read(&read), 0);
+  EXPECT_EQ(aio_suspend(done, 1, &guard), 0);
+  EXPECT_EQ(aio_error(&read), 0);
+  EXPECT_EQ(aio_return(&read), 5);
+  EXPECT_EQ(std::string(in, 5), "hello");
+  EXPECT_EQ(far.all(), "hello");
+}
+
+TEST(Entry, TheKernelsAsynchronousRequests) {
+  Echo far(kProof);
+  aio_context_t context = 0;
+  if (syscall(SYS_io_setup, 8, &context) != 0) GTEST_SKIP() << "no io_setup() here";
+  iocb poll{}, *request = &poll;
+  poll.aio_lio_opcode = IOCB_CMD_POLL;
+  poll.aio_fildes = static_cast<uint32_t>(static_cast<int>(far.fd));
+  poll.aio_buf = POLLIN;
+  ASSERT_EQ(syscall(SYS_io_submit, context, 1, &request), 1);
+  io_event event{};
+  timespec soon{0, 20'000'000}, guard{20, 0};
+  EXPECT_EQ(syscall(SYS_io_getevents, context, 1, 1, &event, &soon), 0);
+  write_all(far.fd, "x");
+  EXPECT_EQ(syscall(SYS_io_getevents, context, 1, 1, &event, &guard), 1);
+  EXPECT_EQ(event.res & POLLIN, POLLIN);
+  EXPECT_EQ(read_exactly(far.fd, 1), "x");
+  syscall(SYS_io_destroy, context);
+  EXPECT_EQ(far.all(), "x");
 }
 
 TEST(Entry, SystemCallsByNumber) {
@@ -274,7 +319,7 @@ TEST(Entry, ADaemonGoesOn) {
   EXPECT_EQ(read(report[0], &answer, 1), 1);
   EXPECT_EQ(answer, 'y');
   close(report[0]);
-  EXPECT_EQ(far.word(), std::string(kProof, '.') + "daemon");
+  EXPECT_EQ(far.word(), std::string(kProof, '.').append("daemon"));
   far.finish();
 }
 

@@ -29,14 +29,15 @@ theirs = {}
 for _, name in defined(libc):
     plain, _, version = name.partition("@")
     theirs.setdefault(plain, set()).add(version.strip("@"))
-uring = {name for name in wrapped if name.startswith("io_uring")}
-faults += [f"not libc's: {name}" for name in sorted(wrapped - set(theirs) - uring)]
+others = {name for name in wrapped if name.startswith("io_uring")} | {"io_submit"}  # liburing's and libaio's
+faults += [f"not libc's: {name}" for name in sorted(wrapped - set(theirs) - others)]
 
 # Without a version a wrapper answers for all of them: right where libc has one function of that name.
 for name in sorted(wrapped & set(theirs)):
     versions = {v for v in theirs[name] if v != "GLIBC_PRIVATE"}
     ours = {n.split("@", 1)[1].strip("@") for _, n in symbols if n.split("@")[0] == name and "@" in n}
-    same = {"forkpty", "quick_exit"}  # moved from another library, or the same but for what runs before it
+    # Moved from another library, or the same but for what runs before it. (lio_listio of before 2.4 notifies otherwise.)
+    same = {"forkpty", "quick_exit"} | {f"{name}{bits}" for name in ("aio_read", "aio_write", "lio_listio") for bits in ("", "64")}
     if len(versions) > 1 and ours != versions and name not in same:
         faults.append(f"{name}: libc has the versions {sorted(versions)}, we have {sorted(ours)}")
 
