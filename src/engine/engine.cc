@@ -88,6 +88,11 @@ StackConfig stack_config(const Settings& s) {
   c.send_buffer = s.send_buffer;
   c.delayed_ack = std::chrono::milliseconds(s.delayed_ack_ms);
   c.min_rto = std::chrono::milliseconds(s.min_rto_ms);
+  c.retries = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_retries2", 15));
+  c.synack_retries = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_synack_retries", 5));
+  c.window_scaling = sysctl("/proc/sys/net/ipv4/tcp_window_scaling", 1) != 0;
+  c.sack = sysctl("/proc/sys/net/ipv4/tcp_sack", 1) != 0;
+  c.timestamps = sysctl("/proc/sys/net/ipv4/tcp_timestamps", 1) != 0;
   const int labels = sysctl("/proc/sys/net/ipv6/auto_flowlabels", 1);
   c.auto_flow_labels = labels >= 0 && labels <= 3 ? AutoFlowLabels(labels) : AutoFlowLabels::kOptOut;
   c.flow_label_ranges = sysctl("/proc/sys/net/ipv6/flowlabel_state_ranges", 0) != 0;

@@ -484,6 +484,9 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     const uint16_t set = maximum_segment(*this);
     if (set != 0 && stack.tcp_state(*conn_) == TcpState::kClosed) return kOnKernel;
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).snd_mss);
+  } else if (level == IPPROTO_TCP && name == TCP_CONGESTION && !has_congestion(*this)) {
+    const char runs[16] = "cubic";  // the host's default is another, and nobody has asked for that
+    return put_option(runs, sizeof runs, value, length);
   } else if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP) {
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).window_clamp);
   } else if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {

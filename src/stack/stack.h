@@ -239,6 +239,9 @@ struct StackConfig {
   Duration min_rto = 200ms;     ///< Linux' TCP_RTO_MIN
   Duration delayed_ack = 40ms;  ///< Linux' TCP_DELACK_MIN
   Duration time_wait = 60s;
+  uint32_t retries = 15;                                       ///< net.ipv4.tcp_retries2
+  uint32_t synack_retries = 5;                                 ///< net.ipv4.tcp_synack_retries
+  bool window_scaling = true, sack = true, timestamps = true;  ///< net.ipv4.tcp_*
   AutoFlowLabels auto_flow_labels = AutoFlowLabels::kOptOut;
   bool flow_label_ranges = false;  ///< net.ipv6.flowlabel_state_ranges: automatic labels have the highest bit
 };

@@ -1,5 +1,6 @@
 // What programs seldom do: a socket connected to itself, waits of nanoseconds, TLS by the kernel, flow
 // labels, foreign addresses.
+#include <fcntl.h>
 #include <linux/if_packet.h>
 #include <linux/in6.h>
 #include <linux/tls.h>
@@ -300,6 +301,65 @@ TEST(Names, AConnectionHoldsItsListenersPort) {
     fd.reset();
   }
   far.finish();
+}
+
+// ---- net.ipv4 of this namespace ----
+
+std::string read_file(const char* path) {
+  Fd fd(open(path, O_RDONLY));
+  char text[256] = {};
+  EXPECT_GT(read(fd, text, sizeof text - 1), 0) << path;
+  return text;
+}
+
+class Sysctl {
+ public:
+  Sysctl(const char* name, const char* value) : path_(std::string("/proc/sys/net/ipv4/") + name) {
+    before_ = put(value);
+  }
+  ~Sysctl() { put(before_); }
+  Sysctl(const Sysctl&) = delete;
+  Sysctl& operator=(const Sysctl&) = delete;
+
+ private:
+  std::string put(const std::string& value) {
+    const std::string before = read_file(path_.c_str());
+    Fd fd(open(path_.c_str(), O_WRONLY));
+    EXPECT_GT(pwrite(fd, value.data(), value.size(), 0), 0) << path_;
+    return before;
+  }
+  const std::string path_;
+  std::string before_;
+};
+
+// They hold for what a process begins after they were set.
+TEST(Sysctls, OfTheHandshake) {
+  const Sysctl scaling("tcp_window_scaling", "0"), sack("tcp_sack", "0"), stamps("tcp_timestamps", "0");
+  Echo echo(kProof);
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  ASSERT_EQ(getsockopt(echo.fd, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+  EXPECT_EQ(info.tcpi_options & (TCPI_OPT_WSCALE | TCPI_OPT_SACK | TCPI_OPT_TIMESTAMPS), 0);
+  echo.all();
+}
+
+// A host's default that is not ours is not what an accelerated connection says it has; the program's own
+// choice is the kernel's.
+TEST(Sysctls, AnotherDefaultOfCongestionControl) {
+  if (read_file("/proc/sys/net/ipv4/tcp_available_congestion_control").find("bbr") == std::string::npos)
+    GTEST_SKIP() << "this kernel has no bbr";
+  const Sysctl other("tcp_congestion_control", "bbr");
+  Echo echo(kProof);
+  char name[16] = {};
+  socklen_t size = sizeof name;
+  ASSERT_EQ(getsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
+  EXPECT_STREQ(name, getenv("LD_PRELOAD") != nullptr ? "cubic" : "bbr");
+  ASSERT_EQ(setsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3), 0);
+  size = sizeof name;
+  ASSERT_EQ(getsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
+  EXPECT_STREQ(name, "bbr");
+  exchange(echo.fd, "on");
+  echo.all();
 }
 
 // ---- repair ----

@@ -242,7 +242,9 @@ class Pairs {
 
 /// A simulation whose trace begins when a pair is connected and at rest.
 struct TracedPair {
-  explicit TracedPair(uint64_t seed) : sim(seed) { sim.tracing = true; }
+  explicit TracedPair(uint64_t seed, const HostOptions& options = {}) : sim(seed, 2, options) {
+    sim.tracing = true;
+  }
   Pair open(const PairOptions& options = {}) {
     pairs = std::make_unique<Pairs>(sim, options);
     const Pair p = pairs->connect();

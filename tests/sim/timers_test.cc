@@ -43,6 +43,23 @@ TEST_F(TimersTest, RetransmissionGivesUp) {
   EXPECT_TRUE(write(sim[0], p.a, "y").is(EPIPE));
 }
 
+struct FewRetries : testing::Test, TracedPair {
+  static HostOptions options() {
+    HostOptions o;
+    o.config.retries = 2;
+    return o;
+  }
+  FewRetries() : TracedPair(7, options()) {}
+};
+
+TEST_F(FewRetries, GiveUpSoon) {
+  Pair p = open();
+  sim.links([](Link& l) { l.cut = true; });
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 60s));
+  EXPECT_NEAR((sim.now - sim.trace_start) / 100ms, 14, 2);  // 200 + 400 + 800 ms
+}
+
 TEST_F(TimersTest, ALostSegmentIsRepairedOnceTheLinkIsBack) {
   Pair p = open();
   cut();

@@ -99,8 +99,10 @@ static void prepare(TcpContext& t, TcpConn& c, uint32_t iss, Instant now) {
   c.snd_nxt = c.snd_pushed = iss + 1;
   c.send_queue.start(iss + 1);
   c.ts_offset = timestamp_offset(t, c.local.address, c.remote.address);
-  c.wscale_ok = c.sack_ok = c.timestamps_ok = true;
-  c.rcv_wscale = window_scale(t, c);
+  c.wscale_ok = t.core.config.window_scaling;
+  c.sack_ok = t.core.config.sack;
+  c.timestamps_ok = t.core.config.timestamps;
+  c.rcv_wscale = c.wscale_ok ? window_scale(t, c) : 0;
   c.rto = std::max<Duration>(kInitialRto, t.core.config.min_rto);
   c.stuck_since = now;
 }

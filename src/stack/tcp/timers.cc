@@ -80,10 +80,10 @@ void restart_keepalive(TcpContext& t, TcpConn& c, Instant now) {
 static bool exhausted(TcpContext& t, TcpConn& c, Instant now) {
   if (!c.held && c.retransmits >= kOrphanRetries) return true;
   if (c.settings.user_timeout.count() > 0) return now - c.stuck_since >= c.settings.user_timeout;
-  // tcp_retries2 counts in time (Linux retransmits_timed_out()): what kRetries doublings from min_rto would
+  // tcp_retries2 counts in time (Linux retransmits_timed_out()): what so many doublings from min_rto would
   // take.
   Duration limit{0}, step = t.core.config.min_rto;
-  for (uint32_t i = 0; i <= kRetries; ++i, step = std::min(step * 2, kMaxRto)) limit += step;
+  for (uint32_t i = 0; i <= t.core.config.retries; ++i, step = std::min(step * 2, kMaxRto)) limit += step;
   return now - c.stuck_since >= limit;
 }
 
@@ -91,7 +91,7 @@ static int timeout_error(const TcpConn& c) { return c.soft_error ? c.soft_error 
 
 static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
   bool passive = c.tcp_state == TcpState::kSynReceived && !c.active;
-  uint32_t limit = passive ? kSynAckRetries : c.settings.syn_retries;
+  uint32_t limit = passive ? t.core.config.synack_retries : c.settings.syn_retries;
   bool user_timeout = c.settings.user_timeout.count() > 0 && now - c.stuck_since >= c.settings.user_timeout;
   if (c.retransmits >= limit || user_timeout || c.makes_way || !has_listener(t, c)) {
     passive ? destroy(t, c) : fail(t, c, timeout_error(c));
