@@ -256,9 +256,9 @@ class Engine {
   /// `for_good`: the process ends, where exec may fail. Without a Pass.
   void finish(Duration limit, bool for_good);
 
-  /// As at exit, while the process goes on without an engine's work: the ports are closed, and housekeeping is
-  /// over. For when the layer above has nothing of ours open any more; who is in wait() may leave it as ever.
-  /// Without a Pass.
+  /// As at exit, while the process goes on without an engine's work: the ports are closed, and housekeeping
+  /// is over. For when the layer above has nothing of ours open any more; who is in wait() may leave it as
+  /// ever. Without a Pass.
   void retire(Duration limit);
 
   /// In a forked child (before its engine opens) that inherits a listening socket: it holds one queue of each

@@ -145,7 +145,7 @@ TEST(Wakes, ThreadsWithoutDescriptorsToSpare) {
   nothing.sa_handler = [](int) {};
   sigaction(SIGUSR1, &nothing, nullptr);
   {
-    constexpr int kTimes = 4;
+    constexpr int kTimes = 20;
     Holder far(200);
     std::vector<std::unique_ptr<Waiter>> waiters;
     std::array<std::atomic<bool>, 200> interrupted{};
@@ -171,7 +171,7 @@ TEST(Wakes, ThreadsWithoutDescriptorsToSpare) {
       far.say("send");
       EXPECT_EQ(wait_for(far.fds[199], 0, 5), 0);
     }
-    for (size_t i = 0; i < waiters.size(); ++i) EXPECT_EQ(waiters[i]->said(), "1111") << i;
+    for (size_t i = 0; i < waiters.size(); ++i) EXPECT_EQ(waiters[i]->said(), std::string(kTimes, '1')) << i;
   }
   EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
