@@ -15,6 +15,7 @@
 #include "engine/stats.h"
 #include "posix/call.h"
 #include "posix/epoll_set.h"
+#include "posix/options.h"
 
 namespace accel::posix {
 namespace {
@@ -118,6 +119,7 @@ Errno Socket::leave(Pass* pass, Reason reason) {
 Reason Socket::decide_veto(Pass& pass) {
   if (!std::exchange(network_asked_, true) && !pass.engine().is_of_our_network(fd_))
     veto = Reason::other_network;
+  if (group_has_program(*this)) veto = Reason::option;
   return veto;
 }
 

@@ -1,6 +1,7 @@
 // What programs seldom do: a socket connected to itself, waits of nanoseconds, TLS by the kernel, flow
 // labels, foreign addresses.
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/if_packet.h>
 #include <linux/in6.h>
 #include <linux/tls.h>
@@ -373,6 +374,65 @@ TEST(Repair, OfALiveConnection) {
   exchange(echo.fd, "as before");
   echo.all();
 }
+
+// ---- a group whose members a program chooses ----
+
+constexpr int kCalls = 40;  // all to one of two members: one chance in 2^39
+
+// Connects or sends to near's port, each time from another of its own.
+FAR(calls) {
+  const Address to = there(static_cast<uint16_t>(near.number()));
+  std::vector<Fd> held;
+  for (int i = 0; i < kCalls; ++i) {
+    if (args[0] == "tcp")
+      held.push_back(connect_to(to));
+    else
+      sendto(udp_socket(), "?", 1, 0, to.raw(), to.size);
+  }
+  near.say("done");
+}
+
+Fd member(int type, const Address& at) {
+  Fd fd(socket(AF_INET, type, 0));
+  set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+  EXPECT_STREQ(result(bind(fd, at.raw(), at.size)), "ok");
+  if (type == SOCK_STREAM) {
+    EXPECT_STREQ(result(listen(fd, 2 * kCalls)), "ok");
+  }
+  return fd;
+}
+
+// It always chooses the second, whenever the others came.
+void program_of_a_group(int type) {
+  Echo proof(kProof);
+  Far far("calls", {type == SOCK_STREAM ? "tcp" : "udp"});
+  Fd first = member(type, here());
+  const Address at = here(port_of(first));
+  Fd second = member(type, at), third;
+  sock_filter code[] = {{BPF_RET | BPF_K, 0, 0, 1}};
+  const sock_fprog program{1, code};
+  ASSERT_EQ(setsockopt(second, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program), 0);
+  if (getenv("ACCEL_REQUIRE") == nullptr) third = member(type, at);  // which would refuse it
+  far.say(at.port());
+  EXPECT_EQ(far.word(), "done");
+  for (int i = 0; i < kCalls; ++i) {
+    ASSERT_EQ(wait_for(second, POLLIN), POLLIN);
+    char byte;
+    if (type == SOCK_STREAM)
+      accept_one(second);
+    else
+      EXPECT_EQ(recv(second, &byte, 1, 0), 1);
+  }
+  EXPECT_EQ(wait_for(first, POLLIN, 0), 0);
+  if (third >= 0) {
+    EXPECT_EQ(wait_for(third, POLLIN, 0), 0);
+  }
+  far.finish();
+  proof.all();
+}
+
+TEST(Program, ChoosesAmongAllListeners) { program_of_a_group(SOCK_STREAM); }
+TEST(Program, ChoosesAmongAllDatagramSockets) { program_of_a_group(SOCK_DGRAM); }
 
 // ---- control messages, names ----
 
