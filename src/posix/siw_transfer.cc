@@ -127,7 +127,7 @@ Result<ssize_t> SiwSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
     } else if (channel_->read_shut()) {
       return 0;
     }
-    if (!wait) return got > 0 ? Result<ssize_t>(static_cast<ssize_t>(got)) : err(EAGAIN);
+    if (!wait || !may_wait()) return got > 0 ? Result<ssize_t>(static_cast<ssize_t>(got)) : err(EAGAIN);
     const Stage stage = channel_->stage();
     auto more = [&] {
       if (!live() || channel_->stage() != stage || channel_->read_shut()) return true;
@@ -198,7 +198,7 @@ Result<ssize_t> SiwSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
       channel_->commit_plain();
       continue;
     }
-    if (!wait) return so_far(err(EAGAIN));
+    if (!wait || !may_wait()) return so_far(err(EAGAIN));
     const Stage stage = channel_->stage();
     auto room = [&] {
       if (!live() || channel_->stage() != stage) return true;

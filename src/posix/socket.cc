@@ -36,7 +36,7 @@ bool excused(Reason reason) {
 }
 
 /// What the clock's nanoseconds hold with room to spare: 30 years.
-constexpr std::chrono::seconds kLongestTimeout{1'000'000'000};
+constexpr std::chrono::seconds kLongestTimeout{8'000'000'000};
 
 Errno refuse(const char* why) {
   log(LogLevel::kError, "ACCEL_REQUIRE: a socket cannot be accelerated: %s", why);

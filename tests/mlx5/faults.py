@@ -152,9 +152,10 @@ def recovery_denied():
     assert re.search(r"veth1: port lost.*receive error, syndrome 0x.*; the queues cannot be reset: Input/output error", said), said
 
 
-# Runs a program and forks children meanwhile: which end at once, write to memory that was the parent's, execute another program, or stay.
+# Runs a program and forks children once it has its connection (another process that has the socket before leaves it to the kernel): which end at
+# once, write to memory that was the parent's, execute another program, or stay.
 FORKING = """
-import os, runpy, signal, sys, threading
+import os, runpy, signal, socket, sys, threading
 over, staying, count = threading.Event(), [], 0
 def fork():
     global count
@@ -170,7 +171,13 @@ def fork():
             os._exit(0)
         staying.append(child) if stays else os.waitpid(child, 0)
 forks = threading.Thread(target=fork)
-forks.start()
+def connected(call):
+    def then(*a, **named):
+        result = call(*a, **named)
+        if not forks.ident: forks.start()
+        return result
+    return then
+socket.create_connection, socket.socket.accept = connected(socket.create_connection), connected(socket.socket.accept)
 try:
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")
