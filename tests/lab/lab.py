@@ -284,8 +284,6 @@ class Lab:
                 sh("ip", "netns", "add", host.name)
             host.enter("sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0",
                        "net.ipv6.conf.default.router_solicitations=0")
-            # libaccel's own, whatever this machine's default is.
-            host.enter("sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic")
             # A device with RSS keeps a connection's frames on one queue; veth's queue is the sender's choice, which it changes with
             # every timeout (kernels before 5.18 cannot be told not to).
             host.enter("sysctl", "-qw", "net.core.txrehash=0", check=False)

@@ -143,8 +143,9 @@ std::vector<Row> of_tcp() {
       OPTION(IPPROTO_TCP, TCP_KEEPCNT, number(4)),
       OPTION(IPPROTO_TCP, TCP_MAXSEG, number(1000), true),
       OPTION(IPPROTO_TCP, TCP_INFO, number(1), true),
-      OPTION(IPPROTO_TCP, TCP_CONGESTION, "reno"),
-      OPTION(IPPROTO_TCP, TCP_CONGESTION, "nonsense"),
+      // The value is the kernel's where the host's default is one that the stack has.
+      OPTION(IPPROTO_TCP, TCP_CONGESTION, "reno", true),
+      OPTION(IPPROTO_TCP, TCP_CONGESTION, "nonsense", true),
       OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT, number(20000)),
       OPTION(IPPROTO_TCP, kTcpInq, number(1)),
       OPTION(IPPROTO_TCP, TCP_SYNCNT, number(3)),

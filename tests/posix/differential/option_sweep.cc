@@ -44,7 +44,8 @@ constexpr struct {
     {IPPROTO_TCP, TCP_CC_INFO, false},
     {SOL_SOCKET, SO_SNDBUF, true},  // grows with the connection, as the next does
     {IPPROTO_TCP, TCP_WINDOW_CLAMP, true},
-    {IPPROTO_TCP, TCP_QUICKACK, true},  // whether it acknowledges at once at this moment
+    {IPPROTO_TCP, TCP_CONGESTION, true},  // where the host's default is one that the stack has not
+    {IPPROTO_TCP, TCP_QUICKACK, true},    // whether it acknowledges at once at this moment
 };
 
 }  // namespace
