@@ -44,8 +44,7 @@ std::optional<Reason> obstacle() {
   if (const char* call = killing_filter()) {
     log(LogLevel::kWarning,
         "its sockets stay on the kernel: the filter of system calls (seccomp) that it was started under "
-        "kills for "
-        "%s(): allow that call (systemd: SystemCallFilter=%s)",
+        "kills for %s(): allow that call (systemd: SystemCallFilter=%s)",
         call, call);
     return Reason::filter;
   }

@@ -150,8 +150,8 @@ int bear(int table, int lifeline, int errands, int* pid) {
               {name, process, nullptr},
               {nullptr}};
   {
-    const AllSignalsBlocked
-        blocked;  // as a signal to the program's group does to the guardian, which keeps the mask
+    // A signal to the program's group must do nothing to the guardian either, which keeps this mask.
+    const AllSignalsBlocked blocked;
     const int first = birth.clone(&bear_guardian, stacks + kStack, kVfork, &birth);
     if (first < 0)
       birth.error = errno;
