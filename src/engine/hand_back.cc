@@ -167,23 +167,44 @@ void put_options(Repair& r, const TcpSnapshot& s) {
   for (size_t i = 0; i < n; ++i) r.set(TCP_REPAIR_OPTIONS, options[i]);
 }
 
-/// Room for the queues; the kernel's limits are for senders and receivers that can wait.
-void make_room(Repair& r, int fd, const TcpSnapshot& s, bool* locked_before) {
-  int lock = 0;
-  socklen_t length = sizeof(lock);
-  *locked_before = real.getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, &length) != 0 || lock != 0;
-  auto larger = [&](int option, size_t need) {
-    int now = 0;
-    socklen_t size = sizeof(now);
-    real.getsockopt(fd, SOL_SOCKET, option, &now, &size);
-    const int wanted = static_cast<int>(std::min<size_t>(need * 2 + kChunk, 1u << 30));
-    return wanted > now ? wanted : 0;
-  };
-  if (const int bytes = larger(SO_SNDBUF, s.send_queue.size())) r.send_buffer(bytes);
-  if (const int bytes = larger(SO_RCVBUF, s.receive_queue.size())) r.receive_buffer(bytes);
+int int_option(int fd, int name, int otherwise = 0) {
+  int value = 0;
+  socklen_t length = sizeof(value);
+  return real.getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : otherwise;
 }
 
-void restore(Repair& r, int fd, const TcpSnapshot& s) {
+/// Room for the queues while they are filled; the kernel's limits are for senders and receivers that can
+/// wait.
+class Room {
+ public:
+  Room(Repair& repair, int fd) : repair_(repair), fd_(fd) {}
+  void make(const TcpSnapshot& s) {
+    locked_ = int_option(fd_, SO_BUF_LOCK, kBothLocks);
+    sent_before_ = int_option(fd_, SO_SNDBUF);
+    received_before_ = int_option(fd_, SO_RCVBUF);
+    if (const int bytes = larger(sent_before_, s.send_queue.size())) repair_.send_buffer(bytes);
+    if (const int bytes = larger(received_before_, s.receive_queue.size())) repair_.receive_buffer(bytes);
+    real.setsockopt(fd_, SOL_SOCKET, SO_BUF_LOCK, &locked_, sizeof(locked_));
+  }
+  /// What the program has set is as it was; the kernel goes on tuning the rest. It doubles what is set.
+  void give_back() {
+    if ((locked_ & kSendLock) != 0) repair_.send_buffer(sent_before_ / 2);
+    if ((locked_ & kReceiveLock) != 0) repair_.receive_buffer(received_before_ / 2);
+  }
+
+ private:
+  static constexpr int kSendLock = 1, kReceiveLock = 2, kBothLocks = 3;  // SOCK_SNDBUF_LOCK, ...
+  static int larger(int now, size_t need) {
+    const int wanted = static_cast<int>(std::min<size_t>(need * 2 + kChunk, 1u << 30));
+    return wanted > now ? wanted : 0;
+  }
+  Repair& repair_;
+  int fd_;
+  int locked_ = 0;
+  int sent_before_ = 0, received_before_ = 0;
+};
+
+void restore(Repair& r, Room& room, const TcpSnapshot& s) {
   const Fins fins{s};
   const uint32_t receive_end = s.rcv_nxt - fins.received;
   const uint32_t send_begin = s.snd_una - fins.acked;
@@ -196,8 +217,7 @@ void restore(Repair& r, int fd, const TcpSnapshot& s) {
   r.connect(s.remote);
   put_options(r, s);
   if (s.timestamps_ok) r.set(TCP_TIMESTAMP, s.timestamp_now);
-  bool locked = false;
-  make_room(r, fd, s, &locked);
+  room.make(s);
   r.queue(kReceiveQueue).put(s.receive_queue);
   r.queue(kSendQueue).put({s.send_queue.data(), sent});
   tcp_repair_window window{};
@@ -209,10 +229,6 @@ void restore(Repair& r, int fd, const TcpSnapshot& s) {
   if (static_cast<int32_t>(window.rcv_wup - receive_end) > 0) window.rcv_wup = receive_end;
   r.set(TCP_REPAIR_WINDOW, window);
   r.queue(kNoQueue);
-  if (!locked) {
-    const int unlocked = 0;
-    real.setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &unlocked, sizeof(unlocked));
-  }
 }
 
 /// The unsent rest, once the kernel may send.
@@ -250,12 +266,11 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   if (real.getsockopt(shadow, SOL_SOCKET, SO_DOMAIN, &family, &length) != 0) return err(errno);
   if (family == AF_INET && !s.local.address.is_v4()) return err(EAFNOSUPPORT);
 
-  int reuse = 0;
-  length = sizeof(reuse);
-  real.getsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &reuse, &length);
+  const int reuse = int_option(shadow, SO_REUSEADDR);
   const int ifindex = impl_->slots[stack.tcp_interface(*conn)].ifindex;
   Repair repair{shadow, family, ifindex, impl_->guardian};
-  restore(repair, shadow, s);
+  Room room{repair, shadow};
+  restore(repair, room, s);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
@@ -271,6 +286,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   // is too old to be taken (RFC 5961 section 5.2, tcp_ack()).
   if (s.fin_received) inject_fin(repair, s, ifindex);
   repair.put(unsent(s));
+  room.give_back();
   if (s.fin_queued) real.shutdown(shadow, SHUT_WR);
   impl_->unsteer_closed();
   impl_->poll_at_end = true;

@@ -47,7 +47,7 @@ SiwSocket::SiwSocket(const Socket& before) : Socket(FileKind::kIwarp, before.sha
 SiwSocket::SiwSocket(int fd, const Socket& listener, bool required, bool nonblock, Pass& pass)
     : Socket(FileKind::kIwarp, fd, listener.domain()), state_(State::kConnected), required_(required) {
   nonblocking = nonblock;
-  inherit_timeouts(listener);
+  inherit_timeouts(listener.receive_timeout, listener.send_timeout);
   choice = kIwarpPath;
   read_options();
   channel_ =

@@ -146,11 +146,15 @@ int Socket::shadow_option(int level, int name, int otherwise) const {
 }
 
 Duration Socket::shadow_timeout(int name) const {
+  const Duration timeout = timeout_of(fd_, name);
+  const bool no_wait = name == SO_RCVTIMEO ? receive_no_wait_ : send_no_wait_;
+  return timeout == Duration{0} && no_wait ? kNoWait : timeout;
+}
+
+Duration Socket::timeout_of(int fd, int name) {
   timeval t{};
   socklen_t length = sizeof t;
-  if (real.getsockopt(fd_, SOL_SOCKET, name, &t, &length) != 0) return Duration{0};
-  if (t.tv_sec == 0 && t.tv_usec == 0 && (name == SO_RCVTIMEO ? receive_no_wait_ : send_no_wait_))
-    return kNoWait;
+  if (real.getsockopt(fd, SOL_SOCKET, name, &t, &length) != 0) return Duration{0};
   const std::chrono::seconds seconds(std::min<time_t>(t.tv_sec, kLongestTimeout.count()));
   return seconds + std::chrono::microseconds(t.tv_usec);
 }
@@ -170,11 +174,11 @@ void Socket::timeout_was_set(int name, const void* value) {
   (receive ? receive_timeout : send_timeout) = shadow_timeout(receive ? SO_RCVTIMEO : SO_SNDTIMEO);
 }
 
-void Socket::inherit_timeouts(const Socket& listener) {
-  receive_timeout = listener.receive_timeout;
-  send_timeout = listener.send_timeout;
-  receive_no_wait_ = listener.receive_no_wait_;
-  send_no_wait_ = listener.send_no_wait_;
+void Socket::inherit_timeouts(Duration receive, Duration send) {
+  receive_timeout = receive;
+  send_timeout = send;
+  receive_no_wait_ = receive == kNoWait;
+  send_no_wait_ = send == kNoWait;
 }
 
 void Socket::refresh_nonblocking() {

@@ -75,11 +75,12 @@ class Socket : public File {
   int shadow_option(int level, int name, int otherwise = 0) const;
   Duration shadow_timeout(int name) const;  ///< SO_RCVTIMEO or SO_SNDTIMEO
   void set_shadow_timeout(int name, Duration timeout) const { set_timeout_of(fd_, name, timeout); }
+  static Duration timeout_of(int fd, int name);  ///< a negative one shows as none
   static void set_timeout_of(int fd, int name, Duration timeout);
   /// The shadow took SO_RCVTIMEO or SO_SNDTIMEO: a negative one it shows as none.
   void timeout_was_set(int name, const void* value);
   /// A connection's are its listener's.
-  void inherit_timeouts(const Socket& listener);
+  void inherit_timeouts(Duration receive, Duration send);
   /// Reads nonblocking and the timeouts from the shadow.
   void refresh_from_shadow();
   void refresh_nonblocking();

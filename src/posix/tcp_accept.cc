@@ -20,6 +20,8 @@ namespace {
 
 /// How soon a listener without a queue asks again whether one is free.
 constexpr Duration kAskAgain = 1s;
+/// The kernel's at its longest.
+constexpr Duration kTick = 10ms;
 
 /// net.core.somaxconn, which cuts every backlog.
 uint32_t most_backlog() {
@@ -108,7 +110,7 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
     return r.error();
   }
   flow_ = *flow;
-  save_options();
+  begin_options();
   set_state(State::kListening);
   return 0;
 }
@@ -132,7 +134,7 @@ void TcpSocket::listen_here_too(Pass& pass) {
   Result<BoundFlow*> flow = open_listener(pass);
   if (!flow || !choice.accelerated()) return;
   flow_ = *flow;
-  if (saved_ == nullptr) save_options();
+  begin_options();
 }
 
 /// The shadow alone listens; what it accepts may turn out to be iWARP.
@@ -215,7 +217,7 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
       return r.error();
     }
   }
-  auto* accepted = new TcpSocket(fd, *this, conn, (flags & SOCK_NONBLOCK) != 0);
+  auto* accepted = new TcpSocket(fd, *this, options_of(*conn), conn, (flags & SOCK_NONBLOCK) != 0);
   fds.erase(fd, &pass);  // a descriptor that was closed behind our back
   fds.insert(fd, accepted);
   conn->owner = static_cast<File*>(accepted);
@@ -240,7 +242,8 @@ Result<int> TcpSocket::accept_kernels(Pass& pass, sockaddr* address, socklen_t* 
   const Result<int> accepted = accept_at_once(address, length, flags);
   if (!accepted) return accepted;
   const int fd = *accepted;
-  set_timeout_of(fd, SO_RCVTIMEO, receive_timeout);
+  if (const Duration timeout = timeout_of(fd, SO_RCVTIMEO); timeout > Duration{0} && timeout <= kTick)
+    set_timeout_of(fd, SO_RCVTIMEO, receive_timeout);  // its handshake ended while hold_timeout() held
   ask_for_queue(pass);
   if (iwarp_ != Iwarp::kOff && fd < fds.size() && pass.engine().channels() != nullptr) {
     auto* s = new (std::nothrow)

@@ -67,7 +67,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_SNDTIMEO, kKeep, true},
     {SOL_SOCKET, SO_RCVTIMEO_NEW, kKeep, false},
     {SOL_SOCKET, SO_SNDTIMEO_NEW, kKeep, false},
-    {SOL_SOCKET, SO_PEEK_OFF, kKeep, false},
+    {SOL_SOCKET, SO_PEEK_OFF, kKeep, true},
     {SOL_SOCKET, SO_RCVBUF, kKeep, true},
     {SOL_SOCKET, SO_SNDBUF, kKeep, true},
     {SOL_SOCKET, SO_RCVBUFFORCE, kKeep, false},
@@ -102,7 +102,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMirror, true,
      [](TcpSettings& s, int v) { s.notsent_low_water = v == 0 ? kNoLowWater : static_cast<uint32_t>(v); }},
     {IPPROTO_TCP, TCP_CONGESTION, kKeep, true, nullptr, 0, has_congestion},
-    {IPPROTO_TCP, TCP_INQ, kKeep, false},
+    {IPPROTO_TCP, TCP_INQ, kKeep, true},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},
     {IPPROTO_TCP, TCP_THIN_DUPACK, kShadow, false},  // without effect in the kernel
     {IPPROTO_TCP, TCP_FASTOPEN, kKernel, false},
@@ -328,6 +328,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   }
   if (connected && level == IPPROTO_TCP)
     if (const int refused = refused_connected(name, value, length)) return err(refused);
+  if (state_ == State::kListening) options_change(pass);
   if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) {
     const bool to_v4 = level == IPPROTO_IPV6 && name == IPV6_ADDRFORM;
     const bool for_connections = to_v4 || (level == IPPROTO_TCP && name == TCP_ULP);
@@ -337,7 +338,6 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     return to_kernel(pass, Reason::option) ? kOnKernel : r.error();
   }
   const Option* option = find_option(kOptions, level, name);
-  if (state_ == State::kListening) save_options();
   switch (option == nullptr ? kKernel : option->effect) {
     case kShadow:
       return 0;
@@ -561,10 +561,10 @@ Result<int> TcpSocket::listener_info(Pass& pass, void* value, socklen_t* length)
 }
 
 /// What a connection accepted from this listener finds different from a new socket.
-void TcpSocket::save_options() {
+std::vector<SavedOption> TcpSocket::unusual_options() const {
+  std::vector<SavedOption> saved;
   const int fresh = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-  if (fresh < 0) return;
-  auto saved = std::make_shared<SavedOptions>();
+  if (fresh < 0) return saved;
   const int locked = shadow_option(SOL_SOCKET, SO_BUF_LOCK);
   for (const Option& o : kOptions) {
     if (!o.inherited || o.effect == kKernel || (o.level == IPPROTO_IPV6 && !v6())) continue;
@@ -581,22 +581,62 @@ void TcpSocket::save_options() {
       bytes /= 2;  // the kernel doubles what is set
       std::memcpy(mine, &bytes, sizeof bytes);
     }
-    saved->push_back({o.level, o.name, {mine, mine + mine_size}});
+    saved.push_back({o.level, o.name, {mine, mine + mine_size}});
   }
   real.close(fresh);
-  saved_ = std::move(saved);
+  return saved;
+}
+
+std::shared_ptr<const ListenerOptions> TcpSocket::options_now() {
+  if (options_now_ == nullptr)
+    options_now_ = std::make_shared<const ListenerOptions>(ListenerOptions{.options = unusual_options(),
+                                                                           .receive_timeout = receive_timeout,
+                                                                           .send_timeout = send_timeout,
+                                                                           .linger_time = linger_time_,
+                                                                           .peek_offset = peek_offset_,
+                                                                           .linger = linger_,
+                                                                           .inq = inq_});
+  return options_now_;
+}
+
+void TcpSocket::begin_options() {
+  past_options_.clear();
+  options_now_ = nullptr;
+  (void)options_now();
+}
+
+void TcpSocket::options_change(Pass& pass) {
+  TcpListener* listener = flow_ != nullptr ? pass.engine().listener(*flow_) : nullptr;
+  if (listener == nullptr || listener->accept_size == 0)
+    past_options_.clear();
+  else
+    past_options_.push_back({listener->options_generation++, options_now()});
+  options_now_ = nullptr;
+}
+
+std::shared_ptr<const ListenerOptions> TcpSocket::options_of(const TcpConn& oldest) {
+  std::erase_if(past_options_, [&](const PastOptions& past) {
+    return static_cast<int32_t>(past.generation - oldest.options_generation) < 0;
+  });
+  const bool older = !past_options_.empty() && past_options_.front().generation == oldest.options_generation;
+  return older ? past_options_.front().options : options_now();
+}
+
+/// Onto a new socket of the kernel's.
+void TcpSocket::write_options(int fd, const ListenerOptions& options) {
+  for (const SavedOption& o : options.options)
+    real.setsockopt(fd, o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
+  const int priority = 0;  // sk_clone_lock(); IP_TOS has just set another
+  real.setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
+  if (options.receive_timeout != Duration{0}) set_timeout_of(fd, SO_RCVTIMEO, options.receive_timeout);
+  if (options.send_timeout == kNoWait)
+    set_timeout_of(fd, SO_SNDTIMEO, kNoWait);  // which its listener's shadow shows as none
 }
 
 void TcpSocket::write_inherited_options() {
   if (inherited_ != nullptr) {
-    for (const SavedOption& o : *inherited_)
-      real.setsockopt(shadow(), o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
+    write_options(shadow(), *inherited_);
     inherited_ = nullptr;
-    const int priority = 0;  // sk_clone_lock(); IP_TOS has just set another
-    real.setsockopt(shadow(), SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
-    if (receive_timeout != Duration{0}) restore_timeout();
-    if (send_timeout == kNoWait)
-      set_shadow_timeout(SO_SNDTIMEO, kNoWait);  // which its listener's shadow shows as none
   }
   auto write_late = [this](std::optional<bool>& late, int name) {
     if (!late) return;

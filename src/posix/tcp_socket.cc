@@ -18,21 +18,21 @@
 
 namespace accel::posix {
 
-TcpSocket::TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonblock)
+TcpSocket::TcpSocket(int fd, const TcpSocket& listener, std::shared_ptr<const ListenerOptions> options,
+                     TcpConn* conn, bool nonblock)
     : Socket(FileKind::kTcp, fd, listener.domain()),
       state_(State::kConnected),
       inherited_name_(Engine::get()->listener(*listener.flow_)->local.address),
-      inq_(listener.inq_),
-      linger_(listener.linger_),
-      linger_time_(listener.linger_time_),
-      peek_offset_(listener.peek_offset_),
-      conn_(conn),
-      inherited_(listener.saved_) {
+      inq_(options->inq),
+      linger_(options->linger),
+      linger_time_(options->linger_time),
+      peek_offset_(options->peek_offset),
+      conn_(conn) {
   nonblocking = nonblock;
-  inherit_timeouts(listener);
+  inherit_timeouts(options->receive_timeout, options->send_timeout);
   choice = listener.choice;
   const bool plain = receive_timeout == Duration{0} && send_timeout != kNoWait;
-  if (inherited_ != nullptr && inherited_->empty() && plain) inherited_ = nullptr;
+  if (!options->options.empty() || !plain) inherited_ = std::move(options);
 }
 
 TcpSocket* TcpSocket::received(int fd, int domain) {

@@ -20,13 +20,23 @@ struct SavedOption {
   int name;
   std::vector<char> value;
 };
-using SavedOptions = std::vector<SavedOption>;
+
+/// What a listener gives to the connections whose handshakes end.
+struct ListenerOptions {
+  std::vector<SavedOption> options;  ///< that a new socket has otherwise
+  Duration receive_timeout{0}, send_timeout{0};
+  Duration linger_time{0};
+  int peek_offset = -1;
+  bool linger = false;
+  bool inq = false;
+};
 
 class TcpSocket final : public Socket {
  public:
   TcpSocket(int fd, int domain) : Socket(FileKind::kTcp, fd, domain) {}
   /// A connection that `listener` accepted; `fd` is a fresh kernel socket.
-  TcpSocket(int fd, const TcpSocket& listener, TcpConn* conn, bool nonblock);
+  TcpSocket(int fd, const TcpSocket& listener, std::shared_ptr<const ListenerOptions> options, TcpConn* conn,
+            bool nonblock);
 
   /// A listening socket of the kernel's that came by exec() or in a message. nullptr: no memory.
   static TcpSocket* received(int fd, int domain);
@@ -97,6 +107,11 @@ class TcpSocket final : public Socket {
     kKernel,  ///< it has left the table; calls that were blocked in it go on in the kernel
   };
 
+  struct PastOptions {
+    uint32_t generation;  ///< TcpListener::options_generation
+    std::shared_ptr<const ListenerOptions> options;
+  };
+
   bool live() const { return state_ == State::kConnecting || state_ == State::kConnected; }
   bool in_handshake(Stack& stack) const;
   /// sin6_scope_id of a connection's names, where those are link-local.
@@ -165,7 +180,16 @@ class TcpSocket final : public Socket {
   TcpSettings* settings(Pass& pass);
   void settings_changed(Pass& pass);
   void keep_option(Pass& pass, int level, int name);
-  void save_options();
+  /// A listener's, as of now; read anew once an option has been set.
+  std::shared_ptr<const ListenerOptions> options_now();
+  /// Of a listener whose queue begins.
+  void begin_options();
+  /// Connections in the queue keep what the options were.
+  void options_change(Pass& pass);
+  /// Of the queue's oldest connection.
+  std::shared_ptr<const ListenerOptions> options_of(const TcpConn& oldest);
+  std::vector<SavedOption> unusual_options() const;
+  static void write_options(int fd, const ListenerOptions& options);
   /// A connection's shadow gets the options that it inherited, and those set by set_later_on_shadow(), only
   /// when somebody may look at them.
   void write_inherited_options();
@@ -211,9 +235,10 @@ class TcpSocket final : public Socket {
   Company company_;             ///< then, and `asked` where it has succeeded
   bool passed_ = false;         ///< another process may get to listen on the shadow at any moment
   std::vector<int> given_;      ///< those, not accepted yet: kernel sockets
-  std::shared_ptr<const SavedOptions> saved_;      ///< a listener's
-  std::shared_ptr<const SavedOptions> inherited_;  ///< not yet on this connection's shadow
-  std::optional<bool> late_cork_, late_nodelay_;   ///< likewise
+  std::shared_ptr<const ListenerOptions> options_now_;  ///< a listener's; nullptr: to be read
+  std::vector<PastOptions> past_options_;               ///< that connections in its queue have, oldest first
+  std::shared_ptr<const ListenerOptions> inherited_;    ///< not yet on this connection's shadow
+  std::optional<bool> late_cork_, late_nodelay_;        ///< likewise
 };
 
 }  // namespace accel::posix

@@ -222,9 +222,7 @@ void TcpSocket::give_up_queue(Pass& pass) {
 int TcpSocket::accept_into_kernel(Pass& pass, bool or_stays) {
   TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
   const int fd = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-  if (fd >= 0 && saved_ != nullptr)
-    for (const SavedOption& o : *saved_)
-      real.setsockopt(fd, o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
+  if (fd >= 0) write_options(fd, *options_of(*conn));
   if (fd >= 0 && pass.engine().hand_back(pass, conn, fd)) return fd;
   if (or_stays)
     pass.stack().tcp_put_back(*pass.engine().listener(*flow_), *conn);

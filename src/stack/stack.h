@@ -306,7 +306,7 @@ class Stack {
                                   InterfaceId device = kAnyInterface);
   void set_device(TcpListener& listener, InterfaceId device);
   void set_backlog(TcpListener& listener, uint32_t backlog);
-  TcpSettings& settings(TcpListener& listener);  ///< inherited by the connections it accepts
+  TcpSettings& settings(TcpListener& listener);  ///< its connections' from the end of their handshakes on
   void set_defer_accept(TcpListener& listener, Duration d);
   /// A socket that was shut down before listen(): so are its connections, from their beginning, FIN included.
   void tcp_listen_shut(TcpListener& listener, bool read, bool write);

@@ -241,4 +241,151 @@ TEST(Beforehand, OtherDiscoveryAndCongestionAreTheKernels) {
   proof.all();
 }
 
+// Connects, sends a byte once it is told so, and sees how the connection ends; twice.
+FAR(calls_twice) {
+  for (int calls = 0; calls < 2; ++calls) {
+    Fd fd = connect_to(there(static_cast<uint16_t>(near.number())));
+    near.say("connected");
+    near.word();
+    write_all(fd, "x");
+    char byte;
+    near.say(recv(fd, &byte, 1, 0) == 0 ? "end" : strerrorname_np(errno));
+  }
+}
+
+struct Value {
+  int level, name, value;
+};
+using Values = std::vector<Value>;
+
+const Values kBefore = {{SOL_SOCKET, SO_KEEPALIVE, 1},    {SOL_SOCKET, SO_RCVLOWAT, 3},
+                        {SOL_SOCKET, SO_RCVBUF, 30000},   {SOL_SOCKET, SO_SNDBUF, 40000},
+                        {IPPROTO_TCP, TCP_NODELAY, 1},    {IPPROTO_TCP, TCP_KEEPIDLE, 111},
+                        {IPPROTO_TCP, TCP_KEEPINTVL, 11}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 11000},
+                        {IPPROTO_TCP, TCP_INQ, 1},        {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1111},
+                        {IPPROTO_IP, IP_TTL, 33},         {IPPROTO_IP, IP_TOS, 0x10},
+                        {SOL_SOCKET, SO_RCVTIMEO, 1},     {SOL_SOCKET, SO_SNDTIMEO, 11},
+                        {SOL_SOCKET, SO_LINGER, 0}};
+const Values kAfter = {{SOL_SOCKET, SO_KEEPALIVE, 0},    {SOL_SOCKET, SO_RCVLOWAT, 1},
+                       {SOL_SOCKET, SO_RCVBUF, 50000},   {SOL_SOCKET, SO_SNDBUF, 60000},
+                       {IPPROTO_TCP, TCP_NODELAY, 0},    {IPPROTO_TCP, TCP_KEEPIDLE, 222},
+                       {IPPROTO_TCP, TCP_KEEPINTVL, 22}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 22000},
+                       {IPPROTO_TCP, TCP_INQ, 0},        {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 2222},
+                       {IPPROTO_IP, IP_TTL, 44},         {IPPROTO_IP, IP_TOS, 0x08},
+                       {SOL_SOCKET, SO_RCVTIMEO, 20},    {SOL_SOCKET, SO_SNDTIMEO, 22},
+                       {SOL_SOCKET, SO_LINGER, -1}};
+
+bool is_timeout(const Value& v) {
+  return v.level == SOL_SOCKET && (v.name == SO_RCVTIMEO || v.name == SO_SNDTIMEO);
+}
+
+/// Of SO_LINGER the time; -1: off.
+void set_values(int fd, const Values& values) {
+  for (const Value& v : values) {
+    const timeval time{v.value, 0};
+    const linger lingers{v.value >= 0, v.value};
+    if (is_timeout(v))
+      ASSERT_EQ(setsockopt(fd, v.level, v.name, &time, sizeof time), 0);
+    else if (v.level == SOL_SOCKET && v.name == SO_LINGER)
+      ASSERT_EQ(setsockopt(fd, v.level, v.name, &lingers, sizeof lingers), 0);
+    else
+      set_option(fd, v.level, v.name, v.value);
+  }
+}
+
+void expect_values(int fd, const Values& values) {
+  for (const Value& v : values) {
+    int shown[4] = {};
+    socklen_t size = sizeof shown;
+    ASSERT_EQ(getsockopt(fd, v.level, v.name, shown, &size), 0);
+    const bool lingers = v.level == SOL_SOCKET && v.name == SO_LINGER;
+    const bool doubled = v.level == SOL_SOCKET && (v.name == SO_RCVBUF || v.name == SO_SNDBUF);
+    if (lingers && shown[0] != 0)
+      shown[0] = shown[1];
+    else if (lingers)
+      shown[0] = -1;
+    EXPECT_EQ(shown[0], doubled ? 2 * v.value : v.value) << "level " << v.level << " option " << v.name;
+  }
+}
+
+bool is_inq(const cmsghdr* c) {
+  return c != nullptr && c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ;
+}
+
+/// What goes by the options shows it, too: TCP_INQ and SO_RCVTIMEO, and SO_LINGER at the end.
+void expect_first_ways(Fd& fd, Far& far) {
+  far.say("send");
+  EXPECT_NE(wait_for(fd, POLLIN, 100), POLLIN);  // SO_RCVLOWAT
+  Message<8> m;
+  EXPECT_EQ(recvmsg(fd, &m, 0), 1);  // SO_RCVTIMEO ends it
+  const cmsghdr* c = CMSG_FIRSTHDR(&m);
+  EXPECT_TRUE(is_inq(c));
+  fd.reset();
+  EXPECT_EQ(far.word(), "ECONNRESET");
+}
+
+void expect_second_ways(Fd& fd, Far& far) {
+  far.say("send");
+  Message<8> m;
+  EXPECT_EQ(recvmsg(fd, &m, 0), 1);
+  EXPECT_FALSE(is_inq(CMSG_FIRSTHDR(&m)));
+  fd.reset();
+  EXPECT_EQ(far.word(), "end");
+}
+
+struct Options_OfQueued : testing::TestWithParam<bool> {};
+
+// A connection has its listener's options of when its handshake ended (inet_csk_clone_lock()), whatever is
+// set before it is accepted. The parameter: the listener becomes the kernel's meanwhile.
+TEST_P(Options_OfQueued, AreThoseOfTheHandshake) {
+  Echo proof(kProof);
+  Fd listener = listen_at(here());
+  set_values(listener, kBefore);
+  Far far("calls_twice");
+  far.say(port_of(listener));
+  EXPECT_EQ(far.word(), "connected");
+  ASSERT_EQ(wait_for(listener, POLLIN), POLLIN);
+  set_values(listener, kAfter);
+  if (GetParam()) set_option(listener, SOL_SOCKET, SO_TIMESTAMP, 1);
+  Fd first = accept_one(listener);
+  expect_values(first, kBefore);
+  expect_values(first, {{SOL_SOCKET, SO_TIMESTAMP, 0}});
+  expect_first_ways(first, far);
+  far.say(port_of(listener));
+  EXPECT_EQ(far.word(), "connected");
+  Fd second = accept_one(listener);
+  expect_values(second, kAfter);
+  expect_values(second, {{SOL_SOCKET, SO_TIMESTAMP, GetParam()}});
+  expect_second_ways(second, far);
+  far.finish();
+  proof.all();
+}
+
+INSTANTIATE_TEST_SUITE_P(Listeners, Options_OfQueued, testing::Values(false, true));
+
+// With TCP_DEFER_ACCEPT the handshake ends with the first bytes: what is set before them holds.
+TEST(Options_OfDeferred, AreThoseOfTheFirstBytes) {
+  Echo proof(kProof);
+  Fd listener = listen_at(here());
+  set_option(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, 5);
+  set_values(listener, kAfter);
+  Far far("calls_twice");
+  far.say(port_of(listener));
+  EXPECT_EQ(far.word(), "connected");
+  set_values(listener, kBefore);
+  far.say("send");
+  Fd fd = accept_one(listener);
+  expect_values(fd, kBefore);
+  fd.reset();
+  EXPECT_EQ(far.word(), "ECONNRESET");
+  far.say(port_of(listener));
+  far.word();
+  far.say("send");
+  fd = accept_one(listener);
+  fd.reset();
+  far.word();
+  far.finish();
+  proof.all();
+}
+
 }  // namespace

@@ -227,6 +227,7 @@ struct TcpConn : StackSocket, TcpEntry {
   int soft_error = 0;  ///< from ICMP
   TcpSettings settings;
   TcpListener* listener = nullptr;  ///< while embryonic or in its accept queue
+  uint32_t options_generation = 0;  ///< its listener's when it was queued
   TcpConn* accept_next = nullptr;   ///< accept queue; while embryonic: list of such
   TcpConn* embryo_prev = nullptr;
   TcpConn* pending_next = nullptr;
@@ -275,6 +276,7 @@ struct TcpListener : StackSocket {
   uint32_t backlog = 0;
   Duration defer_accept{0};
   TcpSettings settings;
+  uint32_t options_generation = 0;  ///< of the options that the layer above has for its connections
   TcpConn* accept_head = nullptr;
   TcpConn* accept_tail = nullptr;
   uint32_t accept_size = 0;

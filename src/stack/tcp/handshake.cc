@@ -182,8 +182,18 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
   FramePool::release(frame);
 }
 
+/// The connection has its listener's options as they are now (inet_csk_clone_lock()), but for what the SYN
+/// was answered with.
+static void inherit_settings(const TcpContext& t, TcpConn& c) {
+  const TcpSettings answered = std::exchange(c.settings, c.listener->settings);
+  c.settings.max_segment = answered.max_segment;
+  c.settings.window_clamp = answered.window_clamp;
+  refresh_headers(t, c);
+}
+
 /// `s`: the last segment of the handshake.
 static void enter(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
+  if (c.listener) inherit_settings(t, c);
   establish(t, c, s, now);
   if (c.listener) {
     t.count(Counter::tcp_passive_opens);

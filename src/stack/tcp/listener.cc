@@ -76,6 +76,7 @@ void queue_accepted(TcpContext& t, TcpConn& c) {
   unlink_embryo(c);
   c.listener = &l;
   c.queued = true;
+  c.options_generation = l.options_generation;
   c.accept_next = nullptr;
   (l.accept_head ? l.accept_tail->accept_next : l.accept_head) = &c;
   l.accept_tail = &c;
