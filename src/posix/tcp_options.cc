@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/proc.h"
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/flow_label.h"
@@ -38,6 +39,14 @@ template <int level, int name>
 bool usual_discovery(const Socket& s) {
   const int mode = s.shadow_option(level, name, IP_PMTUDISC_WANT);
   return mode == IP_PMTUDISC_WANT || mode == IP_PMTUDISC_DO;
+}
+
+/// Without TFO_SERVER_ENABLE in net.ipv4.tcp_fastopen (the kernel's default) tcp_try_fastopen() gives no
+/// cookie and takes no data, whatever the listener says: then it is a listener like another.
+bool without_fast_open(const Socket& s) {
+  constexpr int kServerEnable = 2;
+  return s.shadow_option(IPPROTO_TCP, TCP_FASTOPEN) == 0 ||
+         (sysctl("/proc/sys/net/ipv4/tcp_fastopen", 1) & kServerEnable) == 0;
 }
 
 // Level, name, effect, inherited by accepted connections, what changes in the protocol's settings.
@@ -105,7 +114,7 @@ constexpr Option kOptions[] = {
     {IPPROTO_TCP, TCP_INQ, kKeep, true},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},
     {IPPROTO_TCP, TCP_THIN_DUPACK, kShadow, false},  // without effect in the kernel
-    {IPPROTO_TCP, TCP_FASTOPEN, kKernel, false},
+    {IPPROTO_TCP, TCP_FASTOPEN, kKeep, false, nullptr, 0, without_fast_open},
     {IPPROTO_TCP, TCP_FASTOPEN_CONNECT, kKernel, false},
     {IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, kKernel, true},
     {IPPROTO_TCP, TCP_ULP, kKernel, false},

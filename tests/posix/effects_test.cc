@@ -250,6 +250,28 @@ TEST(Effects, ANegativeLimitIsInherited) {
   far.finish();
 }
 
+// Name servers and HAProxy ask for it; without the host's leave (net.ipv4.tcp_fastopen) it changes nothing.
+TEST(Effects, AListenersFastOpenNeedsTheHostsLeave) {
+  Far far("caller");
+  Fd listener = tcp_socket();
+  const Address at = here();
+  set_option(listener, IPPROTO_TCP, TCP_FASTOPEN, 5);
+  ASSERT_EQ(bind(listener, at.raw(), at.size), 0);
+  ASSERT_EQ(listen(listener, 5), 0);
+  set_option(listener, IPPROTO_TCP, TCP_FASTOPEN, 7);
+  far.say(std::to_string(port_of(listener)));
+  EXPECT_EQ(wait_for(listener, POLLIN), POLLIN);
+  Fd fd(accept(listener, nullptr, nullptr));
+  int queue = -1;
+  socklen_t size = sizeof queue;
+  EXPECT_EQ(getsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &queue, &size), 0);
+  EXPECT_EQ(queue, 7);
+  EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_FASTOPEN, &queue, &size), 0);
+  EXPECT_EQ(queue, 0);
+  fd.reset();
+  far.finish();
+}
+
 TEST(Effects, LowWaterHoldsReadersBack) {
   Peer peer;
   char bytes[100];
