@@ -105,16 +105,21 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
 Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) {
   Reason why = Reason::no_port;
   BoundFlow* raw = flow.get();
-  if (!cover_again(*raw, &why)) {
+  const bool later = raw->leaving;  // Taking::kNotYet
+  const auto keys =
+      later ? coverage(raw->protocol, raw->local, raw->remote, raw->v6_only, raw->bound_ifindex, &why)
+      : cover_again(*raw, &why) ? raw->keys
+                                : std::vector<BoundFlow::Key>{};
+  if (keys.empty()) {
     if (raw->listener) stack->tcp_close_listener(raw->listener);
     if (raw->udp) stack->udp_close(raw->udp);
     choice = kernel(why);
     return err(EOPNOTSUPP);
   }
-  const InterfaceId id = raw->keys.front().interface;
+  const InterfaceId id = keys.front().interface;
   choice = {slots[id].opened.kind, Reason::accelerated, {}};
   choice.route.interface = id;
-  choice.route.source = raw->keys.front().key.local.address;
+  choice.route.source = keys.front().key.local.address;
   choice.route.mtu = stack->interface(id).mtu;
   counters.add(Counter::sockets_accelerated);
   flows.push_back(std::move(flow));
@@ -151,7 +156,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
 }
 
 Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
-                                    bool v6_only, bool shared, int bound_ifindex, void* owner) {
+                                    bool v6_only, Taking taking, int bound_ifindex, void* owner) {
   const bool connected = remote.port != 0;
   choice =
       impl_->by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
@@ -168,7 +173,8 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   flow->remote = remote;
   flow->v6_only = v6_only;
   flow->bound_ifindex = bound_ifindex;
-  flow->shared = shared;
+  flow->shared = taking == Taking::kShared;
+  flow->leaving = taking == Taking::kNotYet;
   auto pcb = impl_->stack->udp_open(local, remote, v6_only, owner);
   if (!pcb) {
     choice = kernel(Reason::resources);
@@ -203,6 +209,14 @@ void Engine::stop_taking(BoundFlow& flow) {
   flow.keys.clear();
   impl_->poll(clock_now());
 }
+
+void Engine::begin_taking(BoundFlow& flow) {
+  Reason why = Reason::accelerated;
+  flow.leaving = false;
+  (void)impl_->cover_again(flow, &why);
+}
+
+bool Engine::is_taking(const BoundFlow& flow) const { return !flow.leaving; }
 
 void Engine::close(Pass&, BoundFlow* flow) { impl_->drop_flow(flow); }
 

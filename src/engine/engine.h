@@ -157,9 +157,11 @@ class Engine {
   Result<BoundFlow*> listen(Pass& pass, PathChoice& choice, const Endpoint& local, bool v6_only,
                             bool reuse_port, uint32_t backlog, const TcpSettings& settings, int bound_ifindex,
                             void* owner);
-  /// `shared`: other processes may have the local end too (SO_REUSEPORT, or inherited).
+  /// kShared: other processes may have the local end too (SO_REUSEPORT, or inherited). kNotYet: the devices
+  /// bring nothing before begin_taking().
+  enum class Taking : uint8_t { kAlone, kShared, kNotYet };
   Result<BoundFlow*> bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
-                              bool v6_only, bool shared, int bound_ifindex, void* owner);
+                              bool v6_only, Taking taking, int bound_ifindex, void* owner);
   /// Forgets the connection without a packet; from now on its frames are the kernel's.
   void forget(TcpConn* conn);
   /// The host has another device with an address: what is sent by `sent_by` may be answered through that one.
@@ -170,8 +172,11 @@ class Engine {
   void close(Pass& pass, BoundFlow* flow);
   /// Another thread is asleep in wait().
   bool others_wait() const;
-  /// The devices bring no more SYNs to it; what they have brought is in the stack. Until close().
+  /// The devices bring it no more SYNs, or datagrams; what they have brought is in the stack.
   void stop_taking(BoundFlow& flow);
+  /// And again. Where they cannot it has what the kernel's socket gets.
+  void begin_taking(BoundFlow& flow);
+  bool is_taking(const BoundFlow& flow) const;
   /// For fork(), between before_fork() and the fork itself. True when `flows` is all that this engine serves.
   bool serves_only(size_t flows) const;
   /// Closes those flows and the ports that nobody uses then: their queues are free for the children.

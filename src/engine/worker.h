@@ -87,7 +87,7 @@ struct BoundFlow {
   bool v6_only = false;
   int bound_ifindex = 0;
   bool shared = false;   ///< other processes may have a socket for the same local end
-  bool leaving = false;  ///< stop_taking()
+  bool leaving = false;  ///< stop_taking(), or not yet begin_taking()
   struct Key {
     InterfaceId interface;
     FlowKey key;

@@ -19,8 +19,8 @@
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "posix/process.h"
+#include "posix/process_door.h"
 #include "posix/signals.h"
-#include "posix/taking.h"
 
 namespace accel::posix {
 namespace {
@@ -28,7 +28,7 @@ namespace {
 constexpr size_t kStackSize = 512 * 1024;
 
 std::atomic<int> wake_fd{-1};
-std::atomic<int> process_door{-1};  ///< posix/taking.h
+std::atomic<int> process_door{-1};  ///< posix/process_door.h
 std::atomic<bool> running{false};
 std::atomic<bool> finish_wanted{false};
 std::atomic<bool> end_wanted{false};
@@ -47,7 +47,7 @@ void* attend(void*) {
     watched = {{wake_fd.load(), POLLIN, 0}, {process_door.load(), POLLIN, 0}};
     add_doors(watched);
     if (poll_beyond_limit(watched, nullptr, nullptr) < 0) continue;
-    if ((watched[1].revents & POLLIN) != 0) serve_taker(watched[1].fd);
+    if ((watched[1].revents & POLLIN) != 0) serve_process_door(watched[1].fd);
     for (size_t i = 2; i < watched.size(); ++i)
       if ((watched[i].revents & POLLIN) != 0) serve_door(watched[i].fd);
     if (watched[0].revents == 0) continue;

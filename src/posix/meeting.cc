@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/private_fds.h"
+#include "base/proc.h"
 #include "base/real.h"
 #include "posix/rights.h"
 
@@ -97,6 +98,17 @@ std::string bound_name(int fd) {
   if (fd < 0 || real.getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 || length <= kPath)
     return {};
   return {address.sun_path + 1, length - kPath};
+}
+
+std::set<std::string> names_that_begin(const std::string& beginning) {
+  std::set<std::string> found;  // an accepted socket has its listener's
+  const std::string all = read_proc("/proc/thread-self/net/unix");
+  for (size_t at = 0; (at = all.find(" @" + beginning, at)) != std::string::npos;) {
+    const size_t end = all.find('\n', at);
+    found.insert(all.substr(at + 2, end - at - 2));
+    at = end;
+  }
+  return found;
 }
 
 int connect_by_name(const std::string& name) {

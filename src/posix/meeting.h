@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ int named_socket(const std::string& name);
 int listen_by_name(const std::string& name);
 /// Its name; empty: it has none.
 std::string bound_name(int fd);
+/// Of this network namespace, each once. Empty, too, where /proc cannot be read.
+std::set<std::string> names_that_begin(const std::string& beginning);
 /// Connected to a listener of that name, non-blocking; -1: there is none. Not private: to be closed soon.
 int connect_by_name(const std::string& name);
 /// Who is at the other end is of this process's user, or root.

@@ -2,13 +2,13 @@
 #include "posix/options.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/flow_label.h"
+#include "posix/groups.h"
 
 namespace accel::posix {
 
@@ -46,65 +46,36 @@ Result<int> getsockopt(int fd, int level, int name, void* value, socklen_t* leng
 
 namespace {
 
-struct Group {
-  FileKind kind;
-  Endpoint local;
-  bool operator==(const Group&) const = default;
-};
-std::vector<Group> groups_with_program;  // under the Guard
-
-bool attaches_program(int level, int name) {
-  return level == SOL_SOCKET && (name == SO_ATTACH_REUSEPORT_CBPF || name == SO_ATTACH_REUSEPORT_EBPF);
-}
-
-/// reuseport_select_sock(): the program is the group's, whichever member has it attached.
-void give_group_to_kernel(Pass* pass, const Socket& member) {
-  const Group group{member.kind(), member.shadow_name()};
-  if (group.local.port == 0) return;
-  if (std::find(groups_with_program.begin(), groups_with_program.end(), group) == groups_with_program.end())
-    groups_with_program.push_back(group);
-  for (int fd = 0; pass != nullptr && fd < fds.size(); ++fd) {
-    Socket* s = find_socket(fd);
-    const bool belongs = s != nullptr && s->kind() == group.kind && s->bound_flow() != nullptr &&
-                         s->shadow_name() == group.local;
-    if (belongs) (void)s->to_kernel(*pass, Reason::option);
-  }
-}
-
-}  // namespace
-
-bool group_has_program(const Socket& member) {
-  if (groups_with_program.empty()) return false;
-  const Group group{member.kind(), member.shadow_name()};
-  return std::find(groups_with_program.begin(), groups_with_program.end(), group) !=
-             groups_with_program.end() &&
-         member.shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0;
-}
-
-static bool is_timeout(int level, int name) {
+bool is_timeout(int level, int name) {
   return level == SOL_SOCKET &&
          (name == SO_RCVTIMEO || name == SO_SNDTIMEO || name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW);
 }
 
-Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
+Result<int> set(int fd, int level, int name, const void* value, socklen_t length) {
   SocketCall call(fd, Pass::Polling::kSeldom, Use::kAside);
   if (call.error() != Errno{}) return call.error();
   Socket* s = call.socket();
   if (s != nullptr && call.pass() != nullptr) {
     Result<int> r = s->setsockopt(*call.pass(), level, name, value, length);
     if (r && is_timeout(level, name)) s->timeout_was_set(name, value);
-    if (r && attaches_program(level, name)) give_group_to_kernel(call.pass(), *s);
     if (r.ok() || r.error() != kOnKernel) return r;
   }
   Result<int> r = from_libc(real.setsockopt(fd, level, name, value, length));
   if (s == nullptr || !r) return r;
   if (is_timeout(level, name)) s->timeout_was_set(name, value);
-  if (attaches_program(level, name)) give_group_to_kernel(call.pass(), *s);
   s->option_was_set(level, name, value);
   const auto table = s->kind() == FileKind::kUdp ? udp_options() : tcp_options();
   const Option* option = find_option(table, level, name);
   const bool unserved = option != nullptr && option->served != nullptr && !option->served(*s);
   if (unserved || vetoes(table, level, name, value, length)) s->veto = Reason::option;
+  return r;
+}
+
+}  // namespace
+
+Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
+  Result<int> r = set(fd, level, name, value, length);
+  if (r && attaches_program(level, name)) give_group_program(fd);
   return r;
 }
 

@@ -49,10 +49,6 @@ const Option* find_option(std::span<const Option> table, int level, int name);
 /// Whether what `name` was set to decides an undecided path: only the kernel does it.
 bool vetoes(std::span<const Option> table, int level, int name, const void* value, socklen_t length);
 
-/// A program of the kernel's chooses among the sockets that share this one's name (SO_REUSEPORT,
-/// SO_ATTACH_REUSEPORT_CBPF or _EBPF): all of them in this process are the kernel's.
-bool group_has_program(const Socket& member);
-
 /// Copies an answer as getsockopt(2) does: cut at *length, which becomes what was copied. A negative *length
 /// is EINVAL, but do_ipv6_getsockopt() takes it for a large one.
 enum class NegativeSize : uint8_t { kIsInvalid, kIsLarge };

@@ -15,6 +15,7 @@
 #include "engine/stats.h"
 #include "posix/call.h"
 #include "posix/epoll_set.h"
+#include "posix/groups.h"
 #include "posix/options.h"
 
 namespace accel::posix {
@@ -131,18 +132,20 @@ Result<void> Socket::check_required() {
   return {};
 }
 
-Endpoint Socket::shadow_name() const {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  if (real.getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
-  Result<Endpoint> name = from_sockaddr(reinterpret_cast<sockaddr*>(&address), length, domain_);
-  return name ? *name : Endpoint{};
-}
+Endpoint Socket::shadow_name() const { return kernel_name(fd_); }
 
 int Socket::shadow_option(int level, int name, int otherwise) const {
   int value = 0;
   socklen_t length = sizeof value;
   return real.getsockopt(fd_, level, name, &value, &length) == 0 ? value : otherwise;
+}
+
+Endpoint kernel_name(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (real.getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  Result<Endpoint> name = from_sockaddr(reinterpret_cast<sockaddr*>(&address), length, address.ss_family);
+  return name ? *name : Endpoint{};
 }
 
 Duration Socket::shadow_timeout(int name) const {

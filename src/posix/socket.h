@@ -115,6 +115,9 @@ inline bool sockets_stay() {
   return sockets_stay_on_kernel.load(std::memory_order_relaxed) != Reason::accelerated;
 }
 
+/// The name of a socket of the kernel's, of whatever family; port 0: not bound.
+Endpoint kernel_name(int fd);
+
 /// Socket behind a descriptor, or nullptr (not ours, or a set). Under a Pass.
 Socket* find_socket(int fd);
 

@@ -11,6 +11,7 @@
 #include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/calls.h"
+#include "posix/groups.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
 
@@ -81,13 +82,18 @@ Result<int> socket(int domain, int type, int protocol) {
 }
 
 Result<int> bind(int fd, const sockaddr* address, socklen_t length) {
-  return serve_opening<int>(
+  Result<int> r = serve_opening<int>(
       fd,
       [&](Socket& s) {
         return s.kind() == FileKind::kUdp && receives_from_outside(address, length, s.domain());
       },
       [&](Pass& pass, Socket& s) { return s.bind(pass, address, length); },
       [&] { return real.bind(fd, address, length); });
+  if (r) {
+    contend_for_udp_port(fd);
+    socket_has_name(fd);
+  }
+  return r;
 }
 
 Result<int> connect(int fd, const sockaddr* address, socklen_t length) {

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,13 +20,6 @@ namespace accel::posix {
 namespace {
 
 constexpr int kAnswersWithin = 2000;  ///< ms; its attendant hands a connection back in far less
-
-/// `process` is the directory of a process in /proc, `number` its own number within its namespace.
-std::string door_of(const std::string& process, pid_t number) {
-  struct stat space {};
-  if (stat((process + "/ns/pid").c_str(), &space) != 0) return {};
-  return "accel-process-" + std::to_string(space.st_ino) + "." + std::to_string(number);
-}
 
 struct Target {
   pid_t here = -1;   ///< its number in this process's namespace; not positive: it has none, or has ended
@@ -53,14 +45,9 @@ Target parent_of(const Target& target) {
   return {parent, number_of(read_proc(proc + std::to_string(parent) + "/status"), "NSpid:")};
 }
 
-struct Wanted {
-  int fd;           ///< the descriptor's number in the process that is asked; -1: find it
-  uint64_t cookie;  ///< by this
-};
-
 /// What the process says; 0, too, where it says nothing. ENXIO: it has no engine.
-int ask_one(const Target& target, const Wanted& wanted) {
-  const std::string name = door_of("/proc/" + std::to_string(target.here), target.there);
+int ask_one(const Target& target, const Question& wanted) {
+  const std::string name = process_door_of("/proc/" + std::to_string(target.here), target.there);
   const int door = name.empty() ? -1 : connect_by_name(name);
   if (door < 0) return ENXIO;
   int answer = 0;
@@ -78,17 +65,17 @@ int ask_one(const Target& target, const Wanted& wanted) {
 /// A forked child that has no engine yet has what it inherited by one before it, by another number perhaps.
 /// EOPNOTSUPP: it is an iWARP connection, which cannot be in another process.
 Result<void> ask_for(Target target, int fd, uint64_t cookie) {
-  int answer = ask_one(target, {fd, cookie});
+  int answer = ask_one(target, {Question::About::kDescriptor, fd, cookie, {}, {}});
   while (cookie != 0 && (answer == ENXIO || answer == ENOENT)) {
     target = parent_of(target);
     if (target.here <= 1 || target.here == getpid()) return {};
-    answer = ask_one(target, {-1, cookie});
+    answer = ask_one(target, {Question::About::kDescriptor, -1, cookie, {}, {}});
   }
   return answer == 0 || answer == ENXIO ? Result<void>() : err(answer);
 }
 
 /// The descriptor of this process that is wanted; -1: it has none.
-int find_wanted(const Wanted& wanted) {
+int find_wanted(const Question& wanted) {
   if (wanted.fd >= 0) return wanted.fd;
   Guard guard(Pass::Polling::kNo);
   for (int fd = 0; guard.ok() && fd < fds.limit(); ++fd)
@@ -106,11 +93,6 @@ void enter_own(int fd, int of) {
 
 }  // namespace
 
-int open_process_door() {
-  const std::string name = door_of("/proc/self", getpid());
-  return name.empty() ? -1 : listen_by_name(name);
-}
-
 Result<int> pidfd_getfd(int pidfd, int target, unsigned flags) {
   const int fd = static_cast<int>(real.syscall(SYS_pidfd_getfd, pidfd, target, flags, 0L, 0L, 0L));
   if (fd < 0) return err(errno);
@@ -127,18 +109,10 @@ Result<int> pidfd_getfd(int pidfd, int target, unsigned flags) {
   return fd;
 }
 
-void serve_taker(int door) {
-  const int taker = real.accept4(door, nullptr, nullptr, SOCK_CLOEXEC);
-  if (taker < 0) return;
-  wait_for_words(taker);
-  Wanted wanted{};
-  if (peer_is_trusted(taker) && real.recv(taker, &wanted, sizeof wanted, 0) == sizeof wanted) {
-    const int fd = find_wanted(wanted);
-    const Result<void> given = fd >= 0 ? pass_on(fd) : Result<void>(err(ENOENT));
-    const int answer = given ? 0 : static_cast<int>(given.error());
-    real.send(taker, &answer, sizeof answer, MSG_NOSIGNAL);
-  }
-  real.close(taker);
+int give_taken(const Question& wanted) {
+  const int fd = find_wanted(wanted);
+  const Result<void> given = fd >= 0 ? pass_on(fd) : Result<void>(err(ENOENT));
+  return given ? 0 : static_cast<int>(given.error());
 }
 
 }  // namespace accel::posix

@@ -124,6 +124,7 @@ bool TcpSocket::waits_for_queue() const {
 void TcpSocket::ask_for_queue(Pass& pass) {
   if (!waits_for_queue() || pass.now() - asked_for_queue_ < kAskAgain) return;
   asked_for_queue_ = pass.now();
+  if (decide_veto(pass) != Reason::accelerated) return;
   listen_here_too(pass);
   if (flow_ != nullptr) pass.engine().touch();
 }

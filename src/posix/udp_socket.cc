@@ -12,6 +12,7 @@
 #include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/flow_label.h"
+#include "posix/meeting.h"
 #include "posix/wait.h"
 #include "stack/udp.h"
 
@@ -89,14 +90,36 @@ void UdpSocket::revive(Pass& pass) {
     if (leave(&pass, veto) == kOnKernel) state_ = State::kKernel;
     return;
   }
-  Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local_, remote_,
-                                                   v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
-                                                   true, request_.bound_ifindex, static_cast<File*>(this));
+  contended_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && standing() == Standing::kBehind;
+  Result<BoundFlow*> flow = pass.engine().bind_udp(
+      pass, choice, local_, remote_, v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
+      contended_ ? Engine::Taking::kNotYet : Engine::Taking::kShared, request_.bound_ifindex,
+      static_cast<File*>(this));
   if (flow && choice.accelerated()) flow_ = *flow;
   if (flow_ == nullptr) return;
   pcb(pass)->reuse_port = shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0;
   read_options(pass);
   shadows_first_ = true;
+}
+
+Standing UdpSocket::standing() const {
+  if (shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0) return Standing::kAlone;
+  return standing_at(shadow_name().port, cookie_of(shadow()));
+}
+
+/// A connected one could have the device bring all that comes to its port, where others hold queues of it.
+void UdpSocket::contend(Pass& pass) {
+  const Standing now = standing();
+  contended_ = now != Standing::kAlone;
+  if (now == Standing::kBehind || (contended_ && remote_.port != 0)) {
+    pass.engine().stop_taking(*flow_);
+  } else if (!pass.engine().is_taking(*flow_)) {
+    pollfd kernel{shadow(), POLLIN, 0};
+    shadows_first_ = pass.stack().udp_front(*pcb(pass)) == nullptr && real.poll(&kernel, 1, 0) > 0;
+    pass.engine().begin_taking(*flow_);
+  }
+  look_at_shadow_ = true;
+  pass.engine().touch();
 }
 
 void UdpSocket::leave_all_to_shadow(Pass& pass) {
@@ -136,9 +159,14 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
     choice = pass.engine().choose(request_);
     if (!choice.accelerated()) return decline(choice.reason);
   }
-  Result<BoundFlow*> flow = pass.engine().bind_udp(
-      pass, choice, local, remote, v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
-      shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0, request_.bound_ifindex, static_cast<File*>(this));
+  contended_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && standing() != Standing::kAlone;
+  using enum Engine::Taking;
+  Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local, remote,
+                                                   v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
+                                                   contended_                                     ? kNotYet
+                                                   : shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0 ? kShared
+                                                                                                  : kAlone,
+                                                   request_.bound_ifindex, static_cast<File*>(this));
   if (!flow || !choice.accelerated())
     return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
                                                                                 : choice.reason);
@@ -194,6 +222,7 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
                                                          : pass.engine().choose(request_);
     if (next.accelerated()) {
       choice = next;
+      if (contended_) pass.engine().stop_taking(*flow_);
       pass.engine().reconnect_udp(pass, *flow_, local, remote);
       local_ = local;
       remote_ = remote;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "posix/call.h"
+#include "posix/udp_rivals.h"
 
 namespace accel::posix {
 
@@ -81,6 +82,9 @@ class UdpSocket final : public Socket {
   void option_was_set(int level, int name, const void* value) override;
 
   BoundFlow* flow() const { return flow_; }
+  /// Others have its port, or had: it takes what comes if that is its own (posix/udp_rivals.h).
+  void contend(Pass& pass);
+  bool contended() const { return contended_; }
 
  private:
   enum class State : uint8_t { kUndecided, kOpen, kKernel };
@@ -88,6 +92,8 @@ class UdpSocket final : public Socket {
   UdpPcb* pcb(Pass& pass) const { return flow_ != nullptr ? pass.engine().udp(*flow_) : nullptr; }
   Result<void> open(Pass& pass, Role role, const Endpoint& local, const Endpoint& remote);
   void close_flow(Pass& pass);
+  /// Among those that have its port, if that may be shared.
+  Standing standing() const;
   /// The kernel serves from now on.
   void leave_all_to_shadow(Pass& pass);
   /// Before close_flow() (udp_return.cc). What cannot be given is counted.
@@ -137,6 +143,7 @@ class UdpSocket final : public Socket {
   bool route_kept_ = false;     ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
   bool collecting_ = false;     ///< by MSG_MORE it may have begun one
   bool shadows_first_ = false;  ///< what the shadow has queued is older than what we have
+  bool contended_ = false;      ///< others have taken what it would, or may
   bool shared_ = false;         ///< there was a fork(): another process may have it, too
   bool waited_on_ = false;      ///< this process has sent by it or waited on it
   bool look_at_shadow_ = true;  ///< before waiting: the last datagram came there, or none has come yet

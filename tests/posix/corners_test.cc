@@ -392,9 +392,17 @@ FAR(calls) {
   near.say("done");
 }
 
-Fd member(int type, const Address& at) {
+/// The second member has whatever comes, whenever the others came.
+void attach_program(int fd) {
+  sock_filter code[] = {{BPF_RET | BPF_K, 0, 0, 1}};
+  const sock_fprog program{1, code};
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program), 0);
+}
+
+Fd member(int type, const Address& at, bool with_program = false) {
   Fd fd(socket(AF_INET, type, 0));
   set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+  if (with_program) attach_program(fd);
   EXPECT_STREQ(result(bind(fd, at.raw(), at.size)), "ok");
   if (type == SOCK_STREAM) {
     EXPECT_STREQ(result(listen(fd, 2 * kCalls)), "ok");
@@ -402,16 +410,13 @@ Fd member(int type, const Address& at) {
   return fd;
 }
 
-// It always chooses the second, whenever the others came.
-void program_of_a_group(int type) {
+void program_of_a_group(int type, bool before_bind = false) {
   Echo proof(kProof);
   Far far("calls", {type == SOCK_STREAM ? "tcp" : "udp"});
-  Fd first = member(type, here());
+  Fd first = member(type, here(), before_bind);
   const Address at = here(port_of(first));
   Fd second = member(type, at), third;
-  sock_filter code[] = {{BPF_RET | BPF_K, 0, 0, 1}};
-  const sock_fprog program{1, code};
-  ASSERT_EQ(setsockopt(second, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program), 0);
+  if (!before_bind) attach_program(second);
   if (getenv("ACCEL_REQUIRE") == nullptr) third = member(type, at);  // which would refuse it
   far.say(at.port());
   EXPECT_EQ(far.word(), "done");
@@ -433,6 +438,10 @@ void program_of_a_group(int type) {
 
 TEST(Program, ChoosesAmongAllListeners) { program_of_a_group(SOCK_STREAM); }
 TEST(Program, ChoosesAmongAllDatagramSockets) { program_of_a_group(SOCK_DGRAM); }
+TEST(Program, MayComeBeforeTheName) {
+  if (getenv("ACCEL_REQUIRE") != nullptr) GTEST_SKIP() << "refuses what the kernel serves";
+  for (const int type : {SOCK_STREAM, SOCK_DGRAM}) program_of_a_group(type, true);
+}
 
 // ---- control messages, names ----
 

@@ -1,5 +1,6 @@
 // Several sockets for one address: SO_REUSEPORT groups of processes, and multicast groups with their source
 // filters.
+#include <linux/filter.h>
 #include <linux/in6.h>
 #include <net/if.h>
 #include <poll.h>
@@ -18,10 +19,10 @@ namespace {
 constexpr int kCalls = 40;  // all to one of two members: one chance in 2^39
 
 /// The queue of a member that has ended comes free a moment after: until then a new one may find none.
-Fd member(int type, const Address& at) {
+Fd member(int type, const Address& at, int option = SO_REUSEPORT) {
   for (int tries = 0;; ++tries) {
     Fd fd(socket(at.family(), type, 0));
-    set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+    set_option(fd, SOL_SOCKET, option, 1);
     const bool there = bind(fd, at.raw(), at.size) == 0 && (type != SOCK_STREAM || listen(fd, 64) == 0);
     if (!there && errno == EPROTONOSUPPORT && tries < 100) {
       usleep(20'000);
@@ -52,20 +53,33 @@ FAR(caller) {
   }
 }
 
+/// Whatever comes, the member that joined second has it.
+void attach_program(int fd) {
+  sock_filter code[] = {{BPF_RET | BPF_K, 0, 0, 1}};
+  const sock_fprog program{1, code};
+  EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program), 0);
+}
+
 /// A process that is a member of the group and gives its name to whoever asks, until it is told to leave.
 class Member {
  public:
-  Member(char name, int type, const Address& at) {
+  Member(char name, int type, const Address& at, int option = SO_REUSEPORT) {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     Fd theirs(ends[1]);
     ours_ = Fd(ends[0]);
     pid_ = in_child([&] {
       ours_.reset();
-      Fd fd = member(type, at);
+      Fd fd = member(type, at, option);
       write_all(theirs, "!", 1);
-      for (pollfd p[] = {{fd, POLLIN, 0}, {theirs, POLLIN, 0}}; poll(p, 2, -1) > 0 && p[1].revents == 0;)
+      for (pollfd p[] = {{fd, POLLIN, 0}, {theirs, POLLIN, 0}}; poll(p, 2, -1) > 0;) {
+        if (p[1].revents != 0) {
+          if (read_exactly(theirs, 1).empty()) return;
+          attach_program(fd);
+          write_all(theirs, "!", 1);
+        }
         answer(fd, type, name);
+      }
     });
     theirs.reset();
     EXPECT_EQ(read_exactly(ours_, 1), "!");
@@ -75,8 +89,12 @@ class Member {
   }
   /// Ends as programs do.
   void leave() {
-    ours_.reset();
+    shutdown(ours_, SHUT_RDWR);  // processes that came later have it too
     EXPECT_EQ(status_of(std::exchange(pid_, -1)), 0);
+  }
+  void give_program() {
+    write_all(ours_, "p", 1);
+    EXPECT_EQ(read_exactly(ours_, 1), "!");
   }
   void die() {
     kill(pid_, SIGKILL);
@@ -86,7 +104,7 @@ class Member {
  private:
   static void answer(int fd, int type, char name) {
     if (type == SOCK_STREAM) {
-      Fd caller(accept4(fd, nullptr, nullptr, 0));
+      Fd caller(wait_for(fd, POLLIN, 0) != 0 ? accept4(fd, nullptr, nullptr, 0) : -1);
       if (caller >= 0) write_all(caller, &name, 1);
       return;
     }
@@ -115,16 +133,29 @@ void expect_refused(int type, const Address& at, bool with_option) {
   EXPECT_EQ(errno, EADDRINUSE);
 }
 
-void group_of_processes(int type) {
-  Far far("caller", {type == SOCK_STREAM ? "tcp" : "udp"});
-  const Address at = here(free_port());
-  const auto call = [&] {
-    far.say(at.port());
-    std::map<char, int> answers;
-    for (char who : far.word()) ++answers[who];
+using Answers = std::map<char, int>;
+class Caller {
+ public:
+  explicit Caller(int type) : far_("caller", {type == SOCK_STREAM ? "tcp" : "udp"}) {}
+  ~Caller() {
+    far_.say("end");
+    far_.finish();
+  }
+  Answers operator()() {
+    far_.say(at.port());
+    Answers answers;
+    for (char who : far_.word()) ++answers[who];
     return answers;
-  };
-  using Answers = std::map<char, int>;
+  }
+  const Address at = here(free_port());
+
+ private:
+  Far far_;
+};
+
+void group_of_processes(int type) {
+  Caller call(type);
+  const Address& at = call.at;
   Member a('a', type, at);
   EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
   {
@@ -144,12 +175,83 @@ void group_of_processes(int type) {
   Member c('c', type, at);
   a.die();
   EXPECT_EQ(call(), (Answers{{'c', kCalls}}));
-  far.say("end");
-  far.finish();
 }
 
 TEST(Groups, OfProcessesThatListen) { group_of_processes(SOCK_STREAM); }
 TEST(Groups, OfProcessesWithDatagrams) { group_of_processes(SOCK_DGRAM); }
+
+// A program of the kernel's rules members of other processes, those that come later as well.
+void group_with_program(int type) {
+  Caller call(type);
+  Member a('a', type, call.at);
+  Answers all = call();
+  EXPECT_EQ(all, (Answers{{'a', kCalls}}));
+  Member b('b', type, call.at);
+  all = call();
+  EXPECT_GT(all['a'], 0);
+  EXPECT_GT(all['b'], 0);
+  a.give_program();
+  EXPECT_EQ(call(), (Answers{{'b', kCalls}}));
+  if (getenv("ACCEL_REQUIRE") == nullptr) {  // which would refuse it
+    Member c('c', type, call.at);
+    EXPECT_EQ(call(), (Answers{{'b', kCalls}}));
+  }
+}
+
+TEST(Groups, OfProcessesThatListenWithAProgram) { group_with_program(SOCK_STREAM); }
+TEST(Groups, OfProcessesWithDatagramsAndAProgram) { group_with_program(SOCK_DGRAM); }
+
+// SO_REUSEADDR alone: the last that was bound has what comes, until it is closed.
+TEST(Sharing, TheLastProcessThatWasBoundHasTheDatagrams) {
+  Caller call(SOCK_DGRAM);
+  Member a('a', SOCK_DGRAM, call.at, SO_REUSEADDR);
+  EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
+  {
+    Member b('b', SOCK_DGRAM, call.at, SO_REUSEADDR);
+    EXPECT_EQ(call(), (Answers{{'b', kCalls}}));
+  }
+  EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
+  {
+    Member c('c', SOCK_DGRAM, call.at, SO_REUSEADDR);
+    EXPECT_EQ(call(), (Answers{{'c', kCalls}}));
+    c.die();
+  }
+  EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
+  Member d('d', SOCK_DGRAM, any(call.at.port()), SO_REUSEADDR);  // a's address is named
+  EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
+  a.leave();
+  EXPECT_EQ(call(), (Answers{{'d', kCalls}}));
+}
+
+// What has come for a process is its own, whoever binds then.
+TEST(Sharing, WhatWasQueuedStays) {
+  Far far("caller", {"udp"});
+  const Address at = here(free_port());
+  Fd first = member(SOCK_DGRAM, at, SO_REUSEADDR);
+  EXPECT_EQ(wait_for(first, POLLIN, 0), 0);
+  far.say(at.port());  // each waits for an answer
+  char byte;
+  Address from;
+  for (int i = 0; i < kCalls / 2; ++i) {
+    ASSERT_EQ(recvfrom(first, &byte, 1, 0, from.raw(), &from.size), 1);
+    sendto(first, "a", 1, 0, from.raw(), from.size);
+  }
+  EXPECT_EQ(wait_for(first, POLLIN), POLLIN);  // one is queued
+  Member b('b', SOCK_DGRAM, at, SO_REUSEADDR);
+  ASSERT_EQ(recvfrom(first, &byte, 1, 0, from.raw(), &from.size), 1);
+  sendto(first, "a", 1, 0, from.raw(), from.size);
+  EXPECT_EQ(far.word(), std::string(kCalls / 2 + 1, 'a') + std::string(kCalls / 2 - 1, 'b'));
+  EXPECT_EQ(wait_for(first, POLLIN, 0), 0);
+  b.leave();
+  far.say(at.port());
+  for (int i = 0; i < kCalls; ++i) {
+    ASSERT_EQ(recvfrom(first, &byte, 1, 0, from.raw(), &from.size), 1);
+    sendto(first, "a", 1, 0, from.raw(), from.size);
+  }
+  EXPECT_EQ(far.word(), std::string(kCalls, 'a'));
+  far.say("end");
+  far.finish();
+}
 
 // ---- multicast ----
 
@@ -246,6 +348,49 @@ void filter_sources(int family) {
   EXPECT_TRUE(l.hears());
   EXPECT_EQ(l.change(MCAST_LEAVE_SOURCE_GROUP, far), 0);
   EXPECT_FALSE(l.hears());
+}
+
+// Each process that has joined has its copy; what is sent to this host alone the last that was bound.
+TEST(Multicast, EveryProcessHasItsCopy) {
+  Caller call(SOCK_DGRAM);
+  const Address group = address("239.1.2.3", call.at.port());
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  Fd ours(ends[0]), theirs(ends[1]);
+  const auto joins = [&](char name) {
+    const pid_t child = in_child([&] {
+      Fd fd = member(SOCK_DGRAM, any(group.port()), SO_REUSEADDR);
+      group_req request{};
+      request.gr_interface = Listener::device();
+      request.gr_group = group.storage;
+      EXPECT_EQ(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request), 0);
+      write_all(theirs, &name, 1);
+      int copies = 0;
+      Address from;
+      for (char byte = 0; byte != 'e';) {
+        if (recvfrom(fd, &byte, 1, 0, from.raw(), &from.size) != 1) break;
+        copies += byte == 'g';
+        if (byte == '?') sendto(fd, &name, 1, 0, from.raw(), from.size);
+      }
+      EXPECT_EQ(copies, 3);
+    });
+    EXPECT_EQ(read_exactly(ours, 1), std::string(1, name));
+    return child;
+  };
+  const pid_t a = joins('a');
+  EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
+  const pid_t b = joins('b');
+  EXPECT_EQ(call(), (Answers{{'b', kCalls}}));
+  Far far("announcer", {std::to_string(AF_INET), "239.1.2.3", std::to_string(group.port())});
+  EXPECT_EQ(far.word(), "ready");
+  for (const char* text : {"g", "g", "g", "e"}) {
+    far.say(text);
+    EXPECT_EQ(far.word(), "sent");
+  }
+  EXPECT_EQ(status_of(a), 0);
+  EXPECT_EQ(status_of(b), 0);
+  far.say("end");
+  far.finish();
 }
 
 TEST(Multicast, SourcesAreFilteredOverIpv6) { filter_sources(AF_INET6); }  // IPv4: multicast_test.cc

@@ -1,0 +1,118 @@
+#include "posix/groups.h"
+
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/real.h"
+#include "posix/guard.h"
+#include "posix/meeting.h"
+#include "posix/process_door.h"
+
+namespace accel::posix {
+namespace {
+
+struct Group {
+  Protocol protocol;
+  Endpoint local;
+  bool operator==(const Group&) const = default;
+};
+
+Group group_of(int fd) {
+  int protocol = 0;
+  socklen_t length = sizeof protocol;
+  real.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length);
+  return {static_cast<Protocol>(protocol), kernel_name(fd)};
+}
+
+/// The beginning of its markers' names.
+std::string name_of(const Group& group) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string name = group.protocol == Protocol::kUdp ? "accel-program-udp-" : "accel-program-tcp-";
+  for (const uint8_t byte : group.local.address.bytes) {
+    name += kDigits[byte >> 4];
+    name += kDigits[byte & 15];
+  }
+  return name + "-" + std::to_string(group.local.port) + "-";
+}
+
+/// Those that this process has left markers for. Under the Guard.
+std::vector<Group>& marked() {
+  static auto* const groups = new std::vector<Group>;
+  return *groups;
+}
+bool is_marked(const Group& group) {
+  return std::find(marked().begin(), marked().end(), group) != marked().end();
+}
+
+/// One that fork() copied stays as long as the child, which has the members too.
+void leave_marker(const Group& group, int member) {
+  if (is_marked(group)) return;
+  (void)named_socket(name_of(group) + cookie_name(member) + "." + std::to_string(getpid()));
+  marked().push_back(group);
+}
+
+/// Under the Guard.
+void give_members_to_kernel(Pass* pass, const Group& group) {
+  for (int fd = 0; pass != nullptr && fd < fds.limit(); ++fd) {
+    Socket* s = find_socket(fd);
+    if (s == nullptr || s->bound_flow() == nullptr || group_of(fd) != group) continue;
+    if (s->shadow_option(SOL_SOCKET, SO_REUSEPORT) == 0) continue;
+    leave_marker(group, fd);
+    (void)s->to_kernel(*pass, Reason::option);
+  }
+}
+
+/// Sockets that were given a program before they had a name. Under the Guard.
+std::atomic<bool> some_nameless{false};
+std::set<uint64_t>& nameless() {
+  static auto* const cookies = new std::set<uint64_t>;
+  return *cookies;
+}
+
+}  // namespace
+
+void give_group_program(int fd) {
+  const Group group = group_of(fd);
+  {
+    Guard guard(Pass::Polling::kNo);
+    if (!guard.ok()) return;
+    if (group.local.port == 0) {
+      nameless().insert(cookie_of(fd));
+      some_nameless = true;
+      return;
+    }
+    leave_marker(group, fd);
+    give_members_to_kernel(guard.pass(), group);
+  }
+  ask_all_processes({Question::About::kGroup, -1, 0, group.protocol, group.local});
+}
+
+void socket_has_name(int fd) {
+  if (!some_nameless.load(std::memory_order_relaxed)) return;
+  {
+    Guard guard(Pass::Polling::kNo);
+    if (!guard.ok() || nameless().erase(cookie_of(fd)) == 0) return;
+  }
+  give_group_program(fd);
+}
+
+void group_got_program(Protocol protocol, const Endpoint& local) {
+  Guard guard(Pass::Polling::kNo);
+  if (guard.ok()) give_members_to_kernel(guard.pass(), {protocol, local});
+}
+
+bool group_has_program(const Socket& member) {
+  if (member.shadow_option(SOL_SOCKET, SO_REUSEPORT) == 0) return false;
+  const Group group = group_of(member.shadow());
+  if (group.local.port == 0) return false;
+  if (!is_marked(group) && !names_that_begin(name_of(group)).empty()) leave_marker(group, member.shadow());
+  return is_marked(group);
+}
+
+}  // namespace accel::posix
