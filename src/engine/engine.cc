@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "base/cancellation.h"
 #include "base/config.h"
 #include "base/inherited_filter.h"
 #include "base/libraries.h"
@@ -244,6 +245,7 @@ void Engine::after_fork_in_child() {
   new (&open_lock) WorkerLock;
   refused.reset();
   thread_state = ThreadState{};
+  admit_cancellation();
   Engine* engine = instance_.exchange(nullptr, std::memory_order_acq_rel);
   if (!engine) return;
   Impl& w = *engine->impl_;

@@ -415,6 +415,8 @@ void Engine::Impl::forget(Sleeper& s) {
 namespace {
 
 OwnSleepers::~OwnSleepers() {
+  // The thread has returned, perhaps with asynchronous cancellation.
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   Engine* engine = Engine::get();
   for (Sleeper& sleeper : levels) {
     if (engine && sleeper.engine == engine) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/cancellation.h"
 #include "base/real.h"
 #include "engine/housekeeping.h"
 
@@ -46,6 +47,7 @@ void Alarm::ring() const {
 void Engine::Impl::lock_in() {
   thread_state.inside = true;  // before: a handler that comes in between must not try to take the lock
   lock.lock();
+  bar_cancellation();
 }
 
 void Engine::Impl::unlock_out() {
@@ -68,6 +70,7 @@ void Engine::Impl::unlock_out() {
     waking.fetch_sub(1, std::memory_order_release);
   }
   if (!told) wake_in_charge();
+  admit_cancellation();
   thread_state.inside = false;
   if (after_unlock) after_unlock();
 }

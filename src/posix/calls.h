@@ -110,6 +110,9 @@ void before_exec();
 void after_failed_exec();
 /// At exit(), _exit(), quick_exit(): nothing that send() accepted is lost.
 void at_exit();
+/// The program is about to cancel a thread for the first time, or again, and cancellation_used says so. When
+/// this returns no thread is inside the lock that has not seen it.
+void before_cancelling();
 /// Descriptors that a spawned child is given become the kernel's: its standard streams, and what its file
 /// actions (posix_spawn_file_actions_t, or nullptr) dup2(). Others it is not told of.
 void before_spawn(const void* actions = nullptr);

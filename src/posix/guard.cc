@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include "base/cancellation.h"
+#include "posix/calls.h"
 #include "posix/process.h"
 
 namespace accel::posix {
@@ -22,6 +24,7 @@ Guard::Guard(Pass::Polling polling) {
   inside_early = true;  // before the lock: a signal handler that comes in between must not try to take it
   pthread_mutex_lock(&early_lock);
   early_ = true;
+  bar_cancellation();
   if (Engine* engine = Engine::get()) {  // another thread opened it meanwhile
     leave_early();
     if (!Engine::inside()) pass_.emplace(*engine, polling);
@@ -36,9 +39,12 @@ Guard::~Guard() {
 void Guard::leave_early() {
   early_ = false;
   pthread_mutex_unlock(&early_lock);
+  admit_cancellation();
   inside_early = false;
   if (auto hook = after_unlock.load(std::memory_order_relaxed)) hook();
 }
+
+void before_cancelling() { Guard until_all_have_left(Pass::Polling::kNo); }
 
 bool Guard::inside() { return inside_early || Engine::inside(); }
 

@@ -15,7 +15,7 @@ namespace accel::preload {
 void before_filter(bool program) {
   if (!program || !on() || in_vfork_child()) return;
   const int saved = errno;
-  if (posix::before_filter()) taking_part.store(false, std::memory_order_relaxed);
+  if (deferred([] { return posix::before_filter(); })) taking_part.store(false, std::memory_order_relaxed);
   errno = saved;
 }
 

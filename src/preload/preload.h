@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "posix/calls.h"
 #include "posix/file.h"
+#include "preload/cancel.h"
 
 #define ACCEL_EXPORT(result, name, parameters)                                              \
   extern "C" [[gnu::visibility("default")]] result accel_call_##name parameters asm(#name); \

@@ -26,13 +26,13 @@ extern "C" void* __libc_malloc(size_t size) noexcept;  // NOLINT: glibc's own, w
 // ---- ends ----
 
 ACCEL_EXPORT(void, _exit, (int status)) {
-  if (!in_vfork_child()) end();
+  if (!in_vfork_child()) deferred(end);
   real._exit(status);
 }
 ACCEL_ALIAS(_Exit, _exit)
 
 ACCEL_EXPORT(void, quick_exit, (int status)) {
-  if (!in_vfork_child()) end();
+  if (!in_vfork_child()) deferred(end);
   real.quick_exit(status);
 }
 
@@ -47,12 +47,14 @@ constexpr auto kSame = static_cast<uid_t>(-1);
 template <class F>
 int changing_user(uid_t user, std::array<uid_t, 2> kept, F set) {
   if (!on() || in_vfork_child() || user == kSame) return set();
-  if (user != 0) posix::before_privileges_go(kept[0] == 0 || kept[1] == 0);
-  const int r = set();
-  const int error = errno;
-  posix::after_privileges_changed();
-  errno = error;
-  return r;
+  return deferred([=] {
+    if (user != 0) posix::before_privileges_go(kept[0] == 0 || kept[1] == 0);
+    const int r = set();
+    const int error = errno;
+    posix::after_privileges_changed();
+    errno = error;
+    return r;
+  });
 }
 
 /// Real and saved.
@@ -86,13 +88,15 @@ ACCEL_EXPORT(int, setresuid, (uid_t user, uid_t effective, uid_t saved)) {
 }
 ACCEL_EXPORT(int, capset, (cap_user_header_t header, const cap_user_data_t sets)) {
   if (!on() || in_vfork_child()) return real.capset(header, sets);
-  if (!has_raw(&__user_cap_data_struct::effective, sets))
-    posix::before_privileges_go(has_raw(&__user_cap_data_struct::permitted, sets));
-  const int r = real.capset(header, sets);
-  const int error = errno;
-  posix::after_privileges_changed();
-  errno = error;
-  return r;
+  return deferred([=] {
+    if (!has_raw(&__user_cap_data_struct::effective, sets))
+      posix::before_privileges_go(has_raw(&__user_cap_data_struct::permitted, sets));
+    const int r = real.capset(header, sets);
+    const int error = errno;
+    posix::after_privileges_changed();
+    errno = error;
+    return r;
+  });
 }
 
 // ---- beginnings ----
@@ -118,22 +122,26 @@ void stand_first_at_fork() {
 
 ACCEL_EXPORT(pid_t, fork, ()) {
   vforked_from = 0;
-  const pid_t child = real.fork();
-  if (child >= 0) return child;
-  const int error = errno;
-  posix::fork_failed();
-  errno = error;
-  return -1;
+  return deferred([] {
+    const pid_t child = real.fork();
+    if (child >= 0) return child;
+    const int error = errno;
+    posix::fork_failed();
+    errno = error;
+    return -1;
+  });
 }
 ACCEL_ALIAS(__fork, fork)
 
 ACCEL_EXPORT(pid_t, _Fork, ()) {
   vforked_from = 0;
   if (!posix::active()) return real._Fork();
-  posix::prepare_fork();
-  const pid_t child = real._Fork();
-  posix::after_fork(child);
-  return child;
+  return deferred([] {
+    posix::prepare_fork();
+    const pid_t child = real._Fork();
+    posix::after_fork(child);
+    return child;
+  });
 }
 
 namespace accel::preload {
@@ -239,14 +247,16 @@ ACCEL_EXPORT(int, clone,
     return libc(function, stack, flags, argument, parent, tls, child_id);
   if (vforks(flags)) flags &= ~(CLONE_VM | CLONE_VFORK);
   if ((flags & CLONE_VM) != 0) {  // as posix_spawn makes them: the child execs
-    posix::before_spawn();
+    deferred([] { posix::before_spawn(); });
     return libc(function, stack, flags, argument, parent, tls, child_id);
   }
   CloneStart start{function, argument};
-  posix::prepare_fork();
-  const int child = libc(start_clone, stack, flags, &start, parent, tls, child_id);
-  posix::after_fork(child);
-  return child;
+  return deferred([=, &start] {
+    posix::prepare_fork();
+    const int child = libc(start_clone, stack, flags, &start, parent, tls, child_id);
+    posix::after_fork(child);
+    return child;
+  });
 }
 ACCEL_ALIAS(__clone, clone)
 
@@ -307,7 +317,7 @@ namespace {
 /// Makes `spawn`'s child an heir as after exec.
 template <class F>
 auto spawning(F spawn) {
-  if (posix::active()) posix::before_spawn();
+  if (posix::active()) deferred([] { posix::before_spawn(); });
   return spawn();
 }
 
@@ -315,16 +325,16 @@ auto spawning(F spawn) {
 
 ACCEL_EXPORT(int, posix_spawn_file_actions_init, (posix_spawn_file_actions_t * actions)) {
   const int r = real.posix_spawn_file_actions_init(actions);
-  posix::forget_spawn_sources(actions);
+  deferred([=] { posix::forget_spawn_sources(actions); });
   return r;
 }
 ACCEL_EXPORT(int, posix_spawn_file_actions_destroy, (posix_spawn_file_actions_t * actions)) {
-  posix::forget_spawn_sources(actions);
+  deferred([=] { posix::forget_spawn_sources(actions); });
   return real.posix_spawn_file_actions_destroy(actions);
 }
 ACCEL_EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int as)) {
   const int r = real.posix_spawn_file_actions_adddup2(actions, fd, as);
-  if (r == 0) posix::add_spawn_source(actions, fd);
+  if (r == 0) deferred([=] { posix::add_spawn_source(actions, fd); });
   return r;
 }
 
@@ -347,7 +357,7 @@ ACCEL_ALIAS(_IO_popen, popen)
                                                                                              "_" #number);  \
   asm(".symver accel_" #name "_" #number ", " #name version);                                               \
   extern "C" int accel_##name##_##number SPAWN_PARAMETERS {                                                 \
-    if (posix::active()) posix::before_spawn(actions);                                                      \
+    if (posix::active()) deferred([=] { posix::before_spawn(actions); });                                   \
     return libc SPAWN_ARGUMENTS;                                                                            \
   }
 #define OLD_SPAWN(name) reinterpret_cast<int(*) SPAWN_PARAMETERS>(dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5"))
@@ -367,12 +377,14 @@ namespace {
 template <class F>
 int replacing(F exec) {
   if (!posix::active()) return exec();
-  posix::before_exec();
-  const int r = exec();
-  const int error = errno;
-  posix::after_failed_exec();
-  errno = error;
-  return r;
+  return deferred([=] {
+    posix::before_exec();
+    const int r = exec();
+    const int error = errno;
+    posix::after_failed_exec();
+    errno = error;
+    return r;
+  });
 }
 
 }  // namespace

@@ -18,8 +18,10 @@ using namespace accel::preload;  // NOLINT
 
 ACCEL_EXPORT(int, socket, (int domain, int type, int protocol)) {
   if (internet(domain, type) && on() && !in_vfork_child()) {
-    before_first_socket();
-    return to_libc(posix::socket(domain, type, protocol));
+    return deferred([=] {
+      before_first_socket();
+      return to_libc(posix::socket(domain, type, protocol));
+    });
   }
   const int fd = real.socket(domain, type, protocol);
   return MakingPrivate::now() ? move_high(fd) : fd;
@@ -37,22 +39,20 @@ bool has_control(const msghdr* message) {
 
 ACCEL_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    return to_libc(posix::sendmsg(fd, message, flags));
+    return deferred<true>([=] { return to_libc(posix::sendmsg(fd, message, flags)); });
   if (posix::active() && has_control(message)) [[unlikely]]
-    if (Result<void> r = posix::before_passing(message); !r) return to_libc(Result<ssize_t>(r.error()));
+    if (deferred([=] { return to_libc(posix::before_passing(message)); }) != 0) return -1;
   return real.sendmsg(fd, message, flags);
 }
 
 ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags)) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    return to_libc(posix::sendmmsg(fd, messages, count, flags));
+    return deferred<true>([=] { return to_libc(posix::sendmmsg(fd, messages, count, flags)); });
   if (posix::active()) [[unlikely]]
     for (unsigned i = 0; i < std::min(count, unsigned{IOV_MAX}); ++i) {
       if (!has_control(&messages[i].msg_hdr)) continue;
-      if (Result<void> r = posix::before_passing(&messages[i].msg_hdr); r)
-        continue;
-      else if (i == 0)
-        return to_libc(Result<int>(r.error()));
+      if (deferred([=] { return to_libc(posix::before_passing(&messages[i].msg_hdr)); }) == 0) continue;
+      if (i == 0) return -1;
       count = i;  // those before it go
     }
   return real.sendmmsg(fd, messages, count, flags);
@@ -67,15 +67,17 @@ inline void look_for_descriptors(const msghdr& message) {
   bool any = false;
   posix::each_descriptor_in(message, [&](int) { return !(any = true); });
   if (!any || !on() || in_vfork_child()) return;
-  before_first_socket();
-  posix::adopt_received(message);
+  deferred([&message] {
+    before_first_socket();
+    posix::adopt_received(message);
+  });
 }
 
 }  // namespace
 
 ACCEL_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    return to_libc(posix::recvmsg(fd, message, flags));
+    return deferred<true>([=] { return to_libc(posix::recvmsg(fd, message, flags)); });
   const ssize_t got = real.recvmsg(fd, message, flags);
   if (got >= 0) look_for_descriptors(*message);
   return got;
@@ -83,7 +85,7 @@ ACCEL_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
 
 ACCEL_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    return to_libc(posix::recvmmsg(fd, messages, count, flags, timeout));
+    return deferred<true>([=] { return to_libc(posix::recvmmsg(fd, messages, count, flags, timeout)); });
   const int got = real.recvmmsg(fd, messages, count, flags, timeout);
   for (int i = 0; i < got; ++i) look_for_descriptors(messages[i].msg_hdr);
   return got;
@@ -91,8 +93,10 @@ ACCEL_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flag
 
 ACCEL_EXPORT(int, pidfd_getfd, (int pidfd, int target, unsigned flags)) {
   if (on() && !in_vfork_child()) {
-    before_first_socket();
-    return to_libc(posix::pidfd_getfd(pidfd, target, flags));
+    return deferred([=] {
+      before_first_socket();
+      return to_libc(posix::pidfd_getfd(pidfd, target, flags));
+    });
   }
   return static_cast<int>(real.syscall(SYS_pidfd_getfd, pidfd, target, flags, 0L, 0L, 0L));
 }
@@ -104,9 +108,10 @@ ACCEL_EXPORT(int, epoll_wait, (int set, epoll_event* events, int size, int timeo
     const int got = real.epoll_wait(set, events, size, 0);
     if (got <= 0 || posix::fds.plain(set)) [[likely]]
       return got;
-    return to_libc(posix::epoll_look_again(set, events, size, got));
+    return deferred<true>([=] { return to_libc(posix::epoll_look_again(set, events, size, got)); });
   }
-  if (posix::fds.owns(set)) return to_libc(epoll_ms(set, events, size, timeout, nullptr));
+  if (posix::fds.owns(set))
+    return deferred<true>([=] { return to_libc(epoll_ms(set, events, size, timeout, nullptr)); });
   return real.epoll_wait(set, events, size, timeout);
 }
 
@@ -116,7 +121,7 @@ namespace {
 
 int fresh(int fd) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    posix::reused(fd);
+    deferred([=] { posix::reused(fd); });
   return fd;
 }
 
@@ -154,14 +159,16 @@ static_assert(sizeof(off_t) == 8);
 ACCEL_EXPORT(void, closefrom, (int first)) {
   if (!posix::active()) return real.closefrom(first);
   if (first < 0) first = 0;
-  if (!posix::close_range(static_cast<unsigned>(first), ~0u, 0)) real.closefrom(first);
+  deferred([=] {
+    if (!posix::close_range(static_cast<unsigned>(first), ~0u, 0)) real.closefrom(first);
+  });
 }
 
 // ---- streams ----
 
 ACCEL_EXPORT(FILE*, fdopen, (int fd, const char* mode)) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    if (Result<void> r = posix::before_stdio(fd); r.is(EOPNOTSUPP)) {
+    if (deferred([=] { return posix::before_stdio(fd); }).is(EOPNOTSUPP)) {
       errno = EOPNOTSUPP;
       return nullptr;
     }
@@ -176,7 +183,7 @@ int print(int fd, const char* format, va_list list) {
   char* text = nullptr;
   const int length = vasprintf(&text, format, list);
   for (int sent = 0; sent < length;) {
-    const ssize_t n = to_libc(posix::send(fd, text + sent, static_cast<size_t>(length - sent), 0));
+    const ssize_t n = accel_call_send(fd, text + sent, static_cast<size_t>(length - sent), 0);
     if (n < 0) {
       free(text);
       return -1;
@@ -234,7 +241,7 @@ ACCEL_EXPORT(int, __dprintf_chk, (int fd, int check, const char* format, ...)) {
 namespace {
 
 void before_aio(int fd) {
-  if (posix::fds.owns(fd)) (void)posix::before_stdio(fd);
+  if (posix::fds.owns(fd)) (void)deferred([=] { return posix::before_stdio(fd); });
 }
 
 void before_aio(const aiocb* request) {
@@ -273,7 +280,7 @@ ACCEL_EXPORT(int, io_submit, (aio_context_t context, long count, iocb** requests
 }
 
 ACCEL_EXPORT(int, bindresvport, (int fd, void* address)) {
-  if (posix::fds.owns(fd)) (void)posix::before_stdio(fd);
+  if (posix::fds.owns(fd)) (void)deferred([=] { return posix::before_stdio(fd); });
   auto libc = reinterpret_cast<int (*)(int, void*)>(find_real("bindresvport"));
   return libc(fd, address);
 }

@@ -63,11 +63,11 @@ using namespace accel::preload;  // NOLINT
 
 #define FD_CALL(result, name, parameters, arguments, ours) \
   CALL(result, name, parameters, arguments, posix::fds.owns(fd), ours)
-#define CALL(result, name, parameters, arguments, condition, ours) \
-  extern "C" result accel_call_##name parameters {                 \
-    if (condition) [[unlikely]]                                    \
-      return to_libc((ours));                                      \
-    return real.name arguments;                                    \
+#define CALL(result, name, parameters, arguments, condition, ours)                              \
+  extern "C" result accel_call_##name parameters {                                              \
+    if (condition) [[unlikely]]                                                                 \
+      return deferred<is_cancellation_point(#name)>([=]() mutable { return to_libc((ours)); }); \
+    return real.name arguments;                                                                 \
   }
 #define HAND(name)
 #define ALIAS(alias, name) ACCEL_ALIAS(alias, name)

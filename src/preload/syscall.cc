@@ -53,10 +53,12 @@ template <class F>
 long forking(F call) {
   vforked_from = 0;
   if (!posix::active()) return call();
-  posix::prepare_fork();
-  const long child = call();
-  posix::after_fork(static_cast<pid_t>(child));
-  return child;
+  return deferred([=] {
+    posix::prepare_fork();
+    const long child = call();
+    posix::after_fork(static_cast<pid_t>(child));
+    return child;
+  });
 }
 
 bool copies_memory(unsigned long flags) { return (flags & (CLONE_VM | CLONE_THREAD)) == 0; }
@@ -164,8 +166,10 @@ bool on_timeout(long number, const Arguments& a, long* result) {
     const Mask* mask = a.as<const Mask*>(5);
     timespec* timeout = a.as<timespec*>(4);
     timespec left = timeout != nullptr ? *timeout : timespec{};
-    *result = to_libc(posix::pselect(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3), timeout,
-                                     mask != nullptr ? Arguments::mask(mask->set, &room) : nullptr, &left));
+    *result = deferred([&] {
+      return to_libc(posix::pselect(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3), timeout,
+                                    mask != nullptr ? Arguments::mask(mask->set, &room) : nullptr, &left));
+    });
     if (timeout != nullptr) *timeout = left;
     return true;
   }
@@ -236,7 +240,7 @@ bool on_process(long number, const Arguments& a, long* result) {
     case SYS_io_uring_setup:
     case SYS_io_uring_enter:  // of a ring that liburing has made, too
     case SYS_io_uring_register:
-      if (on()) posix::io_uring_used();
+      if (on()) deferred([] { posix::io_uring_used(); });
       return false;
     default:
       return false;

@@ -12,7 +12,7 @@ using namespace accel::preload;  // NOLINT
 namespace {
 
 void used() {
-  if (on()) posix::io_uring_used();
+  if (on()) deferred([] { posix::io_uring_used(); });
 }
 
 /// Requests that read and write what their descriptor is of, or name files by their paths.

@@ -607,8 +607,14 @@ const BlockingCall kBlockingCalls[] = {
 struct Cancelled {
   const BlockingCall* call;
   const Blocking* on;
+  int type;
   std::atomic<pid_t> id{0};
 };
+
+const std::pair<int, bool> kCancellations[] = {{PTHREAD_CANCEL_DEFERRED, false},
+                                               {PTHREAD_CANCEL_DEFERRED, true},
+                                               {PTHREAD_CANCEL_ASYNCHRONOUS, false},
+                                               {PTHREAD_CANCEL_ASYNCHRONOUS, true}};
 
 TEST(Threads, ABlockedCallIsCancelled) {
 #ifdef __SANITIZE_THREAD__
@@ -635,13 +641,14 @@ TEST(Threads, ABlockedCallIsCancelled) {
   reinterpret_cast<sockaddr_in*>(nobody.raw())->sin_addr.s_addr |= htonl(0xc0);
   const Blocking on{fd, full, set, listener, unanswered, nobody};
   for (const BlockingCall& call : kBlockingCalls)
-    for (const bool asleep : {false, true}) {
-      Cancelled one{&call, &on};
+    for (const auto& [type, asleep] : kCancellations) {
+      Cancelled one{&call, &on, type};
       pthread_t thread;
       ASSERT_EQ(pthread_create(
                     &thread, nullptr,
                     [](void* argument) -> void* {
                       auto* c = static_cast<Cancelled*>(argument);
+                      pthread_setcanceltype(c->type, nullptr);
                       c->id = gettid();
                       c->call->call(*c->on);
                       return nullptr;
@@ -658,6 +665,63 @@ TEST(Threads, ABlockedCallIsCancelled) {
   EXPECT_EQ(epoll_wait(set, &event, 1, 20000), 1);
   char byte;
   EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+}
+
+TEST(Threads, IsCancelledInTheMidstOfCalls) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP();  // as above
+#endif
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  struct Busy {  // no destructors in the thread: it is unwound from wherever it is
+    int fd, type;
+    std::atomic<int> calls{0};
+  };
+  for (int i = 0; i < 200; ++i) {
+    Busy busy{fd, i % 2 == 0 ? PTHREAD_CANCEL_ASYNCHRONOUS : PTHREAD_CANCEL_DEFERRED};
+    pthread_t thread;
+    ASSERT_EQ(pthread_create(
+                  &thread, nullptr,
+                  [](void* argument) -> void* {
+                    auto* b = static_cast<Busy*>(argument);
+                    pthread_setcanceltype(b->type, nullptr);
+                    for (;; ++b->calls) {
+                      char byte;
+                      pollfd p{b->fd, POLLIN, 0};
+                      recv(b->fd, &byte, 1, MSG_DONTWAIT);
+                      poll(&p, 1, 0);
+                      msghdr message{};
+                      sendmsg(b->fd, &message, 0);  // nothing
+                      close(socket(AF_INET, SOCK_STREAM, 0));
+                    }
+                    return nullptr;
+                  },
+                  &busy),
+              0);
+    const int enough = i % 20;
+    while (busy.calls < enough) sched_yield();
+    pthread_cancel(thread);
+    void* result = nullptr;
+    ASSERT_EQ(pthread_join(thread, &result), 0);
+    EXPECT_EQ(result, PTHREAD_CANCELED);
+  }
+  far.say("send x");  // nothing is held
+  char byte;
+  EXPECT_EQ(recv(fd, &byte, 1, 0), 1);
+}
+
+TEST(Threads, TheTypeOfCancellationIsAsSet) {
+  Partner far;
+  Fd fd = connect_to(there(far.port));
+  int old = -1;
+  EXPECT_EQ(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old), 0);
+  EXPECT_EQ(old, PTHREAD_CANCEL_DEFERRED);
+  char byte;
+  EXPECT_EQ(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(pthread_setcanceltype(77, &old), EINVAL);
+  EXPECT_EQ(pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &old), 0);
+  EXPECT_EQ(old, PTHREAD_CANCEL_ASYNCHRONOUS);
 }
 
 TEST(Threads, OneSetManyWaiters) {

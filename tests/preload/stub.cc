@@ -184,6 +184,7 @@ bool must_fork_for_vfork() { return forking_for_vfork; }
 void before_exec() { log("before_exec"); }
 void after_failed_exec() { log("after_failed_exec"); }
 void at_exit() { log("at_exit"); }
+void before_cancelling() { log("before_cancelling"); }
 bool before_filter() { return false; }
 void before_privileges_go(bool) { log("before_privileges_go"); }
 void after_privileges_changed() { log("after_privileges_changed"); }

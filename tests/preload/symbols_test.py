@@ -37,7 +37,7 @@ for name in sorted(wrapped & set(theirs)):
     versions = {v for v in theirs[name] if v != "GLIBC_PRIVATE"}
     ours = {n.split("@", 1)[1].strip("@") for _, n in symbols if n.split("@")[0] == name and "@" in n}
     # Moved from another library, or the same but for what runs before it. (lio_listio of before 2.4 notifies otherwise.)
-    same = {"forkpty", "quick_exit"} | {f"{name}{bits}" for name in ("aio_read", "aio_write", "lio_listio") for bits in ("", "64")}
+    same = {"forkpty", "quick_exit", "pthread_cancel"} | {f"{name}{bits}" for name in ("aio_read", "aio_write", "lio_listio") for bits in ("", "64")}
     if len(versions) > 1 and ours != versions and name not in same:
         faults.append(f"{name}: libc has the versions {sorted(versions)}, we have {sorted(ours)}")
 

@@ -1,0 +1,54 @@
+// Cancelled threads in calls of ours (base/cancellation.h has those inside the lock). A thread of
+// PTHREAD_CANCEL_ASYNCHRONOUS may be cancelled at any instruction: in ours it would unwind from where the
+// compiler has not said how. So it is deferred within a call of ours, and cancelled where that sleeps, as any
+// other thread is, or at its end.
+#pragma once
+
+#include <string_view>
+#include <type_traits>
+
+#include "base/cancellation.h"
+
+namespace accel::preload {
+
+/// Of the table's calls, those that pthreads(7) says are cancellation points in glibc.
+constexpr bool is_cancellation_point(std::string_view name) {
+  for (std::string_view point :
+       {"connect",    "accept",      "accept4",     "read",     "write",      "readv",      "writev",
+        "preadv2",    "pwritev2",    "recv",        "recvfrom", "recvmsg",    "recvmmsg",   "send",
+        "sendto",     "sendmsg",     "sendmmsg",    "splice",   "__read_chk", "__recv_chk", "__recvfrom_chk",
+        "close",      "poll",        "ppoll",       "select",   "pselect",    "__poll_chk", "__ppoll_chk",
+        "epoll_wait", "epoll_pwait", "epoll_pwait2"})
+    if (name == point) return true;
+  return false;
+}
+
+/// Of the frame that stays until resume_cancellation(): true when that is to be called.
+bool defer_cancellation(const void* frame, bool point);
+/// As the program has set it again; does not come back where the thread is cancelled.
+void resume_cancellation();
+
+/// No destructors here: this frame is unwound from any instruction while the thread is not deferred.
+template <bool kPoint, class Call>
+[[gnu::noinline]] auto deferring_cancellation(Call call) {
+  const bool ours = defer_cancellation(__builtin_frame_address(0), kPoint);
+  if constexpr (std::is_void_v<decltype(call())>) {
+    call();
+    if (ours) resume_cancellation();
+  } else {
+    auto result = call();
+    if (ours) resume_cancellation();
+    return result;
+  }
+}
+
+/// `call` takes its arguments by value: that keeps them in registers where there is nothing to defer.
+/// kPoint: it begins with a look at whether the thread has been cancelled.
+template <bool kPoint = false, class Call>
+inline auto deferred(Call call) {
+  if (cancellation_used.load(std::memory_order_relaxed)) [[unlikely]]
+    return deferring_cancellation<kPoint>(call);
+  return call();
+}
+
+}  // namespace accel::preload
