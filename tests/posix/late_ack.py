@@ -3,6 +3,7 @@
 
 Two processes listen on one socket. A peer's last ACK, and all that it sends after, does not arrive until the process that has the handshake
 has closed the listener: the other one accepts the connection, as the kernel's queue would have it. Once more when the SYN-ACK has been sent again.
+And a process alone that shuts its listener down, and listens by it again, accepts it.
 """
 import os
 import pathlib
@@ -32,6 +33,17 @@ else:
     with listener.accept()[0] as c: c.sendall(c.recv(100))
     print("served", flush=True)
 """
+ALONE = f"""
+import socket, sys
+listener = socket.create_server(("0.0.0.0", {PORT}))
+sys.stdin.readline()
+listener.shutdown(socket.SHUT_RDWR)
+listener.listen()
+print("listens again", flush=True)
+with listener.accept()[0] as c: c.sendall(c.recv(100))
+print("served", flush=True)
+sys.stdin.readline()
+"""
 CLIENT = f"""
 import socket, sys
 with socket.create_connection((sys.argv[1], {PORT}), 20, ("", {CLIENT_PORT})) as c:
@@ -42,6 +54,32 @@ HOLD = f"""add table inet late; add chain inet late out {{ type filter hook outp
 add rule inet late out tcp dport {PORT} tcp flags & (syn|ack) == ack counter drop;
 add chain inet late in {{ type filter hook input priority 0; }};
 add rule inet late in tcp sport {PORT} tcp flags & (syn|ack) == syn|ack counter"""
+
+
+def seen(far, chain):
+    return int(re.search(r"packets (\d+)", far.enter("nft", "list", "chain", "inet", "late", chain))[1])
+
+
+def counter(server, name):
+    return statistics(server.pid).get("counters", {}).get(name, 0)
+
+
+def alone(accelerated):
+    with Lab(proved=False) as lab:
+        near, far = lab.hosts
+        server = near.popen([sys.executable, "-c", ALONE], accel=accelerated, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        near.wait_for_listener(PORT, server)
+        far.enter("nft", HOLD)
+        client = far.popen([sys.executable, "-c", CLIENT, near.address])
+        until(lambda: seen(far, "out") > 0, "the last ACK")
+        print(file=server.stdin, flush=True)
+        assert server.stdout.readline() == "listens again\n"
+        far.enter("nft", "delete", "table", "inet", "late")
+        assert client.wait(30) == 0
+        assert server.stdout.readline() == "served\n"
+        assert counter(server, "tcp_passive_opens") == accelerated, counter(server, "tcp_passive_opens")
+        print(file=server.stdin, flush=True)
+        assert server.wait(30) == 0
 
 
 def main(accelerated, sent_again):
@@ -55,18 +93,13 @@ def main(accelerated, sent_again):
         far.enter("nft", HOLD)
         client = far.popen([sys.executable, "-c", CLIENT, near.address])
 
-        def seen(chain):
-            return int(re.search(r"packets (\d+)", far.enter("nft", "list", "chain", "inet", "late", chain))[1])
-        until(lambda: seen("out") > 0, "the last ACK")
+        until(lambda: seen(far, "out") > 0, "the last ACK")
         if sent_again:
-            until(lambda: seen("in") > 1, "the second SYN-ACK")
-
-        def counter(name):
-            return statistics(server.pid).get("counters", {}).get(name, 0)
-        before = counter("handed_back")
+            until(lambda: seen(far, "in") > 1, "the second SYN-ACK")
+        before = counter(server, "handed_back")
         print(file=server.stdin, flush=True)
         assert server.stdout.readline() == "closed\n"
-        assert counter("handed_back") == before + accelerated, (before, counter("handed_back"))
+        assert counter(server, "handed_back") == before + accelerated, (before, counter(server, "handed_back"))
         far.enter("nft", "delete", "table", "inet", "late")
         assert client.wait(30) == 0
         assert server.stdout.readline() == "served\n"
@@ -80,3 +113,4 @@ if __name__ == "__main__":
         sys.exit(77)
     for again in (False, True):
         main(sys.argv[1] == "near", again)
+    alone(sys.argv[1] == "near")
