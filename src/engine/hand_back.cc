@@ -276,6 +276,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
     none.any.sa_family = AF_UNSPEC;
     real.connect(shadow, &none.any, sizeof(none.any));
     Repair{shadow, family, ifindex, impl_->guardian}.repair(TCP_REPAIR_OFF_NO_WP);
+    impl_->counters.add(Counter::not_handed_back);
     return repair.error();
   }
   stack.tcp_forget(conn);

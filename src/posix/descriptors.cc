@@ -49,16 +49,29 @@ int close_others(unsigned first, unsigned last, int flags) {
   return first <= last ? real.close_range(first, last, flags) : 0;
 }
 
-/// Signals for the owner (SIGIO, SIGURG) are the kernel's to send.
-Result<int> hand_over(int fd) {
+/// The kernel is to serve `fd`. Errors: as Socket::to_kernel().
+Result<void> hand_over(int fd) {
   SocketCall call(fd, Pass::Polling::kYes, Use::kAside);
-  if (call.socket() == nullptr) return 0;
+  if (call.socket() == nullptr) return {};
   if (call.pass() == nullptr) {
     call.socket()->veto = Reason::option;
-    return 0;
+    return {};
   }
-  Result<void> r = call.socket()->to_kernel(*call.pass(), Reason::option);
-  return r ? Result<int>(0) : r.error();
+  return call.socket()->to_kernel(*call.pass(), Reason::option);
+}
+
+bool is_iwarp(int fd) {
+  Guard guard(Pass::Polling::kNo);
+  const Socket* s = guard.ok() ? find_socket(fd) : nullptr;
+  return s != nullptr && s->kind() == FileKind::kIwarp;
+}
+
+/// Signals for the owner (SIGIO, SIGURG) are the kernel's to send. A live connection that it cannot have
+/// would send none: EOPNOTSUPP. What carries an iWARP connection is the kernel's already.
+Result<void> let_kernel_signal(int fd) {
+  if (is_iwarp(fd)) return {};
+  Result<void> r = hand_over(fd);
+  return r || r.is(ENOTCONN) ? Result<void>() : err(EOPNOTSUPP);
 }
 
 }  // namespace
@@ -139,7 +152,8 @@ Result<int> fcntl(int fd, int command, void* argument) {
       return copy;
     }
     case F_SETFL: {
-      if ((reinterpret_cast<intptr_t>(argument) & O_ASYNC) != 0) (void)hand_over(fd);
+      if ((reinterpret_cast<intptr_t>(argument) & O_ASYNC) != 0)
+        if (Result<void> r = let_kernel_signal(fd); !r) return r.error();
       Guard guard(Pass::Polling::kNo);
       Result<int> r = from_libc(real.fcntl(fd, command, argument));
       Socket* s = guard.ok() ? socket_of(fds.find(fd)) : nullptr;
@@ -148,7 +162,8 @@ Result<int> fcntl(int fd, int command, void* argument) {
     }
     case F_SETOWN:
     case F_SETOWN_EX:
-      if (argument != nullptr) (void)hand_over(fd);  // SIGURG needs no O_ASYNC
+      if (argument != nullptr)  // SIGURG needs no O_ASYNC
+        if (Result<void> r = let_kernel_signal(fd); !r) return r.error();
       return from_libc(real.fcntl(fd, command, argument));
     default:
       return from_libc(real.fcntl(fd, command, argument));
@@ -167,7 +182,8 @@ Result<int> ioctl(int fd, unsigned long request, void* argument) {
     case FIOASYNC:
     case FIOSETOWN:
     case SIOCSPGRP:
-      if (int set = 0; get_user(set, argument) && set != 0) (void)hand_over(fd);
+      if (int set = 0; get_user(set, argument) && set != 0)
+        if (Result<void> r = let_kernel_signal(fd); !r) return r.error();
       return from_libc(real.ioctl(fd, request, argument));
     default:
       return serve<int>(
@@ -176,10 +192,7 @@ Result<int> ioctl(int fd, unsigned long request, void* argument) {
   }
 }
 
-Result<void> before_stdio(int fd) {
-  Result<int> r = hand_over(fd);
-  return r ? Result<void>() : r.error();
-}
+Result<void> before_stdio(int fd) { return hand_over(fd); }
 
 void reused(int fd) {
   Guard guard(Pass::Polling::kNo);

@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "posix/echo.h"
@@ -231,6 +233,34 @@ TEST(Privilege, LastWordsWithoutIt) {
 
 // What failed while it was away is no verdict for the time when it is back. (Under ACCEL_REQUIRE the first
 // connect() fails.)
+// The kernel cannot have the connection then (a subreaper has no guardian to ask), nor signal its readiness.
+TEST(Privilege, SignalsOfTheOwnerComeOrAreRefused) {
+  const pid_t child = in_child([] {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    Echo echo(kProof);
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[2]{};
+    ASSERT_EQ(capset(&header, none), 0);
+    sigset_t io;
+    sigemptyset(&io);
+    sigaddset(&io, SIGIO);
+    sigprocmask(SIG_BLOCK, &io, nullptr);
+    const int flags = fcntl(echo.fd, F_GETFL);
+    const bool owned = fcntl(echo.fd, F_SETOWN, getpid()) == 0;
+    EXPECT_TRUE(owned || errno == EOPNOTSUPP);
+    const bool signals = fcntl(echo.fd, F_SETFL, flags | O_ASYNC) == 0;
+    EXPECT_TRUE(signals || errno == EOPNOTSUPP);
+    EXPECT_EQ(owned, signals);
+    write_all(echo.fd, "x");
+    const timespec enough{10, 0};
+    if (signals) {
+      EXPECT_EQ(sigtimedwait(&io, nullptr, &enough), SIGIO);
+    }
+    EXPECT_EQ(read_exactly(echo.fd, 1), "x");  // it goes on either way
+  });
+  EXPECT_EQ(status_of(child), 0);
+}
+
 TEST(Privilege, ComesBack) {
   Far first("echo_stream"), second("echo_stream");
   const Address one = there(static_cast<uint16_t>(first.number())),
