@@ -1,15 +1,12 @@
 #include "base/inherited_filter.h"
 
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include <cerrno>
 #include <string>
 
 #include "base/bare_syscall.h"
 #include "base/proc.h"
-#include "base/signals_blocked.h"
+#include "base/trial_process.h"
 
 namespace accel {
 namespace {
@@ -44,35 +41,18 @@ bool filtered() {
   return status.find("\nSeccomp:\t2") != std::string::npos;
 }
 
-/// In the child, which shares nothing with its parent but `at`: being killed leaves no trace of it, not even
-/// a core file.
-[[noreturn]] void try_all(volatile int* at) {
-  bare_syscall(SYS_prctl, PR_SET_DUMPABLE, 0);
+void try_all(volatile int* at, const void*) {
   for (int i = 0; i < kTrialCount; ++i) {
     *at = i;
     const Trial& t = kTrials[i];
     bare_syscall(t.number, t.arguments[0], t.arguments[1], t.arguments[2]);
   }
-  for (;;) bare_syscall(SYS_exit_group, 0);
 }
 
 const char* find() {
   if (!filtered()) return nullptr;
-  void* page = mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return nullptr;
-  auto* at = static_cast<volatile int*>(page);
-  int status = 0;
-  {
-    const AllSignalsBlocked blocked;  // what is forced on a thread that blocks it takes its default action
-    const long child = bare_syscall(SYS_clone, 0);  // fork() but for SIGCHLD
-    if (child == 0) try_all(at);
-    if (child > 0)
-      while (bare_syscall(SYS_wait4, child, reinterpret_cast<long>(&status), __WALL) == -EINTR) {
-      }
-  }
-  const char* killer = WIFSIGNALED(status) ? kTrials[*at].name : nullptr;
-  munmap(page, sizeof(int));
-  return killer;
+  const TrialEnd end = try_in_process(&try_all, nullptr);
+  return WIFSIGNALED(end.status) ? kTrials[end.last].name : nullptr;
 }
 
 }  // namespace

@@ -56,11 +56,13 @@ extern constinit thread_local pid_t vforked_from;
 /// what it does.
 bool in_vfork_child();
 
-/// The calling thread asks for a filter of its system calls; `program`: whether it gives one, or only asks
-/// what there is (filter.cc).
-void before_filter(bool program);
-/// Of prctl(option, ...).
-bool gives_filter(int option, unsigned long mode, unsigned long program);
+/// seccomp(2) or prctl(2), of which the first three arguments count here.
+struct FilterCall {
+  long number;
+  long arguments[3];
+};
+/// The calling thread may be about to give itself a filter of its system calls (filter.cc).
+void before_filter(const FilterCall& call);
 
 inline bool internet(int domain, int type) {
   const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);

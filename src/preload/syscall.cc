@@ -2,7 +2,6 @@
 // libc's in their arguments (the signal masks of ppoll, pselect6 and epoll_pwait are plain 8-byte sets, with
 // their size) are translated.
 #include <linux/sched.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -231,11 +230,8 @@ bool on_process(long number, const Arguments& a, long* result) {
       accel_call__exit(a.as<int>(0));
       return true;
     case SYS_seccomp:
-      before_filter(a.values[0] == SECCOMP_SET_MODE_STRICT ||
-                    (a.values[0] == SECCOMP_SET_MODE_FILTER && a.values[2] != 0));
-      return false;
     case SYS_prctl:
-      before_filter(gives_filter(a.as<int>(0), a.as<unsigned long>(1), a.as<unsigned long>(2)));
+      before_filter({number, {a.as<int>(0), a.as<long>(1), a.as<long>(2)}});
       return false;
     case SYS_io_uring_setup:
     case SYS_io_uring_enter:  // of a ring that liburing has made, too

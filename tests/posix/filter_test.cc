@@ -300,4 +300,26 @@ TEST(Filter, AskingForOneChangesNothing) {
   far.all();
 }
 
+TEST(Filter, OneThatIsRefusedChangesNothing) {
+  Echo far;
+  exchange(far.fd, "before ");
+  Filter good;
+  sock_filter endless = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0);  // no return
+  const sock_fprog bad{1, &endless}, none{0, &endless};
+  for (const sock_fprog* program : {&bad, &none}) {
+    EXPECT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, program), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 1 << 30, &good.whole), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(waitpid(-1, nullptr, __WALL), -1);  // it has no children
+  EXPECT_EQ(errno, ECHILD);
+  EXPECT_EQ(prctl(PR_GET_SECCOMP, 0, 0, 0, 0), 0);
+  for (int i = 0; i < kProof; ++i) exchange(far.fd, ".");
+  exchange(far.fd, "after");
+  far.all();
+}
+
 }  // namespace
