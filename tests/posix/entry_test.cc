@@ -1,6 +1,7 @@
 // Ways into a live connection that are not the socket calls themselves: streams, system calls by number,
 // offsets, descriptors closed past the library, and processes made and ended in the rarer ways.
 #include <aio.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/fs.h>
@@ -197,6 +198,30 @@ TEST(Entry, SystemCallsByNumber) {
   EXPECT_EQ(syscall(SYS_close, static_cast<long>(far.fd.release())), 0);
   EXPECT_EQ(far.seen(), "abcde");
   far.finish();
+}
+
+// As Python's ctypes and Java's JNA call them.
+TEST(Entry, FunctionsLookedUpInLibc) {
+  void* libc = dlopen("libc.so.6", RTLD_LAZY);
+  ASSERT_NE(libc, nullptr);
+  const auto in_libc = [&]<class F>(F*, const char* name) { return reinterpret_cast<F*>(dlsym(libc, name)); };
+#define IN_LIBC(name) in_libc(static_cast<decltype(name)*>(nullptr), #name)
+  Far far("echo_stream");
+  const Address to = there(static_cast<uint16_t>(far.number()));
+  const int fd = IN_LIBC(socket)(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(IN_LIBC(connect)(fd, to.raw(), to.size), 0);
+  char text[6] = "";
+  EXPECT_EQ(IN_LIBC(send)(fd, "hello", 5, 0), 5);
+  EXPECT_EQ(IN_LIBC(recv)(fd, text, 5, MSG_WAITALL), 5);
+  EXPECT_STREQ(text, "hello");
+  pollfd p{fd, POLLOUT, 0};
+  EXPECT_EQ(IN_LIBC(poll)(&p, 1, 1000), 1);
+  for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+  EXPECT_EQ(IN_LIBC(close)(fd), 0);
+#undef IN_LIBC
+  EXPECT_EQ(far.word().substr(0, 5), "hello");
+  far.finish();
+  dlclose(libc);
 }
 
 TEST(Entry, OffsetsAndMarks) {

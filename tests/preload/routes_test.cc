@@ -30,6 +30,29 @@ F named(const char* name) {
   return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
 }
 
+TEST(Lookup, InLibcFindsTheWrapper) {
+  void* libc = dlopen("libc.so.6", RTLD_LAZY);
+  ASSERT_NE(libc, nullptr);
+  void* const program = dlopen(nullptr, RTLD_LAZY);
+  for (const char* name :
+       {"socket", "recv", "sendmsg", "__poll", "fcntl64", "vfork", "posix_spawn", "dlsym"}) {
+    EXPECT_EQ(dlsym(libc, name), dlsym(RTLD_DEFAULT, name)) << name;
+    EXPECT_EQ(dlsym(program, name), dlsym(RTLD_DEFAULT, name)) << name;
+    EXPECT_EQ(dlerror(), nullptr) << name;
+  }
+  EXPECT_EQ(dlsym(libc, "getpid"), dlsym(RTLD_DEFAULT, "getpid"));
+  EXPECT_EQ(dlsym(libc, "no_such_function"), nullptr);
+  EXPECT_NE(dlerror(), nullptr);
+}
+
+// Relative to the caller: the program's next is the first library, the first's is behind it.
+TEST(Lookup, NextIsTheCallers) {
+  EXPECT_EQ(dlsym(RTLD_NEXT, "send"), dlsym(RTLD_DEFAULT, "send"));
+  Dl_info where{};
+  ASSERT_NE(dladdr(dlsym(RTLD_NEXT, "send"), &where), 0);
+  EXPECT_NE(strstr(where.dli_fname, "libaccel"), nullptr);
+}
+
 /// A connected pair over loopback: `ours` belongs to the stub, `peer` is a duplicate that it does not know
 /// of.
 class Routes : public testing::Test {
