@@ -272,6 +272,8 @@ class Engine {
 
   // ---- for statistics ----
   Counters& counters();
+  /// That of the thread which last brought frames to the stack; -1: none has.
+  int receiving_cpu() const;
   uint32_t interface_count() const;
   const PortInfo* port_info(InterfaceId id) const;
   /// Port::time_of() of the port that the datagram came in by. 0: not known.

@@ -275,7 +275,12 @@ Result<int> UdpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     const int bytes = static_cast<int>(choice.route.mtu);
     return r.is(ENOTCONN) ? put_option(&bytes, sizeof bytes, value, length) : r;
   }
-  if (p == nullptr || level != SOL_SOCKET || name != SO_ERROR) return kOnKernel;
+  if (p == nullptr || level != SOL_SOCKET) return kOnKernel;
+  if (name == SO_INCOMING_CPU && remote_.port != 0 && p->rx_bytes > 0) {  // __udp_queue_rcv_skb()
+    const int cpu = pass.engine().receiving_cpu();
+    return put_option(&cpu, sizeof cpu, value, length);
+  }
+  if (name != SO_ERROR) return kOnKernel;
   const int error = pass.stack().udp_take_error(*p);
   return error != 0 ? put_option(&error, sizeof error, value, length) : Result<int>(kOnKernel);
 }

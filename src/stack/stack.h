@@ -151,14 +151,19 @@ struct TcpSettings {
 /// Real state for TCP_INFO and `accel stat`. Durations in µs, sizes in bytes but where said.
 struct TcpInfo {
   TcpState state = TcpState::kClosed;
-  uint8_t backoff = 0, retransmits = 0, snd_wscale = 0, rcv_wscale = 0;
-  bool timestamps = false, sack = false, ecn = false;
+  uint8_t congestion_state = 0;  ///< the kernel's enum tcp_ca_state
+  uint8_t backoff = 0, retransmits = 0, probes = 0, snd_wscale = 0, rcv_wscale = 0;
+  bool timestamps = false, sack = false, window_scaling = false;
   uint32_t rto_us = 0, rtt_us = 0, rttvar_us = 0, min_rtt_us = 0, snd_mss = 0, rcv_mss = 0, pmtu = 0;
   uint32_t snd_cwnd_segments = 0, snd_ssthresh_segments = 0, unacked_segments = 0, sacked_segments = 0,
-           lost_segments = 0;
+           lost_segments = 0, resent_segments = 0, advertised_mss = 0;
   uint32_t window_clamp = 0;  ///< the largest that is offered: TCP_WINDOW_CLAMP, or what SO_RCVBUF allows
   uint32_t snd_wnd = 0, rcv_wnd = 0, total_retransmits = 0, notsent_bytes = 0, reordering = 3;
   uint64_t bytes_acked = 0, bytes_received = 0, bytes_sent = 0, bytes_retransmitted = 0;
+  uint64_t pacing_rate = ~0ull;
+  uint64_t busy_us = 0, window_limited_us = 0, buffer_limited_us = 0;
+  uint32_t ack_timeout_us = 0, delivered = 0, duplicates_reported = 0, reorderings = 0, rehashes = 0,
+           out_of_order_segments = 0;
   uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;
   uint32_t last_data_sent_ms = 0, last_data_received_ms = 0, last_ack_received_ms = 0;
 };

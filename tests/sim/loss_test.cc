@@ -133,6 +133,39 @@ TEST(Loss, ALongFatPathIsFilled) {
   EXPECT_GT(rate, 600e6);
 }
 
+/// One of ten segments in flight is lost: what TCP_INFO says on the way.
+TEST(Loss, IsToldByTheInformation) {
+  Sim sim;
+  Pairs pairs(sim);
+  Pair p = pairs.connect();
+  ASSERT_TRUE(p.b);
+  auto info = [&](int host) { return sim[host].stack->tcp_info(host == 0 ? *p.a : *p.b, sim.now); };
+  const size_t mss = info(0).snd_mss;
+  drop_segments(sim, {4});
+  ASSERT_TRUE(write(sim[0], p.a, std::string(10 * mss, 'x')));
+  ASSERT_TRUE(sim.run_until([&] { return info(0).resent_segments > 0; }, 1s));
+  const TcpInfo in = info(0);
+  EXPECT_EQ(in.congestion_state, 3);  // TCP_CA_Recovery
+  EXPECT_EQ(in.lost_segments, 1u);
+  EXPECT_EQ(in.resent_segments, 1u);
+  EXPECT_GE(in.sacked_segments, 3u);
+  EXPECT_EQ(in.unacked_segments, 7u);
+  EXPECT_EQ(in.delivered, 1 + 3 + in.sacked_segments);
+  sim.run_for(1s);
+  EXPECT_EQ(info(1).out_of_order_segments, 6u);
+  EXPECT_EQ(info(0).delivered, 11u);
+  EXPECT_EQ(info(0).bytes_acked, 10 * mss + 1);
+  EXPECT_EQ(info(0).duplicates_reported, 0u);
+  EXPECT_EQ(info(0).congestion_state, 0);
+  sim.links([](Link& l) { l.cut = true; });
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  ASSERT_TRUE(sim.run_until([&] { return info(0).retransmits == 2; }, 10s));
+  EXPECT_EQ(info(0).congestion_state, 4);  // TCP_CA_Loss
+  EXPECT_EQ(info(0).rehashes, 2u);
+  EXPECT_GT(info(0).busy_us, 300'000u);
+  EXPECT_EQ(info(0).window_limited_us, 0u);
+}
+
 TEST(PathMtu, IcmpTellsTheWay) {
   for (bool v6 : {false, true}) {
     Sim sim;

@@ -28,7 +28,7 @@ TEST_F(TimersTest, RetransmissionDoubles) {
   cut();
   ASSERT_TRUE(write(sim[0], p.a, "x"));
   sim.run_for(4s);
-  EXPECT_EQ(rounded(sim.data_times(0)), (Millis{0, 200, 600, 1400, 3000}));
+  EXPECT_EQ(rounded(sim.data_times(0)), (Millis{0, 210, 630, 1470, 3150}));
   EXPECT_EQ(sim[0].counter(Counter::tcp_timeouts), 3u);  // the first is a tail probe in the timeout's place
 }
 

@@ -6,7 +6,8 @@
 
 namespace accel::tcp {
 
-/// RFC 6298 section 2.
+/// RFC 6298 section 2. As Linux' rttvar_us the variation is never less than the least timeout: a peer may
+/// delay its ACK by that much on top of the round trip.
 void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt) {
   if (rtt.count() < 0) return;
   rtt = std::max<Duration>(rtt, 1us);
@@ -19,8 +20,7 @@ void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt) {
     c.rttvar += (error - c.rttvar) / 4;
     c.srtt += (rtt - c.srtt) / 8;
   }
-  c.rto =
-      std::clamp<Duration>(c.srtt + std::max<Duration>(4 * c.rttvar, 1ms), t.core.config.min_rto, kMaxRto);
+  c.rto = std::min<Duration>(c.srtt + std::max(4 * c.rttvar, t.core.config.min_rto), kMaxRto);
 }
 
 /// Takes acknowledged segments off the scoreboard.
@@ -37,7 +37,10 @@ static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now)
       }
       break;
     }
-    if (!s.sacked) rack_delivered(c, s, now);
+    if (!s.sacked) {
+      rack_delivered(c, s, now);
+      ++c.delivered;
+    }
     if (!s.ever_resent && !s.sacked && e.rtt.count() < 0)
       e.rtt = Duration{1000 * int64_t{microseconds(now) - s.sent_us}};
     clear_marks(c, s);
@@ -53,6 +56,7 @@ static void free_space(TcpContext& t, TcpConn& c) {
   if (used >= limit || limit - used < used / 2) return;
   if (seq_lt(c.snd_nxt, c.send_queue.end()) && !wakes_writer(c)) return;
   c.no_space = false;
+  if (c.busy == Busy::kBuffer) note_busy(c, Busy::kSending, t.core.now);
   t.core.mark_ready(c, kWritable);
 }
 
@@ -72,6 +76,7 @@ static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOption
     c.bytes_acked += bytes;
     free_space(t, c);
   }
+  if (c.sent.empty() && c.send_queue.size() == 0) note_busy(c, Busy::kIdle, now);
   c.backoff = 0;
   c.retransmits = 0;
   c.stuck_since = now;

@@ -69,6 +69,14 @@ enum class Recovery : uint8_t {
   kTimeout,  ///< after an RTO, until recovery_point is acknowledged
 };
 
+/// What a connection that has something to send waits for (Linux' tcp_chrono). Counted in ticks of 2^20 ns.
+enum class Busy : uint8_t {
+  kIdle,
+  kSending,  ///< the network
+  kWindow,   ///< the peer's window
+  kBuffer,   ///< SO_SNDBUF: all is sent, and the application has more
+};
+
 /// RFC 9438 section 4.1. Windows in bytes.
 struct CubicState {
   float w_max = 0;
@@ -97,7 +105,8 @@ struct TcpConn : StackSocket, TcpEntry {
   uint16_t peer_mss = 536;
   uint16_t own_mss = 536;  ///< what we advertise
   uint8_t snd_wscale = 0;
-  SendQueue send_queue;  ///< from snd_una on (the SYN's and FIN's numbers not included)
+  uint32_t duplicates_reported = 0;  ///< segments that D-SACKs told of
+  SendQueue send_queue;              ///< from snd_una on (the SYN's and FIN's numbers not included)
   SentRing sent;
   TcpNumbers* numbers = nullptr;  ///< Stack::tcp_note_numbers()
 
@@ -113,8 +122,9 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t rcv_wup = 0;     ///< rcv_nxt of the last ACK sent (Last.ACK.sent of RFC 7323)
   uint32_t copied_seq = 0;  ///< first byte the application has not read
   PacketQueue receive_queue;
-  uint32_t receive_held = 0;       ///< frames of the pool in the receive queue
-  Packet* out_of_order = nullptr;  ///< sorted by seq, disjoint
+  uint32_t receive_held = 0;           ///< frames of the pool in the receive queue
+  uint32_t out_of_order_segments = 0;  ///< that have come so
+  Packet* out_of_order = nullptr;      ///< sorted by seq, disjoint
   Packet* out_of_order_last = nullptr;
   uint32_t out_of_order_bytes = 0;
   uint32_t out_of_order_memory = 0;
@@ -167,6 +177,8 @@ struct TcpConn : StackSocket, TcpEntry {
   uint8_t keep_probes = 0;
   uint8_t probes_out = 0;
   uint16_t retransmits = 0;  ///< timeouts in a row
+  uint16_t rehashes = 0;     ///< timeouts that asked for another path
+  Busy busy = Busy::kIdle;
   std::array<Instant, kTimerCount> deadlines{kNever, kNever, kNever, kNever, kNever};
   Instant armed_at = kNever;
   Duration rto{1s};
@@ -209,6 +221,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t prr_flight = 0;
   uint32_t rack_sent_us = 0;
   bool rack_valid = false;
+  uint16_t reorderings = 0;  ///< seen
   uint32_t rack_end = 0;
   uint32_t rack_rtt_us = 0;
   uint32_t tail_probe_end = 0;
@@ -228,6 +241,7 @@ struct TcpConn : StackSocket, TcpEntry {
   TcpSettings settings;
   TcpListener* listener = nullptr;  ///< while embryonic or in its accept queue
   uint32_t options_generation = 0;  ///< its listener's when it was queued
+  uint32_t delivered = 0;           ///< segments that have arrived there, as far as ACKs and SACKs say
   TcpConn* accept_next = nullptr;   ///< accept queue; while embryonic: list of such
   TcpConn* embryo_prev = nullptr;
   TcpConn* pending_next = nullptr;
@@ -240,6 +254,8 @@ struct TcpConn : StackSocket, TcpEntry {
   uint64_t bytes_sent = 0;
   uint64_t bytes_retransmitted = 0;
   uint32_t total_retransmits = 0;
+  std::array<uint32_t, 3> busy_ticks{};  ///< by Busy, from kSending on
+  uint32_t busy_since = 0;
   uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;
 
   uint32_t flight() const { return snd_nxt - snd_una; }
@@ -265,7 +281,7 @@ struct TcpConn : StackSocket, TcpEntry {
            tcp_state != TcpState::kClosed;
   }
 };
-static_assert(sizeof(TcpConn) < 1024, "an idle connection stays below 1 KiB");
+static_assert(sizeof(TcpConn) <= 1024, "an idle connection is a block of 1 KiB");
 
 struct TcpListener : StackSocket {
   Endpoint local;

@@ -109,6 +109,15 @@ inline uint32_t timestamp_clock(Instant now) {
 inline uint32_t microseconds(Instant now) {
   return static_cast<uint32_t>(now.time_since_epoch().count() / 1000);
 }
+inline uint32_t busy_clock(Instant now) {
+  return static_cast<uint32_t>(now.time_since_epoch().count() >> 20);
+}
+inline void note_busy(TcpConn& c, Busy to, Instant now) {
+  if (c.busy == to) return;
+  if (c.busy != Busy::kIdle) c.busy_ticks[static_cast<size_t>(c.busy) - 1] += busy_clock(now) - c.busy_since;
+  c.busy = to;
+  c.busy_since = busy_clock(now);
+}
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu);
 /// The header template anew, after its hop, the settings or the flow's hash have changed.
 void refresh_headers(const TcpContext& t, TcpConn& c);

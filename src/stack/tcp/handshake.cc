@@ -121,6 +121,8 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   } else if (!c.defer_acked) {
     sample_rtt(t, c, now - c.last_sent);
   }
+  c.last_sent = now;
+  c.delivered = 1;  // the SYN
   if (c.settings.keepalive) restart_keepalive(t, c, now);
 }
 
@@ -188,6 +190,8 @@ static void inherit_settings(const TcpContext& t, TcpConn& c) {
   const TcpSettings answered = std::exchange(c.settings, c.listener->settings);
   c.settings.max_segment = answered.max_segment;
   c.settings.window_clamp = answered.window_clamp;
+  c.segments_in = 2;  // tcp_create_openreq_child() counts the SYN and the ACK, but no SYN-ACK
+  c.segments_out = c.rehashes = 0;
   refresh_headers(t, c);
 }
 

@@ -17,7 +17,10 @@ void clear_marks(TcpConn& c, const SentSegment& s) {
 
 /// RFC 8985 section 6.2, step 2.
 void rack_delivered(TcpConn& c, const SentSegment& s, Instant now) {
-  if (!s.ever_resent && seq_lt(s.end, c.high_delivered)) c.reordering_seen = true;  // step 3
+  if (!s.ever_resent && seq_lt(s.end, c.high_delivered)) {  // step 3
+    c.reordering_seen = true;
+    ++c.reorderings;
+  }
   c.high_delivered = seq_max(c.high_delivered, s.end);
   uint32_t rtt = microseconds(now) - s.sent_us;
   if (s.ever_resent && Duration{1us} * rtt < c.min_rtt)
@@ -37,6 +40,7 @@ static void mark_sacked(TcpConn& c, SentSegment& s, AckEvent& e, Instant now) {
   if (s.resent) c.resent_bytes -= s.length();
   s.lost = s.resent = 0;
   s.sacked = 1;
+  ++c.delivered;
   c.sacked_bytes += s.length();
   ++c.sacked_segments;
   e.sacked += s.length();
@@ -54,10 +58,10 @@ static void take_dsack(TcpContext& t, TcpConn& c, const SackBlock& b, AckEvent& 
   t.count(Counter::tcp_dsack);
   e.dsack = true;
   if (seq_gt(b.end, c.snd_nxt) || !seq_lt(b.begin, b.end)) return;
-  if (c.undo_retransmits > 0 && seq_gt(b.end, c.undo_marker)) {
-    auto segments = static_cast<int32_t>(std::max(1u, (b.end - b.begin) / c.snd_mss));
-    c.undo_retransmits = std::max(0, c.undo_retransmits - segments);
-  }
+  const uint32_t segments = std::max(1u, (b.end - b.begin) / c.snd_mss);
+  c.duplicates_reported += segments;
+  if (c.undo_retransmits > 0 && seq_gt(b.end, c.undo_marker))
+    c.undo_retransmits = std::max(0, c.undo_retransmits - static_cast<int32_t>(segments));
   if (c.reorder_windows < 255) ++c.reorder_windows;  // RFC 8985 section 6.2, step 4
   c.reorder_persist = 16;
 }

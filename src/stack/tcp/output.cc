@@ -248,7 +248,7 @@ uint32_t segment_size(const TcpConn& c) {
 }
 
 static void note_data_sent(TcpConn& c, uint32_t segments, uint32_t n, Instant now) {
-  c.data_segments_out += segments;
+  if (n > 0) c.data_segments_out += segments;
   c.bytes_sent += n;
   c.last_sent = now;
   // An answer soon after a question: from now on ACKs ride on answers. What opens the conversation answers
@@ -389,6 +389,17 @@ static bool sends_data(TcpState s) {
          s == TcpState::kClosing || s == TcpState::kLastAck;
 }
 
+/// tcp_chrono_start(), tcp_cwnd_validate(). Apart, since output() is small and hot.
+[[gnu::noinline]] static void note_wait(TcpConn& c, Blocked blocked, Instant now) {
+  if (c.busy == Busy::kIdle) return;
+  const bool more_to_come = blocked == Blocked::kNothing && c.no_space;
+  note_busy(c,
+            blocked == Blocked::kWindow ? Busy::kWindow
+            : more_to_come              ? Busy::kBuffer
+                                        : Busy::kSending,
+            now);
+}
+
 void output(TcpContext& t, TcpConn& c, Instant now) {
   if (c.handshake_due) return send_handshake(t, c, now);
   if (c.tcp_state == TcpState::kClosed || c.tcp_state == TcpState::kSynSent ||
@@ -400,6 +411,7 @@ void output(TcpContext& t, TcpConn& c, Instant now) {
     if (blocked == Blocked::kNothing) blocked = send_unsent(t, c, now);
     c.cwnd_limited = blocked == Blocked::kCongestion;
     if (blocked == Blocked::kNothing) c.push = false;
+    if (blocked == Blocked::kWindow || c.no_space || c.busy > Busy::kSending) note_wait(c, blocked, now);
     if (c.sent.empty() && blocked == Blocked::kWindow) start_probe(t, c, now);
     if (blocked == Blocked::kHeld && (c.settings.cork || c.more) && c.deadlines[kTimerCork] == kNever)
       set_timer(t, c, kTimerCork, now + kCorkTime);

@@ -190,6 +190,7 @@ void purge_receive(TcpContext& t, TcpConn& c) {
 }
 
 void purge_send(TcpContext& t, TcpConn& c) {
+  note_busy(c, Busy::kIdle, t.core.now);
   t.core.buffered -= c.send_queue.size();
   c.send_queue.clear(t.chunks);
   c.sent.reset();

@@ -156,6 +156,7 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     if (wanted == 0) return size_t{0};
     return err(EAGAIN);
   }
+  if (c.busy == Busy::kIdle) note_busy(c, Busy::kSending, now);
   c.more = more;
   // tcp_push(), forced_push()
   if (!more || seq_gt(c.send_queue.end(), c.snd_pushed + c.max_window / 2)) c.snd_pushed = c.send_queue.end();
@@ -524,13 +525,44 @@ void TcpLayer::reroute(TcpConn& c, const Route& route) {
   set_way(*context_, c, *context_->core.hop(route), route.mtu);
 }
 
+static uint8_t congestion_state(const TcpConn& c) {
+  enum : uint8_t { kOpen, kDisorder, kReduced, kRecovery, kLoss };
+  if (c.recovery == Recovery::kTimeout) return kLoss;
+  if (c.recovery == Recovery::kFast) return kRecovery;
+  return c.sacked_segments > 0 || c.dupacks > 0 ? kDisorder : kOpen;
+}
+
+/// What tcp_update_pacing_rate() has a qdisc pace by; we do not pace.
+static uint64_t pacing_rate(const TcpConn& c) {
+  if (c.srtt.count() == 0) return ~0ull;
+  const uint64_t percent = c.cwnd < c.ssthresh / 2 ? 200 : 120;
+  const uint64_t window = std::max<uint64_t>(c.cwnd, c.flight());
+  return window * percent * 10'000'000 / static_cast<uint64_t>(c.srtt.count());
+}
+
+/// tcp_get_info_chrono_stats().
+static void put_busy_times(const TcpConn& c, Instant now, TcpInfo& i) {
+  std::array<uint64_t, 3> us{};
+  for (size_t k = 0; k < us.size(); ++k) {
+    uint64_t ticks = c.busy_ticks[k];
+    if (c.busy == static_cast<Busy>(k + 1)) ticks += busy_clock(now) - c.busy_since;
+    us[k] = (ticks << 20) / 1000;
+    i.busy_us += us[k];
+  }
+  i.window_limited_us = us[1];
+  i.buffer_limited_us = us[2];
+}
+
 TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   auto us = [](Duration d) { return static_cast<uint32_t>(d.count() / 1000); };
   auto ms_since = [now](Instant i) { return static_cast<uint32_t>((now - i).count() / 1'000'000); };
   TcpInfo i;
   i.state = c.tcp_state;
+  i.congestion_state = congestion_state(c);
   i.backoff = c.backoff;
-  i.retransmits = static_cast<uint8_t>(std::min<uint16_t>(c.retransmits, 255));
+  i.probes = std::max(c.probes_out, c.keep_probes);
+  i.retransmits = c.probes_out > 0 ? 0 : static_cast<uint8_t>(std::min<uint16_t>(c.retransmits, 255));
+  i.window_scaling = c.wscale_ok;
   i.snd_wscale = c.snd_wscale;
   i.rcv_wscale = c.rcv_wscale;
   i.timestamps = c.timestamps_ok;
@@ -541,26 +573,39 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.min_rtt_us = c.min_rtt == Duration::max() ? 0xffffffff : us(c.min_rtt);
   i.snd_mss = c.snd_mss;
   i.rcv_mss = c.rcv_mss;
+  i.advertised_mss = c.own_mss - (c.timestamps_ok ? option::kTimestampsLength : 0u);
+  i.ack_timeout_us = c.data_segments_in > 0 ? us(context_->core.config.delayed_ack) : 0;
   i.pmtu = c.mtu;
   uint32_t mss = std::max<uint32_t>(c.snd_mss, 1);
   i.snd_cwnd_segments = std::max(1u, c.cwnd / mss);
   i.snd_ssthresh_segments = c.ssthresh >= 0x7fffffff ? 0x7fffffff : c.ssthresh / mss;
-  i.unacked_segments = c.sent.size();
-  i.sacked_segments = c.sacked_segments;
-  i.lost_segments = (c.lost_bytes + mss - 1) / mss;
+  i.unacked_segments = c.tcp_state == TcpState::kSynSent ? 1 : c.sent.size();
+  i.sacked_segments = c.sack_ok ? c.sacked_segments : c.dupacks;
+  for (uint32_t k = 0; k < c.sent.size(); ++k) {
+    i.lost_segments += c.sent[k].lost;
+    i.resent_segments += c.sent[k].resent;
+  }
   i.snd_wnd = c.snd_wnd;
-  i.rcv_wnd = c.window_left();
+  i.rcv_wnd = seq_gt(c.rcv_edge, c.rcv_wup) ? c.rcv_edge - c.rcv_wup : 0;
   i.window_clamp = most_window(*context_, c);
   i.total_retransmits = c.total_retransmits;
   i.notsent_bytes = c.tcp_state == TcpState::kClosed ? 0 : unsent(c);
-  i.bytes_acked = c.bytes_acked;
-  i.bytes_received = c.rx_bytes;
+  // tcp_ack() and tcp_rcv_nxt_update() count by sequence numbers.
+  i.bytes_acked = c.bytes_acked + (c.active && c.delivered > 0) + c.fin_acked;
+  i.bytes_received = c.rx_bytes + c.fin_received;
   i.bytes_sent = c.bytes_sent;
   i.bytes_retransmitted = c.bytes_retransmitted;
   i.segments_in = c.segments_in;
   i.segments_out = c.segments_out;
   i.data_segments_in = c.data_segments_in;
   i.data_segments_out = c.data_segments_out;
+  i.delivered = c.delivered;
+  i.duplicates_reported = c.duplicates_reported;
+  i.reorderings = c.reorderings;
+  i.rehashes = c.rehashes;
+  i.out_of_order_segments = c.out_of_order_segments;
+  i.pacing_rate = pacing_rate(c);
+  put_busy_times(c, now, i);
   i.last_data_sent_ms = ms_since(c.last_sent);
   i.last_data_received_ms = ms_since(c.last_received);
   i.last_ack_received_ms = ms_since(c.last_ack_received);

@@ -219,6 +219,7 @@ static Packet* to_heap(Packet* p) {
 static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t length, bool fin,
                               Packet* chain) {
   t.count(Counter::tcp_out_of_order);
+  ++c.out_of_order_segments;
   bool full = c.out_of_order_memory > 2 * receive_buffer(t, c) + (64u << 10) ||
               t.core.buffered >= t.core.config.max_buffered;
   if (full) {
@@ -341,7 +342,6 @@ void take_fin(TcpContext& t, TcpConn& c, Instant now) {
   c.rcv_nxt += 1;
   c.rcv_edge = seq_max(c.rcv_edge, c.rcv_nxt);
   c.read_shut = true;
-  c.last_received = now;
   while (Packet* p = c.out_of_order) {  // beyond the FIN: cannot be
     c.out_of_order = p->next;
     t.core.buffered -= p->length;

@@ -99,6 +99,7 @@ static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
   }
   ++c.retransmits;
   ++c.backoff;
+  c.rehashes += c.settings.rehash;
   rehash(t, c);
   // A peer whose ACK we ignored for TCP_DEFER_ACCEPT is asked again only once its time is over.
   bool deferred = c.defer_acked && c.listener && now - c.stuck_since < c.listener->defer_accept;
@@ -211,6 +212,7 @@ static void on_retransmit_timer(TcpContext& t, TcpConn& c, Instant now) {
         break;
       }
       ++c.retransmits;
+      c.rehashes += c.settings.rehash;
       rehash(t, c);
       on_retransmit_timeout(t, c, now);
       break;
