@@ -1,9 +1,13 @@
 // dlsym() on a handle of libc's (Python's ctypes, JNA, LuaJIT's ffi.load) finds the function behind ours.
 // What it then does to a socket of ours the kernel would do to the shadow; so it gets ours.
+#include "preload/lookup.h"
+
 #include <dlfcn.h>
 #include <string.h>
 
 #include <atomic>
+
+using namespace accel::preload;  // NOLINT
 
 namespace {
 
@@ -45,84 +49,118 @@ const Wrapper kWrappers[] = {
 
 using Lookup = void* (*)(void*, const char*);
 
+void* behind_us(const char* name) {
+  if (void* f = dlvsym(RTLD_NEXT, name, "GLIBC_2.34")) return f;
+#if defined(__x86_64__)
+  return dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");
+#else
+  return dlvsym(RTLD_NEXT, name, "GLIBC_2.17");
+#endif
+}
+
 /// The dlsym() behind ours.
 Lookup next() {
   static std::atomic<Lookup> found{nullptr};
-  if (auto f = found.load(std::memory_order_relaxed)) return f;
-  void* f = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-#if defined(__x86_64__)
-  if (f == nullptr) f = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
-#else
-  if (f == nullptr) f = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.17");
-#endif
-  found.store(reinterpret_cast<Lookup>(f), std::memory_order_relaxed);
-  return reinterpret_cast<Lookup>(f);
+  auto f = found.load(std::memory_order_relaxed);
+  if (f == nullptr) found.store(f = reinterpret_cast<Lookup>(behind_us("dlsym")), std::memory_order_relaxed);
+  return f;
 }
 
 /// Another library's function of such a name, or that of another namespace (dlmopen()), stays.
-bool is_libcs(const char* name, const void* function) {
-  void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-  if (libc == nullptr) return false;
-  const void* its = next()(libc, name);
-  if (its == nullptr) (void)dlerror();  // the program asked nothing that failed
-  dlclose(libc);
-  return its == function;
-}
-
 void* look_up(void* handle, const char* name) {
+  lead_deep_bound_here();
   void* found = next()(handle, name);
-  if (found == nullptr) return nullptr;
-  for (const Wrapper& w : kWrappers)
-    if (strcmp(name, w.name) == 0) return found != w.ours && is_libcs(name, found) ? w.ours : found;
-  return found;
+  void* ours = found != nullptr ? wrapper_of(name) : nullptr;
+  return ours != nullptr && found != ours && found == libcs(name) ? ours : found;
 }
 
 }  // namespace
 
+namespace accel::preload {
+
+void* wrapper_of(const char* name) {
+  for (const Wrapper& w : kWrappers)
+    if (strcmp(name, w.name) == 0) return w.ours;
+  return nullptr;
+}
+
+void* looked_up_past_us(void* handle, const char* name) {
+  void* found = next()(handle, name);
+  if (found == nullptr) (void)dlerror();  // the program asked nothing that failed
+  return found;
+}
+
+void* libcs(const char* name) {
+  void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  if (libc == nullptr) return nullptr;
+  void* its = looked_up_past_us(libc, name);
+  dlclose(libc);
+  return its;
+}
+
+}  // namespace accel::preload
+
 /// Where dlsym goes. RTLD_NEXT and RTLD_DEFAULT are relative to the caller, which the real one knows by its
 /// return address.
-extern "C" Lookup accel_dlsym_target(void* handle) {
+extern "C" Lookup accel_dlsym_target(void* handle, int) {
   return handle == RTLD_NEXT || handle == RTLD_DEFAULT ? next() : look_up;
 }
 
+/// Likewise: dlopen() looks where its caller says (DT_RUNPATH).
+extern "C" void* accel_dlopen_target(const char*, int flags) {
+  static std::atomic<void*> found{nullptr};
+  if ((flags & RTLD_DEEPBIND) != 0) expect_deep_bound();
+  void* f = found.load(std::memory_order_relaxed);
+  if (f == nullptr) found.store(f = behind_us("dlopen"), std::memory_order_relaxed);
+  return f;
+}
+
+// Asks the function `target`, with the same arguments, where to go, and goes there with the stack as it was.
 #if defined(__x86_64__)
-asm(R"(
-  .text
-  .globl dlsym
-  .type dlsym, @function
-dlsym:
-  .cfi_startproc
-  endbr64
-  subq $24, %rsp
-  .cfi_adjust_cfa_offset 24
-  movq %rdi, (%rsp)
-  movq %rsi, 8(%rsp)
-  call accel_dlsym_target
-  movq (%rsp), %rdi
-  movq 8(%rsp), %rsi
-  addq $24, %rsp
-  .cfi_adjust_cfa_offset -24
-  jmp *%rax
-  .cfi_endproc
-  .size dlsym, .-dlsym
-)");
+#define ACCEL_JUMP(name, target)    \
+  asm("\n\
+  .text\n\
+  .globl " name                     \
+      "\n\
+  .type " name ", @function\n" name \
+      ":\n\
+  .cfi_startproc\n\
+  endbr64\n\
+  subq $24, %rsp\n\
+  .cfi_adjust_cfa_offset 24\n\
+  movq %rdi, (%rsp)\n\
+  movq %rsi, 8(%rsp)\n\
+  call " target                     \
+      "\n\
+  movq (%rsp), %rdi\n\
+  movq 8(%rsp), %rsi\n\
+  addq $24, %rsp\n\
+  .cfi_adjust_cfa_offset -24\n\
+  jmp *%rax\n\
+  .cfi_endproc\n\
+  .size " name ", .-" name "\n")
 #elif defined(__aarch64__)
-asm(R"(
-  .text
-  .globl dlsym
-  .type dlsym, @function
-dlsym:
-  .cfi_startproc
-  stp x29, x30, [sp, -32]!
-  stp x0, x1, [sp, 16]
-  bl accel_dlsym_target
-  mov x16, x0
-  ldp x0, x1, [sp, 16]
-  ldp x29, x30, [sp], 32
-  br x16
-  .cfi_endproc
-  .size dlsym, .-dlsym
-)");
+#define ACCEL_JUMP(name, target)    \
+  asm("\n\
+  .text\n\
+  .globl " name                     \
+      "\n\
+  .type " name ", @function\n" name \
+      ":\n\
+  .cfi_startproc\n\
+  stp x29, x30, [sp, -32]!\n\
+  stp x0, x1, [sp, 16]\n\
+  bl " target                       \
+      "\n\
+  mov x16, x0\n\
+  ldp x0, x1, [sp, 16]\n\
+  ldp x29, x30, [sp], 32\n\
+  br x16\n\
+  .cfi_endproc\n\
+  .size " name ", .-" name "\n")
 #else
 #error "dlsym: write the jump for this machine"
 #endif
+
+ACCEL_JUMP("dlsym", "accel_dlsym_target");
+ACCEL_JUMP("dlopen", "accel_dlopen_target");

@@ -224,6 +224,28 @@ TEST(Entry, FunctionsLookedUpInLibc) {
   dlclose(libc);
 }
 
+TEST(Entry, ALibraryThatIsBoundToItselfFirst) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers refuse RTLD_DEEPBIND";
+#endif
+  for (const auto& [path, flags] :
+       {std::pair{DEEP_BOUND_LAZY, RTLD_LAZY}, std::pair{DEEP_BOUND_NOW, RTLD_NOW | RTLD_GLOBAL}}) {
+    Echo echo(kProof);
+    void* library = dlopen(path, flags | RTLD_DEEPBIND);
+    ASSERT_NE(library, nullptr) << dlerror();
+    const auto talk =
+        reinterpret_cast<bool (*)(int, const char*, char*, size_t)>(dlsym(library, "deep_bound_echo"));
+    const auto end = reinterpret_cast<bool (*)(int)>(dlsym(library, "deep_bound_close"));
+    char text[6] = "";
+    EXPECT_TRUE(talk(echo.fd, "hello", text, 5)) << path;
+    EXPECT_STREQ(text, "hello");
+    EXPECT_TRUE(end(echo.fd.release()));
+    EXPECT_EQ(echo.seen(), "hello!");
+    echo.finish();
+    EXPECT_EQ(dlclose(library), 0);
+  }
+}
+
 TEST(Entry, OffsetsAndMarks) {
   Echo far(kProof);
   char data[8] = {};

@@ -37,7 +37,7 @@ for name in sorted(wrapped & set(theirs)):
     versions = {v for v in theirs[name] if v != "GLIBC_PRIVATE"}
     ours = {n.split("@", 1)[1].strip("@") for _, n in symbols if n.split("@")[0] == name and "@" in n}
     # Moved from another library, or the same but for what runs before it. (lio_listio of before 2.4 notifies otherwise.)
-    same = {"forkpty", "quick_exit", "pthread_cancel", "dlsym"} | {f"{name}{bits}" for name in ("aio_read", "aio_write", "lio_listio") for bits in ("", "64")}
+    same = {"forkpty", "quick_exit", "pthread_cancel", "dlopen", "dlsym"} | {f"{name}{bits}" for name in ("aio_read", "aio_write", "lio_listio") for bits in ("", "64")}
     if len(versions) > 1 and ours != versions and name not in same:
         faults.append(f"{name}: libc has the versions {sorted(versions)}, we have {sorted(ours)}")
 
@@ -51,7 +51,7 @@ if archives:
     asked = subprocess.run(["nm", "-u", "-A", "--format=posix", *archives], stdout=subprocess.PIPE, text=True).stdout
     for line in asked.splitlines():
         where, _, name = line.split(" ")[0].rpartition(":")[0], None, line.split()[1] if len(line.split()) > 1 else ""
-        if name in wrapped and name != "dlsym":  # which gives a caller what is behind it
+        if name in wrapped and name not in ("dlopen", "dlsym"):  # which go behind us by themselves
             faults.append(f"{where} calls {name}() by its plain name, which is our wrapper: use real.{name}()")
 
 print("\n".join(faults) if faults else f"{len(wrapped)} symbols exported, {len(rows['KERNEL'])} left to the kernel, all accounted for")
