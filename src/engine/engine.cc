@@ -90,6 +90,10 @@ StackConfig stack_config(const Settings& s) {
   c.min_rto = std::chrono::milliseconds(s.min_rto_ms);
   c.retries = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_retries2", 15));
   c.synack_retries = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_synack_retries", 5));
+  const int orphans = sysctl("/proc/sys/net/ipv4/tcp_orphan_retries", 0);
+  if (orphans > 0) c.orphan_retries = static_cast<uint32_t>(orphans);  // tcp_orphan_retries()
+  c.abort_on_overflow = sysctl("/proc/sys/net/ipv4/tcp_abort_on_overflow", 0) != 0;
+  c.slow_start_after_idle = sysctl("/proc/sys/net/ipv4/tcp_slow_start_after_idle", 1) != 0;
   c.window_scaling = sysctl("/proc/sys/net/ipv4/tcp_window_scaling", 1) != 0;
   c.sack = sysctl("/proc/sys/net/ipv4/tcp_sack", 1) != 0;
   c.timestamps = sysctl("/proc/sys/net/ipv4/tcp_timestamps", 1) != 0;

@@ -38,7 +38,19 @@ bool has_congestion(const Socket& s) {
 template <int level, int name>
 bool usual_discovery(const Socket& s) {
   const int mode = s.shadow_option(level, name, IP_PMTUDISC_WANT);
-  return mode == IP_PMTUDISC_WANT || mode == IP_PMTUDISC_DO;
+  const bool off = level == IPPROTO_IP && mode == IP_PMTUDISC_DONT;
+  return mode == IP_PMTUDISC_WANT || mode == IP_PMTUDISC_DO || off;
+}
+
+/// IP_PMTUDISC_DONT, which is the default where net.ipv4.ip_no_pmtu_disc is on.
+bool discovers_mtu(const Socket& s) {
+  return s.shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT) != IP_PMTUDISC_DONT;
+}
+
+/// TCP_NOTSENT_LOWAT where the program has not set it: net.ipv4.tcp_notsent_lowat.
+uint32_t default_low_water() {
+  static const auto bytes = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_notsent_lowat", -1));
+  return bytes;
 }
 
 /// Without TFO_SERVER_ENABLE in net.ipv4.tcp_fastopen (the kernel's default) tcp_try_fastopen() gives no
@@ -109,7 +121,9 @@ constexpr Option kOptions[] = {
      [](TcpSettings& s, int v) { s.window_clamp = static_cast<uint32_t>(v); }},
     {IPPROTO_TCP, TCP_MAXSEG, kKeep, true},
     {IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMirror, true,
-     [](TcpSettings& s, int v) { s.notsent_low_water = v == 0 ? kNoLowWater : static_cast<uint32_t>(v); }},
+     [](TcpSettings& s, int v) {
+       s.notsent_low_water = v == 0 ? default_low_water() : static_cast<uint32_t>(v);
+     }},
     {IPPROTO_TCP, TCP_CONGESTION, kKeep, true, nullptr, 0, has_congestion},
     {IPPROTO_TCP, TCP_INQ, kKeep, true},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},
@@ -303,6 +317,7 @@ TcpSettings TcpSocket::read_settings() {
   s.receive_buffer = buffer_bytes(*this, SO_RCVBUF, kReceiveLock);
   s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
   s.newreno = congestion(*this) == "reno";
+  s.dont_fragment = discovers_mtu(*this);
   s.defer_ack = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT) != 0;
   linger keep{};
   socklen_t length = sizeof keep;
@@ -454,6 +469,8 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
         linger_time_ = std::chrono::seconds(keep.l_linger);
       }
     }
+  } else if (level == IPPROTO_IP && name == IP_MTU_DISCOVER) {
+    s.dont_fragment = discovers_mtu(*this);
   } else if (level == IPPROTO_TCP) {
     switch (name) {
       case TCP_QUICKACK:

@@ -122,7 +122,8 @@ struct TcpSettings {
   bool keepalive = false;
   bool oob_inline = false;
   bool auto_flow_label = true;  ///< IPV6_AUTOFLOWLABEL
-  bool rehash = true;           ///< SO_TXREHASH: a timeout changes the automatic label
+  bool dont_fragment = true;  ///< IPv4's DF, and heed what ICMP says of the path's MTU; not IP_PMTUDISC_DONT
+  bool rehash = true;         ///< SO_TXREHASH: a timeout changes the automatic label
   Duration keep_idle = 7200s;
   Duration keep_interval = 75s;
   uint32_t keep_count = 9;
@@ -246,7 +247,10 @@ struct StackConfig {
   Duration time_wait = 60s;
   uint32_t retries = 15;                                       ///< net.ipv4.tcp_retries2
   uint32_t synack_retries = 5;                                 ///< net.ipv4.tcp_synack_retries
+  uint32_t orphan_retries = 8;                                 ///< net.ipv4.tcp_orphan_retries
   bool window_scaling = true, sack = true, timestamps = true;  ///< net.ipv4.tcp_*
+  bool abort_on_overflow = false;                              ///< likewise
+  bool slow_start_after_idle = true;                           ///< likewise
   AutoFlowLabels auto_flow_labels = AutoFlowLabels::kOptOut;
   bool flow_label_ranges = false;  ///< net.ipv6.flowlabel_state_ranges: automatic labels have the highest bit
 };

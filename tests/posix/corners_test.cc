@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/if_packet.h>
 #include <linux/in6.h>
+#include <linux/sockios.h>
 #include <linux/tls.h>
 #include <net/ethernet.h>
 #include <netinet/ip.h>
@@ -11,6 +12,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 
 #include "posix/echo.h"
 
@@ -342,6 +344,51 @@ TEST(Sysctls, OfTheHandshake) {
   ASSERT_EQ(getsockopt(echo.fd, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
   EXPECT_EQ(info.tcpi_options & (TCPI_OPT_WSCALE | TCPI_OPT_SACK | TCPI_OPT_TIMESTAMPS), 0);
   echo.all();
+}
+
+// IP_PMTUDISC_DONT for all sockets.
+TEST(Sysctls, NoDiscoveryOfPathMtus) {
+  const Sysctl off("ip_no_pmtu_disc", "1");
+  Echo echo(kProof);
+  EXPECT_EQ(get_option(echo.fd, IPPROTO_IP, IP_MTU_DISCOVER), IP_PMTUDISC_DONT);
+  set_option(echo.fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+  set_option(echo.fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
+  exchange(echo.fd, "on");
+  echo.all();
+}
+
+// Accepts and reads nothing until it is told to end.
+FAR(reads_nothing) {
+  Fd listener = tcp_socket();
+  set_option(listener, SOL_SOCKET, SO_RCVBUF, 8192);
+  const Address at = here();
+  bind(listener, at.raw(), at.size);
+  listen(listener, 1);
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  near.word();
+}
+
+// Less waits in the buffer than it has room for.
+TEST(Sysctls, LowWaterOfWhatIsNotSent) {
+  const Sysctl low("tcp_notsent_lowat", "4096");
+  Echo proof(kProof);
+  Far far("reads_nothing");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  set_option(fd, SOL_SOCKET, SO_SNDBUF, 200'000);
+  EXPECT_EQ(get_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT), 0);
+  set_nonblocking(fd);
+  const std::string chunk = pattern(1000);
+  size_t taken = 0;
+  for (ssize_t n; (n = send(fd, chunk.data(), chunk.size(), 0)) > 0;) taken += static_cast<size_t>(n);
+  int waiting = 0;
+  ASSERT_EQ(ioctl(fd, SIOCOUTQNSD, &waiting), 0);
+  EXPECT_GE(waiting, 4096);
+  EXPECT_LT(waiting, 4096 + 66'000);  // the last buffer is filled
+  far.say(1);
+  fd.reset();
+  far.finish();
+  proof.all();
 }
 
 // A host's default that is not ours is not what an accelerated connection says it has; the program's own

@@ -228,7 +228,7 @@ TEST(Beforehand, OtherDiscoveryAndCongestionAreTheKernels) {
   Echo proof(kProof);
   for (const int level : {IPPROTO_IP, IPPROTO_TCP}) {
     Fd fd = tcp_socket();
-    const int mode = IP_PMTUDISC_DONT;
+    const int mode = IP_PMTUDISC_PROBE;
     const std::string name = "bbr";
     const int r = level == IPPROTO_IP ? setsockopt(fd, level, IP_MTU_DISCOVER, &mode, sizeof mode)
                                       : setsockopt(fd, level, TCP_CONGESTION, name.data(),

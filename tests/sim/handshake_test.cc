@@ -179,6 +179,28 @@ TEST(Handshake, BacklogHoldsBackAndCatchesUp) {
   sim[1].stack->tcp_close_listener(*listener);
 }
 
+// net.ipv4.tcp_abort_on_overflow: who finds the queue full at the end of the handshake is reset.
+TEST(Handshake, AFullBacklogMayReset) {
+  HostOptions options;
+  options.config.abort_on_overflow = true;
+  Sim sim(1, 2, options);
+  Recorder listener_owner, owner;
+  auto listener =
+      sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 1, {}, static_cast<Actor*>(&listener_owner));
+  ASSERT_TRUE(listener);
+  std::vector<TcpConn*> dialled;
+  for (uint16_t i = 0; i < 4; ++i) dialled.push_back(*dial(sim, owner, static_cast<uint16_t>(5000 + i)));
+  sim.run_for(500ms);
+  EXPECT_EQ(sim[1].stack->accept_queue_length(**listener), 2u);
+  int reset = 0;
+  for (TcpConn* c : dialled) {
+    reset += sim[0].stack->tcp_peek_error(*c) == ECONNRESET;
+    sim[0].stack->tcp_close(c, true, sim.now);
+  }
+  EXPECT_EQ(reset, 2);
+  sim[1].stack->tcp_close_listener(*listener);
+}
+
 TEST(Handshake, WhatWasPutBackIsAcceptedFirst) {
   Sim sim;
   Recorder listener_owner, owner;

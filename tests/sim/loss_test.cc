@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "sim.h"
+#include "stack/wire/ipv4.h"
 #include "stack/wire/tcp.h"
 
 namespace accel::sim {
@@ -186,6 +187,52 @@ TEST(PathMtu, IcmpTellsTheWay) {
     EXPECT_LE(info.snd_mss, 1300u - 40);
     EXPECT_GT(sim[0].counter(Counter::icmp_errors), 0u);
     EXPECT_EQ(sim[0].counter(Counter::tcp_timeouts), 0u);
+  }
+}
+
+// IP_PMTUDISC_DONT: routers may cut what is too long, by its ID; what they say of the path's MTU is not for
+// it.
+TEST(PathMtu, MayBeLeftToRouters) {
+  Sim sim;
+  TcpSettings settings;
+  settings.dont_fragment = false;
+  Pairs pairs(sim, {.a = settings});
+  std::set<uint16_t> ids;
+  int frames = 0, whole = 0;
+  sim.filter = [&](int host, std::span<const uint8_t> f) {
+    if (host != 0) return true;
+    const auto& ip = wire_at<Ipv4Header>(&f[14]);
+    if (f.size() < 100) return true;
+    ids.insert(ip.id);
+    ++frames;
+    whole += (ip.fragment & kIpDontFragment) != 0;
+    return true;
+  };
+  Pair p = pairs.connect();
+  ASSERT_TRUE(p.b);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(10'000, 'x')));
+  sim.run_for(1s);
+  EXPECT_GE(frames, 7);
+  EXPECT_EQ(whole, 0);
+  EXPECT_EQ(ids.size(), static_cast<size_t>(frames));
+}
+
+// net.ipv4.tcp_slow_start_after_idle.
+TEST(Idleness, MayKeepTheWindow) {
+  for (const bool slow_start : {true, false}) {
+    HostOptions options;
+    options.config.slow_start_after_idle = slow_start;
+    Sim sim(1, 2, options);
+    Pairs pairs(sim);
+    Pair p = pairs.connect();
+    ASSERT_TRUE(p.b);
+    ASSERT_TRUE(write(sim[0], p.a, std::string(200'000, 'x')));
+    sim.run_for(2s);
+    const uint32_t before = sim[0].stack->tcp_info(*p.a, sim.now).snd_cwnd_segments;
+    EXPECT_GT(before, 10u);
+    ASSERT_TRUE(write(sim[0], p.a, "x"));
+    const uint32_t after = sim[0].stack->tcp_info(*p.a, sim.now).snd_cwnd_segments;
+    EXPECT_EQ(after, slow_start ? 10 : before);
   }
 }
 

@@ -60,6 +60,25 @@ TEST_F(FewRetries, GiveUpSoon) {
   EXPECT_NEAR((sim.now - sim.trace_start) / 100ms, 14, 2);  // 200 + 400 + 800 ms
 }
 
+struct FewOrphanRetries : testing::Test, TracedPair {
+  static HostOptions options() {
+    HostOptions o;
+    o.config.orphan_retries = 2;
+    return o;
+  }
+  FewOrphanRetries() : TracedPair(7, options()) {}
+};
+
+TEST_F(FewOrphanRetries, GiveUpSoon) {
+  Pair p = open();
+  sim.links([](Link& l) { l.cut = true; });
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  const uint16_t port = sim[0].stack->tcp_local(*p.a).port;
+  sim[0].stack->tcp_close(p.a, false, sim.now);
+  ASSERT_TRUE(sim.run_until([&] { return !sim[0].stack->tcp_port_in_use(sim[0].v4(), port); }, 60s));
+  EXPECT_LT(sim.now - sim.trace_start, 10s);
+}
+
 TEST_F(TimersTest, ALostSegmentIsRepairedOnceTheLinkIsBack) {
   Pair p = open();
   cut();

@@ -131,6 +131,7 @@ struct TcpConn : StackSocket, TcpEntry {
   std::array<SackBlock, 4> sack_blocks{};  ///< most recent first (RFC 2018 section 4)
   uint8_t sack_count = 0;
   bool dsack_due = false;
+  uint16_t ip_id = 0;  ///< of the next frame without DF
   SackBlock dsack;
   uint32_t fin_early_seq = 0;
   uint32_t urgent_seq = 0;  ///< of the urgent byte

@@ -42,7 +42,6 @@ namespace tcp {
 
 constexpr uint32_t kMaxSegmentOptions = 40;
 constexpr uint32_t kDupThreshold = 3;
-constexpr uint32_t kOrphanRetries = 8;  ///< tcp_orphan_retries as Linux reads its 0
 /// Of those, how many do not tell yet that the peer is dead: what Linux' reqsk_timer_handler() leaves to
 /// every handshake, however long the queue. 7 seconds.
 constexpr uint32_t kYoungRetries = 2;

@@ -32,7 +32,8 @@ HeaderFields header_fields(const TcpContext& t, const TcpConn& c) {
   const uint32_t otherwise = s.auto_flow_label ? kAutoFlowLabel : kNoFlowLabel;
   const uint32_t wanted = s.flow_label != kNoFlowLabel ? s.flow_label : otherwise;
   const bool v4 = c.local.address.is_v4();
-  return {v4 ? s.tos : s.traffic_class, v4 ? s.ttl : s.hop_limit, t.core.flow_label(wanted, c.flow_hash)};
+  return {v4 ? s.tos : s.traffic_class, v4 ? s.ttl : s.hop_limit, t.core.flow_label(wanted, c.flow_hash),
+          s.dont_fragment};
 }
 
 void refresh_headers(const TcpContext& t, TcpConn& c) {
@@ -52,7 +53,10 @@ void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {
   uint32_t limit = t.core.of(hop).mtu;
   c.mtu = std::max(std::min(mtu ? mtu : limit, limit ? limit : mtu), c.local.address.is_v4() ? 552u : 1280u);
   c.route_mtu = c.mtu;
-  if (c.flow_hash == 0) c.flow_hash = t.core.flow_hash(c.local, c.remote, c.snd_nxt);
+  if (c.flow_hash == 0) {
+    c.flow_hash = t.core.flow_hash(c.local, c.remote, c.snd_nxt);
+    c.ip_id = static_cast<uint16_t>(c.flow_hash);
+  }
   refresh_headers(t, c);
   refresh_mss(c);
 }
@@ -237,6 +241,10 @@ bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Inst
     }
     if (accept_queue_full(*l)) {  // as Linux: the SYN-ACK comes again, and with it another try
       t.count(Counter::drop_tcp_backlog);
+      if (t.core.config.abort_on_overflow) {
+        answer_reset(t, s);
+        destroy(t, c);
+      }
       return false;
     }
   }

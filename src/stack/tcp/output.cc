@@ -3,6 +3,7 @@
 
 #include "stack/egress.h"
 #include "stack/tcp/context.h"
+#include "stack/wire/ipv4.h"
 
 namespace accel::tcp {
 
@@ -101,6 +102,17 @@ static void note_ack_sent(TcpConn& c) {
   clear_timer(c, kTimerAck);
 }
 
+/// Of what routers may cut into fragments. A frame that the device cuts has one for each segment.
+[[gnu::noinline]] static void put_id(TcpConn& c, uint8_t* frame, uint32_t segments) {
+  if (c.headers.v6) return;
+  auto& ip = wire_at<Ipv4Header>(frame + c.headers.ip_offset);
+  ip.id = c.ip_id;
+  ip.checksum = 0;
+  store_checksum(reinterpret_cast<uint8_t*>(&ip) + offsetof(Ipv4Header, checksum),
+                 finish_sum(sum_bytes(reinterpret_cast<const uint8_t*>(&ip), sizeof ip)));
+  c.ip_id = static_cast<uint16_t>(c.ip_id + segments);
+}
+
 static uint16_t urgent_pointer(const TcpConn& c, uint32_t seq, uint8_t& flags) {
   if (!c.urgent_out || !seq_lt(seq, c.snd_up)) return 0;
   uint32_t ahead = c.snd_up - seq;
@@ -118,6 +130,7 @@ static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, ui
   uint32_t length = kHeader + (c.timestamps_ok ? option::kTimestampsLength : 0) + sack_length(c);
   put_headers(base, c.headers, length + n, 0);  // first: it writes beyond its end
   uint32_t size = segment_size(c);              // before the options: they forget a D-SACK
+  if (!c.settings.dont_fragment) put_id(c, base, n > size ? cuts(n, size) : 1);
   uint64_t words = put_options(c, header + kHeader, now);
   uint16_t urgent = urgent_pointer(c, seq, flags);
   flags |= kAck;
@@ -267,7 +280,7 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   const bool push = last && n > 0 && c.snd_pushed == end;
   uint8_t flags = static_cast<uint8_t>((push ? kPsh : 0) | (fin ? kFin : 0));
   if (c.sent.empty()) {
-    if (now - c.last_sent > c.rto)
+    if (now - c.last_sent > c.rto && t.core.config.slow_start_after_idle)
       c.cwnd = std::min(c.cwnd, initial_window(c.snd_mss));  // RFC 5681 section 4.1
     c.stuck_since = now;
     if (c.mtu < c.route_mtu &&

@@ -43,7 +43,7 @@ bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint
   if (mtu != 0) {
     uint32_t least = c.local.address.is_v4() ? 552 : 1280;  // ip_no_pmtu_disc's min_pmtu; RFC 8200
     mtu = std::max(mtu, least);
-    if (mtu >= c.mtu) return true;
+    if (mtu >= c.mtu || (c.local.address.is_v4() && !c.settings.dont_fragment)) return true;
     c.mtu = mtu;
     c.mtu_lowered = now;
     refresh_mss(c);

@@ -78,7 +78,7 @@ void restart_keepalive(TcpContext& t, TcpConn& c, Instant now) {
 
 /// True when the row of timeouts that began at stuck_since is too long: give up.
 static bool exhausted(TcpContext& t, TcpConn& c, Instant now) {
-  if (!c.held && c.retransmits >= kOrphanRetries) return true;
+  if (!c.held && c.retransmits >= t.core.config.orphan_retries) return true;
   if (c.settings.user_timeout.count() > 0) return now - c.stuck_since >= c.settings.user_timeout;
   // tcp_retries2 counts in time (Linux retransmits_timed_out()): what so many doublings from min_rto would
   // take.
