@@ -509,6 +509,13 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
   }
   if (state_ == State::kListening && level == IPPROTO_TCP && name == TCP_INFO)
     return listener_info(pass, value, length);
+  const bool ours = live() || (state_ == State::kListening && flow_ != nullptr);
+  if (ours && level == IPPROTO_TCP && name == TCP_CONGESTION) {
+    write_inherited_options();
+    if (has_congestion(*this)) return kOnKernel;
+    const char runs[16] = "cubic";  // the host's default is another, and nobody has asked for that
+    return put_option(runs, sizeof runs, value, length);
+  }
   if (!live()) return kOnKernel;
   Stack& stack = pass.stack();
   write_inherited_options();
@@ -523,9 +530,6 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     const uint16_t set = maximum_segment(*this);
     if (set != 0 && stack.tcp_state(*conn_) == TcpState::kClosed) return kOnKernel;
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).snd_mss);
-  } else if (level == IPPROTO_TCP && name == TCP_CONGESTION && !has_congestion(*this)) {
-    const char runs[16] = "cubic";  // the host's default is another, and nobody has asked for that
-    return put_option(runs, sizeof runs, value, length);
   } else if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP) {
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).window_clamp);
   } else if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {

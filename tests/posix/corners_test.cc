@@ -391,23 +391,32 @@ TEST(Sysctls, LowWaterOfWhatIsNotSent) {
   proof.all();
 }
 
-// A host's default that is not ours is not what an accelerated connection says it has; the program's own
-// choice is the kernel's.
+std::string congestion_of(int fd) {
+  char name[16] = {};
+  socklen_t size = sizeof name;
+  EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
+  return name;
+}
+
+// A host's default that is not ours is not what an accelerated connection or listener says it has; the
+// program's own choice is the kernel's.
 TEST(Sysctls, AnotherDefaultOfCongestionControl) {
   if (read_file("/proc/sys/net/ipv4/tcp_available_congestion_control").find("bbr") == std::string::npos)
     GTEST_SKIP() << "this kernel has no bbr";
   const Sysctl other("tcp_congestion_control", "bbr");
+  const char* runs = getenv("LD_PRELOAD") != nullptr ? "cubic" : "bbr";
   Echo echo(kProof);
-  char name[16] = {};
-  socklen_t size = sizeof name;
-  ASSERT_EQ(getsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
-  EXPECT_STREQ(name, getenv("LD_PRELOAD") != nullptr ? "cubic" : "bbr");
+  EXPECT_EQ(congestion_of(echo.fd), runs);
   ASSERT_EQ(setsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3), 0);
-  size = sizeof name;
-  ASSERT_EQ(getsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
-  EXPECT_STREQ(name, "bbr");
+  EXPECT_EQ(congestion_of(echo.fd), "bbr");
   exchange(echo.fd, "on");
   echo.all();
+  Fd listener = listen_at(here());
+  EXPECT_EQ(congestion_of(listener), runs);
+  ASSERT_EQ(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), 0);
+  EXPECT_EQ(congestion_of(listener), "reno");
+  ASSERT_EQ(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3), 0);
+  EXPECT_EQ(congestion_of(listener), "bbr");
 }
 
 // ---- repair ----
