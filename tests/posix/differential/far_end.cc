@@ -16,11 +16,14 @@ namespace differential {
 
 namespace {
 
-/// Libc's own functions: a preloaded library's have the same names.
+/// Libc's own functions: a preloaded library's have the same names, and its dlsym() gives those. By the
+/// versions that they are of on x86-64 and arm64.
 template <class F>
 F* own(const char* symbol) {
   static void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-  void* found = libc ? dlsym(libc, symbol) : nullptr;
+  void* found = nullptr;
+  for (const char* version : {"GLIBC_2.2.5", "GLIBC_2.10", "GLIBC_2.14", "GLIBC_2.17"})
+    if (libc && !found) found = dlvsym(libc, symbol, version);
   if (!found) throw std::runtime_error(std::string("libc.so.6 has no ") + symbol);
   return reinterpret_cast<F*>(found);
 }
