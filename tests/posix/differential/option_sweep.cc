@@ -78,7 +78,8 @@ OptionSweep::OptionSweep(uint64_t number, FarEnd& far, const Hosts& hosts) : far
   level_ = kLevels[digit(std::size(kLevels))];
   state_ = static_cast<State>(digit(static_cast<uint64_t>(State::kCount)));
   six_ = digit(2) != 0;
-  hides_value_ = hides_value(false);
+  const bool runs_its_own = state_ == State::kListening && level_ == IPPROTO_TCP && option_ == TCP_CONGESTION;
+  hides_value_ = runs_its_own || hides_value(false);
 }
 
 bool OptionSweep::hides_value(bool was_connected) const {
