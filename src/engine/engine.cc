@@ -168,6 +168,7 @@ void Engine::set_notifier(Notifier n) { impl_->notifier = n; }
 bool Engine::inside() { return thread_state.inside; }
 void Engine::set_after_unlock(void (*hook)()) { impl_->after_unlock = hook; }
 void Engine::set_port_lost(void (*hook)()) { impl_->port_lost = hook; }
+void Engine::set_strays_found(void (*hook)()) { impl_->strays_found = hook; }
 void Engine::set_abandoned(void (*hook)(Pass&, void*)) { impl_->abandoned = hook; }
 void Engine::set_unaccepted(Offered (*hook)()) { impl_->unaccepted = hook; }
 Counters& Engine::counters() { return impl_->counters; }

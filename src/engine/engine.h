@@ -240,6 +240,15 @@ class Engine {
   /// far as they owe bytes, the others end with ENETDOWN. Then the rules go.
   void let_go_of_lost(Pass& pass);
 
+  // ---- connections whose frames come by queues that we do not hold ----
+  /// Called by housekeeping, without the lock: the layer above moves what strayed() names to the kernel,
+  /// which has what comes by any queue, and ends with let_go_of_strays().
+  void set_strays_found(void (*hook)());
+  bool strayed(const TcpConn& conn) const;
+  bool strayed(const BoundFlow& flow) const;  ///< an unaccepted connection of it
+  /// Those that the application has closed.
+  void let_go_of_strays(Pass& pass);
+
   // ---- listeners that several processes have ----
   /// What the layer above did with connections that nobody here has accepted.
   enum class Offered : uint8_t {

@@ -136,6 +136,7 @@ void Engine::Impl::look_at_ports() {
 bool Engine::Impl::tick(Instant now) {
   pass_now = now;
   look_at_ports();
+  look_for_strays(now);
   // A thread that is asleep may not be the one that watches the deadlines.
   if (next_deadline() <= now) {
     counters.add(Counter::housekeeping_polls);

@@ -319,6 +319,17 @@ Result<int> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
   return shadow;
 }
 
+/// What it owes goes on in the kernel; one that owes nothing is over, the kernel answers for it.
+void leave_closed(Engine& engine, Pass& pass, TcpConn* conn) {
+  Stack& stack = pass.stack();
+  const Result<int> shadow =
+      stack.tcp_all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(engine, pass, conn);
+  if (shadow)
+    real.close(*shadow);
+  else
+    stack.tcp_forget(conn);
+}
+
 /// A handshake that a peer began and whose end would find nobody. The kernel's listener has no part in it. A
 /// peer that has our SYN-ACK is reset; one that has not does not mind a reset without ACK (RFC 9293 section
 /// 3.10.7.3), sends its SYN again and finds that listener.
@@ -369,12 +380,7 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
       continue;
     }
     if (conn->tcp_state == TcpState::kSynReceived) reset_handshake(*conn, slots[id].ifindex);
-    const Result<int> shadow =
-        stack->tcp_all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(engine, pass, conn);
-    if (shadow)
-      real.close(*shadow);
-    else
-      stack->tcp_forget(conn);
+    leave_closed(engine, pass, conn);
   }
   unsteer_closed();
   for (auto& flow : flows) {
@@ -387,6 +393,13 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
     steered.begin()->second.users = 1;
     unsteer(id, FlowKey(steered.begin()->first));
   }
+}
+
+void Engine::let_go_of_strays(Pass& pass) {
+  for (TcpConn* conn : all_connections(*impl_->stack))
+    if (strayed(*conn) && !conn->owner && !conn->queued && conn->tcp_state > TcpState::kSynReceived)
+      leave_closed(*this, pass, conn);
+  impl_->strays.clear();
 }
 
 /// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that

@@ -197,6 +197,7 @@ void Housekeeping::Loop::on_tick() {
   const bool unaccepted = worker.has_unaccepted();
   worker.unlock_out();
   worker.tell_of_lost_ports();
+  worker.tell_of_strays();
   // Threads that sleep may have other things to do.
   if (std::exchange(unaccepted_seen, unaccepted) && unaccepted && asleep) (void)offer_unaccepted();
   if (sockets && !asleep && !came_by) return begin_serving();
@@ -247,6 +248,7 @@ void Housekeeping::Loop::serve() {
     quiet = worker.arm_ports();
   }
   worker.look_at_ports();
+  worker.look_for_strays(now);
   const bool lost = worker.lost_untold;
   const bool unaccepted = worker.has_unaccepted();
   next = quiet ? worker.next_poll(now) : now;
@@ -255,6 +257,7 @@ void Housekeeping::Loop::serve() {
   worker.serving = false;
   worker.unlock_out();
   worker.tell_of_lost_ports();
+  worker.tell_of_strays();
   if (lost || !worker.in_use()) return stop_serving();
   const bool offered = unaccepted && offer_unaccepted();
   // At least a tick: new ports, and who asks for statistics.

@@ -4,6 +4,7 @@
 
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
+#include "stack/tcp/conn.h"
 
 namespace accel {
 
@@ -95,6 +96,42 @@ void Engine::Impl::rest(InterfaceId id, const FlowKey& key) {
   port->rest(tagged(id, key));
 }
 
+/// A device's table of queues was changed, or the peer sends by another of its queues to a virtual device:
+/// RSS moves a connection to a queue that another process holds, or nobody.
+void Engine::Impl::look_for_strays(Instant now) {
+  constexpr Duration kBetween = 100ms;
+  if (now < strays_looked + kBetween) return;
+  strays_looked = now;
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    Port* port = slots[id].port();
+    if (port == nullptr || !port->has_strays()) continue;
+    for (const auto& [key, steered] : slots[id].steered) {
+      if (key.protocol != Protocol::kTcp || !key.is_connected() || steered.resting) continue;
+      if (const auto segment = port->strayed(key); segment && stack->tcp_strayed(key, *segment, now))
+        strays.insert(key);
+    }
+  }
+}
+
+void Engine::Impl::tell_of_strays() {
+  if (strays.empty()) return;
+  if (strays_found) return strays_found();
+  Pass pass{engine, Pass::Polling::kNo};
+  engine.let_go_of_strays(pass);
+}
+
+bool Engine::strayed(const TcpConn& conn) const {
+  const Stack& stack = *impl_->stack;
+  return !impl_->strays.empty() &&
+         impl_->strays.contains({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
+}
+
+bool Engine::strayed(const BoundFlow& flow) const {
+  for (const TcpConn* c = flow.listener ? flow.listener->accept_head : nullptr; c; c = c->accept_next)
+    if (strayed(*c)) return true;
+  return false;
+}
+
 void Engine::Impl::steer_opened() {
   auto& changes = stack->flow_changes();
   if (changes.empty()) return;
@@ -104,8 +141,10 @@ void Engine::Impl::steer_opened() {
       closed_flows.push_back(change);
     else if (change.to == Stack::Flow::kResting)
       rest(change.interface, change.key);
-    else if (steer(change.interface, change.key))
+    else if (const auto steered = steer(change.interface, change.key); steered)
       note_numbers(change.interface, change.key);
+    else if (steered.is(EEXIST))
+      stack->tcp_end_handshake(change.key);  // another process was faster: its SYN came by another queue
   }
   changes.clear();
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -202,6 +203,8 @@ struct Engine::Impl {
   /// Housekeeping's, and so is what follows it once the lock is let go: see Engine::set_port_lost().
   void lose_port(InterfaceId id, const char* why);
   void tell_of_lost_ports();
+  void look_for_strays(Instant now);
+  void tell_of_strays();
   bool has_unaccepted() const;
   void let_go_of(InterfaceId id, Pass& pass);
   void close_lost();
@@ -266,6 +269,8 @@ struct Engine::Impl {
   std::map<RouteQuestion, RouteAnswer> route_cache;  ///< emptied when the network changes
   std::vector<std::unique_ptr<BoundFlow>> flows;
   std::vector<Stack::FlowChange> closed_flows;
+  std::set<FlowKey> strays;  ///< connections; until tell_of_strays() has told
+  Instant strays_looked{};
 
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
   std::atomic<uint32_t> channel_count{0};
@@ -274,6 +279,7 @@ struct Engine::Impl {
   Notifier notifier = nullptr;
   void (*after_unlock)() = nullptr;
   void (*port_lost)() = nullptr;
+  void (*strays_found)() = nullptr;
   void (*abandoned)(Pass& pass, void* retained) = nullptr;
   Engine::Offered (*unaccepted)() = nullptr;
   bool poll_at_end = false;  ///< of the pass: frames of a connection handed back in it may have come

@@ -94,6 +94,10 @@ class File {
   /// may be gone afterwards.
   virtual void port_lost(Pass&) {}
 
+  /// Frames of connections come by queues that the process does not hold (Engine::set_strays_found): those go
+  /// on in the kernel. The file may be gone afterwards.
+  virtual void strayed(Pass&) {}
+
   /// kUnanswered: the connection goes on in the kernel. The file may be gone afterwards.
   virtual void unanswered() {}
 

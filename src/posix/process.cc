@@ -403,6 +403,16 @@ void leave_lost_ports() {
   guard.pass()->engine().let_go_of_lost(*guard.pass());
 }
 
+/// So too.
+void leave_strays() {
+  Guard guard(Pass::Polling::kNo);
+  if (guard.pass() == nullptr) return;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) file->strayed(*guard.pass());
+  });
+  guard.pass()->engine().let_go_of_strays(*guard.pass());
+}
+
 }  // namespace
 
 // ---- the engine's beginning, the process's end ----
@@ -419,6 +429,7 @@ void attach_engine(Engine& engine) {
   });
   engine.set_after_unlock(&admit_put_off_signals);
   engine.set_port_lost(&leave_lost_ports);
+  engine.set_strays_found(&leave_strays);
   engine.set_abandoned([](Pass& pass, void* file) { static_cast<File*>(file)->release(&pass); });
   engine.set_unaccepted(&offer_unaccepted);
   stats::set_source(publish_sockets);

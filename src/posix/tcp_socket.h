@@ -55,6 +55,7 @@ class TcpSocket final : public Socket {
   void give_up_queue(Pass& pass) override;
   void serve_queue() override { serve_shared_queue(); }
   void port_lost(Pass& pass) override;
+  void strayed(Pass& pass) override;
   void unanswered() override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
@@ -159,6 +160,7 @@ class TcpSocket final : public Socket {
   void keep_queue(Pass& pass);
   void let_handshakes_end(Pass& pass);
   int accept_into_kernel(Pass& pass, bool or_stays = false);
+  void queue_to_kernel(Pass& pass);
   Result<int> accept_given(sockaddr* address, socklen_t* length, int flags);
 
   void stop_listening(Pass& pass);

@@ -165,8 +165,7 @@ void TcpSocket::keep_queue(Pass& pass) {
   pass.engine().stop_taking(*flow_);
   let_handshakes_end(pass);
   if (flow_ == nullptr) return;  // another thread was faster
-  while (pass.engine().listener(*flow_)->accept_size > 0)
-    if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);
+  queue_to_kernel(pass);
   pass.engine().close(pass, flow_);
   flow_ = nullptr;
 }
@@ -250,15 +249,26 @@ bool TcpSocket::give_unaccepted(Pass& pass) {
   return true;
 }
 
+/// What nobody has accepted is the kernel's, and still this process's to accept.
+void TcpSocket::queue_to_kernel(Pass& pass) {
+  while (pass.engine().listener(*flow_)->accept_size > 0)
+    if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);
+}
+
 /// A listener goes on on its shadow, and on other interfaces.
 void TcpSocket::port_lost(Pass& pass) {
   Engine& engine = pass.engine();
-  if (live() && engine.lost(*conn_)) {
+  if (live() && engine.lost(*conn_))
     (void)to_kernel(pass, Reason::port_lost);  // what cannot, the engine ends
-  } else if (flow_ != nullptr && engine.lost(*flow_)) {
-    while (engine.listener(*flow_)->accept_size > 0)
-      if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);
-  }
+  else if (flow_ != nullptr && engine.lost(*flow_))
+    queue_to_kernel(pass);
+}
+
+void TcpSocket::strayed(Pass& pass) {
+  Engine& engine = pass.engine();
+  if (live() && engine.strayed(*conn_))
+    return (void)to_kernel(pass, Reason::strayed);  // or hopes for its queue
+  if (flow_ != nullptr && engine.strayed(*flow_)) queue_to_kernel(pass);
 }
 
 }  // namespace accel::posix

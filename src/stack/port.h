@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,12 @@ struct PortInfo {
       false;  ///< the kernel tells hardware time stamps of received frames, this port none
   uint32_t tso_max =
       kTsoPayload;  ///< TCP payload of such a frame at most; beyond 64 KiB IP's length field is not looked at
+};
+
+/// A TCP segment that was dropped: what is known of it, in host byte order. `flags`: TH_*.
+struct StraySegment {
+  uint32_t seq = 0, ack = 0;
+  uint8_t flags = 0;
 };
 
 /// Two verbs for frames; the rest is for sleeping. Used by one thread at a time (the worker's lock).
@@ -93,6 +100,11 @@ class Port {
   /// A steered connection is in TIME-WAIT: where other processes hold queues of the device, a SYN that comes
   /// in on one of theirs may take the tuple over. Until steer() or unsteer().
   virtual void rest(const FlowKey&) {}
+  /// Whether frames of steered connections, of any process, have been dropped since the last call, because
+  /// they came on queues of the device that the owner does not hold.
+  virtual bool has_strays() { return false; }
+  /// What came so for this one last, since steer().
+  virtual std::optional<StraySegment> strayed(const FlowKey&) const { return std::nullopt; }
 };
 
 }  // namespace accel

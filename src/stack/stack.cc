@@ -82,6 +82,10 @@ void Stack::tcp_put_back(TcpListener& listener, TcpConn& conn) { core_->tcp->put
 uint32_t Stack::accept_queue_length(const TcpListener& listener) const {
   return core_->tcp->accept_queue_length(listener);
 }
+bool Stack::tcp_strayed(const FlowKey& key, const StraySegment& segment, Instant now) {
+  return core_->tcp->strayed(key, segment, now);
+}
+void Stack::tcp_end_handshake(const FlowKey& key) { core_->tcp->end_handshake(key); }
 void Stack::tcp_complete_handshakes(TcpListener& listener, Instant now) {
   core_->tcp->complete_handshakes(listener, now);
 }

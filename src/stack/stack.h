@@ -328,6 +328,12 @@ class Stack {
   /// the backlog says: the caller is about to hand it to somebody who cannot go on with them. A SYN-ACK goes
   /// out once more. Those whose SYN-ACK has timed out again and again are left alone.
   void tcp_complete_handshakes(TcpListener& listener, Instant now);
+  /// A connection's segment that the port had to drop. True: the connection is good, and would do better with
+  /// a port that gets its segments. A reset ends it; of a handshake what does not acknowledge our SYN-ACK
+  /// does too, the peer being in another one.
+  bool tcp_strayed(const FlowKey& key, const StraySegment& segment, Instant now);
+  /// A handshake that is another process's, which has the key: nothing is sent.
+  void tcp_end_handshake(const FlowKey& key);
   /// The listener is about to be closed, but may listen again: handshakes under way are left to it. Whatever
   /// happens to one of them next (a segment, a timeout) finds who listens by then, or ends it.
   void tcp_leave_handshakes(TcpListener& listener);

@@ -80,9 +80,17 @@ static __always_inline int take(struct xdp_md *ctx) {
   return bpf_redirect_map(&accel_xsks, ctx->rx_queue_index, XDP_PASS);
 }
 
+static __always_inline void note_stray(struct accel_flow_value *flow, const struct tcphdr *tcp) {
+  flow->stray_seq = bpf_ntohl(tcp->seq);
+  flow->stray_ack = bpf_ntohl(tcp->ack_seq);
+  flow->stray = ACCEL_XDP_STRAYED | ((const __u8 *)tcp)[13];
+}
+
 // `unconnected`: a key without remote may take the frame. `mismatch`: what to do with a frame of a living owner that came
-// in on a queue which is not the owner's.
-static __always_inline int steer(struct xdp_md *ctx, struct accel_flow_key *key, int unconnected, int mismatch) {
+// in on a queue which is not the owner's; `tcp`: its owner is to know of it
+// (SocketPort::strayed()).
+static __always_inline int steer(struct xdp_md *ctx, struct accel_flow_key *key, int unconnected, int mismatch,
+                                 const struct tcphdr *tcp) {
   struct accel_flow_value *flow;
 
   key->queue = ACCEL_XDP_CONNECTED;
@@ -92,7 +100,9 @@ static __always_inline int steer(struct xdp_md *ctx, struct accel_flow_key *key,
     if (holds(ctx->rx_queue_index, flow->owner)) return take(ctx);
     if (!holds(home, flow->owner) || !bpf_map_lookup_elem(&accel_xsks, &home)) return XDP_PASS;
     if (!flow->resting || key->protocol != IPPROTO_TCP || !unconnected) {
-      // The kernel would reset the connection, which lives; the sender will send again, perhaps by another queue.
+      // The kernel would reset the connection, which lives. The sender will send again: to its owner, which has the
+      // connection moved to the kernel when it learns that it strays.
+      if (tcp) note_stray(flow, tcp);
       if (mismatch == XDP_DROP) count(ACCEL_XDP_DROPPED_OTHER_QUEUE);
       return mismatch;
     }
@@ -117,7 +127,8 @@ static __always_inline int steer_tcp(struct xdp_md *ctx, struct accel_flow_key *
   if ((void *)(tcp + 1) > end) return XDP_PASS;
   key->local_port = tcp->dest;
   key->remote_port = tcp->source;
-  return steer(ctx, key, tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin, XDP_DROP);
+  return steer(ctx, key, tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin, XDP_DROP,
+               tcp->syn ? 0 : tcp);
 }
 
 static __always_inline int steer_udp(struct xdp_md *ctx, struct accel_flow_key *key, void *l4, void *end) {
@@ -125,7 +136,7 @@ static __always_inline int steer_udp(struct xdp_md *ctx, struct accel_flow_key *
   if ((void *)(udp + 1) > end) return XDP_PASS;
   key->local_port = udp->dest;
   key->remote_port = udp->source;
-  return steer(ctx, key, 1, XDP_DROP);
+  return steer(ctx, key, 1, XDP_DROP, 0);
 }
 
 // The packet that an ICMP error quotes was sent by us: its source is our local end. Two ports is all that RFC 792 promises.
@@ -134,7 +145,7 @@ static __always_inline int steer_quoted(struct xdp_md *ctx, struct accel_flow_ke
   if ((void *)(ports + 2) > end) return XDP_PASS;
   key->local_port = ports[0];
   key->remote_port = ports[1];
-  return steer(ctx, key, key->protocol == IPPROTO_UDP, XDP_PASS);
+  return steer(ctx, key, key->protocol == IPPROTO_UDP, XDP_PASS, 0);
 }
 
 static __always_inline int steer_icmp4(struct xdp_md *ctx, struct accel_flow_key *key, void *l4, void *end) {

@@ -106,7 +106,7 @@ bool FlowMap::lives(const accel_flow_value& value) const {
 }
 
 Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
-  const accel_flow_value value{owner_, static_cast<uint16_t>(home), 0};
+  const accel_flow_value value{owner_, static_cast<uint16_t>(home), 0, 0, 0, 0};
   int error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_NOEXIST);
   if (error == EEXIST) {
     accel_flow_value present{};
@@ -137,7 +137,7 @@ Result<void> FlowMap::add(const FlowKey& key, std::span<const uint32_t> queues) 
 
 void FlowMap::rest(const FlowKey& key, std::span<const uint32_t> queues) {
   const accel_flow_key k = wire_key(key);
-  const accel_flow_value value{owner_, static_cast<uint16_t>(queues.front()), 1};
+  const accel_flow_value value{owner_, static_cast<uint16_t>(queues.front()), 1, 0, 0, 0};
   resting_.insert(key);
   bpf_map_update_elem(program_->flows(), &k, &value, BPF_EXIST);
 }
@@ -162,6 +162,15 @@ void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues) {
     k.queue = static_cast<uint16_t>(queue);
     remove_ours();
   }
+}
+
+std::optional<StraySegment> FlowMap::strayed(const FlowKey& key) const {
+  const accel_flow_key k = wire_key(key);
+  accel_flow_value present{};
+  if (bpf_map_lookup_elem(program_->flows(), &k, &present) != 0 || present.owner != owner_ ||
+      present.stray == 0)
+    return std::nullopt;
+  return StraySegment{present.stray_seq, present.stray_ack, static_cast<uint8_t>(present.stray)};
 }
 
 uint64_t FlowMap::counter(accel_xdp_counter which) const {

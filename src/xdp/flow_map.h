@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 
 #include "base/ip.h"
 #include "base/result.h"
+#include "stack/port.h"
 #include "xdp/flow_abi.h"
 #include "xdp/program.h"
 
@@ -39,6 +41,9 @@ class FlowMap {
   void remove(const FlowKey& key, std::span<const uint32_t> queues);
   /// Removes all that is ours.
   void remove_all();
+
+  /// What came last for our connection on a queue that we do not hold, since add().
+  std::optional<StraySegment> strayed(const FlowKey& key) const;
 
   uint64_t counter(accel_xdp_counter which) const;
 

@@ -323,6 +323,16 @@ void SocketPort::rest(const FlowKey& key) {
   if (flows_) flows_->rest(key, queue_ids_);
 }
 
+bool SocketPort::has_strays() {
+  if (!flows_ || info_.queues_held == info_.queues_total) return false;
+  const uint64_t now = flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE);
+  return std::exchange(strays_seen_, now) != now;
+}
+
+std::optional<StraySegment> SocketPort::strayed(const FlowKey& key) const {
+  return flows_ ? flows_->strayed(key) : std::nullopt;
+}
+
 XdpStats SocketPort::stats() const {
   XdpStats stats;
   if (!flows_) return stats;

@@ -35,6 +35,8 @@ class SocketPort final : public XdpPort {
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
   void rest(const FlowKey& key) override;
+  bool has_strays() override;
+  std::optional<StraySegment> strayed(const FlowKey& key) const override;
   Result<void> take_queues(std::string* why) override;
   void abandon_in_child() override;
   uint32_t mtu_most() const override;
@@ -79,8 +81,9 @@ class SocketPort final : public XdpPort {
   std::vector<int> fds_;
   SegmentSocket segments_;  ///< open: info_.tso
   uint64_t tx_dropped_ = 0;
-  bool deferring_ = false;  ///< the kernel is told by tell()
-  bool deferred_ = false;   ///< begin_telling() has something to do
+  uint64_t strays_seen_ = 0;  ///< ACCEL_XDP_DROPPED_OTHER_QUEUE by then
+  bool deferring_ = false;    ///< the kernel is told by tell()
+  bool deferred_ = false;     ///< begin_telling() has something to do
   enum : uint32_t { kNobody, kTelling, kAgain };
   /// One thread tells for all. kAgain: there is more since it looked.
   std::atomic<uint32_t> telling_{kNobody};

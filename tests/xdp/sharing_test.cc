@@ -74,13 +74,25 @@ TEST_F(Sharing, FramesOfAConnectionOnAnothersQueueAreDropped) {
   ASSERT_TRUE(sender.open(b)) << sender.why;
   // Port 80 + 1000 and + 1001 go by different queues; the port that owns a key must not get it on the
   // other's.
-  ASSERT_TRUE(one.steer(tcp(a, 80, b, static_cast<uint16_t>(lab_queues * 100 + 1 - 80))));
+  const FlowKey key = tcp(a, 80, b, static_cast<uint16_t>(lab_queues * 100 + 1 - 80));
+  ASSERT_TRUE(one.steer(key));
+  EXPECT_FALSE(one.port->strayed(key));
+  (void)one.port->has_strays();
   const uint64_t before = one.port->stats().dropped_other_queue;
   ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(lab_queues * 100 + 1 - 80), 80, kAck)));
   const auto until = std::chrono::steady_clock::now() + kGuard;
   while (one.port->stats().dropped_other_queue == before && std::chrono::steady_clock::now() < until) {
   }
   EXPECT_EQ(one.port->stats().dropped_other_queue, before + 1);
+  EXPECT_TRUE(one.port->has_strays());
+  EXPECT_FALSE(one.port->has_strays()) << "told once";
+  const auto stray = one.port->strayed(key);
+  ASSERT_TRUE(stray);
+  EXPECT_EQ(stray->flags, kAck);
+  EXPECT_FALSE(two.port->strayed(key)) << "not its own";
+  one.port->unsteer(key);
+  ASSERT_TRUE(one.steer(key));
+  EXPECT_FALSE(one.port->strayed(key)) << "another connection";
 }
 
 TEST_F(Sharing, ASynOnAnothersQueueTakesARestingTuple) {

@@ -219,6 +219,12 @@ void TcpLayer::put_back(TcpListener& l, TcpConn& c) {
   c.held = false;
 }
 
+static void complete_handshake(TcpContext& t, TcpConn& c, Instant now) {
+  if (c.makes_way) return;
+  send_handshake(t, c, now);
+  take_for_established(t, c, now);
+}
+
 void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
   TcpContext& t = *context_;
   for (TcpConn *c = l.embryo_tail, *newer; c; c = newer) {
@@ -226,10 +232,38 @@ void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
     // A peer that has the SYN-ACK is established and never sends its SYN again. Who has been silent through
     // so many, and has not said it either (TCP_DEFER_ACCEPT), is taken for dead.
     const bool silent = c->retransmits > kYoungRetries && !c->defer_acked;
-    if (silent || c->makes_way) continue;
-    send_handshake(t, *c, now);
-    take_for_established(t, *c, now);
+    if (!silent) complete_handshake(t, *c, now);
   }
+}
+
+static TcpConn* find_connection(TcpContext& t, const FlowKey& key) {
+  TcpEntry* e = find(t, hash_of(t, key.local, key.remote), key.local, key.remote);
+  return e && e->kind == TcpEntry::Kind::kConn ? static_cast<TcpConn*>(e) : nullptr;
+}
+
+static bool is_embryo(const TcpConn& c) { return c.tcp_state == TcpState::kSynReceived && !c.active; }
+
+bool TcpLayer::strayed(const FlowKey& key, const StraySegment& s, Instant now) {
+  TcpContext& t = *context_;
+  TcpConn* c = find_connection(t, key);
+  if (c == nullptr || c->tcp_state == TcpState::kSynSent || c->tcp_state == TcpState::kClosed) return false;
+  if ((s.flags & kRst) != 0 && s.seq != c->rcv_nxt) return false;  // RFC 5961 section 3.2
+  if (is_embryo(*c)) {
+    if ((s.flags & kRst) == 0 && s.ack == c->snd_nxt) {
+      complete_handshake(t, *c, now);
+      return true;
+    }
+    destroy(t, *c);
+    return false;
+  }
+  if ((s.flags & kRst) == 0) return true;
+  end_with(*c, ECONNRESET);
+  return false;
+}
+
+void TcpLayer::end_handshake(const FlowKey& key) {
+  TcpConn* c = find_connection(*context_, key);
+  if (c != nullptr && is_embryo(*c)) destroy(*context_, *c);
 }
 
 void TcpLayer::leave_handshakes(TcpListener& l) {

@@ -50,6 +50,8 @@ class TcpLayer {
   void put_back(TcpListener& listener, TcpConn& conn);
   uint32_t accept_queue_length(const TcpListener& listener) const;
   void complete_handshakes(TcpListener& listener, Instant now);
+  bool strayed(const FlowKey& key, const StraySegment& segment, Instant now);
+  void end_handshake(const FlowKey& key);
   void note_numbers(const FlowKey& key, TcpNumbers* numbers);
   void leave_handshakes(TcpListener& listener);
   void close_listener(TcpListener* listener);
