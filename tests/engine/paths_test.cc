@@ -89,14 +89,16 @@ TEST(Paths, IPv6WildcardTakesBothFamilies) {
   World& w = world();
   Pass pass{*w.engine};
   PathChoice choice;
-  auto flow = w.engine->bind_udp(pass, choice, {IpAddress::any_v6(), 83}, {}, false, false, 0, &w);
+  auto flow =
+      w.engine->bind_udp(pass, choice, {IpAddress::any_v6(), 83}, {}, false, Engine::Taking::kAlone, 0, &w);
   ASSERT_TRUE(flow.ok());
   IpAddress six{};
   six.bytes = {0x20, 0x01, 0x0d, 0xb8, 0, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
   EXPECT_TRUE(w.port->steers({Protocol::kUdp, {kNear, 83}, {}}));
   EXPECT_TRUE(w.port->steers({Protocol::kUdp, {six, 83}, {}}));
   w.engine->close(pass, *flow);
-  auto only6 = w.engine->bind_udp(pass, choice, {IpAddress::any_v6(), 83}, {}, true, false, 0, &w);
+  auto only6 =
+      w.engine->bind_udp(pass, choice, {IpAddress::any_v6(), 83}, {}, true, Engine::Taking::kAlone, 0, &w);
   ASSERT_TRUE(only6.ok());
   EXPECT_FALSE(w.port->steers({Protocol::kUdp, {kNear, 83}, {}}));
   w.engine->close(pass, *only6);
