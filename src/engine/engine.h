@@ -271,8 +271,8 @@ class Engine {
   void finish(Duration limit, bool for_good);
 
   /// As at exit, while the process goes on without an engine's work: the ports are closed, and housekeeping
-  /// is over. For when the layer above has nothing of ours open any more; who is in wait() may leave it as
-  /// ever. Without a Pass.
+  /// is over. For when the layer above has nothing of ours open any more; who is in wait() has been told to
+  /// leave it. Without a Pass.
   void retire(Duration limit);
 
   /// In a forked child (before its engine opens) that inherits a listening socket: it holds one queue of each
@@ -295,6 +295,7 @@ class Engine {
   friend class Pass;
   Engine();
   ~Engine();
+  void wait_for_the_others(Pass& pass, Duration limit);
   /// Of what connections owe that could not be handed back, and channels.
   void wait_for_delivery(Pass& pass, Duration limit);
   static std::atomic<Engine*> instance_;

@@ -465,6 +465,10 @@ void Engine::finish(Duration limit, bool for_good) {
 }
 
 void Engine::retire(Duration limit) {
+  {
+    Pass pass{*this, Pass::Polling::kNo};
+    wait_for_the_others(pass, limit);
+  }
   finish(limit, true);
   {
     Pass pass{*this, Pass::Polling::kNo};
@@ -477,6 +481,20 @@ void Engine::retire(Duration limit) {
     stats::close(*this, pass.now());
   }
   impl_->housekeeping->stop();
+}
+
+/// They have been woken. What they would sleep by again is a call that they may not make by then.
+void Engine::wait_for_the_others(Pass& pass, Duration limit) {
+  WaitRequest request;
+  request.condition = [](void* w) {
+    const Impl& worker = *static_cast<Impl*>(w);
+    return std::all_of(worker.asleep.begin(), worker.asleep.end(),
+                       [w](const Sleeper* s) { return s->request->context == w; });
+  };
+  request.context = impl_.get();
+  request.may_spin = false;
+  request.deadline = pass.now() + limit;
+  (void)wait(pass, request);
 }
 
 void Engine::wait_for_delivery(Pass& pass, Duration limit) {

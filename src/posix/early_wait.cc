@@ -17,7 +17,8 @@ namespace {
 // place whose sleeper left by siglongjmp() stays taken, with an eventfd that nobody reads: no harm.
 constexpr size_t kPlaces = 64;
 constexpr timespec kUnwoken{0, 10'000'000};
-std::atomic<int> places[kPlaces] = {};  // descriptor + 1: zero-initialised means free
+constexpr long kMillisecond = 1'000'000;  // ns
+std::atomic<int> places[kPlaces] = {};    // descriptor + 1: zero-initialised means free
 std::atomic<int> sleepers{0};
 
 class Place {
@@ -60,6 +61,7 @@ bool Timeout::valid(const timespec* timeout) {
 
 Timeout::Timeout(const timespec* timeout) {
   if (timeout == nullptr) return;
+  in_milliseconds_ = timeout->tv_nsec % kMillisecond == 0;
   if (timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
     zero_ = true;
     deadline_ = Instant{};
@@ -69,6 +71,14 @@ Timeout::Timeout(const timespec* timeout) {
   // Beyond some 140 years the nanoseconds overflow: for ever, as the kernel's timespec64_add_safe.
   if (timeout->tv_sec < (1LL << 32))
     deadline_ = now + std::chrono::seconds(timeout->tv_sec) + std::chrono::nanoseconds(timeout->tv_nsec);
+}
+
+std::optional<timespec> Timeout::left_as_given() const {
+  std::optional<timespec> rest = left();
+  if (!rest || !in_milliseconds_) return rest;
+  rest->tv_nsec = (rest->tv_nsec + kMillisecond - 1) / kMillisecond * kMillisecond;
+  if (rest->tv_nsec == 1000 * kMillisecond) rest = timespec{rest->tv_sec + 1, 0};
+  return rest;
 }
 
 std::optional<timespec> Timeout::left() const {

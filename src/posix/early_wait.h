@@ -26,9 +26,13 @@ class Timeout {
   bool passed(Instant now) const { return now >= deadline_; }
   /// What is left, never negative; nullopt: for ever.
   std::optional<timespec> left() const;
+  /// Likewise, in whole milliseconds where it was given so: what is left of those is never less, and is for
+  /// the call that the program has made.
+  std::optional<timespec> left_as_given() const;
 
  private:
   bool zero_ = false;
+  bool in_milliseconds_ = false;
   Instant deadline_ = kNever;
 };
 

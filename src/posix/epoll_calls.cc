@@ -142,7 +142,7 @@ class Wait {
   /// Looks, and sleeps in the engine when it can. True: there is a result; false: to sleep in the real call.
   bool look() {
     Guard guard;
-    if (!guard.ok()) return finish_in_kernel(timeout_.left());
+    if (!guard.ok()) return finish_in_kernel(timeout_.left_as_given());
     if (Pass* pass = guard.pass()) pass->engine().catch_up(*pass);
     if (set_ == nullptr ? !enter(guard) : !take_kernels()) return true;
     for (;;) {
@@ -158,7 +158,7 @@ class Wait {
       if (timeout_.zero() || woke_ == Woke::kDeadline) return finish(0);
       if (woke_ == Woke::kSignal) return finish(err(EINTR));
       if (!open) return finish(err(EBADF));
-      if (pass == nullptr || !set_->has_items()) break;
+      if (pass == nullptr || !set_->has_items() || retired()) break;
       sleep_in_engine(*pass);
     }
     ++set_->in_epoll_wait;
@@ -170,7 +170,8 @@ class Wait {
   /// The first look: finds the set. False: the result is there already.
   bool enter(Guard& guard) {
     EpollSet* set = find_set(fd_);
-    if (set == nullptr || (timeout_.zero() && !set->has_items())) return !finish_in_kernel(timeout_.left());
+    if (set == nullptr || (timeout_.zero() && !set->has_items()))
+      return !finish_in_kernel(timeout_.left_as_given());
     set_ = set;
     set_->retain();
     settle_members(guard, *set, timeout_.zero());
@@ -198,7 +199,7 @@ class Wait {
     };
     pollfd kernel{fd_, POLLIN, 0};
     WaitRequest request;
-    request.condition = [](void* set) { return static_cast<EpollSet*>(set)->has_ready(); };
+    request.condition = [](void* set) { return static_cast<EpollSet*>(set)->has_ready() || retired(); };
     request.context = set_;
     request.deadline = timeout_.deadline();
     request.sigmask = mask_;
@@ -211,7 +212,8 @@ class Wait {
 
   /// False: there is something to look at.
   bool sleep_in_kernel() {
-    const int got = real_wait(fd_, events_.data(), static_cast<int>(events_.size()), timeout_.left(), mask_);
+    const int got =
+        real_wait(fd_, events_.data(), static_cast<int>(events_.size()), timeout_.left_as_given(), mask_);
     if (got < 0) return finish(err(errno));
     got_ = got;
     if (got == 0) woke_ = Woke::kDeadline;

@@ -130,6 +130,7 @@ int Commands::destroy_cq(Context& c, Request& r) {
   const Context::Quiet quiet(c);
   const auto found = c.cqs_.find(in.cq_handle);
   if (found == c.cqs_.end()) return EINVAL;
+  c.take_writes();  // an arm that was rung before is the hardware's by now
   if (const int bad = error(c.device_.destroy_cq(in.cq_handle)); bad != 0) return bad;
   ib_uverbs_destroy_cq_resp out{};
   const auto channel = c.channels_.find(found->second.channel);
