@@ -173,15 +173,16 @@ class PortRange {
   int first_ = 0, last_ = 0;
 };
 
-/// Sixteen ports are there; each of four destinations gets `each` connections.
-void share_ports(bool bind_late, long each) {
+/// Sixteen ports are there, from `first`; each of four destinations gets `each` connections. No two tests
+/// have the same: a destination may be one of an earlier test's, to which connections are in TIME-WAIT.
+void share_ports(bool bind_late, long each, int first) {
   Far far("four_listeners");
   std::vector<Address> to;
   for (int i = 0; i < 4; ++i) to.push_back(there(static_cast<uint16_t>(far.number())));
   std::vector<Fd> connections;
   std::set<uint16_t> ports;
   {
-    const PortRange range(40000, 40015);
+    const PortRange range(first, first + 15);
     far.say(each);
     for (long i = 0; i < each; ++i)
       for (const Address& a : to) {
@@ -207,10 +208,10 @@ void share_ports(bool bind_late, long each) {
   far.finish();
 }
 
-TEST(Ports, AreSharedByDestinations) { share_ports(false, 6); }
-TEST(Ports, AreSharedByDestinationsWhenBoundLate) { share_ports(true, 6); }
-TEST(Ports, OfOneDestinationComeToAnEnd) { share_ports(false, 16); }
-TEST(Ports, OfOneDestinationComeToAnEndWhenBoundLate) { share_ports(true, 16); }
+TEST(Ports, AreSharedByDestinations) { share_ports(false, 6, 40000); }
+TEST(Ports, AreSharedByDestinationsWhenBoundLate) { share_ports(true, 6, 40016); }
+TEST(Ports, OfOneDestinationComeToAnEnd) { share_ports(false, 16, 40032); }
+TEST(Ports, OfOneDestinationComeToAnEndWhenBoundLate) { share_ports(true, 16, 40048); }
 
 // ---- addresses that come and go ----
 
