@@ -360,10 +360,25 @@ void Engine::Impl::tell_of_lost_ports() {
 
 bool Engine::lost(const TcpConn& conn) const { return impl_->slots[impl_->stack->tcp_interface(conn)].lost; }
 
-bool Engine::lost(const BoundFlow& flow) const {
+bool Engine::strayed(const TcpConn& conn) const {
+  const Stack& stack = *impl_->stack;
+  return !impl_->strays.empty() &&
+         impl_->strays.contains({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
+}
+
+template <class Holds>
+static bool any_unaccepted(const BoundFlow& flow, Holds holds) {
   for (const TcpConn* c = flow.listener ? flow.listener->accept_head : nullptr; c; c = c->accept_next)
-    if (lost(*c)) return true;
+    if (holds(*c)) return true;
   return false;
+}
+
+bool Engine::lost(const BoundFlow& flow) const {
+  return any_unaccepted(flow, [this](const TcpConn& c) { return lost(c); });
+}
+
+bool Engine::strayed(const BoundFlow& flow) const {
+  return any_unaccepted(flow, [this](const TcpConn& c) { return strayed(c); });
 }
 
 void Engine::let_go_of_lost(Pass& pass) {

@@ -4,7 +4,6 @@
 
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
-#include "stack/tcp/conn.h"
 
 namespace accel {
 
@@ -118,18 +117,6 @@ void Engine::Impl::tell_of_strays() {
   if (strays_found) return strays_found();
   Pass pass{engine, Pass::Polling::kNo};
   engine.let_go_of_strays(pass);
-}
-
-bool Engine::strayed(const TcpConn& conn) const {
-  const Stack& stack = *impl_->stack;
-  return !impl_->strays.empty() &&
-         impl_->strays.contains({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
-}
-
-bool Engine::strayed(const BoundFlow& flow) const {
-  for (const TcpConn* c = flow.listener ? flow.listener->accept_head : nullptr; c; c = c->accept_next)
-    if (strayed(*c)) return true;
-  return false;
 }
 
 void Engine::Impl::steer_opened() {

@@ -389,28 +389,19 @@ Engine::Offered offer_unaccepted() {
 
 }  // namespace
 
-// ---- a device that is gone ----
+// ---- a device that is gone, connections whose frames come elsewhere ----
 
 namespace {
 
-/// On housekeeping's thread, without a Guard.
-void leave_lost_ports() {
+/// Tells every file of this process's own, then the engine. On housekeeping's thread, without a Guard.
+template <void (File::*tell)(Pass&), void (Engine::*end)(Pass&)>
+void tell_files() {
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() == nullptr) return;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) file->port_lost(*guard.pass());
+    if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) (file->*tell)(*guard.pass());
   });
-  guard.pass()->engine().let_go_of_lost(*guard.pass());
-}
-
-/// So too.
-void leave_strays() {
-  Guard guard(Pass::Polling::kNo);
-  if (guard.pass() == nullptr) return;
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) file->strayed(*guard.pass());
-  });
-  guard.pass()->engine().let_go_of_strays(*guard.pass());
+  (guard.pass()->engine().*end)(*guard.pass());
 }
 
 }  // namespace
@@ -428,8 +419,8 @@ void attach_engine(Engine& engine) {
       file->notify(edges);
   });
   engine.set_after_unlock(&admit_put_off_signals);
-  engine.set_port_lost(&leave_lost_ports);
-  engine.set_strays_found(&leave_strays);
+  engine.set_port_lost(&tell_files<&File::port_lost, &Engine::let_go_of_lost>);
+  engine.set_strays_found(&tell_files<&File::strayed, &Engine::let_go_of_strays>);
   engine.set_abandoned([](Pass& pass, void* file) { static_cast<File*>(file)->release(&pass); });
   engine.set_unaccepted(&offer_unaccepted);
   stats::set_source(publish_sockets);

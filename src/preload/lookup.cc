@@ -49,7 +49,7 @@ const Wrapper kWrappers[] = {
 
 using Lookup = void* (*)(void*, const char*);
 
-void* behind_us(const char* name) {
+void* look_behind_us(const char* name) {
   if (void* f = dlvsym(RTLD_NEXT, name, "GLIBC_2.34")) return f;
 #if defined(__x86_64__)
   return dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");
@@ -58,12 +58,17 @@ void* behind_us(const char* name) {
 #endif
 }
 
+/// `found`: what an earlier call has found.
+void* behind_us(const char* name, std::atomic<void*>& found) {
+  void* f = found.load(std::memory_order_relaxed);
+  if (f == nullptr) found.store(f = look_behind_us(name), std::memory_order_relaxed);
+  return f;
+}
+
 /// The dlsym() behind ours.
 Lookup next() {
-  static std::atomic<Lookup> found{nullptr};
-  auto f = found.load(std::memory_order_relaxed);
-  if (f == nullptr) found.store(f = reinterpret_cast<Lookup>(behind_us("dlsym")), std::memory_order_relaxed);
-  return f;
+  static std::atomic<void*> found{nullptr};
+  return reinterpret_cast<Lookup>(behind_us("dlsym", found));
 }
 
 /// Another library's function of such a name, or that of another namespace (dlmopen()), stays.
@@ -110,9 +115,7 @@ extern "C" Lookup accel_dlsym_target(void* handle, int) {
 extern "C" void* accel_dlopen_target(const char*, int flags) {
   static std::atomic<void*> found{nullptr};
   if ((flags & RTLD_DEEPBIND) != 0) expect_deep_bound();
-  void* f = found.load(std::memory_order_relaxed);
-  if (f == nullptr) found.store(f = behind_us("dlopen"), std::memory_order_relaxed);
-  return f;
+  return behind_us("dlopen", found);
 }
 
 // Asks the function `target`, with the same arguments, where to go, and goes there with the stack as it was.

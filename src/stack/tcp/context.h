@@ -62,6 +62,11 @@ inline TcpEntry* find(const TcpContext& t, uint64_t hash, const Endpoint& local,
     if (e->hash == hash && e->local == local && e->remote == remote) return e;
   return nullptr;
 }
+/// nullptr also where the tuple is in TIME-WAIT.
+inline TcpConn* find_connection(const TcpContext& t, const Endpoint& local, const Endpoint& remote) {
+  TcpEntry* e = find(t, hash_of(t, local, remote), local, remote);
+  return e && e->kind == TcpEntry::Kind::kConn ? static_cast<TcpConn*>(e) : nullptr;
+}
 void insert(TcpContext& t, TcpEntry& e);
 void remove(TcpContext& t, TcpEntry& e);
 /// A new connection in CLOSED, in no table yet; nullptr: limit or no memory.

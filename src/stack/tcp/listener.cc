@@ -236,16 +236,11 @@ void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
   }
 }
 
-static TcpConn* find_connection(TcpContext& t, const FlowKey& key) {
-  TcpEntry* e = find(t, hash_of(t, key.local, key.remote), key.local, key.remote);
-  return e && e->kind == TcpEntry::Kind::kConn ? static_cast<TcpConn*>(e) : nullptr;
-}
-
 static bool is_embryo(const TcpConn& c) { return c.tcp_state == TcpState::kSynReceived && !c.active; }
 
 bool TcpLayer::strayed(const FlowKey& key, const StraySegment& s, Instant now) {
   TcpContext& t = *context_;
-  TcpConn* c = find_connection(t, key);
+  TcpConn* c = find_connection(t, key.local, key.remote);
   if (c == nullptr || c->tcp_state == TcpState::kSynSent || c->tcp_state == TcpState::kClosed) return false;
   if ((s.flags & kRst) != 0 && s.seq != c->rcv_nxt) return false;  // RFC 5961 section 3.2
   if (is_embryo(*c)) {
@@ -262,7 +257,7 @@ bool TcpLayer::strayed(const FlowKey& key, const StraySegment& s, Instant now) {
 }
 
 void TcpLayer::end_handshake(const FlowKey& key) {
-  TcpConn* c = find_connection(*context_, key);
+  TcpConn* c = find_connection(*context_, key.local, key.remote);
   if (c != nullptr && is_embryo(*c)) destroy(*context_, *c);
 }
 

@@ -33,9 +33,9 @@ void TcpLayer::on_segment(Packet* frame, const TcpSegmentInfo& segment, Instant 
 bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint32_t seq, int error,
                              bool hard, uint32_t mtu, Instant now) {
   TcpContext& t = *context_;
-  TcpEntry* e = find(t, hash_of(t, local, remote), local, remote);
-  if (!e || e->kind != TcpEntry::Kind::kConn) return false;
-  auto& c = static_cast<TcpConn&>(*e);
+  TcpConn* found = find_connection(t, local, remote);
+  if (found == nullptr) return false;
+  TcpConn& c = *found;
   // RFC 5927 section 4: only about what is in flight.
   uint32_t oldest = c.synchronized() ? c.snd_una : c.iss;
   if (seq_lt(seq, oldest) || seq_gt(seq, c.snd_nxt)) return false;
@@ -513,12 +513,10 @@ bool TcpLayer::bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_ad
 }
 
 void TcpLayer::note_numbers(const FlowKey& key, TcpNumbers* numbers) {
-  TcpContext& t = *context_;
-  TcpEntry* e = find(t, hash_of(t, key.local, key.remote), key.local, key.remote);
-  if (!e || e->kind != TcpEntry::Kind::kConn) return;
-  auto& c = static_cast<TcpConn&>(*e);
-  c.numbers = numbers;
-  note_numbers_sent(c);
+  TcpConn* c = find_connection(*context_, key.local, key.remote);
+  if (c == nullptr) return;
+  c->numbers = numbers;
+  note_numbers_sent(*c);
 }
 
 void TcpLayer::reroute(TcpConn& c, const Route& route) {
