@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/real.h"
+#include "base/socket_option.h"
 #include "engine/housekeeping.h"
 #include "engine/inject.h"
 #include "engine/raw_segment.h"
@@ -167,21 +168,15 @@ void put_options(Repair& r, const TcpSnapshot& s) {
   for (size_t i = 0; i < n; ++i) r.set(TCP_REPAIR_OPTIONS, options[i]);
 }
 
-int int_option(int fd, int name, int otherwise = 0) {
-  int value = 0;
-  socklen_t length = sizeof(value);
-  return real.getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : otherwise;
-}
-
 /// Room for the queues while they are filled; the kernel's limits are for senders and receivers that can
 /// wait.
 class Room {
  public:
   Room(Repair& repair, int fd) : repair_(repair), fd_(fd) {}
   void make(const TcpSnapshot& s) {
-    locked_ = int_option(fd_, SO_BUF_LOCK, kBothLocks);
-    sent_before_ = int_option(fd_, SO_SNDBUF);
-    received_before_ = int_option(fd_, SO_RCVBUF);
+    locked_ = int_option(fd_, SOL_SOCKET, SO_BUF_LOCK, kBothLocks);
+    sent_before_ = int_option(fd_, SOL_SOCKET, SO_SNDBUF);
+    received_before_ = int_option(fd_, SOL_SOCKET, SO_RCVBUF);
     if (const int bytes = larger(sent_before_, s.send_queue.size())) repair_.send_buffer(bytes);
     if (const int bytes = larger(received_before_, s.receive_queue.size())) repair_.receive_buffer(bytes);
     real.setsockopt(fd_, SOL_SOCKET, SO_BUF_LOCK, &locked_, sizeof(locked_));
@@ -266,7 +261,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
   if (real.getsockopt(shadow, SOL_SOCKET, SO_DOMAIN, &family, &length) != 0) return err(errno);
   if (family == AF_INET && !s.local.address.is_v4()) return err(EAFNOSUPPORT);
 
-  const int reuse = int_option(shadow, SO_REUSEADDR);
+  const int reuse = int_option(shadow, SOL_SOCKET, SO_REUSEADDR);
   const int ifindex = impl_->slots[stack.tcp_interface(*conn)].ifindex;
   Repair repair{shadow, family, ifindex, impl_->guardian};
   Room room{repair, shadow};

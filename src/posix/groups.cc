@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/real.h"
+#include "base/socket_option.h"
 #include "posix/guard.h"
 #include "posix/meeting.h"
 #include "posix/process_door.h"
@@ -24,10 +24,7 @@ struct Group {
 };
 
 Group group_of(int fd) {
-  int protocol = 0;
-  socklen_t length = sizeof protocol;
-  real.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length);
-  return {static_cast<Protocol>(protocol), kernel_name(fd)};
+  return {static_cast<Protocol>(int_option(fd, SOL_SOCKET, SO_PROTOCOL)), kernel_name(fd)};
 }
 
 /// The beginning of its markers' names.

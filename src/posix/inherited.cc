@@ -10,6 +10,7 @@
 #include <climits>
 
 #include "base/real.h"
+#include "base/socket_option.h"
 #include "posix/calls.h"
 #include "posix/guard.h"
 #include "posix/meeting.h"
@@ -24,27 +25,21 @@ namespace {
 /// Descriptors that are looked at; a descriptor that is not open costs 0.1 µs.
 constexpr int kLooked = 128;
 
-bool option_is(int fd, int name, int wanted, int* value = nullptr) {
-  int got = -1;
-  socklen_t size = sizeof(got);
-  if (real.getsockopt(fd, SOL_SOCKET, name, &got, &size) != 0) return false;
-  if (value != nullptr) *value = got;
-  return value != nullptr || got == wanted;
-}
-
 bool internet(int fd, int* domain) {
-  return option_is(fd, SO_DOMAIN, 0, domain) && (*domain == AF_INET || *domain == AF_INET6);
+  *domain = int_option(fd, SOL_SOCKET, SO_DOMAIN, AF_UNSPEC);
+  return *domain == AF_INET || *domain == AF_INET6;
 }
 
 bool tcp_listener(int fd) {
-  return option_is(fd, SO_ACCEPTCONN, 1) && option_is(fd, SO_PROTOCOL, IPPROTO_TCP);
+  return int_option(fd, SOL_SOCKET, SO_ACCEPTCONN) == 1 &&
+         int_option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
 }
 
 /// Bound by its program to receive from anybody.
 bool udp_receiver(int fd) {
   sockaddr_storage peer;
   socklen_t size = sizeof peer;
-  return option_is(fd, SO_PROTOCOL, IPPROTO_UDP) &&
+  return int_option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_UDP &&
          real.getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0;
 }
 

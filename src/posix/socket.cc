@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "base/socket_option.h"
 #include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/call.h"
@@ -135,9 +136,7 @@ Result<void> Socket::check_required() {
 Endpoint Socket::shadow_name() const { return kernel_name(fd_); }
 
 int Socket::shadow_option(int level, int name, int otherwise) const {
-  int value = 0;
-  socklen_t length = sizeof value;
-  return real.getsockopt(fd_, level, name, &value, &length) == 0 ? value : otherwise;
+  return int_option(fd_, level, name, otherwise);
 }
 
 Endpoint kernel_name(int fd) {

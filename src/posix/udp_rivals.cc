@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/real.h"
+#include "base/socket_option.h"
 #include "posix/guard.h"
 #include "posix/meeting.h"
 #include "posix/process_door.h"
@@ -169,11 +170,7 @@ void settle_udp_port(uint16_t port) {
 }
 
 void contend_for_udp_port(int fd) {
-  const auto option = [&](int name) {
-    int value = 0;
-    socklen_t length = sizeof value;
-    return real.getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : 0;
-  };
+  const auto option = [fd](int name) { return int_option(fd, SOL_SOCKET, name); };
   if (option(SO_REUSEADDR) == 0 || option(SO_PROTOCOL) != IPPROTO_UDP || option(SO_REUSEPORT) != 0) return;
   uint16_t port = 0;
   {
