@@ -172,7 +172,7 @@ void Engine::set_strays_found(void (*hook)()) { impl_->strays_found = hook; }
 void Engine::set_abandoned(void (*hook)(Pass&, void*)) { impl_->abandoned = hook; }
 void Engine::set_unaccepted(Offered (*hook)()) { impl_->unaccepted = hook; }
 Counters& Engine::counters() { return impl_->counters; }
-int Engine::receiving_cpu() const { return impl_->receiving_cpu; }
+int Engine::receiving_cpu() const { return impl_->stack->receiving_cpu(); }
 uint32_t Engine::interface_count() const { return impl_->slot_count; }
 const PortInfo* Engine::port_info(InterfaceId id) const {
   return id < impl_->slot_count ? impl_->info_of(id) : nullptr;

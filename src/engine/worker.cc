@@ -106,8 +106,7 @@ void Engine::Impl::poll(Instant now) {
       Packet* frames[kBurst];
       const size_t n = port->rx_burst(frames);
       if (n == 0) break;
-      receiving_cpu = sched_getcpu();
-      stack->on_packets({frames, n}, id, now);
+      stack->on_packets({frames, n}, id, now, sched_getcpu());
       if (n < kBurst) break;
     }
   }

@@ -287,7 +287,6 @@ struct Engine::Impl {
 
   Instant last_poll{};
   Instant pass_now{};
-  int receiving_cpu = -1;
   std::atomic<uint64_t> passes{0};  ///< by the application's threads
   std::atomic<uint32_t> asleep_count{0};
   std::array<Alarm, 16> to_wake{};  ///< to be rung after the lock

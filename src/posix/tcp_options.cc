@@ -71,7 +71,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_BUSY_POLL, kShadow, true},
     {SOL_SOCKET, SO_PREFER_BUSY_POLL, kShadow, true},
     {SOL_SOCKET, SO_BUSY_POLL_BUDGET, kShadow, true},
-    {SOL_SOCKET, SO_INCOMING_CPU, kShadow, false},
+    {SOL_SOCKET, SO_INCOMING_CPU, kMirror, false, [](TcpSettings& s, int v) { s.incoming_cpu = v; }},
     {SOL_SOCKET, SO_PASSCRED, kShadow, true},
     {SOL_SOCKET, SO_BUF_LOCK, kShadow, false},
     {SOL_SOCKET, SO_TXREHASH, kMirror, true, [](TcpSettings& s, int v) { s.rehash = v != 0; }},

@@ -44,7 +44,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_BUSY_POLL, kShadow, false},
     {SOL_SOCKET, SO_PREFER_BUSY_POLL, kShadow, false},
     {SOL_SOCKET, SO_BUSY_POLL_BUDGET, kShadow, false},
-    {SOL_SOCKET, SO_INCOMING_CPU, kShadow, false},
+    {SOL_SOCKET, SO_INCOMING_CPU, kKeep, false},
     {SOL_SOCKET, SO_PASSCRED, kShadow, false},
     {SOL_SOCKET, SO_BUF_LOCK, kShadow, false},
     {SOL_SOCKET, SO_TXREHASH, kShadow, false},
@@ -215,6 +215,7 @@ void UdpSocket::read_options(Pass& pass) {
   pass.stack().udp_set_mtu_options(*p, mtu);
   pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
   p->counts_drops = (control_ & kOverflow) != 0;
+  p->incoming_cpu = shadow_option(SOL_SOCKET, SO_INCOMING_CPU, -1);
   p->wants_errors = queues_errors(*this);
   const bool locked =
       (shadow_option(SOL_SOCKET, SO_BUF_LOCK) & 2) != 0;  // SOCK_RCVBUF_LOCK: SO_RCVBUF was set

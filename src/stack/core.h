@@ -186,6 +186,7 @@ struct StackCore {
   StackSocket* ready_head = nullptr;
   StackSocket* ready_tail = nullptr;
   Instant now{};          ///< of the pass that runs
+  int cpu = -1;           ///< that last brought frames
   uint64_t buffered = 0;  ///< bytes in all sockets' queues; at most config.max_buffered (TCP and UDP keep it)
   std::unique_ptr<TcpLayer> tcp;
   std::unique_ptr<UdpLayer> udp;

@@ -39,9 +39,11 @@ std::vector<Stack::Unresolved> Stack::neighbours_in_use() const {
 }
 
 // ---- a pass ----
-void Stack::on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now) {
+void Stack::on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now, int cpu) {
+  core_->cpu = cpu;
   core_->on_packets(frames, id, now);
 }
+int Stack::receiving_cpu() const { return core_->cpu; }
 void Stack::on_deadlines(Instant now) {
   core_->now = now;
   core_->tcp->on_deadlines(now);

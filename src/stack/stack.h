@@ -140,6 +140,7 @@ struct TcpSettings {
   uint8_t traffic_class = 0;  ///< of IPv6
   uint8_t hop_limit = 64;
   uint32_t flow_label = kNoFlowLabel;  ///< the program's choice, before an automatic one
+  int incoming_cpu = -1;               ///< SO_INCOMING_CPU, for listeners; -1: none
   Duration fin_wait2 = 60s;            ///< TCP_LINGER2
   bool newreno = false;                ///< TCP_CONGESTION "reno"; else CUBIC
   bool reuse_address = false;  ///< SO_REUSEADDR, for the kernel socket that a closed connection may move into
@@ -287,8 +288,10 @@ class Stack {
   std::vector<Unresolved> neighbours_in_use() const;
 
   // ---- a pass of the worker ----
-  /// Takes ownership of the frames.
-  void on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now);
+  /// Takes ownership of the frames. `cpu` brings them: SO_INCOMING_CPU prefers sockets that name it; -1: not
+  /// known.
+  void on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now, int cpu = -1);
+  int receiving_cpu() const;  ///< that which last did; -1: none has
   void on_deadlines(Instant now);
   /// kNever when nothing is due.
   Instant next_deadline() const;

@@ -15,11 +15,11 @@ constexpr uint32_t kMaxUdpPayload = 65507;
 constexpr size_t kMaxSegments = 64;  ///< UDP_MAX_SEGMENTS, of which younger kernels allow twice as many
 
 /// As net/ipv4/udp.c and net/ipv6/udp.c compute_score(): -1 no match; a named end and a named device count 4,
-/// the right family 1. A named local address, which they look for first, counts before all.
-int score(const UdpPcb& pcb, const UdpArrival& in) {
+/// the right family 1, the CPU 1. A named local address, which they look for first, counts before all.
+int score(const UdpPcb& pcb, const UdpArrival& in, int cpu) {
   if (pcb.local.port != in.local.port) return -1;
   if (pcb.device != kAnyInterface && pcb.device != in.interface) return -1;
-  int points = pcb.device != kAnyInterface ? 4 : 0;
+  int points = (pcb.device != kAnyInterface ? 4 : 0) + (pcb.incoming_cpu == cpu);
   if (pcb.local.address.is_any()) {
     const bool same_family = pcb.local.address.is_v4() == in.local.address.is_v4();
     if (!same_family && (pcb.local.address.is_v4() || pcb.v6_only)) return -1;
@@ -149,14 +149,14 @@ UdpPcb* UdpLayer::find(const UdpArrival& in) {
   if (!connected_.empty())
     if (auto it = connected_.find({in.local, in.remote}); it != connected_.end())
       for (auto pcb = it->second.rbegin(); pcb != it->second.rend(); ++pcb)
-        if (score(**pcb, in) >= 0) return *pcb;
+        if (score(**pcb, in, core_.cpu) >= 0) return *pcb;
   auto it = by_port_.find(in.local.port);
   if (it == by_port_.end()) return nullptr;
   const Group& group = it->second;
   int best = -1, equals = 0;
   UdpPcb* found = nullptr;  // of equals the last that was bound
   for (UdpPcb* pcb : group) {
-    const int points = score(*pcb, in);
+    const int points = score(*pcb, in, core_.cpu);
     if (points < 0 || points < best) continue;
     if (points > best) equals = 0;
     equals += pcb->reuse_port;
@@ -168,7 +168,7 @@ UdpPcb* UdpLayer::find(const UdpArrival& in) {
   int chosen = static_cast<int>(hash_tuple(in.local, in.remote, core_.config.secret[1]) %
                                 static_cast<uint64_t>(equals));
   for (UdpPcb* pcb : group)
-    if (pcb->reuse_port && score(*pcb, in) == best && chosen-- == 0) return pcb;
+    if (pcb->reuse_port && score(*pcb, in, core_.cpu) == best && chosen-- == 0) return pcb;
   return found;
 }
 
@@ -182,7 +182,7 @@ void UdpLayer::on_datagram(Packet* frame, const UdpArrival& in) {
 void UdpLayer::deliver_to_all(Packet* frame, const UdpArrival& in) {
   UdpPcb* last = nullptr;
   auto visit = [&](UdpPcb* pcb) {
-    if (score(*pcb, in) < 0) return;
+    if (score(*pcb, in, core_.cpu) < 0) return;
     if (last) queue(*last, *frame, nullptr, in);
     last = pcb;
   };

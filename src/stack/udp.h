@@ -39,6 +39,7 @@ struct UdpPcb : StackSocket {
   bool v6_only = false;
   bool reuse_port = false;             ///< SO_REUSEPORT when it was bound
   InterfaceId device = kAnyInterface;  ///< SO_BINDTODEVICE
+  int incoming_cpu = -1;               ///< SO_INCOMING_CPU: prefers what this CPU brings; -1: none
   bool placing = false;                ///< IP_PKTINFO
   bool blocked = false;                ///< a send found no room; flush() tells when there is some
   bool counts_drops = false;           ///< SO_RXQ_OVFL

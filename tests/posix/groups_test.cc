@@ -4,11 +4,15 @@
 #include <linux/in6.h>
 #include <net/if.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/fsuid.h>
 #include <sys/wait.h>
 
+#include <array>
+#include <filesystem>
 #include <map>
+#include <thread>
 
 #include "posix/echo.h"
 
@@ -33,9 +37,19 @@ Fd member(int type, const Address& at, int option = SO_REUSEPORT) {
   }
 }
 
-// Asks who is there, `count` times, each time from another port; says the answers.
+/// All threads of this process.
+void pin_to(int cpu) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+    EXPECT_EQ(sched_setaffinity(std::stoi(task.path().filename()), sizeof one, &one), 0);
+}
+
+// Asks who is there, `count` times, each time from another port, and on that CPU; says the answers.
 FAR(caller) {
   const bool stream = args[0] == "tcp";
+  if (const int cpu = std::stoi(args[1]); cpu >= 0) pin_to(cpu);
   for (std::string order; (order = near.word()) != "end";) {
     const Address to = there(static_cast<uint16_t>(std::stoi(order)));
     std::string answers;
@@ -58,6 +72,19 @@ void attach_program(int fd) {
   sock_filter code[] = {{BPF_RET | BPF_K, 0, 0, 1}};
   const sock_fprog program{1, code};
   EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program), 0);
+}
+
+/// To whoever has asked a member.
+void answer(int fd, int type, char name) {
+  if (type == SOCK_STREAM) {
+    Fd caller(wait_for(fd, POLLIN, 0) != 0 ? accept4(fd, nullptr, nullptr, 0) : -1);
+    if (caller >= 0) write_all(caller, &name, 1);
+    return;
+  }
+  Address from;
+  char byte;
+  if (recvfrom(fd, &byte, 1, MSG_DONTWAIT, from.raw(), &from.size) == 1)
+    sendto(fd, &name, 1, 0, from.raw(), from.size);
 }
 
 /// A process that is a member of the group and gives its name to whoever asks, until it is told to leave.
@@ -102,17 +129,6 @@ class Member {
   }
 
  private:
-  static void answer(int fd, int type, char name) {
-    if (type == SOCK_STREAM) {
-      Fd caller(wait_for(fd, POLLIN, 0) != 0 ? accept4(fd, nullptr, nullptr, 0) : -1);
-      if (caller >= 0) write_all(caller, &name, 1);
-      return;
-    }
-    Address from;
-    char byte;
-    if (recvfrom(fd, &byte, 1, MSG_DONTWAIT, from.raw(), &from.size) == 1)
-      sendto(fd, &name, 1, 0, from.raw(), from.size);
-  }
   pid_t pid_ = -1;
   Fd ours_;
 };
@@ -136,7 +152,8 @@ void expect_refused(int type, const Address& at, bool with_option) {
 using Answers = std::map<char, int>;
 class Caller {
  public:
-  explicit Caller(int type) : far_("caller", {type == SOCK_STREAM ? "tcp" : "udp"}) {}
+  explicit Caller(int type, int cpu = -1)
+      : far_("caller", {type == SOCK_STREAM ? "tcp" : "udp", std::to_string(cpu)}) {}
   ~Caller() {
     far_.say("end");
     far_.finish();
@@ -179,6 +196,48 @@ void group_of_processes(int type) {
 
 TEST(Groups, OfProcessesThatListen) { group_of_processes(SOCK_STREAM); }
 TEST(Groups, OfProcessesWithDatagrams) { group_of_processes(SOCK_DGRAM); }
+
+// SO_INCOMING_CPU: of a group's members those that name the CPU which brings what comes (Linux 6.2), whether
+// they were told before they had a name or after. Both ends are on that CPU: the sender's is the kernel's.
+void group_by_cpu(int type) {
+  const int cpu = sched_getcpu(), other = cpu + 1;
+  pin_to(cpu);
+  Caller call(type, cpu);
+  std::array<Fd, 2> members;
+  for (Fd& fd : members) {
+    fd = Fd(socket(call.at.family(), type, 0));
+    set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+    if (&fd == &members[0]) set_option(fd, SOL_SOCKET, SO_INCOMING_CPU, cpu);
+    ASSERT_EQ(bind(fd, call.at.raw(), call.at.size), 0);
+    if (type == SOCK_STREAM) {
+      ASSERT_EQ(listen(fd, 64), 0);
+    }
+  }
+  int stop[2];
+  ASSERT_EQ(pipe(stop), 0);
+  std::thread server([&] {
+    for (pollfd p[] = {{members[0], POLLIN, 0}, {members[1], POLLIN, 0}, {stop[0], POLLIN, 0}};
+         poll(p, 3, -1) > 0 && p[2].revents == 0;) {
+      if (p[0].revents != 0) answer(members[0], type, 'a');
+      if (p[1].revents != 0) answer(members[1], type, 'b');
+    }
+  });
+  EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
+  set_option(members[0], SOL_SOCKET, SO_INCOMING_CPU, other);
+  set_option(members[1], SOL_SOCKET, SO_INCOMING_CPU, cpu);
+  EXPECT_EQ(call(), (Answers{{'b', kCalls}}));
+  set_option(members[0], SOL_SOCKET, SO_INCOMING_CPU, cpu);
+  Answers both = call();
+  EXPECT_GT(both['a'], 0);
+  EXPECT_GT(both['b'], 0);
+  EXPECT_EQ(both['a'] + both['b'], kCalls);
+  close(stop[1]);
+  server.join();
+  close(stop[0]);
+}
+
+TEST(Groups, OfListenersThatNameCpus) { group_by_cpu(SOCK_STREAM); }
+TEST(Groups, OfDatagramSocketsThatNameCpus) { group_by_cpu(SOCK_DGRAM); }
 
 // A program of the kernel's rules members of other processes, those that come later as well.
 void group_with_program(int type) {
@@ -225,7 +284,7 @@ TEST(Sharing, TheLastProcessThatWasBoundHasTheDatagrams) {
 
 // What has come for a process is its own, whoever binds then.
 TEST(Sharing, WhatWasQueuedStays) {
-  Far far("caller", {"udp"});
+  Far far("caller", {"udp", "-1"});
   const Address at = here(free_port());
   Fd first = member(SOCK_DGRAM, at, SO_REUSEADDR);
   EXPECT_EQ(wait_for(first, POLLIN, 0), 0);

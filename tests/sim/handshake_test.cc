@@ -383,6 +383,39 @@ TEST(Handshake, ReusePortSpreads) {
   sim[1].stack->tcp_close_listener(*two);
 }
 
+// SO_INCOMING_CPU: who names the CPU that brings the SYN; where nobody does, one by hash.
+TEST(Handshake, ReusePortChoosesByCpu) {
+  Sim sim;
+  Recorder owner, owners[3];
+  TcpListener* group[3];
+  for (int i = 0; i < 3; ++i) {
+    TcpSettings settings;
+    settings.incoming_cpu = i - 1;
+    group[i] = *sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, true, 100, settings,
+                                         static_cast<Actor*>(&owners[i]));
+  }
+  const auto counts = [&](int cpu, uint16_t from) {
+    sim[1].cpu = cpu;
+    std::vector<TcpConn*> made;
+    for (uint16_t i = 0; i < 64; ++i) made.push_back(*dial(sim, owner, static_cast<uint16_t>(from + i)));
+    sim.run_for(1s);
+    std::array<uint32_t, 3> n{};
+    for (size_t i = 0; i < 3; ++i) {
+      n[i] = sim[1].stack->accept_queue_length(*group[i]);
+      while (TcpConn* c = sim[1].stack->tcp_accept(*group[i])) sim[1].stack->tcp_close(c, true, sim.now);
+    }
+    for (TcpConn* c : made) sim[0].stack->tcp_close(c, true, sim.now);
+    return n;
+  };
+  using Counts = std::array<uint32_t, 3>;
+  EXPECT_EQ(counts(0, 5000), (Counts{0, 64, 0}));
+  EXPECT_EQ(counts(1, 6000), (Counts{0, 0, 64}));
+  for (const uint32_t n : counts(7, 7000)) EXPECT_GT(n, 5u);
+  sim[1].stack->settings(*group[0]).incoming_cpu = 7;
+  EXPECT_EQ(counts(7, 8000), (Counts{64, 0, 0}));
+  for (TcpListener* l : group) sim[1].stack->tcp_close_listener(l);
+}
+
 TEST(Handshake, WaitsForAnUnknownNeighbour) {
   HostOptions options;
   options.knows_neighbours = false;

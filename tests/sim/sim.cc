@@ -232,7 +232,7 @@ void Sim::deliver(Host& host, const Event& event) {
   }
   if (!first) return;
   first->checksum_good = event.vouched;
-  host.stack->on_packets({&first, 1}, 0, now);
+  host.stack->on_packets({&first, 1}, 0, now, host.cpu);
   while (Packet* p = host.stack->frames_for_kernel().pop_front()) {
     host.to_kernel.push_back(flatten(p));
     FramePool::release(p);

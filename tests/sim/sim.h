@@ -95,6 +95,7 @@ class Host {
   std::vector<uint8_t> memory;
   FramePool pool;
   std::unique_ptr<Stack> stack;
+  int cpu = -1;                                 ///< that brings frames to its stack
   Link link;                                    ///< of what it sends
   Instant link_free{};                          ///< when the last queued frame has left
   uint64_t cut_frames = 0;                      ///< frames that its device cut into segments

@@ -139,6 +139,33 @@ TEST_F(UdpTest, AGroupSharesByFlow) {
   EXPECT_GT(got[1], 20);
 }
 
+TEST_F(UdpTest, TheNamedCpuCounts) {
+  UdpPcb* b[3] = {};
+  for (UdpPcb*& p : b) p = open(1, {sim[1].v4(), 2000});
+  b[0]->incoming_cpu = 0;
+  b[1]->incoming_cpu = 1;
+  const auto takes = [&](int cpu, uint16_t from) {  // the index of who has all, or -1
+    sim[1].cpu = cpu;
+    for (uint16_t i = 0; i < 16; ++i)
+      (void)send(0, open(0, {sim[0].v4(), static_cast<uint16_t>(from + i)}), "x", {sim[1].v4(), 2000});
+    run();
+    int all = -1;
+    for (int i = 0; i < 3; ++i) {
+      if (sim[1].stack->udp_queued_bytes(*b[i]) == 16) all = i;
+      while (receive(1, b[i])) {
+      }
+    }
+    return all;
+  };
+  EXPECT_EQ(takes(0, 1000), 0);
+  EXPECT_EQ(takes(1, 1100), 1);
+  EXPECT_EQ(takes(2, 1200), 2);  // the last that was bound
+  for (UdpPcb* p : b) p->reuse_port = true;
+  EXPECT_EQ(takes(0, 1300), 0);
+  EXPECT_EQ(takes(1, 1400), 1);
+  EXPECT_EQ(takes(2, 1500), -1);  // by hash
+}
+
 TEST_F(UdpTest, WithoutAGroupTheLastGetsIt) {
   UdpPcb* older = open(1, {sim[1].v4(), 2000});
   UdpPcb* newer = open(1, {sim[1].v4(), 2000});

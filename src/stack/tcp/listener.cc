@@ -6,16 +6,16 @@
 namespace accel::tcp {
 
 /// How well a listener fits a local address: 0 not at all; the kernel's order (inet_hashtables.c,
-/// compute_score(): the address counts before the device, the device before the family).
-static int score(const TcpListener& l, const Endpoint& local, InterfaceId interface) {
+/// compute_score(): the address counts before the device, the device before the family, that before the CPU).
+static int score(const TcpListener& l, const Endpoint& local, InterfaceId interface, int cpu) {
   if (l.device != kAnyInterface && l.device != interface) return 0;
-  const int device = l.device != kAnyInterface ? 2 : 0;
-  if (l.local.address == local.address) return 8 + device;
+  const int rest = (l.device != kAnyInterface ? 4 : 0) + (l.settings.incoming_cpu == cpu);
+  if (l.local.address == local.address) return 16 + rest;
   if (!l.local.address.is_any()) return 0;
   bool v4 = local.address.is_v4();
-  if (l.local.address.is_v4()) return v4 ? 2 + device : 0;
-  if (v4) return l.v6_only ? 0 : 1 + device;
-  return 2 + device;
+  if (l.local.address.is_v4()) return v4 ? 4 + rest : 0;
+  if (v4) return l.v6_only ? 0 : 2 + rest;
+  return 4 + rest;
 }
 
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
@@ -26,7 +26,7 @@ TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const End
   uint32_t matches = 0;
   TcpListener* found = nullptr;
   for (TcpListener* l : group->second) {
-    int s = score(*l, local, interface);
+    int s = score(*l, local, interface, t.core.cpu);
     if (s > best) {
       best = s;
       found = l;
@@ -36,10 +36,11 @@ TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const End
     }
   }
   if (matches <= 1) return found;
-  // SO_REUSEPORT: the same listener for the same tuple, as long as the group stays as it is.
+  // SO_REUSEPORT: the same listener for the same tuple, as long as the group stays as it is and one CPU
+  // brings what comes.
   uint64_t choice = (hash_tuple(local, remote, t.core.config.secret[1]) >> 32) * matches >> 32;
   for (TcpListener* l : group->second)
-    if (score(*l, local, interface) == best && choice-- == 0) return l;
+    if (score(*l, local, interface, t.core.cpu) == best && choice-- == 0) return l;
   return found;
 }
 
