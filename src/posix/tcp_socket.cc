@@ -128,6 +128,8 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
   } else if (in_handshake(pass.stack())) {
     if (Result<void> r = restart_in_kernel(); !r) return r;
   } else {
+    if (peek_offset_ >= 0)
+      real.setsockopt(shadow(), SOL_SOCKET, SO_PEEK_OFF, &peek_offset_, sizeof peek_offset_);
     if (Result<void> r = pass.engine().hand_back(pass, conn_, shadow()); !r) return r;
     conn_ = nullptr;
   }

@@ -336,6 +336,10 @@ TEST(Effects, PeeksGoOnWhereTheLastEnded) {
   peer.say("send ij");
   EXPECT_EQ(shown(recv(peer.fd, bytes, 1, MSG_PEEK)), "1");
   EXPECT_EQ(bytes[0], 'i');
+  set_option(peer.fd, SOL_SOCKET, SO_TIMESTAMP, 1);  // the connection is the kernel's from here on
+  EXPECT_EQ(shown(recv(peer.fd, bytes, 1, MSG_PEEK)), "1");
+  EXPECT_EQ(bytes[0], 'j');
+  EXPECT_EQ(get_option(peer.fd, SOL_SOCKET, SO_PEEK_OFF), 7);
 }
 
 // tcp_probe_timer(): else a peer that answers probes may keep its window closed for ever.
