@@ -48,6 +48,8 @@ class SocketPort final : public XdpPort {
   Result<void> set_up(std::string* why);
   Result<void> plan(std::string* why);
   uint32_t one_buffer() const;
+  bool all_queues_in_use() const;
+  Errno no_queue(std::string* why) const;
   Result<void> bind_queues(std::string* why);
   Result<void> bind_one(Queue& queue, std::string* why);
   void allow_sends(int fd);

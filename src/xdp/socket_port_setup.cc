@@ -77,6 +77,7 @@ Result<void> SocketPort::set_up(std::string* why) {
   if (!program) return program.error();
   program_ = *program;
   flows_.emplace(program_, info_.ifindex, random_owner());
+  if (!options_.without_queue && all_queues_in_use()) return no_queue(why);
   info_.tso = info_.tso && options_.segmentation && segments_.open(info_.ifindex);
   next_ = std::make_unique<Queue>();
   if (auto created = create_umem(umem_, *next_, info_.name, why); !created) return created;
@@ -138,6 +139,21 @@ uint32_t SocketPort::one_buffer() const { return pool_.buffer_size() - kKernelHe
 
 uint32_t SocketPort::mtu_most() const { return (bind_flags_ & XDP_USE_SG) != 0 ? UINT32_MAX : one_buffer(); }
 
+/// Asked before the frames are registered, which takes tens of milliseconds: the children of a server that
+/// forks for each peer find it so every time.
+bool SocketPort::all_queues_in_use() const {
+  for (uint32_t id = 0; id < info_.queues_total; ++id)
+    if (!flows_->in_use(id)) return false;
+  return true;
+}
+
+Errno SocketPort::no_queue(std::string* why) const {
+  return fail(
+      why, EBUSY,
+      "all " + std::to_string(info_.queues_total) + " queues of " + info_.name +
+          " are held by other AF_XDP sockets: give the device more (ethtool -L), or fewer to each process");
+}
+
 Result<void> SocketPort::bind_queues(std::string* why) {
   const uint32_t wanted =
       options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
@@ -162,11 +178,7 @@ Result<void> SocketPort::bind_queues(std::string* why) {
       next_ = std::make_unique<Queue>();
     }
   }
-  if (queues_.empty())
-    return fail(
-        why, EBUSY,
-        "all " + std::to_string(info_.queues_total) + " queues of " + info_.name +
-            " are held by other AF_XDP sockets: give the device more (ethtool -L), or fewer to each process");
+  if (queues_.empty()) return no_queue(why);
   info_.queues_held = static_cast<uint32_t>(queues_.size());
   info_.zero_copy = std::all_of(queues_.begin(), queues_.end(), [](auto& q) { return is_zero_copy(*q); });
   return {};
