@@ -49,12 +49,13 @@ void pin_to(int cpu) {
 // Asks who is there, `count` times, each time from another port, and on that CPU; says the answers.
 FAR(caller) {
   const bool stream = args[0] == "tcp";
+  const int family = std::stoi(args[2]);
   if (const int cpu = std::stoi(args[1]); cpu >= 0) pin_to(cpu);
   for (std::string order; (order = near.word()) != "end";) {
-    const Address to = there(static_cast<uint16_t>(std::stoi(order)));
+    const Address to = there(static_cast<uint16_t>(std::stoi(order)), family);
     std::string answers;
     for (int i = 0; i < kCalls; ++i) {
-      Fd fd = stream ? connect_to(to) : udp_socket();
+      Fd fd = stream ? connect_to(to) : udp_socket(family);
       if (!stream) {
         connect(fd, to.raw(), to.size);
         send(fd, "?", 1, 0);
@@ -143,7 +144,7 @@ uint16_t free_port() {
 }
 
 void expect_refused(int type, const Address& at, bool with_option) {
-  Fd fd(socket(AF_INET, type, 0));
+  Fd fd(socket(at.family(), type, 0));
   if (with_option) set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
   EXPECT_EQ(bind(fd, at.raw(), at.size), -1);
   EXPECT_EQ(errno, EADDRINUSE);
@@ -152,8 +153,9 @@ void expect_refused(int type, const Address& at, bool with_option) {
 using Answers = std::map<char, int>;
 class Caller {
  public:
-  explicit Caller(int type, int cpu = -1)
-      : far_("caller", {type == SOCK_STREAM ? "tcp" : "udp", std::to_string(cpu)}) {}
+  explicit Caller(int type, int family = AF_INET, int cpu = -1)
+      : at(here(free_port(), family)),
+        far_("caller", {type == SOCK_STREAM ? "tcp" : "udp", std::to_string(cpu), std::to_string(family)}) {}
   ~Caller() {
     far_.say("end");
     far_.finish();
@@ -164,14 +166,14 @@ class Caller {
     for (char who : far_.word()) ++answers[who];
     return answers;
   }
-  const Address at = here(free_port());
+  const Address at;
 
  private:
   Far far_;
 };
 
-void group_of_processes(int type) {
-  Caller call(type);
+void group_of_processes(int type, int family = AF_INET) {
+  Caller call(type, family);
   const Address& at = call.at;
   Member a('a', type, at);
   EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
@@ -196,13 +198,15 @@ void group_of_processes(int type) {
 
 TEST(Groups, OfProcessesThatListen) { group_of_processes(SOCK_STREAM); }
 TEST(Groups, OfProcessesWithDatagrams) { group_of_processes(SOCK_DGRAM); }
+TEST(Groups, OfProcessesThatListenOverIpv6) { group_of_processes(SOCK_STREAM, AF_INET6); }
+TEST(Groups, OfProcessesWithDatagramsOverIpv6) { group_of_processes(SOCK_DGRAM, AF_INET6); }
 
 // SO_INCOMING_CPU: of a group's members those that name the CPU which brings what comes (Linux 6.2), whether
 // they were told before they had a name or after. Both ends are on that CPU: the sender's is the kernel's.
 void group_by_cpu(int type) {
   const int cpu = sched_getcpu(), other = cpu + 1;
   pin_to(cpu);
-  Caller call(type, cpu);
+  Caller call(type, AF_INET, cpu);
   std::array<Fd, 2> members;
   for (Fd& fd : members) {
     fd = Fd(socket(call.at.family(), type, 0));
@@ -240,8 +244,8 @@ TEST(Groups, OfListenersThatNameCpus) { group_by_cpu(SOCK_STREAM); }
 TEST(Groups, OfDatagramSocketsThatNameCpus) { group_by_cpu(SOCK_DGRAM); }
 
 // A program of the kernel's rules members of other processes, those that come later as well.
-void group_with_program(int type) {
-  Caller call(type);
+void group_with_program(int type, int family = AF_INET) {
+  Caller call(type, family);
   Member a('a', type, call.at);
   Answers all = call();
   EXPECT_EQ(all, (Answers{{'a', kCalls}}));
@@ -259,10 +263,12 @@ void group_with_program(int type) {
 
 TEST(Groups, OfProcessesThatListenWithAProgram) { group_with_program(SOCK_STREAM); }
 TEST(Groups, OfProcessesWithDatagramsAndAProgram) { group_with_program(SOCK_DGRAM); }
+TEST(Groups, OfProcessesThatListenOverIpv6WithAProgram) { group_with_program(SOCK_STREAM, AF_INET6); }
+TEST(Groups, OfProcessesWithDatagramsOverIpv6AndAProgram) { group_with_program(SOCK_DGRAM, AF_INET6); }
 
 // SO_REUSEADDR alone: the last that was bound has what comes, until it is closed.
-TEST(Sharing, TheLastProcessThatWasBoundHasTheDatagrams) {
-  Caller call(SOCK_DGRAM);
+void last_that_was_bound(int family) {
+  Caller call(SOCK_DGRAM, family);
   Member a('a', SOCK_DGRAM, call.at, SO_REUSEADDR);
   EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
   {
@@ -276,15 +282,18 @@ TEST(Sharing, TheLastProcessThatWasBoundHasTheDatagrams) {
     c.die();
   }
   EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
-  Member d('d', SOCK_DGRAM, any(call.at.port()), SO_REUSEADDR);  // a's address is named
+  Member d('d', SOCK_DGRAM, any(call.at.port(), family), SO_REUSEADDR);  // a's address is named
   EXPECT_EQ(call(), (Answers{{'a', kCalls}}));
   a.leave();
   EXPECT_EQ(call(), (Answers{{'d', kCalls}}));
 }
 
+TEST(Sharing, TheLastProcessThatWasBoundHasTheDatagrams) { last_that_was_bound(AF_INET); }
+TEST(Sharing, TheLastProcessThatWasBoundHasTheDatagramsOverIpv6) { last_that_was_bound(AF_INET6); }
+
 // What has come for a process is its own, whoever binds then.
 TEST(Sharing, WhatWasQueuedStays) {
-  Far far("caller", {"udp", "-1"});
+  Far far("caller", {"udp", "-1", std::to_string(AF_INET)});
   const Address at = here(free_port());
   Fd first = member(SOCK_DGRAM, at, SO_REUSEADDR);
   EXPECT_EQ(wait_for(first, POLLIN, 0), 0);
