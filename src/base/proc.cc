@@ -24,4 +24,17 @@ int sysctl(const char* path, int otherwise) {
   return text.empty() ? otherwise : std::atoi(text.c_str());
 }
 
+std::array<uint64_t, 3> sysctl_triple(const char* path, const std::array<uint64_t, 3>& otherwise) {
+  const std::string text = read_proc(path);
+  std::array<uint64_t, 3> values{};
+  const char* at = text.c_str();
+  for (uint64_t& v : values) {
+    char* end = nullptr;
+    v = std::strtoull(at, &end, 10);
+    if (end == at) return otherwise;
+    at = end;
+  }
+  return values;
+}
+
 }  // namespace accel

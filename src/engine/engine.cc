@@ -6,7 +6,9 @@
 #include <sys/auxv.h>
 #include <sys/random.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <new>
@@ -81,8 +83,20 @@ uint32_t usable_cpus() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : CPU_SETSIZE;
 }
 
+/// net.ipv4.tcp_mem or udp_mem, which bound all of the host's sockets, in bytes, and no more than one
+/// process's part: what StackConfig says.
+MemoryLimits memory_limits(const char* path, const MemoryLimits& most) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto pages = sysctl_triple(path, {most.low / page, most.pressure / page, most.most / page});
+  return {std::min(pages[0] * page, most.low), std::min(pages[1] * page, most.pressure),
+          std::min(pages[2] * page, most.most)};
+}
+
 StackConfig stack_config(const Settings& s) {
   StackConfig c;
+  c.tcp_memory = memory_limits("/proc/sys/net/ipv4/tcp_mem", c.tcp_memory);
+  c.udp_memory = memory_limits("/proc/sys/net/ipv4/udp_mem", c.udp_memory);
+  c.udp_receive_least = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/udp_rmem_min", 4096));
   c.max_connections = s.max_connections;
   c.receive_buffer = c.udp_receive_buffer = s.receive_buffer;
   c.send_buffer = s.send_buffer;

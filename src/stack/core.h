@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "stack/memory_account.h"
 #include "stack/stack.h"
 #include "stack/tcp/segment.h"
 
@@ -187,7 +188,7 @@ struct StackCore {
   StackSocket* ready_tail = nullptr;
   Instant now{};          ///< of the pass that runs
   int cpu = -1;           ///< that last brought frames
-  uint64_t buffered = 0;  ///< bytes in all sockets' queues; at most config.max_buffered (TCP and UDP keep it)
+  MemoryAccount tcp_memory, udp_memory;  ///< of all sockets' queues, both ways; TCP and UDP keep them
   std::unique_ptr<TcpLayer> tcp;
   std::unique_ptr<UdpLayer> udp;
 

@@ -39,7 +39,9 @@ StackCore::StackCore(const StackConfig& config_in, FramePool& pool_in, Counters&
       flow_secret(siphash(config_in.secret, {})),
       pool(pool_in),
       counters(counters_in),
-      hops(16, HopHash{config_in.secret[1]}) {}
+      hops(16, HopHash{config_in.secret[1]}),
+      tcp_memory(config_in.tcp_memory),
+      udp_memory(config_in.udp_memory) {}
 
 StackCore::~StackCore() {
   tcp.reset();  // they hold hops and frames

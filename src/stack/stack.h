@@ -24,6 +24,7 @@
 #include "base/ip.h"
 #include "base/result.h"
 #include "stack/frame_pool.h"
+#include "stack/memory_account.h"
 #include "stack/packet.h"
 #include "stack/port.h"
 #include "stack/wire/tcp.h"
@@ -241,7 +242,12 @@ struct StackConfig {
   uint32_t max_connections = 1u << 20;  ///< per process, embryonic ones included
   uint32_t receive_buffer = 1u << 20;   ///< default, bytes (autotuning has its place in tcp/input.cc)
   uint32_t send_buffer = 1u << 20;
-  uint64_t max_buffered = 1ull << 30;  ///< bytes in all sockets' queues
+  MemoryLimits tcp_memory{512u << 20, 768u << 20, 1u << 30};  ///< of the process's sockets' queues
+  MemoryLimits udp_memory{512u << 20, 768u << 20, 1u << 30};
+  uint32_t tcp_receive_least =
+      4096;                        ///< net.ipv4.tcp_rmem's first: what each connection may hold for certain
+  uint32_t tcp_send_least = 4096;  ///< net.ipv4.tcp_wmem's first
+  uint32_t udp_receive_least = 4096;  ///< net.ipv4.udp_rmem_min
   uint32_t udp_receive_buffer = 1u << 20;
   Duration min_rto = 200ms;     ///< Linux' TCP_RTO_MIN
   Duration delayed_ack = 40ms;  ///< Linux' TCP_DELACK_MIN

@@ -1,6 +1,8 @@
 #include "stack/udp.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "stack/egress.h"
 #include "stack/tcp/siphash.h"
@@ -112,6 +114,7 @@ Result<UdpPcb*> UdpLayer::open(const Endpoint& local, const Endpoint& remote, bo
   hash_flow(*pcb);
   pcb->ip_id = ids_.begin(local, remote, core_.now);
   add(*pcb);
+  ++sockets_;
   return pcb;
 }
 
@@ -130,6 +133,7 @@ void UdpLayer::close(UdpPcb* pcb) {
   if (pcb->blocked) std::erase(blocked_, pcb);
   while (pcb->head) pop(*pcb);
   delete pcb;
+  --sockets_;
 }
 
 void UdpLayer::take_queue(UdpPcb& to, UdpPcb& from) {
@@ -141,6 +145,7 @@ void UdpLayer::take_queue(UdpPcb& to, UdpPcb& from) {
   to.head = std::exchange(from.head, nullptr);
   to.queued_bytes += std::exchange(from.queued_bytes, 0);
   to.charged_bytes += std::exchange(from.charged_bytes, 0);
+  to.memory += std::exchange(from.memory, 0);
 }
 
 // ---- receiving ----
@@ -194,54 +199,16 @@ void UdpLayer::deliver_to_all(Packet* frame, const UdpArrival& in) {
   queue(*last, *frame, frame, in);
 }
 
-void UdpLayer::queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpArrival& in) {
-  const uint64_t charge = uint64_t{in.size} + kOverhead;
-  // As the kernel: one datagram is always taken by an empty queue, however small SO_RCVBUF is.
-  const bool full = pcb.head && pcb.charged_bytes + charge > pcb.receive_buffer;
-  if (full || core_.buffered + charge > core_.config.max_buffered) {
-    ++pcb.drops;
-    core_.count(Counter::drop_udp_queue_full);
-    return FramePool::release(frame);
-  }
+QueuedDatagram* UdpLayer::take_node() {
   QueuedDatagram* d = spare_;
-  if (d) {
-    spare_ = d->next;
-    --spares_;
-  } else {
-    d = new QueuedDatagram;
-  }
-  d->info = {in.remote,    in.local,
-             in.interface, in.tos,
-             in.ttl,       bytes.timestamp,
-             in.size,      core_.now,
-             pcb.placing,  pcb.counts_drops ? static_cast<uint32_t>(pcb.drops) : 0};
+  if (!d) return new (std::nothrow) QueuedDatagram;
+  spare_ = d->next;
+  --spares_;
   d->next = nullptr;
-  // Frames in socket queues must not starve the receive ring: beyond half the pool the bytes move to the
-  // heap.
-  if (frame && core_.pool.available() >= core_.pool.size() / 2) {
-    d->frame = frame;
-  } else {
-    d->heap.reset(new uint8_t[in.size]);
-    const iovec whole{d->heap.get(), in.size};
-    scatter(&bytes, {&whole, 1});
-    FramePool::release(frame);
-  }
-  (pcb.head ? pcb.tail->next : pcb.head) = d;
-  pcb.tail = d;
-  pcb.queued_bytes += in.size;
-  pcb.charged_bytes += charge;
-  core_.buffered += charge;
-  pcb.rx_bytes += in.size;
-  core_.mark_ready(pcb, kReadable);
+  return d;
 }
 
-void UdpLayer::pop(UdpPcb& pcb) {
-  QueuedDatagram* d = pcb.head;
-  pcb.head = d->next;
-  const uint64_t charge = uint64_t{d->info.size} + kOverhead;
-  pcb.queued_bytes -= d->info.size;
-  pcb.charged_bytes -= charge;
-  core_.buffered -= charge;
+void UdpLayer::give_node(QueuedDatagram* d) {
   FramePool::release(std::exchange(d->frame, nullptr));
   d->heap.reset();
   if (spares_ >= kMaxSpares) {
@@ -251,6 +218,73 @@ void UdpLayer::pop(UdpPcb& pcb) {
   d->next = spare_;
   spare_ = d;
   ++spares_;
+}
+
+static uint32_t memory_of_chain(const Packet* frame) {
+  uint32_t n = 0;
+  for (const Packet* p = frame; p; p = p->more) n += p->capacity + static_cast<uint32_t>(sizeof(Packet));
+  return n;
+}
+
+bool UdpLayer::has_memory(const UdpPcb& pcb, uint32_t more) const {
+  return core_.udp_memory.allows(pcb.memory, more, core_.config.udp_receive_least, sockets_);
+}
+
+/// Frames in socket queues must not starve the receive ring, nor may a socket hold many times what SO_RCVBUF
+/// says in frames that are mostly empty: beyond half the pool, or that, the bytes move to the heap.
+bool UdpLayer::keeps_frame(const UdpPcb& pcb, const Packet* frame) const {
+  return frame && core_.pool.available() >= core_.pool.size() / 2 && !core_.udp_memory.under_pressure() &&
+         (!pcb.head || pcb.memory + memory_of_chain(frame) <= 2 * uint64_t{pcb.receive_buffer});
+}
+
+void UdpLayer::queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpArrival& in) {
+  const uint64_t charge = uint64_t{in.size} + kOverhead;
+  // As the kernel: one datagram is always taken by an empty queue, however small SO_RCVBUF is.
+  const bool full = pcb.head && pcb.charged_bytes + charge > pcb.receive_buffer;
+  const bool stays = keeps_frame(pcb, frame);
+  const auto memory =
+      static_cast<uint32_t>(sizeof(QueuedDatagram)) + (stays ? memory_of_chain(frame) : in.size);
+  QueuedDatagram* d = !full && has_memory(pcb, memory) ? take_node() : nullptr;
+  if (d && !stays) {
+    d->heap.reset(new (std::nothrow) uint8_t[in.size]);
+    if (!d->heap) give_node(std::exchange(d, nullptr));
+  }
+  if (!d) {
+    ++pcb.drops;
+    core_.count(full ? Counter::drop_udp_queue_full : Counter::drop_udp_memory);
+    return FramePool::release(frame);
+  }
+  d->info = {in.remote,    in.local,
+             in.interface, in.tos,
+             in.ttl,       bytes.timestamp,
+             in.size,      core_.now,
+             pcb.placing,  pcb.counts_drops ? static_cast<uint32_t>(pcb.drops) : 0};
+  d->memory = memory;
+  if (stays) {
+    d->frame = frame;
+  } else {
+    const iovec whole{d->heap.get(), in.size};
+    scatter(&bytes, {&whole, 1});
+    FramePool::release(frame);
+  }
+  (pcb.head ? pcb.tail->next : pcb.head) = d;
+  pcb.tail = d;
+  pcb.queued_bytes += in.size;
+  pcb.charged_bytes += charge;
+  pcb.memory += memory;
+  core_.udp_memory.charge(memory);
+  pcb.rx_bytes += in.size;
+  core_.mark_ready(pcb, kReadable);
+}
+
+void UdpLayer::pop(UdpPcb& pcb) {
+  QueuedDatagram* d = pcb.head;
+  pcb.head = d->next;
+  pcb.queued_bytes -= d->info.size;
+  pcb.charged_bytes -= uint64_t{d->info.size} + kOverhead;
+  pcb.memory -= d->memory;
+  core_.udp_memory.release(d->memory);
+  give_node(d);
 }
 
 size_t UdpLayer::receive(UdpPcb& pcb, std::span<const iovec> into, bool take) {

@@ -20,10 +20,11 @@ struct UdpArrival {
   uint32_t size = 0;   ///< payload bytes over the whole chain
 };
 
-/// A queued datagram: its payload stays in the frame while the pool is well filled, else it moves to the
+/// A queued datagram: its payload stays in the frame while frames and memory are plenty, else it moves to the
 /// heap.
 struct QueuedDatagram {
   Datagram info;
+  uint32_t memory = 0;  ///< true size
   Packet* frame = nullptr;
   std::unique_ptr<uint8_t[]> heap;
   QueuedDatagram* next = nullptr;
@@ -52,6 +53,7 @@ struct UdpPcb : StackSocket {
   uint32_t receive_buffer = 0;
   uint64_t queued_bytes = 0;   ///< payload
   uint64_t charged_bytes = 0;  ///< payload and what it takes to keep it, as SO_RCVBUF counts
+  uint64_t memory = 0;         ///< true size, as UdpLayer::kOverhead does not tell it
   uint64_t drops = 0;
   QueuedDatagram* head = nullptr;
   QueuedDatagram* tail = nullptr;
@@ -127,6 +129,10 @@ class UdpLayer {
   void deliver_to_all(Packet* frame, const UdpArrival& in);
   /// `frame`: nullptr, or `bytes` itself to be owned from here on.
   void queue(UdpPcb& pcb, const Packet& bytes, Packet* frame, const UdpArrival& in);
+  bool has_memory(const UdpPcb& pcb, uint32_t more) const;
+  bool keeps_frame(const UdpPcb& pcb, const Packet* frame) const;
+  QueuedDatagram* take_node();
+  void give_node(QueuedDatagram* d);
   void pop(UdpPcb& pcb);
   /// A datagram of the cursor's next `size` bytes.
   Packet* build(Cursor& data, size_t size, const Endpoint& from, const Endpoint& to,
@@ -143,6 +149,7 @@ class UdpLayer {
   Group blocked_;
   QueuedDatagram* spare_ = nullptr;  ///< nodes for reuse
   uint32_t spares_ = 0;
+  uint32_t sockets_ = 0;
 };
 
 }  // namespace accel

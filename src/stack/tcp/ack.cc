@@ -71,8 +71,9 @@ static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOption
   uint32_t data_end = seq_min(ack, c.send_queue.end());
   uint32_t bytes = data_end - c.send_queue.begin();
   if (bytes > 0) {
+    const uint32_t before = c.send_queue.memory();
     c.send_queue.acknowledge(t.chunks, data_end);
-    t.core.buffered -= bytes;
+    t.core.tcp_memory.release(before - c.send_queue.memory());
     c.bytes_acked += bytes;
     free_space(t, c);
   }

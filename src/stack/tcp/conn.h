@@ -8,6 +8,7 @@
 #include "stack/core.h"
 #include "stack/stack.h"
 #include "stack/tcp/options.h"
+#include "stack/tcp/reassembly.h"
 #include "stack/tcp/send_queue.h"
 #include "stack/tcp/sent.h"
 #include "stack/tcp/seq.h"
@@ -87,6 +88,12 @@ struct CubicState {
   bool in_epoch = false;
 };
 
+/// What has come behind a gap, and what is said of it.
+struct OutOfOrder : Reassembly {
+  using Reassembly::Reassembly;
+  std::array<SackBlock, 4> sack_blocks{};  ///< most recent first (RFC 2018 section 4)
+};
+
 struct TcpConn : StackSocket, TcpEntry {
   TcpState tcp_state = TcpState::kClosed;
   InterfaceId interface = 0;
@@ -122,14 +129,10 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t rcv_wup = 0;     ///< rcv_nxt of the last ACK sent (Last.ACK.sent of RFC 7323)
   uint32_t copied_seq = 0;  ///< first byte the application has not read
   PacketQueue receive_queue;
-  uint32_t receive_held = 0;           ///< frames of the pool in the receive queue
+  uint32_t receive_memory = 0;         ///< true size of the receive queue
   uint32_t out_of_order_segments = 0;  ///< that have come so
-  Packet* out_of_order = nullptr;      ///< sorted by seq, disjoint
-  Packet* out_of_order_last = nullptr;
-  uint32_t out_of_order_bytes = 0;
-  uint32_t out_of_order_memory = 0;
-  std::array<SackBlock, 4> sack_blocks{};  ///< most recent first (RFC 2018 section 4)
-  uint8_t sack_count = 0;
+  OutOfOrder* out_of_order = nullptr;  ///< while there is any
+  uint8_t sack_count = 0;              ///< of its sack_blocks
   bool dsack_due = false;
   uint16_t ip_id = 0;  ///< of the next frame without DF
   SackBlock dsack;
@@ -270,6 +273,8 @@ struct TcpConn : StackSocket, TcpEntry {
     uint32_t left = sack_ok ? 0 : uint32_t{dupacks} * snd_mss;
     return out > left ? out - left : 0;
   }
+  /// True size of what came and is not read.
+  uint32_t receive_held() const { return receive_memory + (out_of_order ? out_of_order->memory() : 0); }
   uint32_t unread() const { return rcv_nxt - copied_seq - (fin_received ? 1 : 0); }
   /// How much more the peer may send.
   uint32_t window_left() const { return seq_gt(rcv_edge, rcv_nxt) ? rcv_edge - rcv_nxt : 0; }

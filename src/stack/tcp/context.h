@@ -173,12 +173,32 @@ void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt);
 void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame, Instant now);
 void take_urgent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s);
 void take_fin(TcpContext& t, TcpConn& c, Instant now);
+void forget_out_of_order(TcpConn& c);
+
+// ---- receive_buffer.cc ----
+/// Bytes that the window may promise while nothing waits to be read.
+uint32_t receive_buffer(const TcpContext& t, const TcpConn& c);
 /// As large as the window may ever be: SO_RCVBUF, TCP_WINDOW_CLAMP.
 uint32_t most_window(const TcpContext& t, const TcpConn& c);
 uint32_t receive_space(const TcpContext& t, const TcpConn& c);
+/// True size of a buffer.
+inline uint32_t memory_of(const Packet& p) { return p.capacity + static_cast<uint32_t>(sizeof(Packet)); }
+/// Takes the first buffer off the receive queue.
+inline void pop_received(TcpContext& t, TcpConn& c) {
+  Packet* p = c.receive_queue.pop_front();
+  c.receive_memory -= memory_of(*p);
+  t.core.tcp_memory.release(memory_of(*p));
+  release_packet(p);
+}
+/// A buffer behind what the receive queue has.
+inline void push_received(TcpContext& t, TcpConn& c, Packet* p) {
+  c.receive_memory += memory_of(*p);
+  t.core.tcp_memory.charge(memory_of(*p));
+  c.receive_queue.push_back(p);
+}
 /// tcp_epollin_ready().
 inline bool has_for_reader(const TcpContext& t, const TcpConn& c, uint32_t wanted) {
-  return c.has_for_reader(wanted) || (c.unread() > 0 && t.core.buffered >= t.core.config.max_buffered);
+  return c.has_for_reader(wanted) || (c.unread() > 0 && t.core.tcp_memory.under_pressure());
 }
 /// By how much the window has to open to be worth a word (RFC 9293 section 3.8.6.2.2).
 uint32_t receive_step(const TcpContext& t, const TcpConn& c);

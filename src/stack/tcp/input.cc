@@ -77,7 +77,7 @@ static bool check_sequence(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, u
 static bool check_reset(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
   if (!(s.flags & kRst)) return true;
   bool exact = s.seq == c.rcv_nxt;
-  for (uint8_t i = 0; i < c.sack_count && !exact; ++i) exact = s.seq == c.sack_blocks[i].end;
+  for (uint8_t i = 0; i < c.sack_count && !exact; ++i) exact = s.seq == c.out_of_order->sack_blocks[i].end;
   if (exact) {
     reset_by_peer(t, c);
   } else {

@@ -61,7 +61,7 @@ static uint64_t put_options(TcpConn& c, uint8_t* p, Instant now) {
   std::array<SackBlock, 4> blocks;
   uint32_t limit = c.timestamps_ok ? 3 : 4, used = 0;
   if (c.dsack_due) blocks[used++] = c.dsack;
-  for (uint8_t i = 0; i < c.sack_count && used < limit; ++i) blocks[used++] = c.sack_blocks[i];
+  for (uint8_t i = 0; i < c.sack_count && used < limit; ++i) blocks[used++] = c.out_of_order->sack_blocks[i];
   c.dsack_due = false;
   put_sack(p + n, {blocks.data(), used});
   sum += uint64_t{0x0101} << 16 | option::kSack << 8 | (2 + 8 * used);

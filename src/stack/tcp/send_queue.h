@@ -88,6 +88,7 @@ class SendQueue {
   uint32_t begin() const { return begin_; }
   uint32_t end() const { return end_; }
   uint32_t size() const { return end_ - begin_; }
+  uint32_t memory() const { return memory_; }  ///< true size
 
   /// Copies n bytes in; less when memory ran out.
   uint32_t append(ChunkCache& cache, const uint8_t* from, uint32_t n) {
@@ -98,6 +99,7 @@ class SendQueue {
         if (!c) break;
         (tail_ ? tail_->next : head_) = c;
         tail_ = c;
+        memory_ += memory_of(*c);
       }
       uint32_t part = std::min(left, tail_->capacity - tail_->end);
       std::memcpy(tail_->data() + tail_->end, from, part);
@@ -142,11 +144,15 @@ class SendQueue {
   }
 
  private:
+  static uint32_t memory_of(const SendChunk& c) {
+    return c.capacity + static_cast<uint32_t>(sizeof(SendChunk));
+  }
   void pop(ChunkCache& cache) {
     SendChunk* c = head_;
     head_ = c->next;
     if (!head_) tail_ = nullptr;
     if (cursor_ == c) cursor_ = nullptr;
+    memory_ -= memory_of(*c);
     cache.give(c);
   }
 
@@ -186,6 +192,7 @@ class SendQueue {
       0;  ///< of the cursor's first byte; only chunks after the head are remembered as such
   uint32_t begin_ = 0;
   uint32_t end_ = 0;
+  uint32_t memory_ = 0;
 };
 
 }  // namespace accel

@@ -62,13 +62,12 @@ static bool restore_queues(TcpContext& t, TcpConn& c, const TcpSnapshot& s) {
     std::copy(s.receive_queue.begin(), s.receive_queue.end(), p->data());
     p->length = received;
     p->seq = c.copied_seq;
-    c.receive_queue.push_back(p);
+    push_received(t, c, p);
   }
-  t.core.buffered += received;
   c.send_queue.start(s.snd_una - (s.fin_acked ? 1 : 0));
   auto size = static_cast<uint32_t>(s.send_queue.size());
   uint32_t put = size ? c.send_queue.append(t.chunks, s.send_queue.data(), size) : 0;
-  t.core.buffered += put;
+  t.core.tcp_memory.charge(c.send_queue.memory());
   return put == size;
 }
 

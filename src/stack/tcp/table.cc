@@ -178,20 +178,14 @@ void release_packet(Packet* p) {
 }
 
 void purge_receive(TcpContext& t, TcpConn& c) {
-  while (Packet* p = c.receive_queue.pop_front()) release_packet(p);
-  while (Packet* p = c.out_of_order) {
-    c.out_of_order = p->next;
-    release_packet(p);
-  }
-  t.core.buffered -= c.unread() + c.out_of_order_bytes;
+  while (!c.receive_queue.empty()) pop_received(t, c);
+  forget_out_of_order(c);
   c.copied_seq = c.rcv_nxt - (c.fin_received ? 1 : 0);
-  c.out_of_order_last = nullptr;
-  c.out_of_order_bytes = c.out_of_order_memory = c.receive_held = 0;
 }
 
 void purge_send(TcpContext& t, TcpConn& c) {
   note_busy(c, Busy::kIdle, t.core.now);
-  t.core.buffered -= c.send_queue.size();
+  t.core.tcp_memory.release(c.send_queue.memory());
   c.send_queue.clear(t.chunks);
   c.sent.reset();
   c.sacked_bytes = c.sacked_segments = c.lost_bytes = c.resent_bytes = 0;

@@ -115,7 +115,8 @@ static uint32_t send_room(const TcpContext& t, const TcpConn& c, bool urgent) {
   uint32_t limit = send_limit(t, c), used = c.send_queue.size();
   if (used >= limit) return 0;
   if (unsent(c) >= c.settings.notsent_low_water) return std::min(tail_room(c, urgent), limit - used);
-  if (t.core.buffered >= t.core.config.max_buffered && used > 0) return 0;
+  const uint32_t held = c.send_queue.memory();
+  if (!t.core.tcp_memory.allows(held, 0, t.core.config.tcp_send_least, t.connections)) return 0;
   return limit - used;
 }
 
@@ -146,11 +147,12 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     wanted += v.iov_len;
     if (done + v.iov_len > wanted || room == 0) continue;
     auto n = static_cast<uint32_t>(std::min<size_t>(v.iov_len, room));
+    const uint32_t before = c.send_queue.memory();
     uint32_t copied = c.send_queue.append(t.chunks, static_cast<const uint8_t*>(v.iov_base), n);
+    t.core.tcp_memory.charge(c.send_queue.memory() - before);
     done += copied;
     room = copied < n ? 0 : room - copied;
   }
-  t.core.buffered += done;
   if (done < wanted) c.no_space = true;
   if (done == 0) {
     if (wanted == 0) return size_t{0};
@@ -189,7 +191,6 @@ static void walk_received(const TcpConn& c, size_t offset, size_t n, Visit&& vis
 
 static void consume(TcpContext& t, TcpConn& c, size_t n) {
   c.copied_seq += static_cast<uint32_t>(n);
-  t.core.buffered -= n;
   while (n > 0) {
     Packet* p = c.receive_queue.front();
     auto part = static_cast<uint32_t>(std::min<size_t>(n, p->length));
@@ -197,9 +198,7 @@ static void consume(TcpContext& t, TcpConn& c, size_t n) {
     p->seq += part;
     n -= part;
     if (p->length > 0) break;
-    c.receive_queue.pop_front();
-    if (p->pool) --c.receive_held;
-    release_packet(p);
+    pop_received(t, c);
   }
   if (c.urgent_in && seq_gt(c.copied_seq, c.urgent_seq)) c.urgent_in = c.urgent_valid = false;
 }

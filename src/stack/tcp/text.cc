@@ -1,5 +1,7 @@
 // Seventh and eighth: payload into the receive queue, out-of-order data, urgent data, FIN.
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "stack/tcp/context.h"
 
@@ -8,30 +10,6 @@ namespace accel::tcp {
 constexpr uint32_t kHeapChunk = 16384;
 constexpr uint32_t kKeptFrames = 8;  ///< a queue this short keeps frames whatever they hold
 constexpr uint32_t kHeapMinimum = 512;
-
-static uint32_t receive_buffer(const TcpContext& t, const TcpConn& c) {
-  if (c.settings.receive_buffer) return c.settings.receive_buffer;
-  // tcp_set_rcvlowat(); the window that is left there is a last segment's.
-  return std::max(t.core.config.receive_buffer, c.settings.receive_low_water + 2u * c.own_mss);
-}
-
-uint32_t receive_step(const TcpContext& t, const TcpConn& c) {
-  return std::min<uint32_t>(c.own_mss, receive_buffer(t, c) / 2);
-}
-
-uint32_t most_window(const TcpContext& t, const TcpConn& c) {
-  const uint32_t buffer = receive_buffer(t, c);
-  return c.settings.window_clamp ? std::min(buffer, c.settings.window_clamp) : buffer;
-}
-
-uint32_t receive_space(const TcpContext& t, const TcpConn& c) {
-  uint32_t buffer = receive_buffer(t, c);
-  uint32_t used = c.tcp_state == TcpState::kSynSent || c.tcp_state == TcpState::kSynReceived ? 0 : c.unread();
-  uint32_t space = buffer > used ? buffer - used : 0;
-  if (c.settings.window_clamp) space = std::min(space, c.settings.window_clamp);
-  if (t.core.buffered >= t.core.config.max_buffered) space = std::min(space, used ? 0u : 4096u);
-  return space;
-}
 
 /// Leaves only the payload [offset, offset + length) of a frame's chain.
 static Packet* keep_payload(Packet* p, uint32_t offset, uint32_t length) {
@@ -56,43 +34,55 @@ static Packet* keep_payload(Packet* p, uint32_t offset, uint32_t length) {
   return p;
 }
 
-/// The pool is short, or the frame would waste most of itself in a queue that grows, or there is a begun
-/// chunk to fill: copy.
-static bool should_copy(const TcpConn& c, const Packet& p, const Packet* tail) {
+/// Whether a frame's bytes move into plain memory: frames of the pool are short, the queue's true size is
+/// beyond what its window stands for, most of the frame would be waste, or there is a begun chunk to fill. So
+/// a queue's true size is at most thrice its window, and what was advertised is always taken.
+static bool should_copy(const TcpContext& t, const TcpConn& c, const Packet& p) {
   const FramePool& pool = *p.pool;
   if (pool.available() < pool.size() / 4) return true;
+  const Packet* tail = c.receive_queue.back();
   if (tail && !tail->pool && tail->tailroom() >= p.length) return true;
-  return c.receive_held >= kKeptFrames && (p.length < p.capacity / 4 || c.receive_held > pool.size() / 8);
+  const uint32_t memory = c.receive_memory + memory_of(p);
+  if (memory <= kKeptFrames * memory_of(p)) return false;
+  const uint64_t most =
+      std::min(2 * uint64_t{receive_buffer(t, c)}, uint64_t{pool.size() / 8} * pool.buffer_size());
+  return p.length < p.capacity / 4 || memory > most;
 }
 
-static void copy_tail(Packet& tail, const uint8_t* from, uint32_t n) {
-  std::memcpy(tail.data() + tail.length, from, n);
-  tail.length += n;
-}
-
-/// Appends one buffer to the receive queue; false: no memory.
-static bool append(TcpConn& c, Packet* p) {
+/// Appends a copy of `text` at `seq`, first into what room the last chunk has; false: no memory.
+static bool append_copy(TcpContext& t, TcpConn& c, uint32_t seq, std::span<const uint8_t> text) {
   Packet* tail = c.receive_queue.back();
-  if (!p->pool || !should_copy(c, *p, tail)) {
-    if (p->pool) ++c.receive_held;
-    c.receive_queue.push_back(p);
-    return true;
-  }
-  uint32_t fits = tail && !tail->pool ? std::min(tail->tailroom(), p->length) : 0;
-  uint32_t rest = p->length - fits;
+  const size_t fits = tail && !tail->pool ? std::min<size_t>(tail->tailroom(), text.size()) : 0;
+  const auto rest = text.subspan(fits);
   Packet* chunk = nullptr;
-  if (rest > 0) {
-    chunk = heap_packet(std::max(rest, tail ? kHeapChunk : kHeapMinimum));
+  if (!rest.empty()) {
+    const bool room = tail && !t.core.tcp_memory.under_pressure();
+    chunk = heap_packet(std::max(static_cast<uint32_t>(rest.size()), room ? kHeapChunk : kHeapMinimum));
     if (!chunk) return false;
-    chunk->seq = p->seq + fits;
+    chunk->seq = seq + static_cast<uint32_t>(fits);
+    std::memcpy(chunk->data(), rest.data(), rest.size());
+    chunk->length = static_cast<uint32_t>(rest.size());
   }
-  if (fits > 0) copy_tail(*tail, p->data(), fits);
-  if (chunk) {
-    copy_tail(*chunk, p->data() + fits, rest);
-    c.receive_queue.push_back(chunk);
+  if (fits > 0) {
+    std::memcpy(tail->data() + tail->length, text.data(), fits);
+    tail->length += static_cast<uint32_t>(fits);
   }
-  FramePool::release(p);
+  if (chunk) push_received(t, c, chunk);
   return true;
+}
+
+/// `n` bytes have joined the receive queue.
+static void note_received(TcpContext& t, TcpConn& c, uint32_t n) {
+  c.rcv_nxt += n;
+  c.rx_bytes += n;
+  if (!c.urgent_in || c.urgent_valid || c.urgent_seq - (c.rcv_nxt - n) >= n) return;
+  const Packet* tail = c.receive_queue.back();  // the byte lies in the queue now
+  const uint32_t at = c.urgent_seq;
+  for (const Packet* q = c.receive_queue.front(); q; q = q->next)
+    if (at - q->seq < q->length) tail = q;
+  c.urgent_byte = tail->data()[at - tail->seq];
+  c.urgent_valid = true;
+  t.core.mark_ready(c, kUrgent);
 }
 
 /// Appends a chain that begins at rcv_nxt.
@@ -100,28 +90,22 @@ static void append_in_order(TcpContext& t, TcpConn& c, Packet* chain) {
   while (chain) {
     Packet* more = chain->more;
     chain->more = nullptr;
-    uint32_t length = chain->length;
+    const uint32_t length = chain->length;
     chain->seq = c.rcv_nxt;
     if (length == 0) {
-      release_packet(chain);
-    } else if (!append(c, chain)) {  // out of memory: as if the segment had been lost from here on
-      t.count(Counter::drop_tcp_memory);
-      release_packet(chain);
-      if (more) FramePool::release(more);
-      return;
+      FramePool::release(chain);
     } else {
-      c.rcv_nxt += length;
-      c.rx_bytes += length;
-      t.core.buffered += length;
-      if (c.urgent_in && !c.urgent_valid && c.urgent_seq - (c.rcv_nxt - length) < length) {
-        const Packet* tail = c.receive_queue.back();  // the byte lies in the queue now
-        uint32_t at = c.urgent_seq;
-        for (const Packet* q = c.receive_queue.front(); q; q = q->next)
-          if (at - q->seq < q->length) tail = q;
-        c.urgent_byte = tail->data()[at - tail->seq];
-        c.urgent_valid = true;
-        t.core.mark_ready(c, kUrgent);
+      if (!should_copy(t, c, *chain)) {
+        push_received(t, c, chain);
+      } else if (append_copy(t, c, chain->seq, chain->bytes())) {
+        FramePool::release(chain);
+      } else {  // as if the segment had been lost from here on
+        t.count(Counter::drop_tcp_memory);
+        FramePool::release(chain);
+        FramePool::release(more);
+        return;
       }
+      note_received(t, c, length);
     }
     chain = more;
   }
@@ -130,9 +114,10 @@ static void append_in_order(TcpContext& t, TcpConn& c, Packet* chain) {
 /// RFC 2018 section 4: the block with the newest data first.
 static void note_sack(TcpConn& c, SackBlock b) {
   uint8_t kept = 0;
+  std::array<SackBlock, 4>& blocks = c.out_of_order->sack_blocks;
   std::array<SackBlock, 4> rest{};
   for (uint8_t i = 0; i < c.sack_count; ++i) {
-    const SackBlock& o = c.sack_blocks[i];
+    const SackBlock& o = blocks[i];
     if (seq_le(o.begin, b.end) && seq_le(b.begin, o.end)) {
       b.begin = seq_min(b.begin, o.begin);
       b.end = seq_max(b.end, o.end);
@@ -140,19 +125,23 @@ static void note_sack(TcpConn& c, SackBlock b) {
       rest[kept++] = o;
     }
   }
-  c.sack_blocks[0] = b;
+  blocks[0] = b;
   c.sack_count = 1;
-  for (uint8_t i = 0; i < kept && c.sack_count < 4; ++i) c.sack_blocks[c.sack_count++] = rest[i];
+  for (uint8_t i = 0; i < kept && c.sack_count < 4; ++i) blocks[c.sack_count++] = rest[i];
 }
 
-static void trim_sack(TcpConn& c) {
+/// Leaves of the blocks what lies within (rcv_nxt, end).
+static void trim_sack(TcpConn& c, uint32_t end) {
   uint8_t kept = 0;
-  for (uint8_t i = 0; i < c.sack_count; ++i)
-    if (seq_gt(c.sack_blocks[i].begin, c.rcv_nxt)) c.sack_blocks[kept++] = c.sack_blocks[i];
+  std::array<SackBlock, 4>& blocks = c.out_of_order->sack_blocks;
+  for (uint8_t i = 0; i < c.sack_count; ++i) {
+    SackBlock b = blocks[i];
+    if (!seq_gt(b.begin, c.rcv_nxt) || !seq_lt(b.begin, end)) continue;
+    b.end = seq_min(b.end, end);
+    blocks[kept++] = b;
+  }
   c.sack_count = kept;
 }
-
-static uint32_t memory_of(const Packet& p) { return p.capacity + static_cast<uint32_t>(sizeof(Packet)); }
 
 static void note_dsack(TcpConn& c, uint32_t begin, uint32_t end) {
   if (!c.sack_ok || !seq_lt(begin, end) || c.dsack_due) return;
@@ -160,112 +149,100 @@ static void note_dsack(TcpConn& c, uint32_t begin, uint32_t end) {
   c.dsack_due = true;
 }
 
-/// One buffer into the out-of-order queue, less what is there already.
-static void insert_out_of_order(TcpContext& t, TcpConn& c, Packet* p) {
-  Packet** at = &c.out_of_order;
-  Packet* before = nullptr;
-  if (c.out_of_order_last && seq_ge(p->seq, c.out_of_order_last->seq)) {
-    before = c.out_of_order_last;
-    at = &before->next;
-  } else {
-    while (*at && seq_le((*at)->seq, p->seq)) {
-      before = *at;
-      at = &before->next;
-    }
-  }
-  if (before && seq_gt(before->seq + before->length, p->seq)) {
-    uint32_t overlap = std::min(before->seq + before->length - p->seq, p->length);
-    note_dsack(c, p->seq, p->seq + overlap);
-    p->trim_front(overlap);
-    p->seq += overlap;
-  }
-  while (p->length > 0 && *at && seq_gt(p->seq + p->length, (*at)->seq)) {
-    Packet* next = *at;
-    uint32_t overlap = std::min(p->seq + p->length - next->seq, next->length);
-    note_dsack(c, next->seq, next->seq + overlap);
-    if (seq_lt(p->seq + p->length, next->seq + next->length)) {
-      p->length = next->seq - p->seq;  // its tail is there
-      break;
-    }
-    *at = next->next;  // wholly covered by the new one
-    if (c.out_of_order_last == next) c.out_of_order_last = before;
-    c.out_of_order_bytes -= next->length;
-    c.out_of_order_memory -= memory_of(*next);
-    t.core.buffered -= next->length;
-    release_packet(next);
-  }
-  if (p->length == 0) return release_packet(p);
-  p->next = *at;
-  *at = p;
-  if (!p->next) c.out_of_order_last = p;
-  c.out_of_order_bytes += p->length;
-  c.out_of_order_memory += memory_of(*p);
-  t.core.buffered += p->length;
+void forget_out_of_order(TcpConn& c) {
+  delete std::exchange(c.out_of_order, nullptr);
+  c.sack_count = 0;
 }
 
-/// A copy on the heap, when frames of the pool are scarce or mostly empty.
-static Packet* to_heap(Packet* p) {
-  const FramePool& pool = *p->pool;
-  if (pool.available() >= pool.size() / 4 && p->length >= p->capacity / 4) return p;
-  Packet* copy = heap_packet(p->length);
-  if (copy) {
-    std::memcpy(copy->data(), p->data(), p->length);
-    copy->length = p->length;
+/// Whether the connection may hold `more` bytes of true size. Its own out-of-order text makes way first, from
+/// the top (tcp_prune_ofo_queue()), down to `keep`: the peer still has it.
+static bool find_memory(TcpContext& t, TcpConn& c, uint32_t more, uint32_t keep) {
+  const StackConfig& config = t.core.config;
+  auto allowed = [&] {
+    return t.core.tcp_memory.allows(c.receive_held(), more, config.tcp_receive_least, t.connections);
+  };
+  if (allowed()) return true;
+  OutOfOrder* o = c.out_of_order;
+  while (o && !o->empty() && seq_gt(o->top(), keep) && !allowed()) {
+    t.count(Counter::tcp_out_of_order_pruned);
+    o->drop_top();
   }
-  FramePool::release(p);
-  return copy;
+  if (o && o->empty())
+    forget_out_of_order(c);
+  else if (o)
+    trim_sack(c, o->top());
+  return allowed();
+}
+
+/// tcp_collapse(): the receive queue anew in chunks that are full, where frames hold little.
+static void collapse_receive_queue(TcpContext& t, TcpConn& c) {
+  if (c.receive_memory <= c.unread() + c.unread() / 2 + memory_of(*c.receive_queue.front())) return;
+  t.count(Counter::tcp_receive_collapsed);
+  PacketQueue old = std::exchange(c.receive_queue, {});
+  t.core.tcp_memory.release(std::exchange(c.receive_memory, 0));
+  bool copied = true;
+  while (Packet* p = old.pop_front()) {
+    copied = copied && append_copy(t, c, p->seq, p->bytes());
+    if (copied)
+      release_packet(p);
+    else
+      push_received(t, c, p);
+  }
 }
 
 static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t length, bool fin,
                               Packet* chain) {
   t.count(Counter::tcp_out_of_order);
   ++c.out_of_order_segments;
-  bool full = c.out_of_order_memory > 2 * receive_buffer(t, c) + (64u << 10) ||
-              t.core.buffered >= t.core.config.max_buffered;
-  if (full) {
-    t.count(Counter::drop_tcp_memory);
-    return FramePool::release(chain);
-  }
+  if (!c.out_of_order) c.out_of_order = new (std::nothrow) OutOfOrder(t.core.tcp_memory, c.rcv_nxt);
+  OutOfOrder* o = c.out_of_order;
+  const bool room = o && find_memory(t, c, o->cost(seq, seq + length), seq + length);
+  o = c.out_of_order;  // it may have been pruned away
   uint32_t at = seq;
-  while (chain) {
-    Packet* more = chain->more;
-    chain->more = nullptr;
-    uint32_t n = chain->length;
-    Packet* p = n > 0 ? to_heap(chain) : chain;
-    if (!p || n == 0) {
-      if (n == 0) FramePool::release(chain);
-      if (n > 0) {  // no memory: what comes behind would make a hole inside the block
-        FramePool::release(more);
-        length = at - seq;
-        fin = false;
-        break;
-      }
-    } else {
-      p->seq = at;
-      insert_out_of_order(t, c, p);
-    }
-    at += n;
-    chain = more;
+  if (room && o) {
+    const SackBlock twice = o->present_in(seq, seq + length);
+    note_dsack(c, twice.begin, twice.end);
+    for (const Packet* p = chain; p && o->insert(at, p->bytes()); p = p->more) at += p->length;
   }
-  if (length > 0 && c.sack_ok) note_sack(c, {seq, seq + length + (fin ? 1 : 0)});
+  FramePool::release(chain);
+  if (at != seq + length) t.count(Counter::drop_tcp_memory);
+  if (o && o->empty()) forget_out_of_order(c);
+  if (at == seq || !c.sack_ok) return;
+  fin = fin && at == seq + length;
+  SackBlock run = c.out_of_order->run_of(seq, at);
+  if (fin) run.end = at + 1;
+  note_sack(c, run);
 }
 
-/// What follows rcv_nxt without a gap moves over.
-static void drain_out_of_order(TcpContext& t, TcpConn& c) {
-  while (Packet* p = c.out_of_order) {
-    if (seq_gt(p->seq, c.rcv_nxt)) break;
-    c.out_of_order = p->next;
-    p->next = nullptr;
-    c.out_of_order_bytes -= p->length;
-    c.out_of_order_memory -= memory_of(*p);
-    t.core.buffered -= p->length;
-    uint32_t overlap = std::min(c.rcv_nxt - p->seq, p->length);
-    note_dsack(c, p->seq, p->seq + overlap);
-    p->trim_front(overlap);
-    append_in_order(t, c, p);
+/// What follows rcv_nxt without a gap moves over. `from`: rcv_nxt before text came in order.
+static void drain_out_of_order(TcpContext& t, TcpConn& c, uint32_t from) {
+  OutOfOrder& o = *c.out_of_order;
+  const SackBlock twice = o.present_in(from, c.rcv_nxt);
+  note_dsack(c, twice.begin, twice.end);
+  o.advance(c.rcv_nxt);
+  for (auto text = o.front(); !text.empty(); text = o.front()) {
+    const auto n = static_cast<uint32_t>(text.size());
+    if (Packet* block = o.detach_front()) {
+      push_received(t, c, block);
+    } else if (append_copy(t, c, c.rcv_nxt, text)) {
+      o.advance(c.rcv_nxt + n);
+    } else {
+      t.count(Counter::drop_tcp_memory);
+      return forget_out_of_order(c);
+    }
+    note_received(t, c, n);
   }
-  if (!c.out_of_order) c.out_of_order_last = nullptr;
-  trim_sack(c);
+  if (o.empty()) return forget_out_of_order(c);
+  trim_sack(c, c.rcv_edge + 1);
+}
+
+/// tcp_try_rmem_schedule() for text that is next: true: it may be kept. An empty queue takes it in any case.
+static bool find_memory_in_order(TcpContext& t, TcpConn& c, const Packet& frame) {
+  if (!t.core.tcp_memory.under_pressure() || c.receive_queue.empty()) return true;
+  const uint32_t more = memory_of(frame);
+  if (find_memory(t, c, more, c.rcv_nxt)) return true;
+  collapse_receive_queue(t, c);
+  return find_memory(t, c, more, c.rcv_nxt);
 }
 
 void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame, Instant now) {
@@ -291,7 +268,7 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame
   length = std::min(length, room);
   if (s.payload_length >= c.rcv_mss)
     c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(s.payload_length, c.own_mss));
-  if (t.core.buffered >= t.core.config.max_buffered && c.unread() > 0) {
+  if (seq == c.rcv_nxt && !find_memory_in_order(t, c, *frame)) {
     owe_ack(t, c, true, now);
     return t.core.drop(frame, Counter::drop_tcp_memory);
   }
@@ -305,7 +282,7 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame
   }
   bool filled_gap = c.out_of_order != nullptr;
   append_in_order(t, c, payload);
-  if (filled_gap) drain_out_of_order(t, c);
+  if (filled_gap) drain_out_of_order(t, c, seq);
   if (s.payload_length < c.rcv_mss || (s.flags & kPsh)) c.pushed = true;
   owe_ack(t, c, filled_gap, now);
   if (has_for_reader(t, c, c.settings.receive_low_water)) t.core.mark_ready(c, kReadable);
@@ -324,12 +301,7 @@ void take_urgent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s) {
     p->trim_front(1);
     ++p->seq;
     ++c.copied_seq;
-    --t.core.buffered;
-    if (p->length == 0) {
-      c.receive_queue.pop_front();
-      if (p->pool) --c.receive_held;
-      release_packet(p);
-    }
+    if (p->length == 0) pop_received(t, c);
   }
   c.urgent_in = true;
   c.urgent_valid = false;
@@ -342,14 +314,7 @@ void take_fin(TcpContext& t, TcpConn& c, Instant now) {
   c.rcv_nxt += 1;
   c.rcv_edge = seq_max(c.rcv_edge, c.rcv_nxt);
   c.read_shut = true;
-  while (Packet* p = c.out_of_order) {  // beyond the FIN: cannot be
-    c.out_of_order = p->next;
-    t.core.buffered -= p->length;
-    release_packet(p);
-  }
-  c.out_of_order_last = nullptr;
-  c.out_of_order_bytes = c.out_of_order_memory = 0;
-  c.sack_count = 0;
+  forget_out_of_order(c);  // beyond the FIN: cannot be
   const bool answered = c.tcp_state == TcpState::kSynReceived || c.tcp_state == TcpState::kEstablished;
   c.pingpong |= answered;  // our FIN is likely to follow, and the ACK with it: tcp_fin()
   owe_ack(t, c, !answered, now);
