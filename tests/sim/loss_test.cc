@@ -92,6 +92,78 @@ TEST(Loss, ReorderingAloneCausesNoTimeoutAndFewRetransmissions) {
   EXPECT_LT(r.retransmits, 100u);  // of 2072
 }
 
+/// Ten segments at once, of which the second to the fourth get lost: their ACK advances and brings the first
+/// SACK. That is no reordering, so the retransmission does not wait for a part of the round trip.
+TEST(Loss, AnAckThatAdvancesAndBringsTheFirstSackIsNoReordering) {
+  TracedPair traced(1);
+  Sim& sim = traced.sim;
+  Pair p = traced.open();
+  ASSERT_TRUE(p.b);
+  const size_t mss = sim[0].stack->tcp_info(*p.a, sim.now).snd_mss;
+  drop_segments(sim, {2, 3, 4});
+  ASSERT_TRUE(write(sim[0], p.a, std::string(10 * mss, 'x')));
+  sim.run_for(1s);
+  const std::vector<Duration> times = sim.data_times(0);
+  ASSERT_EQ(times.size(), 13u);
+  EXPECT_EQ(times[9], Duration{0});
+  EXPECT_EQ(times[10], 10ms) << "as soon as the SACK is here";
+  EXPECT_EQ(sim[0].stack->tcp_info(*p.a, sim.now).reorderings, 0u);
+}
+
+struct Kept {
+  int kept = 0, undone = 0;
+};
+
+/// A steady flow that loses what `lose` says once, in worlds whose clocks differ by a millisecond: is the window
+/// smaller `later`?
+Kept kept_responses(int worlds, Duration later, const std::function<void(Sim&)>& lose) {
+  Kept r;
+  for (int k = 0; k < worlds; ++k) {
+    Sim sim(1);
+    sim.now += 1ms * k;
+    sim.links([](Link& l) {
+      l.delay = 10ms;
+      l.bits_per_second = 100'000'000;
+      l.queue_frames = 2000;
+    });
+    End client(sim[0], 1, 2, 40'000'000), server(sim[1], 2, 1, 0);
+    Acceptor acceptor(sim[1], {sim[1].v4(), 80});
+    acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
+    client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                             {}, static_cast<Actor*>(&client), sim.now));
+    sim.run_for(700ms);
+    auto window = [&] { return sim[0].stack->tcp_info(*client.conn, sim.now).snd_cwnd_segments; };
+    const uint32_t before = window();
+    const uint64_t resent = sim[0].counter(Counter::tcp_retransmits);
+    lose(sim);
+    sim.run_for(later);
+    EXPECT_GT(sim[0].counter(Counter::tcp_retransmits), resent);
+    ++(window() < before ? r.kept : r.undone);
+  }
+  return r;
+}
+
+// The echoed timestamp of a retransmission is not older than itself (RFC 3522 section 3.2).
+TEST(Undo, LeavesTheResponseToALoss) {
+  const Kept r = kept_responses(20, 150ms, [](Sim& sim) { drop_segments(sim, {1}); });
+  EXPECT_EQ(r.undone, 0);
+}
+
+// Of a recovery that begins while the retransmissions of the one before are in flight.
+TEST(Undo, LeavesTheResponseToLossesOfLossesInARow) {
+  const Kept r = kept_responses(20, 150ms, [](Sim& sim) { drop_segments(sim, {1, 100, 180, 181, 260, 330}); });
+  EXPECT_EQ(r.undone, 0);
+}
+
+TEST(Undo, LeavesTheResponseToATimeout) {
+  const Kept r = kept_responses(20, 400ms, [](Sim& sim) {
+    sim[0].link.cut = true;
+    sim.run_for(450ms);
+    sim[0].link.cut = false;
+  });
+  EXPECT_EQ(r.undone, 0);
+}
+
 TEST(Loss, OnePercentKeepsTheThroughput) {
   Sim sim(3);
   sim[0].link.loss = 0.01;

@@ -28,8 +28,60 @@ TEST_F(TimersTest, RetransmissionDoubles) {
   cut();
   ASSERT_TRUE(write(sim[0], p.a, "x"));
   sim.run_for(4s);
-  EXPECT_EQ(rounded(sim.data_times(0)), (Millis{0, 210, 630, 1470, 3150}));
-  EXPECT_EQ(sim[0].counter(Counter::tcp_timeouts), 3u);  // the first is a tail probe in the timeout's place
+  // The first is a tail probe, behind which the timeout is not doubled (RFC 8985 section 7.3).
+  EXPECT_EQ(rounded(sim.data_times(0)), (Millis{0, 210, 420, 840, 1680, 3360}));
+  EXPECT_EQ(sim[0].counter(Counter::tcp_timeouts), 4u);
+}
+
+/// Of host 0's segments with payload those from `seq` on.
+Millis times_of(const Sim& sim, uint32_t seq) {
+  std::vector<Duration> out;
+  for (const Sent& s : sim.trace)
+    if (s.host == 0 && s.payload && s.seq == seq) out.push_back(s.at - sim.trace_start);
+  return rounded(out);
+}
+
+/// Drops what host 0 sends with payload.
+bool is_no_data_of_host_0(int host, std::span<const uint8_t> frame) { return host != 0 || frame.size() <= 66; }
+
+// RFC 6298 section 5: only an ACK of new data restarts the timer.
+TEST_F(TimersTest, WhatThePeerSendsPutsNoRetransmissionOff) {
+  Pair p = open();
+  sim.filter = is_no_data_of_host_0;
+  ASSERT_TRUE(write(sim[0], p.a, "request"));
+  for (int i = 0; i < 400; ++i) {
+    ASSERT_TRUE(write(sim[1], p.b, std::string(100, 'd')));
+    sim.run_for(5ms);
+    (void)read(sim[0], p.a);
+  }
+  EXPECT_EQ(rounded(sim.data_times(0)), (Millis{0, 210, 420, 840, 1680}));
+}
+
+TEST_F(TimersTest, FurtherSendsPutNoRetransmissionOff) {
+  PairOptions options;
+  options.a.nodelay = true;
+  Pair p = open(options);
+  cut();
+  for (int i = 0; i < 9; ++i) {
+    ASSERT_TRUE(write(sim[0], p.a, "x"));
+    sim.run_for(100ms);
+  }
+  // Soon after the second the tail is probed, which is that; the timeout counts from there.
+  EXPECT_EQ(times_of(sim, sim.trace.front().seq), (Millis{0, 330, 750}));
+}
+
+TEST_F(TimersTest, UserTimeoutCountsFromTheOldestUnacknowledged) {
+  PairOptions options;
+  options.a.nodelay = true;
+  options.a.user_timeout = 3s;
+  Pair p = open(options);
+  cut();
+  while ((pairs->recorder(p.a).edges & kError) == 0 && sim.now - sim.trace_start < 40s) {
+    (void)write(sim[0], p.a, std::string(100, 'q'));
+    sim.run_for(100ms);
+  }
+  EXPECT_EQ(error_of(p.a), ETIMEDOUT);
+  EXPECT_NEAR((sim.now - sim.trace_start) / 100ms, 30, 1);
 }
 
 TEST_F(TimersTest, RetransmissionGivesUp) {

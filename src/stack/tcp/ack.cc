@@ -38,7 +38,7 @@ static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now)
       break;
     }
     if (!s.sacked) {
-      rack_delivered(c, s, now);
+      rack_delivered(c, s, e, now);
       ++c.delivered;
     }
     if (!s.ever_resent && !s.sacked && e.rtt.count() < 0)
@@ -119,6 +119,7 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
       return false;
     }
     AckEvent e;
+    e.delivered_before = c.high_delivered;
     if (o.sack_count && c.sack_ok) {
       take_sack(t, c, s.ack, o, e, now);
       e.delivered = e.sacked;
@@ -135,6 +136,7 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   c.last_ack_received = now;
   AckEvent e;
   e.ack = s.ack;
+  e.delivered_before = c.high_delivered;
   if (c.timestamps_ok && o.has_timestamps) e.tsecr = o.tsecr;
   bool had_flight = !c.sent.empty();
   take_window(c, s, e);
@@ -161,9 +163,8 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
     return true;
   }
   react(t, c, e, now);
-  bool rearm = e.acked > 0 || c.retransmit_mode == RetransmitMode::kTailProbe;
-  if (rearm && (c.retransmit_mode != RetransmitMode::kReorder || c.sent.empty()))
-    restart_retransmit(t, c, now);
+  // RFC 6298 section 5.3: only the ACK of new data.
+  if (e.acked > 0) restart_retransmit(t, c, now);
   // More may go out now: data by window or congestion, retransmissions, a probe's schedule.
   if (c.lost_bytes != c.resent_bytes || c.send_queue.end() != c.snd_nxt - (c.fin_sent ? 1 : 0) ||
       (c.fin_queued && !c.fin_sent))

@@ -48,6 +48,7 @@ struct TcpTimeWait : TcpEntry {
 
 /// Deadlines of a connection. One wheel node serves them all; it is armed at or before the earliest.
 enum TcpTimer : uint8_t {
+  kTimerLoss,  ///< what it does is TcpConn::loss_timer; before the timeout, in whose place a tail probe may stand
   kTimerRetransmit,  ///< what it does is TcpConn::retransmit_mode
   kTimerAck,         ///< delayed ACK
   kTimerKeepalive,
@@ -60,6 +61,9 @@ enum class RetransmitMode : uint8_t {
   kTimeout,    ///< RFC 6298
   kHandshake,  ///< SYN or SYN-ACK
   kProbe,      ///< zero window (RFC 9293 section 3.8.6.1)
+};
+
+enum class LossTimer : uint8_t {
   kTailProbe,  ///< TLP (RFC 8985 section 7)
   kReorder,    ///< RACK's reordering window ends
 };
@@ -85,7 +89,6 @@ struct CubicState {
   float k = 0;       ///< s
   float origin = 0;  ///< where the curve's plateau is
   Instant epoch{};   ///< start of this congestion avoidance stage; 0: none
-  bool in_epoch = false;
 };
 
 /// What has come behind a gap, and what is said of it.
@@ -183,7 +186,8 @@ struct TcpConn : StackSocket, TcpEntry {
   uint16_t retransmits = 0;  ///< timeouts in a row
   uint16_t rehashes = 0;     ///< timeouts that asked for another path
   Busy busy = Busy::kIdle;
-  std::array<Instant, kTimerCount> deadlines{kNever, kNever, kNever, kNever, kNever};
+  LossTimer loss_timer = LossTimer::kTailProbe;
+  std::array<Instant, kTimerCount> deadlines{kNever, kNever, kNever, kNever, kNever, kNever};
   Instant armed_at = kNever;
   Duration rto{1s};
   Duration srtt{0};
@@ -225,6 +229,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t prr_flight = 0;
   uint32_t rack_sent_us = 0;
   bool rack_valid = false;
+  bool undo_stamped = false;  ///< undo_timestamp is one
   uint16_t reorderings = 0;  ///< seen
   uint32_t rack_end = 0;
   uint32_t rack_rtt_us = 0;

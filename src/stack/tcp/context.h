@@ -210,13 +210,14 @@ struct AckEvent {
   uint32_t sacked = 0;     ///< bytes newly SACKed
   uint32_t delivered = 0;  ///< bytes of which we learn now that they arrived
   uint32_t tsecr = 0;      ///< 0: none
+  uint32_t delivered_before = 0;  ///< TcpConn::high_delivered when it came
   bool dsack = false;
   bool duplicate = false;  ///< a duplicate ACK in RFC 5681's sense
   bool window_changed = false;
   Duration rtt{-1};
 };
 void take_sack(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e, Instant now);
-void rack_delivered(TcpConn& c, const SentSegment& s, Instant now);
+void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant now);
 void clear_marks(TcpConn& c, const SentSegment& s);
 void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now);
 void detect_lost(TcpContext& t, TcpConn& c, Instant now);
@@ -264,8 +265,10 @@ void owe_ack(TcpContext& t, TcpConn& c, bool now_please, Instant now);
 void set_timer(TcpContext& t, TcpConn& c, TcpTimer which, Instant when);
 inline void clear_timer(TcpConn& c, TcpTimer which) { c.deadlines[which] = kNever; }
 void clear_timers(TcpContext& t, TcpConn& c);
-/// (Re)starts the retransmission timer for what is in flight, as a tail probe where one is possible.
+/// (Re)starts the retransmission timeout for what is in flight, and the tail probe's (RFC 6298 section 5).
 void restart_retransmit(TcpContext& t, TcpConn& c, Instant now);
+/// New data has left: starts the timeout where it does not run, and schedules the tail probe anew.
+void note_sent(TcpContext& t, TcpConn& c, Instant now);
 void start_probe(TcpContext& t, TcpConn& c, Instant now);
 void restart_keepalive(TcpContext& t, TcpConn& c, Instant now);
 void on_timer(TcpContext& t, TimerNode& node, Instant now);

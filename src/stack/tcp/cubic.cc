@@ -13,7 +13,6 @@ constexpr float kAlpha = 3 * (1 - kBeta) / (1 + kBeta);  // section 4.3
 static void begin_epoch(TcpConn& c, Instant now) {
   CubicState& q = c.cubic;
   auto mss = static_cast<float>(c.snd_mss), cwnd = static_cast<float>(c.cwnd);
-  q.in_epoch = true;
   q.epoch = now;
   q.w_est = cwnd;
   if (cwnd < q.w_max) {
@@ -27,7 +26,7 @@ static void begin_epoch(TcpConn& c, Instant now) {
 
 void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
   CubicState& q = c.cubic;
-  if (!q.in_epoch) begin_epoch(c, now);
+  if (q.epoch == Instant{}) begin_epoch(c, now);
   auto mss = static_cast<float>(c.snd_mss), cwnd = static_cast<float>(c.cwnd),
        bytes = static_cast<float>(acked);
   float t = std::chrono::duration<float>(now - q.epoch + c.srtt).count() - q.k;
@@ -44,7 +43,7 @@ void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
 void cubic_loss(TcpConn& c) {
   CubicState& q = c.cubic;
   auto cwnd = static_cast<float>(c.cwnd);
-  q.in_epoch = false;
+  q.epoch = {};
   q.w_max = cwnd < q.w_max ? cwnd * (1 + kBeta) / 2 : cwnd;  // section 4.7, fast convergence
 }
 

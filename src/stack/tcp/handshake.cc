@@ -113,7 +113,7 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.retransmit_mode = RetransmitMode::kTimeout;
   clear_timer(c, kTimerRetransmit);
   c.copied_seq = c.rcv_nxt;
-  c.snd_small = c.snd_una;
+  c.snd_small = c.high_delivered = c.snd_una;
   c.quick_acks = kQuickAcks;
   c.last_received = c.last_ack_received = now;
   c.cwnd = initial_window(c.snd_mss);

@@ -15,9 +15,9 @@ void clear_marks(TcpConn& c, const SentSegment& s) {
   if (s.resent) c.resent_bytes -= s.length();
 }
 
-/// RFC 8985 section 6.2, step 2.
-void rack_delivered(TcpConn& c, const SentSegment& s, Instant now) {
-  if (!s.ever_resent && seq_lt(s.end, c.high_delivered)) {  // step 3
+/// RFC 8985 section 6.2, step 2. What one ACK tells of came together, in whatever order it tells of it.
+void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant now) {
+  if (!s.ever_resent && seq_lt(s.end, e.delivered_before)) {  // step 3
     c.reordering_seen = true;
     ++c.reorderings;
   }
@@ -35,7 +35,7 @@ void rack_delivered(TcpConn& c, const SentSegment& s, Instant now) {
 }
 
 static void mark_sacked(TcpConn& c, SentSegment& s, AckEvent& e, Instant now) {
-  rack_delivered(c, s, now);
+  rack_delivered(c, s, e, now);
   if (s.lost) c.lost_bytes -= s.length();
   if (s.resent) c.resent_bytes -= s.length();
   s.lost = s.resent = 0;
@@ -128,8 +128,11 @@ void detect_lost(TcpContext& t, TcpConn& c, Instant now) {
       wait = std::max(wait, limit - age);
   }
   if (wait > 0) {
-    c.retransmit_mode = RetransmitMode::kReorder;
-    set_timer(t, c, kTimerRetransmit, now + Duration{1us} * wait);
+    c.loss_timer = LossTimer::kReorder;
+    set_timer(t, c, kTimerLoss, now + Duration{1us} * wait);
+  } else if (c.loss_timer == LossTimer::kReorder) {
+    c.loss_timer = LossTimer::kTailProbe;
+    clear_timer(c, kTimerLoss);
   }
   if (c.recovery == Recovery::kOpen && c.lost_bytes > 0) {
     AckEvent none;
@@ -152,12 +155,17 @@ static void count_duplicates(TcpConn& c, const AckEvent& e) {
     mark_lost(c, c.sent.front());
 }
 
+/// tcp_init_undo(). Retransmissions of an earlier episode may still be in flight: their ACKs echo their own
+/// timestamps, so the mark stays at the first of them all (tcp_retrans_stamp_cleanup()), and D-SACKs of theirs
+/// count.
 static void remember_for_undo(TcpConn& c) {
   c.prior_cwnd = c.cwnd;
   c.prior_ssthresh = c.ssthresh;
   c.undo_marker = c.snd_una;
-  c.undo_retransmits = 0;
-  c.undo_timestamp = 0;
+  const bool in_flight = c.resent_bytes > 0 || (!c.sent.empty() && c.sent.front().ever_resent);
+  if (!in_flight) c.undo_stamped = false;
+  c.undo_retransmits = static_cast<int32_t>((c.resent_bytes + c.snd_mss - 1) / c.snd_mss);
+  if (c.tail_probe_end != 0) ++c.undo_retransmits;
 }
 
 static void enter_fast_recovery(TcpContext& t, TcpConn& c) {
@@ -192,11 +200,14 @@ static void end_recovery(TcpConn& c) {
   if (c.reorder_persist > 0 && --c.reorder_persist == 0) c.reorder_windows = 1;
 }
 
-/// All that was sent again had arrived the first time: D-SACKs say so, or the echoed timestamp is older.
+/// All that was sent again had arrived the first time: D-SACKs say so, or the echoed timestamp is older than the
+/// first retransmission's (RFC 3522). In fast recovery a hole may be filled so while others are losses: what is in
+/// flight has to tell first (tcp_try_undo_partial()).
 static bool spurious(const TcpConn& c, const AckEvent& e) {
-  if (c.recovery == Recovery::kOpen || c.undo_retransmits < 0) return false;
-  if (e.dsack && c.undo_retransmits == 0 && c.undo_timestamp != 0) return true;
-  return e.acked > 0 && e.tsecr != 0 && c.undo_timestamp != 0 && seq_lt(e.tsecr, c.undo_timestamp);
+  if (c.recovery == Recovery::kOpen || c.undo_retransmits < 0 || !c.undo_stamped) return false;
+  if (e.dsack && c.undo_retransmits == 0) return true;
+  if (e.acked == 0 || e.tsecr == 0 || !seq_lt(e.tsecr, c.undo_timestamp)) return false;
+  return c.recovery == Recovery::kTimeout || c.resent_bytes == 0 || seq_ge(c.snd_una, c.recovery_point);
 }
 
 static void undo(TcpConn& c) {
@@ -279,9 +290,10 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
       --c.sacked_segments;
     }
   suspect_black_hole(c, now);
-  if (c.recovery != Recovery::kTimeout) {
+  // tcp_enter_loss(): a timeout of what fast recovery sent reduces nothing again, one after progress does.
+  if (c.recovery == Recovery::kOpen || (c.recovery == Recovery::kTimeout && c.retransmits == 1)) {
     remember_for_undo(c);
-    if (c.recovery == Recovery::kOpen) c.ssthresh = reduced_window(c);
+    c.ssthresh = reduced_window(c);
   }
   c.recovery = Recovery::kTimeout;
   c.recovery_point = c.snd_nxt;
@@ -290,6 +302,8 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
   c.dupacks = 0;
   c.tail_probe_end = 0;
   c.rack_valid = false;
+  c.loss_timer = LossTimer::kTailProbe;
+  clear_timer(c, kTimerLoss);
   mark_all_lost(c);
   if (c.backoff < 16) ++c.backoff;
   restart_retransmit(t, c, now);

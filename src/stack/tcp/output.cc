@@ -290,7 +290,6 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
     }
   }
   if (!send_segment(t, c, seq, n, flags, now)) return false;
-  bool first = c.sent.empty();
   uint32_t last_length = n - (segments - 1) * size;
   for (; seq != c.snd_nxt + n - last_length; seq += size) c.sent.add(seq, seq + size, microseconds(now));
   SentSegment& s = c.sent.add(seq, seq + last_length + (fin ? 1 : 0), microseconds(now));
@@ -300,9 +299,6 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   if (last_length < c.snd_mss) c.snd_small = s.end;
   c.tx_bytes += n;
   note_data_sent(c, segments, n, now);
-  if (first || c.deadlines[kTimerRetransmit] == kNever || c.retransmit_mode == RetransmitMode::kTailProbe ||
-      c.retransmit_mode == RetransmitMode::kProbe)
-    restart_retransmit(t, c, now);
   return true;
 }
 
@@ -329,7 +325,8 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   }
   if (c.undo_retransmits >= 0) {
     ++c.undo_retransmits;
-    if (c.undo_timestamp == 0) c.undo_timestamp = (timestamp_clock(now) + c.ts_offset) | 1;
+    if (!c.undo_stamped) c.undo_timestamp = timestamp_clock(now) + c.ts_offset;
+    c.undo_stamped = true;
   }
   note_data_sent(c, 1, n, now);
   return true;
@@ -421,7 +418,9 @@ void output(TcpContext& t, TcpConn& c, Instant now) {
   Blocked blocked = Blocked::kNothing;
   if (sends_data(c.tcp_state)) {
     if (c.lost_bytes > c.resent_bytes) blocked = send_lost(t, c, now);
+    const uint32_t before = c.snd_nxt;
     if (blocked == Blocked::kNothing) blocked = send_unsent(t, c, now);
+    if (c.snd_nxt != before) note_sent(t, c, now);
     c.cwnd_limited = blocked == Blocked::kCongestion;
     if (blocked == Blocked::kNothing) c.push = false;
     if (blocked == Blocked::kWindow || c.no_space || c.busy > Busy::kSending) note_wait(c, blocked, now);

@@ -112,7 +112,7 @@ Result<TcpConn*> TcpLayer::adopt(const TcpSnapshot& s, const Route& route, const
   c.snd_wnd = s.snd_wnd;
   c.snd_wl1 = s.snd_wl1;
   c.max_window = s.max_window;
-  c.snd_small = s.snd_una;
+  c.snd_small = c.high_delivered = s.snd_una;
   c.snd_wscale = s.snd_wscale;
   c.rcv_wscale = s.rcv_wscale;
   c.wscale_ok = s.wscale_ok;

@@ -36,22 +36,41 @@ void wait_for_fin(TcpContext& t, TcpConn& c, Instant now) {
   finish(t, c);
 }
 
+/// RFC 8985 section 7.2: a probe two round trips after the last segment, where nothing tells of losses
+/// otherwise. One segment in flight may have its ACK delayed; the timeout, if it comes first, is the probe's time.
+static void schedule_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
+  const bool wanted = c.sack_ok && c.recovery == Recovery::kOpen && c.sacked_bytes == 0 && !c.tail_probed &&
+                      c.backoff == 0 && !c.sent.empty();
+  if (!wanted) {
+    if (c.loss_timer == LossTimer::kTailProbe) clear_timer(c, kTimerLoss);
+    return;
+  }
+  const Duration slack = c.sent.size() == 1 ? t.core.config.min_rto : Duration{2ms};
+  const Duration probe = c.srtt.count() > 0 ? 2 * c.srtt + slack : kInitialRto;
+  c.loss_timer = LossTimer::kTailProbe;
+  set_timer(t, c, kTimerLoss, std::min(now + probe, c.deadlines[kTimerRetransmit]));
+}
+
 void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
   if (c.sent.empty()) {
+    clear_timer(c, kTimerLoss);
     if (c.retransmit_mode != RetransmitMode::kProbe) clear_timer(c, kTimerRetransmit);
     return;
   }
-  Instant timeout = next_timeout(c, now);
   c.retransmit_mode = RetransmitMode::kTimeout;
-  // RFC 8985 section 7.2: a probe two round trips after the last segment, where nothing tells of losses
-  // otherwise.
-  if (c.sack_ok && c.recovery == Recovery::kOpen && c.srtt.count() > 0 && c.sacked_bytes == 0 &&
-      !c.tail_probed && c.backoff == 0) {
-    Duration probe = 2 * c.srtt + (c.sent.size() == 1 ? t.core.config.min_rto : Duration{2ms});
-    c.retransmit_mode = RetransmitMode::kTailProbe;
-    timeout = std::min(timeout, now + probe);
-  }
+  const Instant timeout = next_timeout(c, now);
+  c.deadlines[kTimerRetransmit] = timeout;  // the probe, which is earlier, arms the wheel's node for both
+  if (c.loss_timer == LossTimer::kTailProbe || c.deadlines[kTimerLoss] == kNever) schedule_tail_probe(t, c, now);
   set_timer(t, c, kTimerRetransmit, timeout);
+}
+
+void note_sent(TcpContext& t, TcpConn& c, Instant now) {
+  const bool running =
+      c.retransmit_mode == RetransmitMode::kTimeout && c.deadlines[kTimerRetransmit] != kNever;
+  if (!running)
+    restart_retransmit(t, c, now);
+  else if (c.loss_timer == LossTimer::kTailProbe || c.deadlines[kTimerLoss] == kNever)
+    schedule_tail_probe(t, c, now);
 }
 
 /// tcp_clamp_probe0_to_user_timeout().
@@ -136,7 +155,8 @@ static void on_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
   uint32_t data = unsent(c);
   uint32_t window = c.snd_wnd;
   if (window > 0 && data > 0) {
-    send_new(t, c, std::min({data, window, segment_size(c)}), now);  // what sender's SWS avoidance held back
+    // What sender's SWS avoidance held back.
+    if (send_new(t, c, std::min({data, window, segment_size(c)}), now)) note_sent(t, c, now);
   } else {
     t.count(Counter::tcp_zero_window_probes);
     send_probe(t, c, now);
@@ -147,11 +167,10 @@ static void on_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
     set_probe_timer(t, c, now);
 }
 
-/// RFC 8985 section 7.3.
+/// RFC 8985 section 7.3. The timeout counts anew from here, and is not doubled.
 static void on_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
   if (c.sent.empty()) return;
   c.tail_probed = true;
-  if (now - c.last_sent >= c.rto) ++c.backoff;  // in the timeout's place
   c.tail_probe_end = 0;
   uint32_t data = unsent(c);
   uint32_t window = c.snd_una + c.snd_wnd - c.snd_nxt;  // negative where the window shrank
@@ -161,6 +180,13 @@ static void on_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
   else if (retransmit(t, c, c.sent.size() - 1, now))
     c.tail_probe_end = c.snd_nxt;
   restart_retransmit(t, c, now);
+}
+
+static void on_loss_timer(TcpContext& t, TcpConn& c, Instant now) {
+  if (c.loss_timer == LossTimer::kTailProbe) return on_tail_probe(t, c, now);
+  c.loss_timer = LossTimer::kTailProbe;
+  detect_lost(t, c, now);
+  want_output(t, c);
 }
 
 static void on_keepalive(TcpContext& t, TcpConn& c, Instant now) {
@@ -197,14 +223,6 @@ static void on_retransmit_timer(TcpContext& t, TcpConn& c, Instant now) {
     case RetransmitMode::kProbe:
       on_probe_timer(t, c, now);
       break;
-    case RetransmitMode::kTailProbe:
-      on_tail_probe(t, c, now);
-      break;
-    case RetransmitMode::kReorder:
-      restart_retransmit(t, c, now);
-      detect_lost(t, c, now);
-      want_output(t, c);
-      break;
     case RetransmitMode::kTimeout: {
       if (c.sent.empty()) break;
       if (exhausted(t, c, now)) {
@@ -222,6 +240,9 @@ static void on_retransmit_timer(TcpContext& t, TcpConn& c, Instant now) {
 
 static void on_due(TcpContext& t, TcpConn& c, TcpTimer which, Instant now) {
   switch (which) {
+    case kTimerLoss:
+      on_loss_timer(t, c, now);
+      break;
     case kTimerRetransmit:
       on_retransmit_timer(t, c, now);
       break;
