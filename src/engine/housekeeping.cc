@@ -19,7 +19,8 @@ namespace accel {
 namespace {
 
 constexpr double kTick = 0.1;  ///< seconds; a thread of the application was asleep in wait() or ours served
-constexpr double kBusyTick = 0.02;  ///< the application makes passes and may stop any time
+constexpr double kBusyTick = 0.008;  ///< the application makes passes and may stop any time
+constexpr Duration kOfferAfter = 20ms;  ///< so long it has to be away before what it has not accepted is offered
 constexpr double kRestTick = std::chrono::duration<double>(Housekeeping::kRest).count();
 constexpr double kWatch = 0.001;       ///< threads are out that others rely on
 constexpr int kWatchesInVain = 4;      ///< then it ends
@@ -49,6 +50,7 @@ struct Housekeeping::Loop {
   ev_timer tick{};
   ev_timer deadline{};
   ev_timer watch{};
+  ev_timer look{};
   int watched_in_vain = 0;
   // The ports' descriptors, while serving: a set of the kernel's, which one that is closed meanwhile leaves
   // (a port that goes, or rests over fork). Asked for in select(2) itself libev would find it invalid, and
@@ -60,6 +62,7 @@ struct Housekeeping::Loop {
   uint64_t passes_seen = 0;
   uint64_t wakes_seen = 0;
   bool serving = false;
+  Instant serving_since{};
   bool unaccepted_seen = false;  ///< by the last tick
 
   ~Loop() {
@@ -86,6 +89,8 @@ struct Housekeeping::Loop {
   void stop_serving();
   void follow(NetworkChanges& changes);
   void on_watch();
+  void on_look();
+  void arm_look(Instant now);
   void take_changes();
   void apply_changes();
   uint64_t passes() const { return worker.passes.load(std::memory_order_relaxed); }
@@ -139,6 +144,13 @@ void Housekeeping::watch() {
 
 void Housekeeping::end_rest() { application_began(); }
 
+void Housekeeping::begin_look(Instant due, Instant now) {
+  if (!loop_) return;
+  next_look_ = std::max(due, now + kLookLate);
+  look_wanted_.store(true, std::memory_order_relaxed);
+  loop_->wake();
+}
+
 void Housekeeping::abandon_in_child() {
   // libev has no descriptor of its own; the loop's memory is a copy of our own.
   if (loop_) loop_->close_descriptors();
@@ -164,6 +176,11 @@ void Housekeeping::Loop::prepare() {
       self.watched_in_vain = 0;
       ev_timer_again(l, &self.watch);
     }
+    if (self.owner.look_wanted_.exchange(false, std::memory_order_relaxed)) {
+      self.worker.lock_in();
+      self.arm_look(clock_now());
+      self.worker.unlock_out();
+    }
     if (self.serving || !self.owner.ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
     self.tick.repeat = kBusyTick;
     ev_timer_again(l, &self.tick);
@@ -175,8 +192,9 @@ void Housekeeping::Loop::prepare() {
   ev_init(&tick, (call<&Loop::on_tick, ev_timer>));
   ev_init(&deadline, (call<&Loop::serve, ev_timer>));
   ev_init(&watch, (call<&Loop::on_watch, ev_timer>));
+  ev_init(&look, (call<&Loop::on_look, ev_timer>));
   watch.repeat = kWatch;
-  nudge.data = netlink_io.data = ports_io.data = settle.data = tick.data = deadline.data = watch.data = this;
+  nudge.data = netlink_io.data = ports_io.data = settle.data = tick.data = deadline.data = watch.data = look.data = this;
   ev_io_start(ev, &nudge);
   ev_io_start(ev, &netlink_io);
   tick.repeat = kRestTick;
@@ -208,6 +226,7 @@ void Housekeeping::Loop::on_tick() {
 void Housekeeping::Loop::begin_serving() {
   ev_timer_stop(ev, &tick);
   serving = true;
+  serving_since = clock_now();
   serve();
 }
 
@@ -259,10 +278,11 @@ void Housekeeping::Loop::serve() {
   worker.tell_of_lost_ports();
   worker.tell_of_strays();
   if (lost || !worker.in_use()) return stop_serving();
-  const bool offered = unaccepted && offer_unaccepted();
+  const bool early = unaccepted && now - serving_since < kOfferAfter;
+  const bool again = early || (unaccepted && offer_unaccepted());
   // At least a tick: new ports, and who asks for statistics.
   ev_now_update(ev);
-  const double longest = offered ? kOfferAgain : ports_fd < 0 ? kBusyTick : kRestTick;
+  const double longest = again ? kOfferAgain : ports_fd < 0 ? kBusyTick : kRestTick;
   deadline.repeat = next == kNever ? longest : std::clamp(seconds(next - now), 0.0001, longest);
   ev_timer_again(ev, &deadline);
 }
@@ -284,6 +304,29 @@ void Housekeeping::Loop::on_watch() {
   worker.watched = watched_in_vain < kWatchesInVain;
   worker.unlock_out();
   if (watched_in_vain >= kWatchesInVain) ev_timer_stop(ev, &watch);
+}
+
+/// Under the worker's lock.
+void Housekeeping::Loop::arm_look(Instant now) {
+  ev_now_update(ev);
+  look.repeat = owner.next_look_ == kNever ? 0 : std::max(seconds(owner.next_look_ - now), 0.0001);
+  ev_timer_again(ev, &look);
+}
+
+/// What is overdue has nobody done: the thread that sent does not wait in the library, or another's wait began
+/// before it was due.
+void Housekeeping::Loop::on_look() {
+  worker.lock_in();
+  const Instant now = clock_now();
+  if (worker.next_deadline() <= now) {
+    worker.counters.add(Counter::housekeeping_polls);
+    worker.poll(now);
+    worker.work(now);
+  }
+  const Instant due = worker.due_uncovered(now);
+  owner.next_look_ = due == kNever ? kNever : std::max(due, now + kLookLate);
+  arm_look(now);
+  worker.unlock_out();
 }
 
 void Housekeeping::Loop::take_changes() {

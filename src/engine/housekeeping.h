@@ -39,6 +39,13 @@ class Housekeeping {
   }
   /// A thread is trusted to come back soon: looks whether it does, until nobody is. Under the worker's lock.
   void watch();
+  /// The stack has something due that no sleeper's timeout covers: looks then whether somebody has done it. The
+  /// thread is woken only where its own next look would come too late. Under the worker's lock.
+  void look_by(Instant due, Instant now) {
+    if (due + kLookLate < next_look_) begin_look(due, now);
+  }
+  /// So late it may look. Whoever makes passes does by itself what is due, and is interrupted no more often.
+  static constexpr Duration kLookLate = 8ms;
   bool resting() const { return resting_.load(std::memory_order_relaxed); }
   /// How long a rest's tick may be late for what comes due meanwhile.
   static constexpr Duration kRest = 500ms;
@@ -49,12 +56,14 @@ class Housekeeping {
   struct Loop;
   static void* run(void* self);
   void end_rest();
+  void begin_look(Instant due, Instant now);
   Engine& engine_;
   std::unique_ptr<Loop> loop_;
   pthread_t thread_{};
   bool running_ = false;
   std::atomic<bool> resting_{false};
-  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false};  ///< what the loop is nudged for
+  Instant next_look_ = kNever;  ///< under the worker's lock
+  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false};  ///< what the loop is nudged for
 };
 
 }  // namespace accel

@@ -93,7 +93,10 @@ void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
 void Engine::Impl::leave() {
   if (std::exchange(poll_at_end, false)) poll(pass_now);
   work(pass_now);
-  if (housekeeping->resting() && due_within(Housekeeping::kRest, pass_now)) housekeeping->needed();
+  if (const Instant due = due_uncovered(pass_now); due < kNever) {
+    if (due < pass_now + Housekeeping::kRest) housekeeping->needed();
+    housekeeping->look_by(due, pass_now);
+  }
   unlock_out();
 }
 

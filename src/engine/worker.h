@@ -239,11 +239,12 @@ struct Engine::Impl {
   /// Housekeeping's regular look: overdue deadlines, dead ports, neighbours, statistics. True: somebody asked
   /// for the latter.
   bool tick(Instant now);
-  /// Something comes due soon that no sleeper's timeout covers.
-  bool due_within(Duration d, Instant now) const {
+  /// What comes due next that no sleeper's timeout covers.
+  Instant due_uncovered(Instant now) const {
     const Instant due = next_poll(now);
-    return due < now + d && !(timekeeper && timekeeper_until <= due);
+    return timekeeper && timekeeper_until <= due ? kNever : due;
   }
+  bool due_within(Duration d, Instant now) const { return due_uncovered(now) < now + d; }
 
   Engine& engine;
   WorkerLock lock;

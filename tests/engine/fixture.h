@@ -66,6 +66,7 @@ class Far {
     send_out();
   }
   void receive(const Frame& frame) {
+    if (deaf) return;
     std::lock_guard lock(mutex_);
     Packet* p = packet_of(pool_, frame);
     if (!p) return;
@@ -75,6 +76,7 @@ class Far {
   }
   std::function<void(Frame)> to_near;
   std::atomic<int> frames_received{0};
+  std::atomic<bool> deaf{false};  ///< nothing reaches it
   Route route() const { return {0, kFar, kNear, 1500}; }
 
  private:

@@ -1,5 +1,7 @@
 #include <sys/wait.h>
 
+#include <algorithm>
+
 #include "tests/engine/fixture.h"
 
 namespace accel::test {
@@ -33,6 +35,47 @@ TEST(Life, HousekeepingServesForAnAbsentApplication) {
   EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), 0u);
   Pass pass{*w.engine};
   EXPECT_EQ(pass.stack().tcp_readable_bytes(*c.near), kText);
+  pass.stack().tcp_close(c.near, true, pass.now());
+}
+
+/// How late the probe for what is sent now leaves, while no thread makes passes.
+Duration lateness(World& w, TcpConn& near) {
+  auto frames = [&] { return w.engine->counters().get(Counter::tx_frames); };
+  Instant due;
+  {
+    Pass pass{*w.engine};
+    char text[5 * 1448] = "x";
+    const iovec v{text, sizeof(text)};
+    EXPECT_TRUE(pass.stack().tcp_send(near, {&v, 1}, false, false, pass.now()));
+    pass.stack().flush(pass.now());
+    const TcpInfo info = pass.stack().tcp_info(near, pass.now());
+    due = pass.now() + std::min(1us * (2 * int64_t{info.rtt_us} + 2000), 1us * int64_t{info.rto_us});
+  }
+  const uint64_t before = frames();
+  EXPECT_TRUE(comes_true([&] { return frames() > before; }));
+  return clock_now() - due;
+}
+
+// The thread that sent computes, and housekeeping sleeps on the ports: it is told of the earlier deadline.
+TEST(Life, WhatIsLostIsProbedForInTimeThoughNoThreadWaits) {
+  World& w = world();
+  Connected c = connect(104);
+  ASSERT_TRUE(c.near && c.far);
+  EXPECT_TRUE(acknowledged(w, *c.far));
+  std::vector<Duration> late;
+  for (int i = 0; i < 9; ++i) {
+    w.far.deaf = true;
+    late.push_back(lateness(w, *c.near));
+    w.far.deaf = false;
+    ASSERT_TRUE(comes_true([&] {
+      Pass pass{*w.engine};
+      return pass.stack().tcp_all_acked(*c.near);
+    }));
+    ASSERT_TRUE(acknowledged(w, *c.far));  // housekeeping serves
+  }
+  std::sort(late.begin(), late.end());
+  EXPECT_LT(late[late.size() / 2], 100ms) << "and not with its next look for other reasons, within 500 ms";
+  Pass pass{*w.engine};
   pass.stack().tcp_close(c.near, true, pass.now());
 }
 
