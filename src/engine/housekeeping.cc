@@ -20,7 +20,8 @@ namespace {
 
 constexpr double kTick = 0.1;  ///< seconds; a thread of the application was asleep in wait() or ours served
 constexpr double kBusyTick = 0.008;  ///< the application makes passes and may stop any time
-constexpr Duration kOfferAfter = 20ms;  ///< so long it has to be away before what it has not accepted is offered
+constexpr Duration kOfferAfter =
+    20ms;  ///< so long it has to be away before what it has not accepted is offered
 constexpr double kRestTick = std::chrono::duration<double>(Housekeeping::kRest).count();
 constexpr double kWatch = 0.001;       ///< threads are out that others rely on
 constexpr int kWatchesInVain = 4;      ///< then it ends
@@ -194,7 +195,8 @@ void Housekeeping::Loop::prepare() {
   ev_init(&watch, (call<&Loop::on_watch, ev_timer>));
   ev_init(&look, (call<&Loop::on_look, ev_timer>));
   watch.repeat = kWatch;
-  nudge.data = netlink_io.data = ports_io.data = settle.data = tick.data = deadline.data = watch.data = look.data = this;
+  nudge.data = netlink_io.data = ports_io.data = settle.data = tick.data = deadline.data = watch.data =
+      look.data = this;
   ev_io_start(ev, &nudge);
   ev_io_start(ev, &netlink_io);
   tick.repeat = kRestTick;
@@ -313,8 +315,8 @@ void Housekeeping::Loop::arm_look(Instant now) {
   ev_timer_again(ev, &look);
 }
 
-/// What is overdue has nobody done: the thread that sent does not wait in the library, or another's wait began
-/// before it was due.
+/// What is overdue has nobody done: the thread that sent does not wait in the library, or another's wait
+/// began before it was due.
 void Housekeeping::Loop::on_look() {
   worker.lock_in();
   const Instant now = clock_now();

@@ -39,8 +39,8 @@ class Housekeeping {
   }
   /// A thread is trusted to come back soon: looks whether it does, until nobody is. Under the worker's lock.
   void watch();
-  /// The stack has something due that no sleeper's timeout covers: looks then whether somebody has done it. The
-  /// thread is woken only where its own next look would come too late. Under the worker's lock.
+  /// The stack has something due that no sleeper's timeout covers: looks then whether somebody has done it.
+  /// The thread is woken only where its own next look would come too late. Under the worker's lock.
   void look_by(Instant due, Instant now) {
     if (due + kLookLate < next_look_) begin_look(due, now);
   }
@@ -63,7 +63,8 @@ class Housekeeping {
   bool running_ = false;
   std::atomic<bool> resting_{false};
   Instant next_look_ = kNever;  ///< under the worker's lock
-  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false};  ///< what the loop is nudged for
+  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false},
+      look_wanted_{false};  ///< what the loop is nudged for
 };
 
 }  // namespace accel

@@ -114,8 +114,8 @@ struct Kept {
   int kept = 0, undone = 0;
 };
 
-/// A steady flow that loses what `lose` says once, in worlds whose clocks differ by a millisecond: is the window
-/// smaller `later`?
+/// A steady flow that loses what `lose` says once, in worlds whose clocks differ by a millisecond: is the
+/// window smaller `later`?
 Kept kept_responses(int worlds, Duration later, const std::function<void(Sim&)>& lose) {
   Kept r;
   for (int k = 0; k < worlds; ++k) {
@@ -151,7 +151,9 @@ TEST(Undo, LeavesTheResponseToALoss) {
 
 // Of a recovery that begins while the retransmissions of the one before are in flight.
 TEST(Undo, LeavesTheResponseToLossesOfLossesInARow) {
-  const Kept r = kept_responses(20, 150ms, [](Sim& sim) { drop_segments(sim, {1, 100, 180, 181, 260, 330}); });
+  const Kept r = kept_responses(20, 150ms, [](Sim& sim) {
+    drop_segments(sim, {1, 100, 180, 181, 260, 330});
+  });
   EXPECT_EQ(r.undone, 0);
 }
 

@@ -42,7 +42,9 @@ Millis times_of(const Sim& sim, uint32_t seq) {
 }
 
 /// Drops what host 0 sends with payload.
-bool is_no_data_of_host_0(int host, std::span<const uint8_t> frame) { return host != 0 || frame.size() <= 66; }
+bool is_no_data_of_host_0(int host, std::span<const uint8_t> frame) {
+  return host != 0 || frame.size() <= 66;
+}
 
 // RFC 6298 section 5: only an ACK of new data restarts the timer.
 TEST_F(TimersTest, WhatThePeerSendsPutsNoRetransmissionOff) {

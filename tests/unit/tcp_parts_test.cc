@@ -83,6 +83,35 @@ uint32_t after(TcpConn& c, Duration time, Duration rtt, Instant now = Instant(10
   return c.cwnd;
 }
 
+// Runs of SACKed segments are stepped over, whichever way they have grown together.
+TEST(SentRing, SkipsWhatIsSacked) {
+  uint32_t random = 1;
+  for (int round = 0; round < 20; ++round) {
+    SentRing ring;
+    std::vector<bool> sacked(500);
+    ASSERT_TRUE(ring.reserve(500));
+    for (uint32_t i = 0; i < 500; ++i) ring.add(10 * i, 10 * i + 10, 7);
+    uint32_t gone = 0;
+    for (int step = 0; step < 600; ++step) {
+      random = random * 1664525 + 1013904223;
+      const uint32_t i = gone + (random >> 16) % (500 - gone);
+      if (!sacked[i]) {
+        sacked[i] = true;
+        ring[i - gone].sacked = true;
+        ring[i - gone].sent_us = 1;
+      }
+      if (random % 37 == 0) {
+        ring.pop_front();
+        ++gone;
+      }
+      const uint32_t from = gone + (random >> 8) % (500 - gone);
+      uint32_t expected = from;
+      while (expected < 500 && sacked[expected]) ++expected;
+      ASSERT_EQ(ring.skip_sacked(from - gone) + gone, expected);
+    }
+  }
+}
+
 TEST(Cubic, ComesBackToWmaxAfterK) {
   TcpConn c;
   c.snd_mss = 1448;

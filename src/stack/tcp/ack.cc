@@ -11,7 +11,7 @@ namespace accel::tcp {
 void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt) {
   if (rtt.count() < 0) return;
   rtt = std::max<Duration>(rtt, 1us);
-  c.min_rtt = std::min(c.min_rtt, rtt);
+  c.min_rtt_us = std::min(c.min_rtt_us, static_cast<uint32_t>(rtt / 1us));
   if (c.srtt.count() == 0) {
     c.srtt = rtt;
     c.rttvar = rtt / 2;

@@ -48,7 +48,8 @@ struct TcpTimeWait : TcpEntry {
 
 /// Deadlines of a connection. One wheel node serves them all; it is armed at or before the earliest.
 enum TcpTimer : uint8_t {
-  kTimerLoss,  ///< what it does is TcpConn::loss_timer; before the timeout, in whose place a tail probe may stand
+  kTimerLoss,  ///< what it does is TcpConn::loss_timer; before the timeout, in whose place a tail probe may
+               ///< stand
   kTimerRetransmit,  ///< what it does is TcpConn::retransmit_mode
   kTimerAck,         ///< delayed ACK
   kTimerKeepalive,
@@ -120,7 +121,10 @@ struct TcpConn : StackSocket, TcpEntry {
   SentRing sent;
   TcpNumbers* numbers = nullptr;  ///< Stack::tcp_note_numbers()
 
-  uint32_t left_unacked = 0;  ///< of a closed connection: what tcp_ioctl() still counts, a FIN included
+  union {
+    uint32_t rack_from = 0;  ///< before it RACK has judged all that was sent once
+    uint32_t left_unacked;   ///< of a closed connection: what tcp_ioctl() still counts, a FIN included
+  };
   uint32_t left_unsent = 0;
 
   // ---- receive sequence ----
@@ -192,7 +196,6 @@ struct TcpConn : StackSocket, TcpEntry {
   Duration rto{1s};
   Duration srtt{0};
   Duration rttvar{0};
-  Duration min_rtt{Duration::max()};
   Instant stuck_since{};            ///< when something last moved: first segment sent, bytes acknowledged
   Instant shut_out_since = kNever;  ///< the first probe of a closed window
   Instant last_sent{};              ///< data
@@ -245,8 +248,9 @@ struct TcpConn : StackSocket, TcpEntry {
   HeaderTemplate headers;
 
   // ---- the application ----
-  int error = 0;
-  int soft_error = 0;  ///< from ICMP
+  int16_t error = 0;
+  int16_t soft_error = 0;            ///< from ICMP
+  uint32_t min_rtt_us = 0xffffffff;  ///< all ones: none yet
   TcpSettings settings;
   TcpListener* listener = nullptr;  ///< while embryonic or in its accept queue
   uint32_t options_generation = 0;  ///< its listener's when it was queued

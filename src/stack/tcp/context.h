@@ -221,6 +221,7 @@ void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant
 void clear_marks(TcpConn& c, const SentSegment& s);
 void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now);
 void detect_lost(TcpContext& t, TcpConn& c, Instant now);
+void mark_lost(TcpConn& c, SentSegment& s);
 void mark_all_lost(TcpConn& c);
 void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now);
 

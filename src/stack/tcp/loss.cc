@@ -23,8 +23,7 @@ void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant
   }
   c.high_delivered = seq_max(c.high_delivered, s.end);
   uint32_t rtt = microseconds(now) - s.sent_us;
-  if (s.ever_resent && Duration{1us} * rtt < c.min_rtt)
-    return;  // an ACK of the first transmission, most likely
+  if (s.ever_resent && rtt < c.min_rtt_us) return;  // an ACK of the first transmission, most likely
   if (c.rack_valid &&
       (seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_le(s.end, c.rack_end))))
     return;
@@ -40,6 +39,7 @@ static void mark_sacked(TcpConn& c, SentSegment& s, AckEvent& e, Instant now) {
   if (s.resent) c.resent_bytes -= s.length();
   s.lost = s.resent = 0;
   s.sacked = 1;
+  s.sent_us = 1;  // a run of one
   ++c.delivered;
   c.sacked_bytes += s.length();
   ++c.sacked_segments;
@@ -76,19 +76,25 @@ void take_sack(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, Ack
   for (uint8_t k = first; k < o.sack_count; ++k) {
     const SackBlock& b = o.sack[k];
     if (!seq_lt(b.begin, b.end) || seq_gt(b.end, c.snd_nxt) || seq_lt(b.begin, c.snd_una)) continue;
-    for (uint32_t i = c.sent.find(b.begin); i < c.sent.size(); ++i) {
-      SentSegment& s = c.sent[i];
-      if (seq_gt(s.end, b.end)) break;
-      if (!s.sacked && seq_ge(s.begin, b.begin)) mark_sacked(c, s, e, now);
+    if (c.sacked_bytes == 0) c.rack_from = c.snd_una;
+    SentRing& sent = c.sent;
+    for (uint32_t i = sent.skip_sacked(sent.find(b.begin)); i < sent.size(); i = sent.skip_sacked(i + 1)) {
+      if (seq_gt(sent[i].end, b.end)) break;
+      if (seq_ge(sent[i].begin, b.begin)) mark_sacked(c, sent[i], e, now);
     }
   }
 }
 
-static void mark_lost(TcpConn& c, SentSegment& s) {
+void mark_lost(TcpConn& c, SentSegment& s) {
+  // Where all that is lost has been sent again, the mark stands anywhere.
+  const bool first = c.lost_bytes == c.resent_bytes;
   if (s.resent) {
     c.resent_bytes -= s.length();
     s.resent = 0;
+  } else if (s.lost) {
+    return;
   }
+  if (first || seq_lt(s.begin, c.sent.lost_from)) c.sent.lost_from = s.begin;
   if (s.lost) return;
   s.lost = 1;
   c.lost_bytes += s.length();
@@ -102,34 +108,60 @@ void mark_all_lost(TcpConn& c) {
 /// RFC 8985 section 6.2, step 4.
 static uint64_t reordering_window_us(const TcpConn& c) {
   if (!c.reordering_seen && (c.recovery != Recovery::kOpen || c.sacked_segments >= kDupThreshold)) return 0;
-  auto min_rtt = c.min_rtt == Duration::max() ? c.srtt : c.min_rtt;
-  Duration window = std::min<Duration>(min_rtt / 4 * c.reorder_windows, c.srtt);
-  return static_cast<uint64_t>(window.count() / 1000);
+  const auto srtt = static_cast<uint64_t>(c.srtt / 1us);
+  const uint64_t least = c.min_rtt_us == 0xffffffff ? srtt : c.min_rtt_us;
+  return std::min(least / 4 * c.reorder_windows, srtt);
+}
+
+/// RACK_sent_after() the other way round.
+static bool sent_before_rack(const TcpConn& c, const SentSegment& s) {
+  return seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_lt(s.end, c.rack_end));
+}
+
+/// Of what was sent once, in the order of its numbers and so of its times; goes on where it ended the last
+/// time. True: some is not old enough yet.
+static bool judge_sent_once(TcpConn& c, uint32_t now_us, uint64_t limit) {
+  bool wait = false;
+  const uint32_t from = c.rack_from - c.snd_una < c.flight() ? c.rack_from : c.snd_una;
+  uint32_t i = c.sent.find(from);
+  for (i = c.sent.skip_sacked(i); i < c.sent.size(); i = c.sent.skip_sacked(i + 1)) {
+    SentSegment& s = c.sent[i];
+    if (s.lost || s.ever_resent) continue;
+    if (!sent_before_rack(c, s)) break;  // nor is what was sent later
+    wait = now_us - s.sent_us < limit;
+    if (wait) break;
+    mark_lost(c, s);
+  }
+  c.rack_from = i < c.sent.size() ? c.sent[i].begin : c.snd_nxt;
+  return wait;
+}
+
+static bool judge_resent(TcpConn& c, uint32_t now_us, uint64_t limit) {
+  while (ResentQueue* resent = c.sent.resent()) {
+    const Resent r = resent->front();
+    const uint32_t i = c.sent.find(r.seq);
+    SentSegment* s = i < c.sent.size() ? &c.sent[i] : nullptr;
+    const bool flies = s && seq_le(s->begin, r.seq) && !s->sacked && s->sent_us == r.sent_us &&
+                       s->ever_resent && (s->resent || !s->lost);
+    if (flies && !sent_before_rack(c, *s)) return false;
+    if (flies && now_us - s->sent_us < limit) return true;
+    resent->pop();
+    if (flies) mark_lost(c, *s);
+  }
+  return false;
 }
 
 /// RFC 8985 section 6.2, step 5.
 void detect_lost(TcpContext& t, TcpConn& c, Instant now) {
   if (!c.rack_valid) return;
-  uint64_t window = reordering_window_us(c), wait = 0;
-  for (uint32_t i = 0; i < c.sent.size(); ++i) {
-    SentSegment& s = c.sent[i];
-    bool before =
-        seq_lt(s.sent_us, c.rack_sent_us) || (s.sent_us == c.rack_sent_us && seq_lt(s.end, c.rack_end));
-    if (!before) {
-      if (!s.ever_resent && seq_gt(s.sent_us, c.rack_sent_us))
-        break;  // new data behind it was sent later still
-      continue;
-    }
-    if (s.sacked || (s.lost && !s.resent)) continue;
-    uint64_t age = microseconds(now) - s.sent_us, limit = c.rack_rtt_us + window;
-    if (age >= limit)
-      mark_lost(c, s);
-    else
-      wait = std::max(wait, limit - age);
-  }
-  if (wait > 0) {
+  const uint64_t limit = c.rack_rtt_us + reordering_window_us(c);
+  bool wait = judge_sent_once(c, microseconds(now), limit);
+  wait |= judge_resent(c, microseconds(now), limit);
+  if (wait) {
+    // Until then all that was sent before what has arrived is old enough.
+    const uint64_t age = microseconds(now) - c.rack_sent_us;
     c.loss_timer = LossTimer::kReorder;
-    set_timer(t, c, kTimerLoss, now + Duration{1us} * wait);
+    set_timer(t, c, kTimerLoss, now + Duration{1us} * (limit > age ? limit - age : 1));
   } else if (c.loss_timer == LossTimer::kReorder) {
     c.loss_timer = LossTimer::kTailProbe;
     clear_timer(c, kTimerLoss);
@@ -156,8 +188,8 @@ static void count_duplicates(TcpConn& c, const AckEvent& e) {
 }
 
 /// tcp_init_undo(). Retransmissions of an earlier episode may still be in flight: their ACKs echo their own
-/// timestamps, so the mark stays at the first of them all (tcp_retrans_stamp_cleanup()), and D-SACKs of theirs
-/// count.
+/// timestamps, so the mark stays at the first of them all (tcp_retrans_stamp_cleanup()), and D-SACKs of
+/// theirs count.
 static void remember_for_undo(TcpConn& c) {
   c.prior_cwnd = c.cwnd;
   c.prior_ssthresh = c.ssthresh;
@@ -200,9 +232,9 @@ static void end_recovery(TcpConn& c) {
   if (c.reorder_persist > 0 && --c.reorder_persist == 0) c.reorder_windows = 1;
 }
 
-/// All that was sent again had arrived the first time: D-SACKs say so, or the echoed timestamp is older than the
-/// first retransmission's (RFC 3522). In fast recovery a hole may be filled so while others are losses: what is in
-/// flight has to tell first (tcp_try_undo_partial()).
+/// All that was sent again had arrived the first time: D-SACKs say so, or the echoed timestamp is older than
+/// the first retransmission's (RFC 3522). In fast recovery a hole may be filled so while others are losses:
+/// what is in flight has to tell first (tcp_try_undo_partial()).
 static bool spurious(const TcpConn& c, const AckEvent& e) {
   if (c.recovery == Recovery::kOpen || c.undo_retransmits < 0 || !c.undo_stamped) return false;
   if (e.dsack && c.undo_retransmits == 0) return true;
@@ -214,6 +246,7 @@ static void undo(TcpConn& c) {
   c.cwnd = std::max(c.cwnd, c.prior_cwnd);
   c.ssthresh = std::max(c.ssthresh, c.prior_ssthresh);
   c.undo_retransmits = -1;
+  c.rack_from = c.snd_una;
   for (uint32_t i = 0; i < c.sent.size(); ++i) {
     SentSegment& s = c.sent[i];
     if (!s.lost) continue;
@@ -286,6 +319,7 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
       SentSegment& s = c.sent[i];
       if (!s.sacked) continue;
       s.sacked = 0;
+      s.sent_us = microseconds(now);
       c.sacked_bytes -= s.length();
       --c.sacked_segments;
     }
@@ -304,6 +338,8 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
   c.rack_valid = false;
   c.loss_timer = LossTimer::kTailProbe;
   clear_timer(c, kTimerLoss);
+  c.rack_from = c.snd_una;
+  c.sent.forget_resent();
   mark_all_lost(c);
   if (c.backoff < 16) ++c.backoff;
   restart_retransmit(t, c, now);

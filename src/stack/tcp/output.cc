@@ -319,6 +319,7 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   c.bytes_retransmitted += n;
   s.sent_us = microseconds(now);
   s.ever_resent = 1;
+  if (c.sack_ok) c.sent.note_resent(s);
   if (s.lost && !s.resent) {
     s.resent = 1;
     c.resent_bytes += s.length();
@@ -335,10 +336,13 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
 enum class Blocked : uint8_t { kNothing, kCongestion, kWindow, kHeld, kFrames };
 
 static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
-  for (uint32_t i = 0; i < c.sent.size() && c.lost_bytes > c.resent_bytes; ++i) {
-    if (!c.sent[i].lost || c.sent[i].resent) continue;
+  SentRing& sent = c.sent;
+  uint32_t i = sent.skip_sacked(sent.find(sent.lost_from));
+  for (; i < sent.size() && c.lost_bytes > c.resent_bytes; i = sent.skip_sacked(i + 1)) {
+    if (!sent[i].lost || sent[i].resent) continue;
+    sent.lost_from = sent[i].begin;
     uint32_t pipe = c.pipe();
-    if (pipe > 0 && pipe + std::min<uint32_t>(c.sent[i].length(), c.snd_mss) > c.cwnd)
+    if (pipe > 0 && pipe + std::min<uint32_t>(sent[i].length(), c.snd_mss) > c.cwnd)
       return Blocked::kCongestion;
     if (!retransmit(t, c, i, now)) return Blocked::kFrames;
     if (i == 0) restart_retransmit(t, c, now);

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/instant.h"
+#include "stack/tcp/resent.h"
 #include "stack/tcp/seq.h"
 
 namespace accel {
@@ -16,8 +17,9 @@ namespace accel {
 struct SentSegment {
   uint32_t begin = 0;
   uint32_t end = 0;  ///< one past the last byte; a FIN counts as one
-  uint32_t sent_us =
-      0;  ///< when it was last sent, low bits of the stack's clock in µs: good for half an hour
+  /// When it was last sent, low bits of the stack's clock in µs: good for half an hour. Of a SACKed one,
+  /// whose time nobody asks for any more: how many SACKed ones follow each other from this one on, at least.
+  uint32_t sent_us = 0;
   bool sacked = false;
   bool lost = false;            ///< deemed lost (stays set while the retransmission flies)
   bool resent = false;          ///< a retransmission is in flight
@@ -34,7 +36,7 @@ class SentRing {
   SentRing() = default;
   SentRing(const SentRing&) = delete;
   SentRing& operator=(const SentRing&) = delete;
-  ~SentRing() { ::operator delete(slots_); }
+  ~SentRing() { reset(); }
 
   bool empty() const { return size_ == 0; }
   uint32_t size() const { return size_; }
@@ -70,7 +72,7 @@ class SentRing {
   }
   void pop_front() {
     head_ = (head_ + 1) & (capacity_ - 1);
-    --size_;
+    if (--size_ == 0 && resent_) resent_->clear();
   }
   /// After reserve(): cuts segment i at `seq`, both halves keep its marks.
   void split(uint32_t i, uint32_t seq) {
@@ -93,18 +95,43 @@ class SentRing {
     }
     return low;
   }
-  void clear() { head_ = size_ = 0; }
+  /// First segment from `i` on that is not SACKed. Runs of SACKed ones are stepped over, and become longer by
+  /// that (path halving): each is walked in a logarithm of its length, however often a peer tells of it.
+  uint32_t skip_sacked(uint32_t i) {
+    while (i < size_ && (*this)[i].sacked) {
+      SentSegment& s = (*this)[i];
+      const uint32_t next = i + s.sent_us;
+      if (next < size_ && (*this)[next].sacked) s.sent_us += (*this)[next].sent_us;
+      i = next;
+    }
+    return i;
+  }
+  /// Retransmissions that RACK has not judged yet, oldest first; nullptr: none.
+  ResentQueue* resent() { return resent_ && !resent_->empty() ? resent_ : nullptr; }
+  void note_resent(const SentSegment& s) {
+    if (!resent_) resent_ = new (std::nothrow) ResentQueue;
+    if (resent_) resent_->push({s.begin, s.sent_us});
+  }
+  void forget_resent() {
+    if (resent_) resent_->clear();
+  }
   void reset() {
     ::operator delete(slots_);
+    delete resent_;
     slots_ = nullptr;
+    resent_ = nullptr;
     capacity_ = head_ = size_ = 0;
   }
 
  private:
+  ResentQueue* resent_ = nullptr;
   SentSegment* slots_ = nullptr;
   uint32_t capacity_ = 0;
   uint32_t head_ = 0;
   uint32_t size_ = 0;
+
+ public:
+  uint32_t lost_from = 0;  ///< before it nothing is lost that has not been sent again; see mark_lost()
 };
 
 }  // namespace accel

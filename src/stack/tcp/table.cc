@@ -106,7 +106,7 @@ void finish(TcpContext& t, TcpConn& c) {
 }
 
 void fail(TcpContext& t, TcpConn& c, int error) {
-  c.error = error;
+  c.error = static_cast<int16_t>(error);
   finish(t, c);
 }
 

@@ -48,13 +48,9 @@ bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint
     c.mtu_lowered = now;
     refresh_mss(c);
     if (!c.synchronized()) return true;
-    for (uint32_t i = 0; i < c.sent.size();
-         ++i) {  // what was too big is gone; no sign of congestion (RFC 1191 section 6.4)
-      SentSegment& s = c.sent[i];
-      if (s.sacked || s.lost || s.length() <= c.snd_mss) continue;
-      s.lost = 1;
-      c.lost_bytes += s.length();
-    }
+    // What was too big is gone; no sign of congestion (RFC 1191 section 6.4).
+    for (uint32_t i = 0; i < c.sent.size(); ++i)
+      if (SentSegment& s = c.sent[i]; !s.sacked && !s.lost && s.length() > c.snd_mss) mark_lost(c, s);
     c.cwnd = std::max(c.cwnd, uint32_t{c.snd_mss});
     want_output(t, c);
     return true;
@@ -63,7 +59,7 @@ bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint
   if (opening && hard) {
     fail(t, c, error);
   } else {
-    c.soft_error = error;  // RFC 5461: what to say if it times out
+    c.soft_error = static_cast<int16_t>(error);  // RFC 5461: what to say if it times out
   }
   return true;
 }
@@ -402,7 +398,7 @@ uint32_t TcpLayer::readiness(const TcpConn& c) const {
   return ready;
 }
 
-int TcpLayer::take_error(TcpConn& c) { return std::exchange(c.error, 0); }
+int TcpLayer::take_error(TcpConn& c) { return std::exchange(c.error, int16_t{0}); }
 int TcpLayer::peek_error(const TcpConn& c) const { return c.error; }
 TcpSettings& TcpLayer::settings(TcpConn& c) { return c.settings; }
 
@@ -567,7 +563,7 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.rto_us = us(c.rto);
   i.rtt_us = us(c.srtt);
   i.rttvar_us = us(c.rttvar);
-  i.min_rtt_us = c.min_rtt == Duration::max() ? 0xffffffff : us(c.min_rtt);
+  i.min_rtt_us = c.min_rtt_us;
   i.snd_mss = c.snd_mss;
   i.rcv_mss = c.rcv_mss;
   i.advertised_mss = c.own_mss - (c.timestamps_ok ? option::kTimestampsLength : 0u);

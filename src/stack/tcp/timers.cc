@@ -37,7 +37,8 @@ void wait_for_fin(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 /// RFC 8985 section 7.2: a probe two round trips after the last segment, where nothing tells of losses
-/// otherwise. One segment in flight may have its ACK delayed; the timeout, if it comes first, is the probe's time.
+/// otherwise. One segment in flight may have its ACK delayed; the timeout, if it comes first, is the probe's
+/// time.
 static void schedule_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
   const bool wanted = c.sack_ok && c.recovery == Recovery::kOpen && c.sacked_bytes == 0 && !c.tail_probed &&
                       c.backoff == 0 && !c.sent.empty();
@@ -60,7 +61,8 @@ void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
   c.retransmit_mode = RetransmitMode::kTimeout;
   const Instant timeout = next_timeout(c, now);
   c.deadlines[kTimerRetransmit] = timeout;  // the probe, which is earlier, arms the wheel's node for both
-  if (c.loss_timer == LossTimer::kTailProbe || c.deadlines[kTimerLoss] == kNever) schedule_tail_probe(t, c, now);
+  if (c.loss_timer == LossTimer::kTailProbe || c.deadlines[kTimerLoss] == kNever)
+    schedule_tail_probe(t, c, now);
   set_timer(t, c, kTimerRetransmit, timeout);
 }
 
