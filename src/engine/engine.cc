@@ -106,6 +106,10 @@ StackConfig stack_config(const Settings& s) {
   c.synack_retries = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_synack_retries", 5));
   const int orphans = sysctl("/proc/sys/net/ipv4/tcp_orphan_retries", 0);
   if (orphans > 0) c.orphan_retries = static_cast<uint32_t>(orphans);  // tcp_orphan_retries()
+  c.max_orphans = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_max_orphans", 65536));
+  c.max_time_waits = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_max_tw_buckets", 262144));
+  c.invalid_ratelimit = std::chrono::milliseconds(sysctl("/proc/sys/net/ipv4/tcp_invalid_ratelimit", 500));
+  c.syn_cookies = sysctl("/proc/sys/net/ipv4/tcp_syncookies", 1) != 0;
   c.abort_on_overflow = sysctl("/proc/sys/net/ipv4/tcp_abort_on_overflow", 0) != 0;
   c.slow_start_after_idle = sysctl("/proc/sys/net/ipv4/tcp_slow_start_after_idle", 1) != 0;
   c.window_scaling = sysctl("/proc/sys/net/ipv4/tcp_window_scaling", 1) != 0;

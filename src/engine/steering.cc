@@ -95,6 +95,11 @@ void Engine::Impl::rest(InterfaceId id, const FlowKey& key) {
   port->rest(tagged(id, key));
 }
 
+void Engine::Impl::take_acks(InterfaceId id, const FlowKey& key, bool on) {
+  Port* port = port_of(id);
+  if (port != nullptr && slots[id].steered.contains(key)) port->take_acks(tagged(id, key), on);
+}
+
 /// A device's table of queues was changed, or the peer sends by another of its queues to a virtual device:
 /// RSS moves a connection to a queue that another process holds, or nobody.
 void Engine::Impl::look_for_strays(Instant now) {
@@ -128,6 +133,8 @@ void Engine::Impl::steer_opened() {
       closed_flows.push_back(change);
     else if (change.to == Stack::Flow::kResting)
       rest(change.interface, change.key);
+    else if (change.to == Stack::Flow::kTakesAcks || change.to == Stack::Flow::kLeavesAcks)
+      take_acks(change.interface, change.key, change.to == Stack::Flow::kTakesAcks);
     else if (const auto steered = steer(change.interface, change.key); steered)
       note_numbers(change.interface, change.key);
     else if (steered.is(EEXIST))

@@ -174,6 +174,7 @@ struct Engine::Impl {
   /// The connection is there: the guardian's table has its sequence numbers from now on.
   void note_numbers(InterfaceId id, const FlowKey& key);
   void rest(InterfaceId id, const FlowKey& key);
+  void take_acks(InterfaceId id, const FlowKey& key, bool on);
   FlowKey tagged(InterfaceId id, FlowKey key) const;
   void steer_opened();  ///< before flush(): the SYN-ACK must not overtake
   void unsteer_closed();

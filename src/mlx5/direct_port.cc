@@ -133,6 +133,10 @@ void DirectPort::unsteer(const FlowKey& key) {
   if (flows_) flows_->remove(key);
 }
 
+void DirectPort::take_acks(const FlowKey& key, bool on) {
+  if (flows_) flows_->take_acks(key, on);
+}
+
 void DirectPort::user_changed() {
   if (sharing_ && !rules_barred()) sharing_->user_changed();
 }

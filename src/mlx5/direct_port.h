@@ -58,6 +58,7 @@ class DirectPort final : public Mlx5Port {
   Result<void> steer(const FlowKey& key) override { return steer(key, false); }
   Result<void> steer_shared(const FlowKey& key) override { return steer(key, true); }
   void unsteer(const FlowKey& key) override;
+  void take_acks(const FlowKey& key, bool on) override;
   void abandon_in_child() override;
   void user_changed() override;
   void set_address(const MacAddress& mac) override { info_.mac = mac; }

@@ -14,11 +14,12 @@ constexpr uint16_t kExact = 0, kShare = 2, kLocalEnd = 4, kRemoteEnd = 6;
 
 constexpr uint32_t kEthernetHeader = 14;
 constexpr uint16_t kVlan = 0x8100, kIpv4 = 0x0800, kIpv6 = 0x86dd;
-constexpr uint8_t kSyn = 0x02, kAck = 0x10;
+constexpr uint8_t kSyn = 0x02, kRst = 0x04, kAck = 0x10;
 
 struct Summary {
   FlowKey key;  ///< ports 0: a fragment, or neither TCP nor UDP
   bool opening = false;
+  bool acknowledges = false;  ///< ACK without SYN or RST
 };
 
 uint16_t be16(const uint8_t* p) { return static_cast<uint16_t>(p[0] << 8 | p[1]); }
@@ -57,6 +58,7 @@ std::optional<Summary> summarize(const Packet& frame) {
   s.key.remote.port = be16(p + at);
   s.key.local.port = be16(p + at + 2);
   s.opening = tcp && (p[at + 13] & (kSyn | kAck)) == kSyn;
+  s.acknowledges = tcp && (p[at + 13] & (kSyn | kAck | kRst)) == kAck;
   return s;
 }
 
@@ -178,11 +180,15 @@ void FlowTable::uncover(WideRules& wide, const FlowKey& key) {
   drop_if_unused(wide, at);
 }
 
+void FlowTable::take_acks(const FlowKey& key, bool on) {
+  if (const auto at = bound_.find(key); at != bound_.end()) at->second.takes_acks = on;
+}
+
 void FlowTable::remove(const FlowKey& key) {
   if (!key.is_connected()) {
     const auto at = bound_.find(key);
     if (at == bound_.end()) return;
-    at->second.open = false;
+    at->second.open = at->second.takes_acks = false;
     if (ListenerSharing* s = sharing_of(at->second); s && at->second.covered != 0)
       s->set_listening(key, false);
     else
@@ -318,7 +324,8 @@ bool FlowTable::is_ours(const Packet& frame, uint32_t tag) const {
   const auto bound = bound_.find(local_of(key));
   const bool open = bound != bound_.end() && bound->second.open;
   if (key.protocol == Protocol::kUdp) return open || connected_.contains(key);
-  return (summary->opening && open) || connected_.contains(key);
+  if (open && (summary->opening || (summary->acknowledges && bound->second.takes_acks))) return true;
+  return connected_.contains(key);
 }
 
 }  // namespace accel::mlx5

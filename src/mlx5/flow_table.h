@@ -55,6 +55,7 @@ class FlowTable final : private ListenerSharing::Holder {
   /// `shared`: with other processes, as far as they are such too. Connected flows are not.
   Result<void> add(const FlowKey& key, bool shared = true);
   void remove(const FlowKey& key);
+  void take_acks(const FlowKey& key, bool on);  ///< Port::take_acks()
   void clear();
   /// What the others who listen have said: rules for the shares that are ours.
   void serve();
@@ -79,6 +80,7 @@ class FlowTable final : private ListenerSharing::Holder {
   struct Wide {
     void* rule = nullptr;
     bool open = false;     ///< steered itself: SYNs are ours
+    bool takes_acks = false;
     bool shared = false;   ///< add(): others may have shares of it
     uint32_t covered = 0;  ///< connected flows that have no rule of their own
     /// Instead of `rule`, where others have shares: a rule for each share held.

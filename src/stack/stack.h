@@ -255,6 +255,10 @@ struct StackConfig {
   uint32_t retries = 15;                                       ///< net.ipv4.tcp_retries2
   uint32_t synack_retries = 5;                                 ///< net.ipv4.tcp_synack_retries
   uint32_t orphan_retries = 8;                                 ///< net.ipv4.tcp_orphan_retries
+  uint32_t max_orphans = 65536;                                ///< net.ipv4.tcp_max_orphans
+  uint32_t max_time_waits = 262144;                            ///< net.ipv4.tcp_max_tw_buckets
+  Duration invalid_ratelimit = 500ms;                          ///< net.ipv4.tcp_invalid_ratelimit
+  bool syn_cookies = true;                                     ///< net.ipv4.tcp_syncookies
   bool window_scaling = true, sack = true, timestamps = true;  ///< net.ipv4.tcp_*
   bool abort_on_overflow = false;                              ///< likewise
   bool slow_start_after_idle = true;                           ///< likewise
@@ -350,8 +354,9 @@ class Stack {
   void tcp_close_listener(TcpListener* listener);
   /// Connections in SYN-RECEIVED or later that steering must know of: filled by on_packets for each SYN
   /// taken. kOpened: steer this connected flow now, before flush(). kResting: it is in TIME-WAIT. kClosed:
-  /// unsteer, the tuple is free.
-  enum class Flow : uint8_t { kOpened, kResting, kClosed };
+  /// unsteer, the tuple is free. kTakesAcks: a listener's local end has sent SYN cookies, and ACKs without a
+  /// connection are to come as SYNs do; kLeavesAcks: no longer.
+  enum class Flow : uint8_t { kOpened, kResting, kClosed, kTakesAcks, kLeavesAcks };
   struct FlowChange {
     FlowKey key;
     InterfaceId interface;

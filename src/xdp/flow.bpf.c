@@ -86,6 +86,10 @@ static __always_inline void note_stray(struct accel_flow_value *flow, const stru
   flow->stray = ACCEL_XDP_STRAYED | ((const __u8 *)tcp)[13];
 }
 
+// Whether a key without remote may take the frame: never; as what opens a conversation; or where the listener
+// has sent SYN cookies, one of which the frame's ACK may bring back.
+enum unconnected { UNCONNECTED_NO, UNCONNECTED_OPENS, UNCONNECTED_ACK };
+
 // `unconnected`: a key without remote may take the frame. `mismatch`: what to do with a frame of a living owner that came
 // in on a queue which is not the owner's; `tcp`: its owner is to know of it
 // (SocketPort::strayed()).
@@ -99,7 +103,7 @@ static __always_inline int steer(struct xdp_md *ctx, struct accel_flow_key *key,
     __u32 home = flow->home;
     if (holds(ctx->rx_queue_index, flow->owner)) return take(ctx);
     if (!holds(home, flow->owner) || !bpf_map_lookup_elem(&accel_xsks, &home)) return XDP_PASS;
-    if (!flow->resting || key->protocol != IPPROTO_TCP || !unconnected) {
+    if (!flow->resting || key->protocol != IPPROTO_TCP || unconnected != UNCONNECTED_OPENS) {
       // The kernel would reset the connection, which lives. The sender will send again: to its owner, which has the
       // connection moved to the kernel when it learns that it strays.
       if (tcp) note_stray(flow, tcp);
@@ -113,8 +117,9 @@ static __always_inline int steer(struct xdp_md *ctx, struct accel_flow_key *key,
   key->remote_port = 0;
   __builtin_memset(key->remote, 0, sizeof(key->remote));
   flow = bpf_map_lookup_elem(&accel_flows, key);
-  if (flow && holds(ctx->rx_queue_index, flow->owner)) return take(ctx);
-  return XDP_PASS;
+  if (!flow || !holds(ctx->rx_queue_index, flow->owner)) return XDP_PASS;
+  if (unconnected == UNCONNECTED_ACK && flow->resting != ACCEL_XDP_TAKES_ACKS) return XDP_PASS;
+  return take(ctx);
 }
 
 static __always_inline void set_v4(__u8 *to, const void *address) {
@@ -127,8 +132,12 @@ static __always_inline int steer_tcp(struct xdp_md *ctx, struct accel_flow_key *
   if ((void *)(tcp + 1) > end) return XDP_PASS;
   key->local_port = tcp->dest;
   key->remote_port = tcp->source;
-  return steer(ctx, key, tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin, XDP_DROP,
-               tcp->syn ? 0 : tcp);
+  int unconnected = UNCONNECTED_NO;
+  if (tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin)
+    unconnected = UNCONNECTED_OPENS;
+  else if (tcp->ack && !tcp->syn && !tcp->rst)
+    unconnected = UNCONNECTED_ACK;
+  return steer(ctx, key, unconnected, XDP_DROP, tcp->syn ? 0 : tcp);
 }
 
 static __always_inline int steer_udp(struct xdp_md *ctx, struct accel_flow_key *key, void *l4, void *end) {

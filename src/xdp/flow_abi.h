@@ -5,7 +5,7 @@
 
 #include <linux/types.h>
 
-#define ACCEL_XDP_PROGRAM accel_steer_3 /* at most 15 characters (BPF_OBJ_NAME_LEN) */
+#define ACCEL_XDP_PROGRAM accel_steer_4 /* at most 15 characters (BPF_OBJ_NAME_LEN) */
 #define ACCEL_XDP_MAX_QUEUES 256
 /* accel_flow_key.queue of a connected key: matches on every queue. */
 #define ACCEL_XDP_CONNECTED 0xffff
@@ -26,7 +26,8 @@ struct accel_flow_key {
 struct accel_flow_value {
   __u32 owner; /* random, never 0: the port that steered it */
   __u16 home;  /* a queue that the owner holds as long as it lives */
-  /* 1: in TIME-WAIT. A SYN on another owner's queue frees the tuple, as it would on one host's kernel. */
+  /* Of a connected key 1: in TIME-WAIT. A SYN on another owner's queue frees the tuple, as it would on one
+   * host's kernel. Of a listener's ACCEL_XDP_TAKES_ACKS: it has sent SYN cookies. */
   __u16 resting;
   /* The last TCP segment without SYN that came on a queue which the owner does not hold, and was dropped:
    * numbers in host byte order, and its flags (TH_*) with ACCEL_XDP_STRAYED. */
@@ -35,6 +36,7 @@ struct accel_flow_value {
   __u32 stray;
 };
 #define ACCEL_XDP_STRAYED 0x100
+#define ACCEL_XDP_TAKES_ACKS 2
 
 enum accel_xdp_counter {
   ACCEL_XDP_REDIRECTED,

@@ -142,6 +142,18 @@ void FlowMap::rest(const FlowKey& key, std::span<const uint32_t> queues) {
   bpf_map_update_elem(program_->flows(), &k, &value, BPF_EXIST);
 }
 
+void FlowMap::take_acks(const FlowKey& key, std::span<const uint32_t> queues, bool on) {
+  accel_flow_key k = wire_key(key);
+  const uint16_t mark = on ? ACCEL_XDP_TAKES_ACKS : 0;
+  for (uint32_t queue : queues) {
+    k.queue = static_cast<uint16_t>(queue);
+    const accel_flow_value value{owner_, static_cast<uint16_t>(queue), mark, 0, 0, 0};
+    accel_flow_value present{};
+    if (bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_)
+      bpf_map_update_elem(program_->flows(), &k, &value, BPF_EXIST);
+  }
+}
+
 void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues) {
   accel_flow_key k = wire_key(key);
   // Another owner's connection may be in the place of one that rested.

@@ -38,6 +38,8 @@ class FlowMap {
   /// In TIME-WAIT: another owner may have the tuple when a SYN comes in on its queue (flow_abi.h). Until
   /// add() or remove().
   void rest(const FlowKey& key, std::span<const uint32_t> queues);
+  /// Port::take_acks().
+  void take_acks(const FlowKey& key, std::span<const uint32_t> queues, bool on);
   void remove(const FlowKey& key, std::span<const uint32_t> queues);
   /// Removes all that is ours.
   void remove_all();

@@ -319,6 +319,10 @@ void SocketPort::unsteer(const FlowKey& key) {
   if (flows_) flows_->remove(key, queue_ids_);
 }
 
+void SocketPort::take_acks(const FlowKey& key, bool on) {
+  if (flows_) flows_->take_acks(key, queue_ids_, on);
+}
+
 void SocketPort::rest(const FlowKey& key) {
   if (flows_) flows_->rest(key, queue_ids_);
 }

@@ -35,6 +35,7 @@ class SocketPort final : public XdpPort {
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
   void rest(const FlowKey& key) override;
+  void take_acks(const FlowKey& key, bool on) override;
   bool has_strays() override;
   std::optional<StraySegment> strayed(const FlowKey& key) const override;
   Result<void> take_queues(std::string* why) override;

@@ -130,9 +130,10 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   }
   if (seq_gt(s.ack, c.snd_nxt)) {
     t.count(Counter::drop_tcp_bad_ack);
-    owe_ack(t, c, true, now);
+    challenge_ack(t, c, now);
     return false;
   }
+  take_timestamp(c, s, o, now);
   c.last_ack_received = now;
   AckEvent e;
   e.ack = s.ack;

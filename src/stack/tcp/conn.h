@@ -44,6 +44,7 @@ struct TcpTimeWait : TcpEntry {
   uint32_t ts_offset = 0;
   Instant entered{};
   Instant deadline{};
+  uint32_t answered_invalid = 0;  ///< as TcpConn's
 };
 
 /// Deadlines of a connection. One wheel node serves them all; it is armed at or before the earliest.
@@ -207,6 +208,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t ts_recent = 0;
   uint32_t ts_recent_ms = 0;  ///< when it was taken
   bool ts_recent_valid = false;
+  bool orphan = false;  ///< the application has closed it: counted in TcpContext::orphans
 
   // ---- congestion and loss ----
   Recovery recovery = Recovery::kOpen;
@@ -238,6 +240,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t rack_rtt_us = 0;
   uint32_t tail_probe_end = 0;
   uint32_t flow_hash = 0;  ///< Linux' sk_txhash, which a timeout changes
+  uint32_t answered_invalid = 0;  ///< when an unacceptable segment was last answered (ms); 0: never
   CubicState cubic;
 
   // ---- the way out ----
@@ -296,7 +299,7 @@ struct TcpConn : StackSocket, TcpEntry {
            tcp_state != TcpState::kClosed;
   }
 };
-static_assert(sizeof(TcpConn) <= 1024, "an idle connection is a block of 1 KiB");
+static_assert(sizeof(TcpConn) <= 1032, "an idle connection is a block of 1 KiB");
 
 struct TcpListener : StackSocket {
   Endpoint local;

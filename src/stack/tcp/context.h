@@ -1,6 +1,7 @@
 // What TCP's verbs share, and their declarations. Each file of this folder defines some of them.
 #pragma once
 
+#include <deque>
 #include <unordered_map>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct TcpContext {
   uint32_t entries = 0;      ///< in buckets
   uint32_t connections = 0;  ///< TcpConns, embryonic ones and those without a tuple included
   uint32_t time_waits = 0;
-  uint32_t orphans_busy = 0;
+  uint32_t orphans = 0;  ///< TcpConns that the application has closed
   std::unordered_map<uint16_t, std::vector<TcpListener*>> listeners;  ///< by port
   std::unordered_map<uint16_t, uint32_t> ports;  ///< connections and TIME-WAITs by local port
   TcpConn* pending_head = nullptr;               ///< with something to send: flush()
@@ -29,11 +30,19 @@ struct TcpContext {
     uint64_t hash;
     Instant until;
   };
-  std::vector<Forgotten> forgotten;  ///< tuples that are the kernel's now, with what is still on its way
-  TcpConn* current = nullptr;        ///< being worked on: its end frees it only afterwards
+  /// Tuples that are the kernel's now, with what is still on its way: by hash_of(), until when.
+  std::unordered_map<uint64_t, Instant> forgotten;
+  std::deque<Forgotten>
+      forgetting;  ///< the same, oldest first; `until` differs where one was forgotten again
+  /// Local ends whose listeners have sent SYN cookies lately: ACKs without a connection come to us.
+  struct CookieEnd {
+    Endpoint local;
+    InterfaceId interface;
+    Instant until;
+  };
+  std::vector<CookieEnd> cookie_ends;
+  TcpConn* current = nullptr;  ///< being worked on: its end frees it only afterwards
   Instant stalled_until = kNever;
-  Instant challenge_second{};
-  uint32_t challenges = 0;
 
   void count(Counter c, uint64_t n = 1) { core.counters.add(c, n); }
 };
@@ -141,6 +150,8 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
 bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
 /// An embryo joins its listener's queue although the peer's ACK has not come.
 void take_for_established(TcpContext& t, TcpConn& c, Instant now);
+/// SYN-RECEIVED ends; `s`: the last segment of the handshake. A listener's connection joins its queue.
+void enter_established(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
 void send_handshake(TcpContext& t, TcpConn& c, Instant now);
 void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now);
 
@@ -148,11 +159,26 @@ void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now);
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
                            InterfaceId interface);
 void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss_hint, Instant now);
+void link_embryo(TcpListener& l, TcpConn& c);
 void unlink_embryo(TcpConn& c);
+/// The way to answer the segment; no hop: there is none.
+Way way_back(TcpContext& t, const TcpSegmentInfo& s);
+/// A connection in SYN-RECEIVED as the SYN `s` with its options `o` makes it, in no table yet.
+void fill_embryo(TcpContext& t, TcpConn& c, const TcpListener& l, const TcpSegmentInfo& s,
+                 const TcpOptions& o, uint32_t iss, const Way& way, Instant now);
 /// False: a handshake whose listener has left it (TcpLayer::leave_handshakes), and nobody listens now.
 bool has_listener(TcpContext& t, TcpConn& c);
 bool accept_queue_full(const TcpListener& l);
 void queue_accepted(TcpContext& t, TcpConn& c);
+
+// ---- cookie_input.cc ----
+/// A SYN beyond the backlog: a SYN-ACK that holds a cookie, and nothing is kept.
+void answer_with_cookie(TcpContext& t, const TcpListener& l, const TcpSegmentInfo& s, const TcpOptions& o,
+                        const Way& way, Instant now);
+/// Whether ACKs without a connection may hold a cookie that was sent from their local end.
+bool takes_cookies(TcpContext& t, const TcpSegmentInfo& s, Instant now);
+/// Such an ACK. False: it holds none, and is the kernel's; else the frame is taken.
+bool input_cookie(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now);
 
 // ---- input.cc ----
 void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now);
@@ -162,6 +188,8 @@ void forget_tuple(TcpContext& t, uint64_t hash, Instant now);
 void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
                       Instant now);
 void challenge_ack(TcpContext& t, TcpConn& c, Instant now);
+/// TS.Recent from a segment whose sequence number and acknowledgement are acceptable.
+void take_timestamp(TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now);
 void reset_by_peer(TcpContext& t, TcpConn& c);
 
 // ---- ack.cc ----

@@ -119,10 +119,11 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.cwnd = initial_window(c.snd_mss);
   // RFC 6298 (5.7): a handshake that timed out leaves a 3 s timeout; the lost SYN also costs the initial
   // window (RFC 5681 3.1). With TCP_DEFER_ACCEPT nothing was lost, and its time is no round trip's.
+  const bool timed = !c.defer_acked && c.last_sent != Instant{};  // a cookie keeps no time
   if (resent && !c.defer_acked) {
     c.rto = 3s;
     c.cwnd = c.snd_mss;
-  } else if (!c.defer_acked) {
+  } else if (timed) {
     sample_rtt(t, c, now - c.last_sent);
   }
   c.last_sent = now;
@@ -199,8 +200,7 @@ static void inherit_settings(const TcpContext& t, TcpConn& c) {
   refresh_headers(t, c);
 }
 
-/// `s`: the last segment of the handshake.
-static void enter(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
+void enter_established(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
   if (c.listener) inherit_settings(t, c);
   establish(t, c, s, now);
   if (c.listener) {
@@ -248,7 +248,7 @@ bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Inst
       return false;
     }
   }
-  enter(t, c, s, now);
+  enter_established(t, c, s, now);
   return true;
 }
 
@@ -258,7 +258,7 @@ void take_for_established(TcpContext& t, TcpConn& c, Instant now) {
   last.seq = c.rcv_nxt;
   last.ack = c.snd_nxt;
   last.window = static_cast<uint16_t>(c.snd_wnd);
-  enter(t, c, last, now);
+  enter_established(t, c, last, now);
 }
 
 }  // namespace accel::tcp

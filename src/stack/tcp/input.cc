@@ -15,21 +15,40 @@ void reset_by_peer(TcpContext& t, TcpConn& c) {
   fail(t, c, error);
 }
 
-/// RFC 5961 section 7: at most 1000 a second in all, as Linux' tcp_challenge_ack_limit was.
-void challenge_ack(TcpContext& t, TcpConn& c, Instant now) {
-  if (now - t.challenge_second >= 1s) {
-    t.challenge_second = now;
-    t.challenges = 0;
+/// __tcp_oow_rate_limited(): one answer a connection in tcp_invalid_ratelimit. A budget that all connections
+/// share would tell a blind attacker about others' (CVE-2016-5696). Without any, two hosts that each find the
+/// other's ACK unacceptable answer each other for ever.
+static bool answer_limited(const TcpContext& t, uint32_t& last, Instant now) {
+  const uint32_t clock = timestamp_clock(now);
+  if (last != 0 && 1ms * int64_t{clock - last} < t.core.config.invalid_ratelimit) {
+    t.core.counters.add(Counter::tcp_answers_limited);
+    return true;
   }
-  if (++t.challenges > 1000) return;
+  last = std::max(clock, 1u);
+  return false;
+}
+
+/// tcp_oow_rate_limited(): segments with data are no part of a loop of ACKs.
+static bool answer_limited(const TcpContext& t, uint32_t& last, const TcpSegmentInfo& s, Instant now) {
+  const bool occupies = s.payload_length > 0 || (s.flags & kFin) != 0;
+  if (occupies && (s.flags & kSyn) == 0) return false;
+  return answer_limited(t, last, now);
+}
+
+/// RFC 5961 section 7.
+void challenge_ack(TcpContext& t, TcpConn& c, Instant now) {
+  if (answer_limited(t, c.answered_invalid, now)) return;
   t.count(Counter::tcp_challenge_acks);
   c.ack_now = true;
   want_output(t, c);
 }
 
 /// A duplicate or an unacceptable segment: say where we are (RFC 9293 section 3.10.7.4, "First").
-static void answer_unacceptable(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, uint32_t end) {
+static void answer_unacceptable(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, uint32_t end,
+                                Instant now) {
   if (s.flags & kRst) return;
+  if ((s.flags & kSyn) != 0 && c.tcp_state != TcpState::kSynReceived) return challenge_ack(t, c, now);
+  if (answer_limited(t, c.answered_invalid, s, now)) return;
   if (c.sack_ok && s.payload_length > 0 && seq_lt(s.seq, c.rcv_nxt)) {  // RFC 2883 section 4
     rehash_if_resent_again(t, c, s.seq);
     c.dsack = {s.seq, seq_min(end, c.rcv_nxt)};
@@ -44,30 +63,44 @@ static void answer_unacceptable(TcpContext& t, TcpConn& c, const TcpSegmentInfo&
   want_output(t, c);
 }
 
+/// RFC 7323 section 5.5: an idle connection's TS.Recent says nothing after 24 days.
+static bool timestamp_expired(const TcpConn& c, Instant now) {
+  constexpr uint32_t kDays24 = 24u * 24 * 3600 * 1000;
+  return timestamp_clock(now) - c.ts_recent_ms > kDays24;
+}
+
 /// RFC 7323 section 5: false when the segment is older than what we have.
 static bool check_timestamp(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
                             Instant now) {
   if (!c.timestamps_ok || !o.has_timestamps || !c.ts_recent_valid) return true;
-  if (!seq_lt(o.tsval, c.ts_recent)) return true;
-  constexpr uint32_t kDays24 = 24u * 24 * 3600 * 1000;
-  if (timestamp_clock(now) - c.ts_recent_ms > kDays24) return true;  // an idle connection's old value
+  if (!seq_lt(o.tsval, c.ts_recent) || timestamp_expired(c, now)) return true;
   if (s.flags & kRst) return true;
   t.count(Counter::drop_tcp_paws);
-  answer_unacceptable(t, c, s, s.seq + s.payload_length);
+  answer_unacceptable(t, c, s, s.seq + s.payload_length, now);
   return false;
+}
+
+/// RFC 7323 section 4.3: TS.Recent from a segment that covers Last.ACK.sent. Only from one whose ACK field is
+/// acceptable as well (tcp_ack()): a blind attacker's stamp from the future would end the connection by PAWS.
+void take_timestamp(TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now) {
+  if (!c.timestamps_ok || !o.has_timestamps || seq_gt(s.seq, c.rcv_wup)) return;
+  if (seq_lt(o.tsval, c.ts_recent) && !timestamp_expired(c, now)) return;
+  c.ts_recent = o.tsval;
+  c.ts_recent_ms = timestamp_clock(now);
+  c.ts_recent_valid = true;
 }
 
 /// First check. Data before rcv_nxt that reaches our last ACK still has its ACK field looked at, as Linux'
 /// tcp_sequence().
-static bool check_sequence(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, uint32_t end) {
+static bool check_sequence(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, uint32_t end, Instant now) {
   if (seq_lt(end, c.rcv_wup)) {
     t.count(Counter::drop_tcp_old);
-    answer_unacceptable(t, c, s, end);
+    answer_unacceptable(t, c, s, end, now);
     return false;
   }
   if (seq_gt(s.seq, seq_max(c.rcv_edge, c.rcv_nxt))) {
     t.count(Counter::drop_tcp_beyond_window);
-    answer_unacceptable(t, c, s, end);
+    answer_unacceptable(t, c, s, end, now);
     return false;
   }
   return true;
@@ -94,7 +127,8 @@ static bool check_syn(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   if (c.tcp_state == TcpState::kSynReceived && c.active && (s.flags & kAck) && s.seq + 1 == c.rcv_nxt &&
       s.ack == c.snd_nxt)
     return true;
-  if (c.tcp_state == TcpState::kSynReceived && s.seq == c.irs) {  // our SYN-ACK got lost
+  if (c.tcp_state == TcpState::kSynReceived && s.seq == c.irs) {  // our SYN-ACK got lost: tcp_check_req()
+    if (answer_limited(t, c.answered_invalid, s, now)) return false;
     c.handshake_due = true;
     want_output(t, c);
     return false;
@@ -186,15 +220,9 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
 static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
                                Packet* frame, Instant now) {
   uint32_t end = s.seq + s.payload_length + ((s.flags & kSyn) ? 1 : 0) + ((s.flags & kFin) ? 1 : 0);
-  if (!check_timestamp(t, c, s, o, now) || !check_sequence(t, c, s, end) || !check_reset(t, c, s, now) ||
+  if (!check_timestamp(t, c, s, o, now) || !check_sequence(t, c, s, end, now) || !check_reset(t, c, s, now) ||
       !check_syn(t, c, s, now))
     return FramePool::release(frame);
-  // RFC 7323 section 4.3: TS.Recent from a segment that covers Last.ACK.sent.
-  if (c.timestamps_ok && o.has_timestamps && seq_le(s.seq, c.rcv_wup) && !seq_lt(o.tsval, c.ts_recent)) {
-    c.ts_recent = o.tsval;
-    c.ts_recent_ms = timestamp_clock(now);
-    c.ts_recent_valid = true;
-  }
   take_from_ack_on(t, c, s, o, frame, now);
 }
 
@@ -228,22 +256,35 @@ static bool input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo&
   }
   t.count(old ? Counter::drop_tcp_paws : Counter::drop_tcp_old);
   if (s.flags & kFin) w.deadline = now + t.core.config.time_wait;  // lazily: the node looks when it fires
-  if (s.payload_length > 0 || (s.flags & (kSyn | kFin)) || seq_lt(s.seq, w.rcv_nxt))
-    answer_time_wait(t, w, now);
+  const bool wants_answer =
+      s.payload_length > 0 || (s.flags & (kSyn | kFin)) != 0 || seq_lt(s.seq, w.rcv_nxt);
+  if (wants_answer && !answer_limited(t, w.answered_invalid, s, now)) answer_time_wait(t, w, now);
   return true;
 }
 
+/// Takes out tuples whose time is over, and the oldest beyond kMostForgotten. Each is looked at once.
+static void forget_expired(TcpContext& t, Instant now) {
+  while (!t.forgetting.empty()) {
+    const auto& oldest = t.forgetting.front();
+    if (oldest.until > now && t.forgetting.size() <= kMostForgotten) return;
+    const auto entry = t.forgotten.find(oldest.hash);
+    if (entry != t.forgotten.end() && entry->second == oldest.until) t.forgotten.erase(entry);
+    t.forgetting.pop_front();
+  }
+}
+
 void forget_tuple(TcpContext& t, uint64_t hash, Instant now) {
-  if (t.forgotten.size() == kMostForgotten) t.forgotten.erase(t.forgotten.begin());
-  t.forgotten.push_back({hash, now + kForgottenTime});
+  const Instant until = now + kForgottenTime;
+  const bool fresh = t.forgotten.insert_or_assign(hash, until).second;
+  t.forgetting.push_back({hash, until});
+  if (fresh && t.forgotten.size() <= kMostForgotten) return;
+  forget_expired(t, now);
 }
 
 static bool was_forgotten(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
   if (t.forgotten.empty()) return false;
-  std::erase_if(t.forgotten, [now](const auto& f) { return f.until <= now; });
-  uint64_t hash = hash_of(t, s.local, s.remote);
-  return std::any_of(t.forgotten.begin(), t.forgotten.end(),
-                     [hash](const auto& f) { return f.hash == hash; });
+  forget_expired(t, now);
+  return t.forgotten.contains(hash_of(t, s.local, s.remote));
 }
 
 static void leave_to_kernel(TcpContext& t, Packet* frame, const TcpSegmentInfo& s) {
@@ -259,11 +300,15 @@ static void leave_to_kernel(TcpContext& t, Packet* frame, const TcpSegmentInfo& 
 /// closed, and another process may listen.
 static void input_unknown(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
   const bool opening = (s.flags & (kSyn | kAck | kRst)) == kSyn;
+  const bool acknowledges = (s.flags & (kSyn | kAck | kRst)) == kAck;
   TcpListener* l = opening ? find_listener(t, s.local, s.remote, s.interface) : nullptr;
   if (l) {
     on_syn(t, *l, s, 0, now);
   } else if (was_forgotten(t, s, now)) {
     return leave_to_kernel(t, frame, s);
+  } else if (acknowledges && takes_cookies(t, s, now)) {
+    if (!input_cookie(t, frame, s, now)) leave_to_kernel(t, frame, s);
+    return;
   } else if (opening) {
     forget_tuple(t, hash_of(t, s.local, s.remote), now);
     return leave_to_kernel(t, frame, s);

@@ -46,7 +46,7 @@ TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const End
 
 bool accept_queue_full(const TcpListener& l) { return l.accept_size > l.backlog; }  // sk_acceptq_is_full()
 
-static void link_embryo(TcpListener& l, TcpConn& c) {
+void link_embryo(TcpListener& l, TcpConn& c) {
   c.listener = &l;
   c.accept_next = l.embryo_head;
   c.embryo_prev = nullptr;
@@ -109,34 +109,46 @@ static void prepare(TcpContext& t, TcpConn& c, uint32_t iss, Instant now) {
   c.stuck_since = now;
 }
 
+Way way_back(TcpContext& t, const TcpSegmentInfo& s) {
+  return t.core.route_back(s.interface, s.remote.address, s.source_mac);
+}
+
+void fill_embryo(TcpContext& t, TcpConn& c, const TcpListener& l, const TcpSegmentInfo& s,
+                 const TcpOptions& o, uint32_t iss, const Way& way, Instant now) {
+  c.local = s.local;
+  c.remote = s.remote;
+  c.settings = l.settings;
+  c.read_shut = l.read_shut;
+  c.write_shut = l.write_shut;
+  c.tcp_state = TcpState::kSynReceived;
+  prepare(t, c, iss, now);
+  c.irs = s.seq;
+  c.rcv_nxt = c.rcv_wup = c.copied_seq = s.seq + 1;
+  c.rcv_edge = c.rcv_nxt + std::min(receive_space(t, c), 65535u);
+  set_way(t, c, *way.hop, way.mtu);
+  c.interface = s.interface;
+  take_syn_options(c, o, now);
+  c.snd_wnd = c.max_window = s.window;
+  c.snd_wl1 = s.seq;
+}
+
+/// At least as many handshakes are kept as this, however short the backlog: connections that need no cookie
+/// keep all their options.
+constexpr uint32_t kLeastHandshakes = 64;
+
 void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss, Instant now) {
   auto options = parse_options(s.options);
   if (!options) return t.count(Counter::drop_tcp_header);
   if (accept_queue_full(l)) return t.count(Counter::drop_tcp_backlog);
-  if (l.embryo_size > std::max(l.backlog, 64u)) {  // make room: the oldest handshake gives way to the new one
-    t.count(Counter::drop_tcp_backlog);
-    destroy(t, *l.embryo_tail);
-  }
   if (s.remote.port == 0 || s.remote.address.is_multicast() || s.local.address.is_multicast())
     return t.count(Counter::drop_no_socket);
-  Way way = t.core.route_back(s.interface, s.remote.address, s.source_mac);
+  const bool full = l.embryo_size > std::max(l.backlog, kLeastHandshakes);
+  if (full && !t.core.config.syn_cookies) return t.count(Counter::drop_tcp_backlog);
+  const Way way = way_back(t, s);
+  if (full && way.hop) return answer_with_cookie(t, l, s, *options, way, now);
   TcpConn* c = way.hop ? create(t) : nullptr;
   if (!c) return t.count(Counter::drop_tcp_limit);
-  c->local = s.local;
-  c->remote = s.remote;
-  c->settings = l.settings;
-  c->read_shut = l.read_shut;
-  c->write_shut = l.write_shut;
-  c->tcp_state = TcpState::kSynReceived;
-  prepare(t, *c, iss ? iss : initial_sequence(t, s.local, s.remote, now), now);
-  c->irs = s.seq;
-  c->rcv_nxt = c->rcv_wup = c->copied_seq = s.seq + 1;
-  c->rcv_edge = c->rcv_nxt + std::min(receive_space(t, *c), 65535u);
-  set_way(t, *c, *way.hop, way.mtu);
-  c->interface = s.interface;
-  take_syn_options(*c, *options, now);
-  c->snd_wnd = c->max_window = s.window;
-  c->snd_wl1 = s.seq;
+  fill_embryo(t, *c, l, s, *options, iss ? iss : initial_sequence(t, s.local, s.remote, now), way, now);
   insert(t, *c);
   link_embryo(l, *c);
   t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, Stack::Flow::kOpened});
@@ -273,7 +285,10 @@ void TcpLayer::close_listener(TcpListener* l) {
     std::erase(group->second, l);
     if (group->second.empty()) t.listeners.erase(group);
   }
-  while (l->embryo_head) destroy(t, *l->embryo_head);
+  while (TcpConn* c = l->embryo_head) {
+    if (c->handshake_due) send_handshake(t, *c, t.core.now);  // it came before close(): its ACK is reset
+    destroy(t, *c);
+  }
   while (TcpConn* c = accept(*l)) close(c, true, t.core.now);
   t.core.unlist(*l);
   delete l;

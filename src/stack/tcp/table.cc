@@ -76,6 +76,7 @@ void destroy(TcpContext& t, TcpConn& c) {
   }
   purge_send(t, c);
   purge_receive(t, c);
+  if (c.orphan) --t.orphans;
   if (c.all_prev)
     c.all_prev->all_next = c.all_next;
   else
@@ -112,7 +113,7 @@ void fail(TcpContext& t, TcpConn& c, int error) {
 
 void enter_time_wait(TcpContext& t, TcpConn& c, Instant now) {
   // Like Linux' tcp_time_wait(): too many of them, or no memory, and the tuple is simply free.
-  TcpTimeWait* w = t.time_waits < t.core.config.max_connections ? new (std::nothrow) TcpTimeWait : nullptr;
+  TcpTimeWait* w = t.time_waits < t.core.config.max_time_waits ? new (std::nothrow) TcpTimeWait : nullptr;
   if (w) {
     w->kind = TcpEntry::Kind::kTimeWait;
     w->local = c.local;

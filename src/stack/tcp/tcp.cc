@@ -357,6 +357,13 @@ void TcpLayer::close(TcpConn* conn, bool abort, Instant now) {
     if (reset) send_reset(t, c, now);
     return finish(t, c);
   }
+  if (t.orphans >= t.core.config.max_orphans) {  // tcp_check_oom()
+    t.count(Counter::tcp_orphans_limited);
+    send_reset(t, c, now);
+    return finish(t, c);
+  }
+  c.orphan = true;
+  ++t.orphans;
   c.read_shut = true;
   clear_timer(c, kTimerKeepalive);
   if (c.tcp_state == TcpState::kSynReceived) {

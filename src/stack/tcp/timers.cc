@@ -136,6 +136,14 @@ static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
   }
 }
 
+/// tcp_probe_timer(): of a connection that the application has closed. A peer that answers each probe and
+/// keeps its window shut would hold it for ever.
+static bool orphan_exhausted(const TcpContext& t, const TcpConn& c) {
+  if (c.held) return false;
+  const bool alive = backed_off(c) < kMaxRto;
+  return !alive && c.backoff >= t.core.config.orphan_retries;
+}
+
 /// tcp_probe_timer(): a peer that answers may keep its window closed for ever (RFC 1122 section 4.2.2.17),
 /// but for TCP_USER_TIMEOUT.
 static void on_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
@@ -148,7 +156,7 @@ static void on_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
   c.retransmits = c.probes_out;
   const Duration limit = c.settings.user_timeout;
   const bool shut_out = limit.count() > 0 && now - c.shut_out_since >= limit;
-  if (shut_out || (c.probes_out > 0 && exhausted(t, c, now))) {
+  if (shut_out || orphan_exhausted(t, c) || (c.probes_out > 0 && exhausted(t, c, now))) {
     fail(t, c, timeout_error(c));
     return;
   }
