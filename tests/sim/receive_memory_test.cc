@@ -110,7 +110,7 @@ TEST_P(FrameSize, AFullWindowOfSmallSegmentsIsTaken) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, FrameSize, testing::Values(2048, 4096),
-                         [](const auto& info) { return std::to_string(info.param); });
+                         [](const auto& size) { return std::to_string(size.param); });
 
 TEST(Holes, OfOneByteCostWhatTheWindowAllows) {
   HostOptions options;

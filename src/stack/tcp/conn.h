@@ -299,7 +299,7 @@ struct TcpConn : StackSocket, TcpEntry {
            tcp_state != TcpState::kClosed;
   }
 };
-static_assert(sizeof(TcpConn) <= 1032, "an idle connection is a block of 1 KiB");
+static_assert(sizeof(TcpConn) <= 1024, "an idle connection is a block of 1 KiB");
 
 struct TcpListener : StackSocket {
   Endpoint local;
