@@ -6,8 +6,9 @@
 
 namespace accel {
 
-/// Loads them all. False: `missing` (may be nullptr) names the one that is not installed; nothing of it may
-/// be called then. To be asked once before the first of their functions is called. Allocates.
+/// Loads them all. False: `missing` (may be nullptr) names the one that is not installed, or that is not
+/// loaded since its path may name another file by now (base/start_paths.h); nothing of it may be called then.
+/// To be asked once before the first of their functions is called. Allocates.
 bool load_libraries(const char** missing);
 /// The same for those that only soft-iWARP needs (ISA-L).
 bool load_iwarp_libraries(const char** missing);

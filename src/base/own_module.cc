@@ -2,22 +2,40 @@
 
 #include <dlfcn.h>
 
+#include <mutex>
+
+#include "base/start_paths.h"
+
 namespace accel {
 namespace {
 
-std::string own_folder() {
-  Dl_info self{};
-  if (dladdr(reinterpret_cast<void*>(&load_own_module), &self) == 0 || self.dli_fname == nullptr) return ".";
-  const std::string file = self.dli_fname;
-  const size_t slash = file.rfind('/');
-  return slash == std::string::npos ? "." : file.substr(0, slash);
+/// Of those that are loaded. A few: there are two modules.
+struct Loaded {
+  std::string name;
+  const OwnModule* module;
+};
+constexpr size_t kMost = 4;
+Loaded loaded[kMost];
+constinit std::mutex loading;
+
+const OwnModule* find_loaded(const std::string& name) {
+  for (const Loaded& one : loaded)
+    if (one.module != nullptr && one.name == name) return one.module;
+  return nullptr;
 }
 
-}  // namespace
+void keep(const std::string& name, const OwnModule* module) {
+  for (Loaded& one : loaded)
+    if (one.module == nullptr) {
+      one = {name, module};
+      return;
+    }
+}
 
-const void* load_own_module(const std::string& name, uint32_t abi, std::string& reason) {
+const OwnModule* load(const std::string& name, uint32_t abi, std::string& reason) {
+  const std::string folder = own_folder(reason);
+  if (folder.empty()) return nullptr;
   const std::string file = "libaccel-" + name + ".so";
-  const std::string folder = own_folder();
   for (const std::string& path : {folder + "/" + file, folder + "/../lib/" + file, file}) {
     void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == nullptr) {
@@ -33,6 +51,15 @@ const void* load_own_module(const std::string& name, uint32_t abi, std::string& 
     break;
   }
   return nullptr;
+}
+
+}  // namespace
+
+const void* load_own_module(const std::string& name, uint32_t abi, std::string& reason) {
+  const std::lock_guard lock(loading);
+  const OwnModule* module = find_loaded(name);
+  if (module == nullptr && (module = load(name, abi, reason)) != nullptr) keep(name, module);
+  return module;
 }
 
 }  // namespace accel

@@ -17,7 +17,8 @@ struct OwnModule {
 
 /// Loads libaccel-NAME.so and returns its symbol accel_NAME_module, whose `abi` must be of this value. Looks
 /// beside the object that this code is linked into, in ../lib of it, then where the dynamic linker does; it
-/// stays loaded. nullptr: `reason` is appended to.
+/// stays loaded, and a second call loads nothing. nullptr: `reason` is appended to. Refused where those paths
+/// may mean something else than when the process started (base/start_paths.h).
 const void* load_own_module(const std::string& name, uint32_t abi, std::string& reason);
 
 }  // namespace accel

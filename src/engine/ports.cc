@@ -7,6 +7,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/private_fds.h"
+#include "base/start_paths.h"
 #include "mlx5/mlx5_port.h"
 #include "xdp/xdp_port.h"
 
@@ -24,6 +25,8 @@ Reason reason_of(Errno error) {
     case ENOBUFS:
     case EMFILE:
       return Reason::resources;
+    case ELIBACC:
+      return start_paths_changed() != nullptr ? Reason::root_changed : Reason::port_failed;
     default:
       return Reason::port_failed;
   }
@@ -122,6 +125,12 @@ OpenedPort open_fastest(const Link& link, uint32_t queues, FramePool& pool) {
 }  // namespace
 
 PortOpener open_port = open_fastest;
+
+bool load_port_modules(std::string& why) {
+  const Require require = config().settings.require;
+  const bool mlx5 = require == Require::kXdp || Mlx5Port::load_module(why);
+  return (require == Require::kMlx5 || XdpPort::load_module(why)) && mlx5;
+}
 
 OpenedPort open_ready_port(const Link& link, uint32_t queues, FramePool& pool) {
   return open_xdp(link, queues, pool, true);

@@ -23,6 +23,9 @@ struct OpenedPort {
 using PortOpener = OpenedPort (*)(const Link& link, uint32_t queues, FramePool& pool);
 extern PortOpener open_port;  ///< tests put their own here before the engine opens
 
+/// Loads the modules that opening a port would load. False: why is appended to.
+bool load_port_modules(std::string& why);
+
 /// An AF_XDP port that has all that takes privilege and no queue; take_queues() is to give it one. No port:
 /// `reason`.
 OpenedPort open_ready_port(const Link& link, uint32_t queues, FramePool& pool);

@@ -62,6 +62,10 @@ struct Mlx5Stats {
 /// An error completion resets the queues: frames under way are lost, connections go on by retransmission.
 class Mlx5Port : public Port {
  public:
+  /// Loads libaccel-mlx5.so, libibverbs and the driver of each RDMA device, which open() does otherwise;
+  /// where the host has no RDMA device, nothing. False: why is appended to.
+  static bool load_module(std::string& why);
+
   /// Errors, each with cause and cure in *why: the errno of what lacked. ENODEV: the netdev is not an mlx5
   /// one.
   static Result<std::unique_ptr<Mlx5Port>> open(const Mlx5Options& options, FramePool& pool,

@@ -10,11 +10,13 @@
 
 namespace accel::mlx5 {
 
-constexpr uint32_t kModuleAbi = 6;
+constexpr uint32_t kModuleAbi = 7;
 
 struct Module : OwnModule {
   Result<std::unique_ptr<Mlx5Port>> (*open)(const Mlx5Options&, FramePool&, std::unique_ptr<ListenerSharing>,
                                             Evidence& seen);
+  /// Has libibverbs load the drivers of the devices that there are.
+  void (*load_drivers)();
 };
 
 }  // namespace accel::mlx5

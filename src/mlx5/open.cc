@@ -35,6 +35,11 @@ bool stop(Evidence& seen, Stage stage, int error) {
   return false;
 }
 
+void load_drivers() {
+  (void)ibv_fork_init();
+  if (ibv_device** const list = ibv_get_device_list(nullptr)) ibv_free_device_list(list);
+}
+
 void make_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 /// errno of opening the node itself; the rest is the library's or the kernel's later refusal.
@@ -391,4 +396,5 @@ void DirectPort::abandon_in_child() {
 }  // namespace accel::mlx5
 
 const accel::mlx5::Module accel_mlx5_module = {{accel::mlx5::kModuleAbi, &accel::memory::calls},
-                                               &accel::mlx5::DirectPort::open};
+                                               &accel::mlx5::DirectPort::open,
+                                               &accel::mlx5::load_drivers};

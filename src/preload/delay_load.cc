@@ -11,6 +11,7 @@
 #include <cstddef>
 
 #include "base/libraries.h"
+#include "base/start_paths.h"
 
 extern "C" {
 extern std::atomic<void*> accel_delay_slots[];
@@ -136,7 +137,9 @@ bool load(bool late, const char** missing) {
       continue;
     // Not RTLD_DEEPBIND: in a program with an allocator of its own (redis with jemalloc) their free() would
     // be libc's for memory that libc's getline() took from the program's malloc.
-    void* handle = dlopen(library.name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void* handle = start_paths_changed() == nullptr
+                       ? dlopen(library.name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
+                       : nullptr;
     if (handle == nullptr) {
       dlerror();  // not left for the program to find
       if (missing != nullptr) *missing = library.name;

@@ -56,6 +56,9 @@ extern constinit thread_local pid_t vforked_from;
 /// what it does.
 bool in_vfork_child();
 
+/// The calling thread, or a child that it is about to make, gets another root or other mounts (root.cc).
+void before_root_change();
+
 /// seccomp(2) or prctl(2), of which the first three arguments count here.
 struct FilterCall {
   long number;

@@ -243,6 +243,7 @@ ACCEL_EXPORT(int, clone,
               pid_t* child_id)) {
   auto libc = reinterpret_cast<CloneFunction>(find_real("clone"));
   vforked_from = 0;
+  if ((flags & CLONE_NEWNS) != 0) before_root_change();
   if (!posix::active() || (flags & CLONE_THREAD) != 0)
     return libc(function, stack, flags, argument, parent, tls, child_id);
   if (vforks(flags)) flags &= ~(CLONE_VM | CLONE_VFORK);

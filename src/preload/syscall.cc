@@ -208,11 +208,23 @@ bool on_process(long number, const Arguments& a, long* result) {
       *result =
           accel_call_recvmmsg(a.fd(), a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3), a.as<timespec*>(4));
       return true;
+    case SYS_chroot:
+    case SYS_pivot_root:
+      before_root_change();
+      return false;
+    case SYS_unshare:
+      if ((a.as<int>(0) & CLONE_NEWNS) != 0) before_root_change();
+      return false;
+    case SYS_setns:
+      if (a.as<int>(1) == 0 || (a.as<int>(1) & CLONE_NEWNS) != 0) before_root_change();
+      return false;
     case SYS_clone:
+      if ((a.as<unsigned long>(0) & CLONE_NEWNS) != 0) before_root_change();
       if (!copies_memory(a.as<unsigned long>(0))) return false;
       *result = forking(libc);
       return true;
     case SYS_clone3:
+      if (a.values[0] != 0 && (a.as<const clone_args*>(0)->flags & CLONE_NEWNS) != 0) before_root_change();
       if (a.values[0] == 0 || !copies_memory(a.as<const clone_args*>(0)->flags)) return false;
       *result = forking(libc);
       return true;
@@ -254,9 +266,17 @@ struct Numbers {
 };
 constexpr Numbers kOurs = [] {
   Numbers n{};
-  for (long number : {SYS_socket, SYS_epoll_create1, SYS_sendmsg, SYS_sendmmsg, SYS_recvmsg, SYS_recvmmsg,
-                      SYS_clone, SYS_clone3, SYS_execve, SYS_execveat, SYS_exit_group, SYS_io_uring_setup,
-                      SYS_io_uring_enter, SYS_io_uring_register, SYS_pidfd_getfd, SYS_seccomp, SYS_prctl})
+  for (long number : {SYS_socket,         SYS_epoll_create1,
+                      SYS_sendmsg,        SYS_sendmmsg,
+                      SYS_recvmsg,        SYS_recvmmsg,
+                      SYS_clone,          SYS_clone3,
+                      SYS_execve,         SYS_execveat,
+                      SYS_exit_group,     SYS_io_uring_setup,
+                      SYS_io_uring_enter, SYS_io_uring_register,
+                      SYS_pidfd_getfd,    SYS_seccomp,
+                      SYS_prctl,          SYS_chroot,
+                      SYS_pivot_root,     SYS_unshare,
+                      SYS_setns})
     n.process[static_cast<size_t>(number)] = true;
   for (long number :
        {SYS_bind,        SYS_connect,     SYS_listen,     SYS_accept,      SYS_accept4,      SYS_shutdown,

@@ -64,6 +64,9 @@ class XdpPort : public Port {
   /// the kernel's.
   static Result<std::unique_ptr<XdpPort>> open(const XdpOptions& options, FramePool& pool, std::string* why);
 
+  /// Loads libaccel-xdp.so, which open() does otherwise. False: why is appended to.
+  static bool load_module(std::string& why);
+
   /// What `without_queue` left out: once, before any use. Needs no privilege (Linux 5.19). EBUSY: all are
   /// held, to be tried again.
   virtual Result<void> take_queues(std::string* why) = 0;
