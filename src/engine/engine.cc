@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/proc.h"
 #include "base/real.h"
+#include "base/start_paths.h"
 #include "engine/housekeeping.h"
 #include "engine/inject.h"
 #include "engine/stats.h"
@@ -59,6 +60,10 @@ std::optional<Reason> obstacle() {
     }
   }
   if (const char* missing; !load_libraries(&missing)) {
+    if (const char* changed = start_paths_changed()) {
+      log(LogLevel::kWarning, "its sockets stay on the kernel, since %s is not loaded: %s", missing, changed);
+      return Reason::root_changed;
+    }
     log(LogLevel::kWarning, "%s cannot be loaded: is its package installed?", missing);
     return Reason::libraries;
   }
@@ -210,6 +215,13 @@ bool Engine::privileged() {
   return real.syscall(SYS_capget, &header, sets) == 0 && has_capability(sets, CAP_NET_RAW);
 }
 
+/// It is, or seteuid() can make it so again.
+static bool may_be_privileged() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  return real.syscall(SYS_capget, &header, sets) == 0 && (sets[0].permitted & 1u << CAP_NET_RAW) != 0;
+}
+
 bool Engine::ports_outlive_privilege() {
   utsname machine{};
   int major = 0, minor = 0;
@@ -240,7 +252,7 @@ void Engine::done_keeping_ready() {
 bool Engine::keeping_ready() const { return impl_->keep_ready; }
 
 void Engine::user_changed() {
-  if (!privileged()) (void)impl_->guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
+  if (!may_be_privileged()) (void)impl_->guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
   for (InterfaceId id = 0; id < impl_->slot_count; ++id)
     if (Port* port = impl_->slots[id].port()) tell_of_user(*port);
 }

@@ -127,6 +127,8 @@ class Engine {
   /// one that comes free.
   bool begin_keeping_ready();
   void done_keeping_ready();
+  /// A socket of this process has the local end. While it has the privilege: its guardian will help there.
+  void tell_guardian(const Endpoint& local, bool v6_only);
   bool keeping_ready() const;
   /// Behind it: the process has become another user.
   void user_changed();
@@ -223,7 +225,9 @@ class Engine {
   /// Moves a connection into `shadow`, an unconnected kernel TCP socket of the same family, with TCP_REPAIR;
   /// `conn` is gone on success. Errors: EPERM (no CAP_NET_ADMIN), ENOTCONN and others: the connection is then
   /// untouched.
-  Result<void> hand_back(Pass& pass, TcpConn* conn, int shadow);
+  /// `listener`: a socket that listens at the connection's local end, or -1: one that a process without
+  /// privilege has bound serves as proof (guardian/errand.h).
+  Result<void> hand_back(Pass& pass, TcpConn* conn, int shadow, int listener = -1);
 
   // ---- a device that is gone ----
   /// Called by housekeeping, without the lock, when a port has failed: the layer above moves what lost()

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/memfd.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -14,15 +15,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/bare_syscall.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "base/signals_blocked.h"
+#include "engine/orphans.h"
 #include "engine/stats.h"
 #include "guardian/program.h"
 
@@ -35,6 +41,8 @@ namespace {
 
 using CloneFunction = int (*)(int (*)(void*), void*, int, void*, ...);
 
+/// An errand is a few system calls.
+constexpr auto kAnswersWithin = std::chrono::seconds(2);
 constexpr size_t kStack = 16 * 1024;
 /// As vfork(): the caller's memory, and the calling thread waits. No signal at the end, which would be the
 /// program's SIGCHLD, and no tracer is told.
@@ -122,7 +130,7 @@ const char* obstacle() {
   if (stat("/proc/self/ns/pid", &own) == 0 && stat("/proc/self/ns/pid_for_children", &childrens) == 0 &&
       own.st_ino != childrens.st_ino)
     return "the program's children are in another pid namespace";
-  return nullptr;
+  return orphans_become_zombies();
 }
 
 struct Closing {
@@ -171,6 +179,29 @@ const char* refusal(int error) {
 }
 
 }  // namespace
+
+/// The caller may hold the engine's lock: a guardian that is stopped must not stop the program, too. As
+/// recv(); EAGAIN: none came in time.
+ssize_t Guardian::await_answer(int32_t& answer) const {
+  const auto end = std::chrono::steady_clock::now() + kAnswersWithin;
+  pollfd readable{errands_, POLLIN, 0};
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    const int ready = real.poll(&readable, 1, static_cast<int>(std::max(left.count(), left.zero().count())));
+    if (ready > 0) return real.recv(errands_, &answer, sizeof answer, MSG_DONTWAIT);
+    if (ready == 0) errno = EAGAIN;
+    if (errno != EINTR) return -1;
+  }
+}
+
+/// An answer that comes late would be taken for the next request's.
+void Guardian::give_up_silent() {
+  close_private(std::exchange(errands_, -1));
+  counters_.add(Counter::guardian_silent);
+  log(LogLevel::kWarning,
+      "accel-guard does not answer (is it stopped?): connections that this process, which has given up root, "
+      "passes on or leaves behind will be broken off");
+}
 
 Guardian::~Guardian() { let_go(); }
 
@@ -259,29 +290,31 @@ void Guardian::remove(uint32_t row) {
   free_.push_back(row - 1);
 }
 
-Result<int> Guardian::run(const guardian::Request& request, int fd) {
+Result<int> Guardian::run(const guardian::Request& request, int fd, int listener) {
   if (errands_ < 0) return err(EPERM);
   iovec vector{const_cast<guardian::Request*>(&request), sizeof request};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)]{};
+  const int fds[] = {fd, listener};
+  const size_t size = fd < 0 ? 0 : listener < 0 ? sizeof fd : sizeof fds;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)]{};
   msghdr message{};
   message.msg_iov = &vector;
   message.msg_iovlen = 1;
-  if (fd >= 0) {
+  if (size > 0) {
     message.msg_control = control;
-    message.msg_controllen = sizeof control;
+    message.msg_controllen = CMSG_SPACE(size);
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  }
-  ssize_t n;
-  while ((n = real.sendmsg(errands_, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+    header->cmsg_len = CMSG_LEN(size);
+    std::memcpy(CMSG_DATA(header), fds, size);
   }
   int32_t answer = 0;
-  while (n >= 0 && (n = real.recv(errands_, &answer, sizeof answer, 0)) < 0 && errno == EINTR) {
+  ssize_t n = real.sendmsg(errands_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n >= 0) n = await_answer(answer);
+  if (n != sizeof answer) {
+    if (n < 0 && errno == EAGAIN) give_up_silent();
+    return err(EPERM);  // else it was killed
   }
-  if (n != sizeof answer) return err(EPERM);  // it was killed
   if (answer < 0) return err(-answer);
   return answer;
 }

@@ -5,6 +5,8 @@
 // -9 late. Under the engine's lock.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -27,9 +29,10 @@ class Guardian {
   void begin();
   /// It runs, and can do what run() says.
   bool running() const { return errands_ >= 0; }
-  /// For a process without the capability: see guardian/errand.h. Errors: EPERM (no guardian), and the
-  /// call's. `fd`: what it is about, or -1.
-  Result<int> run(const guardian::Request& request, int fd);
+  /// For a process without the capability: see guardian/errand.h. Errors: EPERM (no guardian, or it does not
+  /// answer within two seconds: it is given up then), and the call's. `fd`: what it is about, or -1;
+  /// `listener`: kBind's second descriptor, or -1.
+  Result<int> run(const guardian::Request& request, int fd, int listener = -1);
   /// A connection has the tuple. Returns what remove() takes; 0: not listed. No system call.
   uint32_t add(const FlowKey& key, int ifindex);
   void remove(uint32_t row);
@@ -40,6 +43,8 @@ class Guardian {
 
  private:
   const char* start();
+  ssize_t await_answer(int32_t& answer) const;
+  void give_up_silent();
   bool map_table(int fd);
   void let_go();
 

@@ -69,16 +69,26 @@ socklen_t to_address(const Endpoint& e, int family, int ifindex, AnyAddress& out
 /// guardian's errand.
 class Repair {
  public:
-  /// `ifindex`: the connection's device.
-  Repair(int fd, int family, int ifindex, Guardian& guardian)
-      : fd_(fd), family_(family), ifindex_(ifindex), guardian_(guardian) {}
+  /// `ifindex`: the connection's device. `listener`: a socket that listens at its local end, or -1.
+  Repair(int fd, int family, int ifindex, int listener, Guardian& guardian)
+      : fd_(fd), family_(family), ifindex_(ifindex), listener_(listener), guardian_(guardian) {}
 
   template <class T>
   Repair& set(int name, const T& value, int level = IPPROTO_TCP) {
     if (ok() && real.setsockopt(fd_, level, name, &value, sizeof(value)) != 0) error_ = errno;
     return *this;
   }
-  Repair& repair(int mode) { return set_privileged(TCP_REPAIR, mode, IPPROTO_TCP, Errand::kRepair); }
+  /// Repair mode, with the local end as the socket's name: beside a listener as well, since repair mode
+  /// implies SK_FORCE_REUSE.
+  Repair& begin(const Endpoint& local) {
+    if (set(TCP_REPAIR, TCP_REPAIR_ON).ok() && bind(local).ok()) return *this;
+    if (error_ == EACCES) real.setsockopt(fd_, IPPROTO_TCP, TCP_REPAIR, &kOff, sizeof kOff);
+    if (error_ == EPERM || error_ == EACCES) begin_by_guardian(local);
+    return *this;
+  }
+  /// `mode`: TCP_REPAIR_OFF, TCP_REPAIR_OFF_NO_WP.
+  Repair& end(int mode) { return set_privileged(TCP_REPAIR, mode, IPPROTO_TCP, Errand::kRepair); }
+  /// In repair mode.
   Repair& send_buffer(int bytes) {
     return set_privileged(SO_SNDBUFFORCE, bytes, SOL_SOCKET, Errand::kSendBuffer);
   }
@@ -87,23 +97,6 @@ class Repair {
   }
   Repair& queue(int which) { return set(TCP_REPAIR_QUEUE, which); }
 
-  Repair& bind(const Endpoint& local) {
-    AnyAddress a, bound{};
-    const socklen_t length = to_address(local, family_, ifindex_, a);
-    socklen_t bound_length = sizeof(bound);
-    if (!ok()) return *this;
-    real.getsockname(fd_, &bound.any, &bound_length);
-    const bool is_bound = (family_ == AF_INET ? bound.v4.sin_port : bound.v6.sin6_port) != 0;
-    if (!is_bound && real.bind(fd_, &a.any, length) != 0) {
-      error_ = errno;
-      if (error_ == EACCES) {  // a port below 1024
-        guardian::Request request{Errand::kBind, 0, length, {}, {}};
-        std::memcpy(request.address, &a, length);
-        ask(request);
-      }
-    }
-    return *this;
-  }
   Repair& connect(const Endpoint& remote) {
     AnyAddress a;
     const socklen_t length = to_address(remote, family_, ifindex_, a);
@@ -130,18 +123,46 @@ class Repair {
 
  private:
   using Errand = guardian::Errand;
+  static constexpr int kOff = TCP_REPAIR_OFF_NO_WP;
+
+  bool is_bound() const {
+    AnyAddress bound{};
+    socklen_t length = sizeof(bound);
+    real.getsockname(fd_, &bound.any, &length);
+    return (family_ == AF_INET ? bound.v4.sin_port : bound.v6.sin6_port) != 0;
+  }
+  Repair& bind(const Endpoint& local) {
+    AnyAddress a;
+    const socklen_t length = to_address(local, family_, ifindex_, a);
+    if (!is_bound() && real.bind(fd_, &a.any, length) != 0) error_ = errno;
+    return *this;
+  }
+  /// It wants a socket without a name. One that connect() has named gives its port back when it stops
+  /// listening.
+  void begin_by_guardian(const Endpoint& local) {
+    AnyAddress a, none{};
+    none.any.sa_family = AF_UNSPEC;
+    const bool named = is_bound();
+    if (named && guardian_.running() && real.listen(fd_, 0) == 0)
+      real.connect(fd_, &none.any, sizeof none.any);
+    guardian::Request request{Errand::kBind, 0, to_address(local, family_, ifindex_, a), {}, {}};
+    std::memcpy(request.address, &a, request.length);
+    ask(request);
+    if (!ok() && named && !is_bound()) real.bind(fd_, &a.any, request.length);
+  }
   Repair& set_privileged(int name, int value, int level, Errand errand) {
     if (!set(name, value, level).ok() && error_ == EPERM) ask({errand, value, 0, {}, {}});
     return *this;
   }
   void ask(const guardian::Request& request) {
-    const Result<int> done = guardian_.run(request, fd_);
+    const Result<int> done = guardian_.run(request, fd_, listener_);
     error_ = done ? 0 : static_cast<int>(done.error());
   }
 
   int fd_;
   int family_;
   int ifindex_;
+  int listener_;
   Guardian& guardian_;
   int error_ = 0;
 };
@@ -182,13 +203,18 @@ class Room {
     real.setsockopt(fd_, SOL_SOCKET, SO_BUF_LOCK, &locked_, sizeof(locked_));
   }
   /// What the program has set is as it was; the kernel goes on tuning the rest. It doubles what is set.
+  /// Without privilege not beyond wmem_max and rmem_max.
   void give_back() {
-    if ((locked_ & kSendLock) != 0) repair_.send_buffer(sent_before_ / 2);
-    if ((locked_ & kReceiveLock) != 0) repair_.receive_buffer(received_before_ / 2);
+    if ((locked_ & kSendLock) != 0) set(SO_SNDBUFFORCE, SO_SNDBUF, sent_before_ / 2);
+    if ((locked_ & kReceiveLock) != 0) set(SO_RCVBUFFORCE, SO_RCVBUF, received_before_ / 2);
   }
 
  private:
   static constexpr int kSendLock = 1, kReceiveLock = 2, kBothLocks = 3;  // SOCK_SNDBUF_LOCK, ...
+  void set(int forced, int plain, int bytes) const {
+    if (real.setsockopt(fd_, SOL_SOCKET, forced, &bytes, sizeof bytes) != 0)
+      real.setsockopt(fd_, SOL_SOCKET, plain, &bytes, sizeof bytes);
+  }
   static int larger(int now, size_t need) {
     const int wanted = static_cast<int>(std::min<size_t>(need * 2 + kChunk, 1u << 30));
     return wanted > now ? wanted : 0;
@@ -205,8 +231,7 @@ void restore(Repair& r, Room& room, const TcpSnapshot& s) {
   const uint32_t send_begin = s.snd_una - fins.acked;
   const uint32_t sent = std::min<uint32_t>(s.snd_nxt - s.snd_una - fins.sent_unacked,
                                            static_cast<uint32_t>(s.send_queue.size()));
-  r.repair(TCP_REPAIR_ON);
-  r.bind(s.local);  // beside a listener as well: repair mode implies SK_FORCE_REUSE
+  r.begin(s.local);
   r.queue(kSendQueue).set(TCP_QUEUE_SEQ, send_begin);
   r.queue(kReceiveQueue).set(TCP_QUEUE_SEQ, static_cast<uint32_t>(receive_end - s.receive_queue.size()));
   r.connect(s.remote);
@@ -251,7 +276,7 @@ void inject_fin(Repair& r, const TcpSnapshot& s, int ifindex) {
 
 }  // namespace
 
-Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
+Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listener) {
   Stack& stack = *impl_->stack;
   auto snapshot = stack.tcp_snapshot(*conn, pass.now());
   if (!snapshot) return snapshot.error();
@@ -263,20 +288,20 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow) {
 
   const int reuse = int_option(shadow, SOL_SOCKET, SO_REUSEADDR);
   const int ifindex = impl_->slots[stack.tcp_interface(*conn)].ifindex;
-  Repair repair{shadow, family, ifindex, impl_->guardian};
+  Repair repair{shadow, family, ifindex, listener, impl_->guardian};
   Room room{repair, shadow};
   restore(repair, room, s);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
     real.connect(shadow, &none.any, sizeof(none.any));
-    Repair{shadow, family, ifindex, impl_->guardian}.repair(TCP_REPAIR_OFF_NO_WP);
+    Repair{shadow, family, ifindex, -1, impl_->guardian}.end(TCP_REPAIR_OFF_NO_WP);
     impl_->counters.add(Counter::not_handed_back);
     return repair.error();
   }
   stack.tcp_forget(conn);
   // From here on the kernel has it; what fails now, fails as it would on the kernel's own connection.
-  repair.repair(TCP_REPAIR_OFF);
+  repair.end(TCP_REPAIR_OFF);
   repair.set(SO_REUSEADDR, reuse, SOL_SOCKET);  // leaving repair mode cleared it
   // Before the unsent bytes: once the peer has acknowledged a window of those, the FIN's own acknowledgement
   // is too old to be taken (RFC 5961 section 5.2, tcp_ack()).

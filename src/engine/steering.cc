@@ -1,6 +1,7 @@
 // Which flows the devices bring to us: keys of listeners, bound and connected sockets, counted.
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
@@ -35,22 +36,35 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared
   return {};
 }
 
-/// While this process may make rules: for which local ends the guardian will, when it may not.
-void Engine::Impl::tell_guardian_of_local_ends() {
+void Engine::Impl::tell_guardian_of(Protocol protocol, const Endpoint& local, uint16_t vlan) {
   guardian::Request request{guardian::Errand::kLocalEnd, 0, 0, {}, {}};
+  request.rule.protocol = static_cast<uint8_t>(protocol);
+  request.rule.vlan = vlan;
+  request.rule.local_port = local.port;
+  std::memcpy(request.rule.local, local.address.bytes.data(), sizeof request.rule.local);
+  (void)guardian.run(request, -1);
+}
+
+/// While this process has the privilege: for which local ends the guardian helps when it has not. On mlx5 it
+/// makes rules, so the protocol and VLAN count.
+void Engine::Impl::tell_guardian_of_local_ends() {
+  std::set<Endpoint> told;
   for (InterfaceId id = 0; id < slot_count; ++id) {
-    if (carrier(id).opened.kind != PathKind::kMlx5) continue;
+    const bool mlx5 = carrier(id).opened.kind == PathKind::kMlx5;
     for (const auto& [untagged, steered] : slots[id].steered) {
-      if (untagged.is_connected()) continue;
       const FlowKey key = tagged(id, untagged);
-      FlowRule& rule = request.rule;
-      rule.protocol = static_cast<uint8_t>(key.protocol);
-      rule.vlan = key.vlan;
-      rule.local_port = key.local.port;
-      std::memcpy(rule.local, key.local.address.bytes.data(), sizeof rule.local);
-      (void)guardian.run(request, -1);
+      if (mlx5 && !key.is_connected())
+        tell_guardian_of(key.protocol, key.local, key.vlan);
+      else if (key.protocol == Protocol::kTcp && told.insert(key.local).second)
+        tell_guardian_of(key.protocol, key.local, 0);
     }
   }
+}
+
+void Engine::tell_guardian(const Endpoint& local, bool v6_only) {
+  impl_->tell_guardian_of(Protocol::kTcp, local, 0);
+  if (local.address == IpAddress::any_v6() && !v6_only)
+    impl_->tell_guardian_of(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
 }
 
 bool Engine::Impl::rules_barred() const {

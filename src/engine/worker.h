@@ -181,6 +181,7 @@ struct Engine::Impl {
   /// libibverbs takes malloc() for each rule, and the calling thread is in a handler, which may have
   /// interrupted that: no connect() and no listen() there, and rules go later.
   bool rules_barred() const;
+  void tell_guardian_of(Protocol protocol, const Endpoint& local, uint16_t vlan);
   void tell_guardian_of_local_ends();
   void guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered);
 

@@ -1,10 +1,10 @@
 // What the guardian (main.cc) does for a process that has given up root after its ports were open: the few
 // calls of a hand-back (engine/hand_back.cc) for which the kernel asks a capability, and mlx5's steering
-// rules. One request on a SOCK_SEQPACKET pair, with the descriptor of the process that it is about, a TCP
-// socket or the device's file; the answer is an int32_t: a negative errno value, or 0, or what was made.
+// rules. One request on a SOCK_SEQPACKET pair, with the descriptors that it is about; the answer is an
+// int32_t: a negative errno value, or 0, or what was made.
 //
-// This gives the process no power over the network that it has not: who holds a port can send any frame, and
-// rules are made only for local ends that it had while it could make them itself (kLocalEnd, until kSeal).
+// Whoever breaks into the process can make any request. So each is bounded by what the process had while it
+// was privileged, or has now by itself; docs/security.md, "The guardian", lists the bounds.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,21 @@
 namespace accel::guardian {
 
 enum class Errand : uint32_t {
-  kRepair,         ///< TCP_REPAIR to `value` (CAP_NET_ADMIN)
-  kSendBuffer,     ///< SO_SNDBUFFORCE (CAP_NET_ADMIN)
-  kReceiveBuffer,  ///< SO_RCVBUFFORCE (CAP_NET_ADMIN)
-  kBind,      ///< bind() of a socket in repair mode, else -EPERM: a port below 1024 (CAP_NET_BIND_SERVICE)
-  kLocalEnd,  ///< the process has that of `rule`: protocol, local end, VLAN
-  kSeal,      ///< there are no more of those; else kRule says -EPERM
-  kRule       ///< a steering rule (CAP_NET_RAW); the answer is its handle
+  /// TCP_REPAIR to `value`, which must be one of the two that end it: TCP_REPAIR_OFF, TCP_REPAIR_OFF_NO_WP.
+  kRepair,
+  /// SO_SNDBUFFORCE to `value` or the guardian's bound (kMostBuffer in main.cc), of a socket in repair mode.
+  kSendBuffer,
+  kReceiveBuffer,  ///< the same with SO_RCVBUFFORCE
+  /// Puts a TCP socket that has no name yet into repair mode, bound to `address`. That is a local end of
+  /// kLocalEnd, or the end at which a second descriptor listens: then beside whatever has it (repair mode
+  /// implies SK_FORCE_REUSE). Any other end: only where bind() would give it to a process without privilege,
+  /// and not on loopback. Else -EPERM.
+  kBind,
+  /// The process has that of `rule`: protocol, local end (port 0: none; address of zeros: every one), VLAN.
+  /// -EPERM from a process that has no CAP_NET_RAW, or is of another user than when the guardian began.
+  kLocalEnd,
+  kSeal,  ///< there are no more of those; else kRule says -EPERM
+  kRule   ///< a steering rule (CAP_NET_RAW) for a local end of kLocalEnd; the answer is its handle
 };
 
 struct Request {

@@ -25,8 +25,8 @@
 #include <cstdint>
 
 #include "base/bare_syscall.h"
-#include "base/uverbs.h"
-#include "guardian/errand.h"
+#include "guardian/errands.h"
+#include "guardian/freestanding.h"
 #include "guardian/table.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/ipv4.h"
@@ -54,12 +54,16 @@ constexpr int kRounds[] = {1000, 2000, 4000};
 /// What is sent before the answers are looked at: a few hundred fill a socket's default buffer.
 constexpr uint32_t kBurst = 32;
 
-template <class... A>
-long call(long number, A... arguments) {
-  return bare_syscall(number, (long)arguments...);  // NOLINT: pointers and numbers alike
-}
-
 [[noreturn]] void end() {
+  timespec now{};
+  call(SYS_clock_gettime, CLOCK_BOOTTIME, &now);
+  char name[sizeof kEndName + 8];
+  memcpy(name, kEndName, sizeof kEndName);
+  for (int i = 0; i < 8; ++i)
+    name[sizeof kEndName - 1 + i] =
+        "0123456789abcdef"[static_cast<uint64_t>(now.tv_sec) >> (28 - 4 * i) & 15];
+  name[sizeof kEndName + 7] = 0;
+  call(SYS_prctl, PR_SET_NAME, name);
   for (;;) call(SYS_exit_group, 0);
 }
 
@@ -107,189 +111,7 @@ void settle() {
   call(SYS_capset, &header, sets);
 }
 
-// ---- errands ----
-
-long set_option(int fd, int level, int name, int value) {
-  return call(SYS_setsockopt, fd, level, name, &value, sizeof value);
-}
-
-bool in_repair_mode(int fd) {
-  int on = 0, length = sizeof on;
-  return call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_REPAIR, &on, &length) == 0 && on == 1;
-}
-
-/// For which rules may be made.
-constexpr size_t kMostLocalEnds = 256;
-FlowRule local_ends[kMostLocalEnds];
-size_t local_end_count = 0;
-bool sealed = false;
-
-bool same_bytes(const uint8_t* a, const uint8_t* b, size_t n) {
-  for (size_t i = 0; i < n; ++i)
-    if (a[i] != b[i]) return false;
-  return true;
-}
-
-bool has_local_end(const FlowRule& rule) {
-  for (size_t i = 0; i < local_end_count; ++i) {
-    const FlowRule& end = local_ends[i];
-    if (end.protocol == rule.protocol && end.local_port == rule.local_port && end.vlan == rule.vlan &&
-        same_bytes(end.local, rule.local, sizeof rule.local))
-      return true;
-  }
-  return false;
-}
-
-long add_local_end(const FlowRule& rule) {
-  if (sealed || rule.local_port == 0) return -EPERM;
-  if (has_local_end(rule)) return 0;
-  if (local_end_count == kMostLocalEnds) return -ENOSPC;
-  local_ends[local_end_count++] = rule;
-  return 0;
-}
-
-bool is_v4(const uint8_t* address) {
-  for (int i = 0; i < 10; ++i)
-    if (address[i] != 0) return false;
-  return address[10] == 0xff && address[11] == 0xff;
-}
-
-/// Specifications as the kernel reads them, one behind the other. Bits that the mask leaves out are zero.
-class Specifications {
- public:
-  explicit Specifications(const FlowRule& rule) {
-    add_link(rule);
-    is_v4(rule.local) ? add_v4(rule) : add_v6(rule);
-    add_ports(rule);
-    ib_uverbs_flow_spec_action_tag tag{};
-    tag.tag_id = rule.tag;
-    if (rule.tag != 0) add(tag, IB_FLOW_SPEC_ACTION_TAG);
-  }
-  long create(const FlowRule& rule, int device) {
-    auto* command = reinterpret_cast<ib_uverbs_create_flow*>(bytes_);
-    command->qp_handle = rule.queue_pair;
-    command->flow_attr.size = static_cast<uint16_t>(used_ - sizeof *command);
-    command->flow_attr.priority = rule.priority;
-    command->flow_attr.num_of_specs = count_;
-    command->flow_attr.port = rule.device_port;
-    ib_uverbs_create_flow_resp made{};
-    const long failed =
-        uverbs_command([&](void* request) { return call(SYS_ioctl, device, RDMA_VERBS_IOCTL, request); },
-                       IB_USER_VERBS_EX_CMD_CREATE_FLOW, bytes_, used_, &made, sizeof made);
-    return failed != 0 ? failed : static_cast<long>(made.flow_handle & 0x7fffffff);
-  }
-
- private:
-  /// Of the kernel's own header (rdma/ib_verbs.h), as libibverbs' are.
-  enum : uint32_t {
-    IB_FLOW_SPEC_ETH = 0x20,
-    IB_FLOW_SPEC_IPV4 = 0x30,
-    IB_FLOW_SPEC_IPV6 = 0x31,
-    IB_FLOW_SPEC_TCP = 0x40,
-    IB_FLOW_SPEC_UDP = 0x41,
-    IB_FLOW_SPEC_ACTION_TAG = 0x1000
-  };
-  static constexpr uint16_t be16(uint16_t host) { return __builtin_bswap16(host); }
-
-  template <class Spec>
-  void add(Spec& spec, uint32_t type) {
-    spec.type = type;
-    spec.size = sizeof spec;
-    memcpy(bytes_ + used_, &spec, sizeof spec);
-    used_ = static_cast<uint16_t>(used_ + sizeof spec);
-    ++count_;
-  }
-  void add_link(const FlowRule& rule) {
-    ib_uverbs_flow_spec_eth eth{};
-    eth.val.vlan_tag = be16(rule.vlan);
-    eth.mask.vlan_tag = rule.vlan != 0 ? be16(0x0fff) : 0;
-    add(eth, IB_FLOW_SPEC_ETH);
-  }
-  void add_v4(const FlowRule& rule) {
-    ib_uverbs_flow_spec_ipv4 ip{};
-    memcpy(&ip.val.dst_ip, rule.local + 12, 4);
-    ip.mask.dst_ip = ~0u;
-    if (rule.one_remote) {
-      memcpy(&ip.val.src_ip, rule.remote + 12, 4);
-      ip.mask.src_ip = ~0u;
-    }
-    add(ip, IB_FLOW_SPEC_IPV4);
-  }
-  void add_v6(const FlowRule& rule) {
-    ib_uverbs_flow_spec_ipv6 ip{};
-    memcpy(ip.val.dst_ip, rule.local, 16);
-    memset(ip.mask.dst_ip, 0xff, 16);
-    if (rule.one_remote) {
-      memcpy(ip.val.src_ip, rule.remote, 16);
-      memset(ip.mask.src_ip, 0xff, 16);
-    }
-    add(ip, IB_FLOW_SPEC_IPV6);
-  }
-  void add_ports(const FlowRule& rule) {
-    ib_uverbs_flow_spec_tcp_udp ports{};
-    ports.val.dst_port = be16(rule.local_port);
-    ports.mask.dst_port = 0xffff;
-    ports.val.src_port = be16(rule.remote_port);
-    ports.mask.src_port = be16(rule.remote_mask);
-    add(ports, rule.protocol == IPPROTO_TCP ? IB_FLOW_SPEC_TCP : IB_FLOW_SPEC_UDP);
-  }
-
-  alignas(ib_uverbs_create_flow)
-      uint8_t bytes_[sizeof(ib_uverbs_create_flow) + sizeof(ib_uverbs_flow_spec_eth) +
-                     sizeof(ib_uverbs_flow_spec_ipv6) + sizeof(ib_uverbs_flow_spec_tcp_udp) +
-                     sizeof(ib_uverbs_flow_spec_action_tag)]{};
-  uint16_t used_ = sizeof(ib_uverbs_create_flow);
-  uint8_t count_ = 0;
-};
-
-long make_rule(const FlowRule& rule, int device) {
-  if (!sealed || !has_local_end(rule)) return -EPERM;
-  return Specifications(rule).create(rule, device);
-}
-
-long run(const Request& request, int fd) {
-  switch (request.errand) {
-    case Errand::kRepair:
-      return set_option(fd, IPPROTO_TCP, TCP_REPAIR, request.value);
-    case Errand::kSendBuffer:
-      return set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, request.value);
-    case Errand::kReceiveBuffer:
-      return set_option(fd, SOL_SOCKET, SO_RCVBUFFORCE, request.value);
-    case Errand::kBind:
-      if (!in_repair_mode(fd) || request.length > sizeof request.address) return -EPERM;
-      return call(SYS_bind, fd, request.address, request.length);
-    case Errand::kLocalEnd:
-      return add_local_end(request.rule);
-    case Errand::kSeal:
-      sealed = true;
-      return 0;
-    case Errand::kRule:
-      return make_rule(request.rule, fd);
-  }
-  return -EINVAL;
-}
-
-/// False: the process has closed its end.
-bool run_errand() {
-  Request request{};
-  iovec vector{&request, sizeof request};
-  alignas(cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int))]{};
-  msghdr message{};
-  message.msg_iov = &vector;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const long n = call(SYS_recvmsg, kErrands, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (n <= 0) return n == -EAGAIN || n == -EINTR;
-  int fd = -1;
-  const auto* header = reinterpret_cast<const cmsghdr*>(control);
-  if (message.msg_controllen >= CMSG_LEN(sizeof fd) && header->cmsg_type == SCM_RIGHTS)
-    memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  const auto answer = static_cast<int32_t>(n == sizeof request ? run(request, fd) : -EINVAL);
-  if (fd >= 0) call(SYS_close, fd);
-  call(SYS_sendto, kErrands, &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
-  return true;
-}
+Errands errands;
 
 // ---- the program's end ----
 
@@ -298,7 +120,7 @@ const Table* wait_for_end(uint32_t* rows) {
   pollfd watched[] = {{kProcess, POLLIN, 0}, {kLifeline, 0, 0}, {kErrands, POLLIN, 0}};
   do {
     wait(watched, 3, -1);
-    if (watched[2].revents != 0 && !run_errand()) watched[2].fd = -1;
+    if (watched[2].revents != 0 && !errands.serve()) watched[2].fd = -1;
   } while (watched[0].revents == 0 && watched[1].revents == 0);
   const long size = call(SYS_lseek, kTable, 0, SEEK_END);
   const long memory = call(SYS_mmap, 0, size, PROT_READ, MAP_SHARED, kTable, 0);
@@ -377,16 +199,20 @@ long send_v6(long fd, const Row& row, const TcpHeader& tcp) {
 
 class Wake {
  public:
-  Wake(const Table& table, uint32_t rows) : table_(table), rows_(rows), done_(allocate<bool>(rows)) {
-    for (uint32_t i = 0; i < rows; ++i)
-      if (table.row[i].used == 1)
+  /// Copies the rows: the process may live yet, and go on writing.
+  Wake(const Table& table, uint32_t rows)
+      : rows_(rows), row_(allocate<Row>(rows)), done_(allocate<bool>(rows)) {
+    for (uint32_t i = 0; i < rows; ++i) {
+      memcpy(&row_[i], &table.row[i], sizeof(Row));
+      if (row_[i].used == 1 && is_ours(row_[i]))
         ++open_;
       else
         done_[i] = true;
+    }
     for (slots_ = 64; slots_ < 2 * open_;) slots_ *= 2;
     index_ = allocate<uint32_t>(slots_);
     for (uint32_t i = 0; i < rows; ++i)
-      if (!done_[i]) *free_slot(table.row[i]) = i + 1;
+      if (!done_[i]) *free_slot(row_[i]) = i + 1;
     const int on = 1;
     v4_ = call(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
     call(SYS_setsockopt, v4_, IPPROTO_IP, IP_HDRINCL, &on, sizeof on);
@@ -399,7 +225,7 @@ class Wake {
   void send_all() {
     for (uint32_t i = 0, sent = 0; i < rows_; ++i) {
       if (done_[i]) continue;
-      const Row& row = table_.row[i];
+      const Row& row = row_[i];
       const TcpHeader tcp = segment_of(row);
       const long r = is_v4(row.remote) ? send_v4(v4_, row, tcp) : send_v6(v6_, row, tcp);
       if (r < 0 && r != -EAGAIN && r != -ENOBUFS && r != -ENOMEM) finish(i);  // no way to that peer any more
@@ -416,6 +242,37 @@ class Wake {
   }
 
  private:
+  /// An address of this host, and not of loopback: a process that was broken into may have written any other.
+  bool is_ours(const Row& row) {
+    if (asked_ && same_bytes(last_, row.local, sizeof last_)) return ours_;
+    memcpy(last_, row.local, sizeof last_);
+    asked_ = true;
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    memcpy(&v4.sin_addr, row.local + 12, 4);
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    memcpy(&v6.sin6_addr, row.local, 16);
+    v6.sin6_scope_id = row.ifindex;
+    const bool is_v6 = !is_v4(row.local);
+    LocalEnd end;
+    memcpy(end.address, row.local, sizeof end.address);
+    const long fd = call(SYS_socket, is_v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ours_ = !end.is_any() && !end.is_loopback() &&
+            (is_v6 ? call(SYS_bind, fd, &v6, sizeof v6) : call(SYS_bind, fd, &v4, sizeof v4)) == 0;
+    call(SYS_close, fd);
+    return ours_;
+  }
+
+  static bool same_bytes(const uint8_t* a, const uint8_t* b, size_t n) {
+    for (size_t i = 0; i < n; ++i)
+      if (a[i] != b[i]) return false;
+    return true;
+  }
+
+  uint8_t last_[16] = {};
+  bool asked_ = false, ours_ = false;
+
   /// What the kernel gets of TCP: an answer, to which it sends its reset in the same breath.
   void hear() {
     alignas(4) uint8_t data[128];
@@ -445,7 +302,7 @@ class Wake {
     for (uint32_t slot = hash(row);; ++slot) {
       const uint32_t i = index_[slot & (slots_ - 1)];
       if (i == 0) return;
-      if (!done_[i - 1] && same(table_.row[i - 1], row)) finish(i - 1);
+      if (!done_[i - 1] && same(row_[i - 1], row)) finish(i - 1);
     }
   }
 
@@ -474,8 +331,8 @@ class Wake {
       if (index_[slot & (slots_ - 1)] == 0) return &index_[slot & (slots_ - 1)];
   }
 
-  const Table& table_;
   uint32_t rows_;
+  Row* row_;
   bool* done_;
   uint32_t open_ = 0;
   uint32_t* index_ = nullptr;  ///< of rows, plus 1, by hash; 0: free
@@ -485,6 +342,7 @@ class Wake {
 
 [[noreturn]] void run() {
   settle();
+  errands.begin();
   uint32_t rows = 0;
   const Table* table = wait_for_end(&rows);
   Wake wake(*table, rows);

@@ -24,6 +24,10 @@ struct Table {
   Row row[];
 };
 
+/// The guardian's name at its end: this and eight hexadecimal digits, seconds of CLOCK_BOOTTIME. A zombie has
+/// it still (engine/orphans.cc).
+constexpr char kEndName[] = "guard-";
+
 /// The guardian's descriptors when its program begins; it has no others.
 enum Descriptor : int {
   kTable,

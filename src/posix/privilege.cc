@@ -1,5 +1,7 @@
 #include "posix/privilege.h"
 
+#include <netinet/in.h>
+
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,17 @@ bool bound_and_unused(const File& file) {
 void open_device_of(Engine& engine, const Socket& socket) {
   const Role role = socket.kind() == FileKind::kTcp ? Role::kTcpServer : Role::kUdpReceiver;
   (void)engine.covers(socket.flow_request(role, socket.shadow_name(), {}));
+}
+
+/// Of TCP sockets: what hands a connection back needs the guardian later.
+void tell_guardian_of_names(Engine& engine) {
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.first_of(file) != fd || file->kind() != FileKind::kTcp) return;
+    const auto& socket = *static_cast<const Socket*>(file);
+    const Endpoint name = socket.shadow_name();
+    const bool v6_only = socket.v6() && socket.shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+    if (name.port != 0) engine.tell_guardian(name, v6_only);
+  });
 }
 
 }  // namespace
@@ -53,6 +66,7 @@ void before_privileges_go(bool may_return) {
         open_device_of(pass->engine(), *static_cast<Socket*>(file));
     }
     if (early) pass->engine().open_all_ports();
+    tell_guardian_of_names(pass->engine());
     pass->engine().done_keeping_ready();
   }
   for (File* file : files) file->release(guard.pass());

@@ -112,6 +112,22 @@ void TcpSocket::revive(Pass& pass) {
   if (somebody_stands()) visitor_came(pass);  // before the attendant looks: accept() is about to
 }
 
+/// The shadow of a socket of this process that listens at the connection's local end, for hand_back(). -1:
+/// there is none, or no need to know.
+int TcpSocket::listener_beside() const {
+  if (conn_->active || Engine::privileged()) return -1;
+  const Endpoint local = local_endpoint();
+  for (int fd = 0; fd < fds.limit(); ++fd) {
+    const Socket* s = find_socket(fd);
+    if (s == nullptr || s->kind() != FileKind::kTcp) continue;
+    if (static_cast<const TcpSocket*>(s)->state_ != State::kListening) continue;
+    const Endpoint name = s->shadow_name();
+    if (name.port == local.port && (name.address.is_any() || name.address == local.address))
+      return s->shadow();
+  }
+  return -1;
+}
+
 Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
   if (state_ == State::kKernel) return {};
   if (state_ == State::kUndecided) {
@@ -130,7 +146,7 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
   } else {
     if (peek_offset_ >= 0)
       real.setsockopt(shadow(), SOL_SOCKET, SO_PEEK_OFF, &peek_offset_, sizeof peek_offset_);
-    if (Result<void> r = pass.engine().hand_back(pass, conn_, shadow()); !r) return r;
+    if (Result<void> r = pass.engine().hand_back(pass, conn_, shadow(), listener_beside()); !r) return r;
     conn_ = nullptr;
   }
   become_kernels(reason);

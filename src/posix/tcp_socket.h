@@ -159,6 +159,8 @@ class TcpSocket final : public Socket {
   Successors find_successors(Pass& pass);
   void keep_queue(Pass& pass);
   void let_handshakes_end(Pass& pass);
+  int listener_beside() const;
+  std::vector<int> heard(int visitor) const;
   int accept_into_kernel(Pass& pass, bool or_stays = false);
   void queue_to_kernel(Pass& pass);
   Result<int> accept_given(sockaddr* address, socklen_t* length, int flags);

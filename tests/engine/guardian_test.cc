@@ -1,7 +1,15 @@
-// What the guardian makes rules for: what its process had while it could make them itself, and nothing else.
+// What the guardian does for its process: what that had while it was privileged, or has by itself, and
+// nothing else. Each test asks as somebody would who has broken into the process.
+#include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "tests/engine/fixture.h"
 
@@ -17,6 +25,195 @@ FlowRule rule_for(const Endpoint& local, Protocol protocol = Protocol::kTcp, uin
   rule.vlan = vlan;
   std::memcpy(rule.local, local.address.bytes.data(), sizeof rule.local);
   return rule;
+}
+
+int tcp_socket() { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }
+
+sockaddr_in to_sockaddr(const Endpoint& end) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(end.port);
+  std::memcpy(&name.sin_addr, end.address.v4_bytes(), 4);
+  return name;
+}
+
+uint16_t port_of(int fd) {
+  sockaddr_in name{};
+  socklen_t length = sizeof name;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0 ? ntohs(name.sin_port) : 0;
+}
+
+int option(int fd, int level, int name) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return getsockopt(fd, level, name, &value, &length) == 0 ? value : -1;
+}
+
+/// A guardian, and a socket for it to work on. Answers are errno values.
+struct Asked {
+  Asked() {
+    guardian.begin();
+    EXPECT_TRUE(guardian.running());
+  }
+  ~Asked() { close(fd); }
+  int ask(Errand errand, int value) {
+    return static_cast<int>(guardian.run({errand, value, 0, {}, {}}, fd).error());
+  }
+  int bind(const Endpoint& end, int listener = -1) {
+    guardian::Request request{Errand::kBind, 0, sizeof(sockaddr_in), {}, {}};
+    const sockaddr_in name = to_sockaddr(end);
+    std::memcpy(request.address, &name, sizeof name);
+    return static_cast<int>(guardian.run(request, fd, listener).error());
+  }
+  int add(const Endpoint& end) {
+    return static_cast<int>(guardian.run({Errand::kLocalEnd, 0, 0, {}, rule_for(end)}, -1).error());
+  }
+  void renew() {
+    close(fd);
+    fd = tcp_socket();
+  }
+  Counters counters;
+  Guardian guardian{counters};
+  int fd = tcp_socket();
+};
+
+const IpAddress kLoopback = v4(127, 0, 0, 1);
+
+TEST(Guardian, RepairsSocketsAtTheLocalEndsOfBeforeAlone) {
+  Asked a;
+  EXPECT_EQ(a.add({kNear, 80}), 0);
+  EXPECT_EQ(a.ask(Errand::kSeal, 0), 0);
+  EXPECT_EQ(a.ask(Errand::kRepair, TCP_REPAIR_ON), EPERM) << "without a name the socket could be anybody's";
+  for (const Endpoint& strange :
+       {Endpoint{kNear, 22}, Endpoint{kLoopback, 80}, Endpoint{IpAddress::any_v4(), 80},
+        Endpoint{kLoopback, 40000}, Endpoint{kNear, 0}})
+    EXPECT_EQ(a.bind(strange), EPERM);
+  EXPECT_EQ(option(a.fd, IPPROTO_TCP, TCP_REPAIR), 0);
+  EXPECT_EQ(port_of(a.fd), 0);
+  EXPECT_EQ(a.bind({kNear, 80}), 0);
+  EXPECT_EQ(option(a.fd, IPPROTO_TCP, TCP_REPAIR), 1);
+  EXPECT_EQ(port_of(a.fd), 80);
+  EXPECT_EQ(a.bind({kNear, 80}), EPERM) << "it has a name";
+  EXPECT_EQ(a.ask(Errand::kRepair, TCP_REPAIR_OFF_NO_WP), 0);
+  EXPECT_EQ(option(a.fd, IPPROTO_TCP, TCP_REPAIR), 0);
+  EXPECT_EQ(a.ask(Errand::kRepair, TCP_REPAIR_ON), EPERM);
+}
+
+TEST(Guardian, AWildcardCoversItsPort) {
+  Asked a;
+  EXPECT_EQ(a.add({IpAddress::any_v4(), 443}), 0);
+  EXPECT_EQ(a.bind({kNear, 443}), 0);
+  a.renew();
+  EXPECT_EQ(a.bind({kNear, 444}), EPERM);
+}
+
+// A connection that the process opened itself: as bind() would, so beside nobody.
+TEST(Guardian, BindsToAFreePortAsAnybodyMay) {
+  Asked a;
+  const int other = tcp_socket();
+  const sockaddr_in name = to_sockaddr({kNear, 45000});
+  ASSERT_EQ(::bind(other, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  ASSERT_EQ(listen(other, 1), 0);
+  EXPECT_EQ(a.bind({kNear, 45000}), EADDRINUSE);
+  EXPECT_EQ(option(a.fd, IPPROTO_TCP, TCP_REPAIR), 0);
+  EXPECT_EQ(a.bind({kNear, 45001}), 0);
+  EXPECT_EQ(option(a.fd, IPPROTO_TCP, TCP_REPAIR), 1);
+  close(other);
+}
+
+// SK_FORCE_REUSE must not outlive the name: a port that the kernel chose goes with a disconnect, and the next
+// bind() would find no other's port taken.
+TEST(Guardian, TheNameIsForGood) {
+  Asked a;
+  EXPECT_EQ(a.bind({kNear, 45002}), 0);
+  const sockaddr_in peer = to_sockaddr({kFar, 1});
+  EXPECT_EQ(connect(a.fd, reinterpret_cast<const sockaddr*>(&peer), sizeof peer), 0);
+  sockaddr none{};
+  EXPECT_EQ(connect(a.fd, &none, sizeof none), 0);
+  EXPECT_EQ(port_of(a.fd), 45002);
+}
+
+TEST(Guardian, WhoListensThereHasTheEnd) {
+  Asked a;
+  const int listener = tcp_socket();
+  const sockaddr_in name = to_sockaddr({IpAddress::any_v4(), 45010});
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  EXPECT_EQ(a.bind({kLoopback, 45010}, listener), EPERM) << "bound is not listening";
+  ASSERT_EQ(listen(listener, 1), 0);
+  EXPECT_EQ(a.bind({kNear, 45011}, listener), 0) << "a free port";
+  a.renew();
+  EXPECT_EQ(a.bind({kNear, 45010}, listener), 0);
+  EXPECT_EQ(port_of(a.fd), 45010);
+  close(listener);
+}
+
+TEST(Guardian, BuffersAreBounded) {
+  Asked a;
+  const int before = option(a.fd, SOL_SOCKET, SO_RCVBUF);
+  EXPECT_EQ(a.ask(Errand::kReceiveBuffer, 1 << 30), EPERM) << "not in repair mode";
+  EXPECT_EQ(a.ask(Errand::kSendBuffer, 1 << 30), EPERM);
+  EXPECT_EQ(option(a.fd, SOL_SOCKET, SO_RCVBUF), before);
+  ASSERT_EQ(a.bind({kNear, 45020}), 0);
+  std::ifstream sent("/proc/sys/net/ipv4/tcp_wmem"), received("/proc/sys/net/ipv4/tcp_rmem");
+  int least = 0, usual = 0, most = 0;
+  sent >> least >> usual >> most;
+  EXPECT_EQ(a.ask(Errand::kSendBuffer, 1 << 30), 0);
+  EXPECT_LE(option(a.fd, SOL_SOCKET, SO_SNDBUF), 4 * most + (1 << 18));
+  received >> least >> usual >> most;
+  EXPECT_EQ(a.ask(Errand::kReceiveBuffer, 1 << 30), 0);
+  EXPECT_LE(option(a.fd, SOL_SOCKET, SO_RCVBUF), 4 * most + (1 << 18));
+}
+
+// Without a word of kSeal: setuid() may have come past us.
+TEST(Guardian, AProcessWithoutPrivilegeAddsNoLocalEnd) {
+  Asked a;
+  const auto as_another = [&](bool in_user_namespace) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const bool less =
+          setresuid(65534, 65534, 65534) == 0 && (!in_user_namespace || unshare(CLONE_NEWUSER) == 0);
+      _exit(!less ? 77 : a.add({kNear, 22}));
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return WEXITSTATUS(status);
+  };
+  EXPECT_EQ(as_another(false), EPERM);
+  const int with_all_capabilities = as_another(true);
+  EXPECT_TRUE(with_all_capabilities == EPERM || with_all_capabilities == 77) << with_all_capabilities;
+  EXPECT_EQ(a.bind({kNear, 22}), EPERM);
+  EXPECT_EQ(a.add({kNear, 22}), 0);
+}
+
+/// Processes of that name that stand by this one.
+std::set<pid_t> guardians() {
+  std::set<pid_t> found;
+  DIR* all = opendir("/proc");
+  while (const dirent* entry = readdir(all)) {
+    std::ifstream file(std::string("/proc/") + entry->d_name + "/cmdline", std::ios::binary);
+    std::string name, process;
+    if (std::getline(file, name, '\0') && name == "accel-guard" && std::getline(file, process, '\0') &&
+        process == std::to_string(getpid()))
+      found.insert(std::atoi(entry->d_name));
+  }
+  closedir(all);
+  return found;
+}
+
+TEST(Guardian, OneThatIsStoppedIsGivenUp) {
+  const std::set<pid_t> before = guardians();
+  Asked a;
+  ASSERT_EQ(a.add({kNear, 81}), 0);  // so it has begun
+  std::set<pid_t> now = guardians();
+  for (const pid_t pid : before) now.erase(pid);
+  ASSERT_EQ(now.size(), 1u);
+  ASSERT_EQ(kill(*now.begin(), SIGSTOP), 0);
+  EXPECT_EQ(a.bind({kNear, 81}), EPERM);
+  EXPECT_FALSE(a.guardian.running());
+  EXPECT_EQ(a.counters.get(Counter::guardian_silent), 1u);
+  EXPECT_EQ(a.bind({kNear, 81}), EPERM);
+  EXPECT_EQ(a.counters.get(Counter::guardian_silent), 1u) << "once";
+  EXPECT_EQ(kill(*now.begin(), SIGKILL), 0);
 }
 
 TEST(Guardian, MakesRulesForTheLocalEndsOfBeforeAlone) {
