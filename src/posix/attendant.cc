@@ -44,11 +44,14 @@ void wake() {
 void* attend(void*) {
   std::vector<pollfd> watched;
   for (;;) {
-    watched = {{wake_fd.load(), POLLIN, 0}, {process_door.load(), POLLIN, 0}};
+    watched = {{wake_fd.load(), POLLIN, 0}};
+    const int most = add_process_door(process_door.load(), watched);
+    const size_t doors = watched.size();
     add_doors(watched);
-    if (poll_beyond_limit(watched, nullptr, nullptr) < 0) continue;
-    if ((watched[1].revents & POLLIN) != 0) serve_process_door(watched[1].fd);
-    for (size_t i = 2; i < watched.size(); ++i)
+    const timespec limit{most / 1000, most % 1000 * 1'000'000L};
+    if (poll_beyond_limit(watched, most < 0 ? nullptr : &limit, nullptr) < 0) continue;
+    serve_process_door(process_door.load(), {watched.data() + 1, doors - 1});
+    for (size_t i = doors; i < watched.size(); ++i)
       if ((watched[i].revents & POLLIN) != 0) serve_door(watched[i].fd);
     if (watched[0].revents == 0) continue;
     uint64_t count = 0;
@@ -119,6 +122,7 @@ int attendant_wake_fd() { return running.load() ? wake_fd.load() : -1; }
 
 void attendant_after_fork_in_child(bool keep) {
   running = false;
+  forget_process_visitors();
   if (const int door = process_door.exchange(-1); door >= 0) close_private(door);
   const int fd = wake_fd.exchange(-1);
   if (fd >= 0 && !keep) close_private(fd);

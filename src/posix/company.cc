@@ -28,15 +28,17 @@ std::string company_name(int shadow) {
   return "accel-company-" + std::to_string(space.st_ino) + "." + cookie;
 }
 
-Company ask(int fd) {
+Company ask(int fd, int shadow) {
   pollfd readable{fd, POLLIN, 0};
   int ready;
+  if (!send_descriptors(fd, {&shadow, 1})) return {};
   while ((ready = real.poll(&readable, 1, kAnswersWithin)) < 0 && errno == EINTR) {
   }
   const std::vector<int> got = ready > 0 ? receive_descriptors(fd) : std::vector<int>{};
-  if (got.size() == 3)
+  if (got.size() == 4 && is_proof(got[3], shadow))
     if (const int page = join_waiters(got[2]); page >= 0) {
       for (int i : {0, 1}) note_private(got[i], true);
+      real.close(got[3]);
       return {got[0], got[1], page};
     }
   for (int other : got) real.close(other);
@@ -52,7 +54,7 @@ Company join_company(int shadow, const Company& alone) {
     if (const int asked = listen_by_name(name); asked >= 0) return {asked, alone.door, alone.page};
     const int fd = connect_by_name(name);
     if (fd >= 0) {
-      const Company found = peer_is_trusted(fd) ? ask(fd) : Company{};
+      const Company found = peer_is_trusted(fd) ? ask(fd, shadow) : Company{};
       real.close(fd);
       return found;
     }
@@ -61,11 +63,15 @@ Company join_company(int shadow, const Company& alone) {
   return {};
 }
 
-bool welcome_newcomer(const Company& company) {
+bool welcome_newcomer(const Company& company, int shadow, Counters& counters) {
   const int fd = real.accept4(company.asked, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0) return false;
-  const int shared[] = {company.asked, company.door, waiters_memfd(company.page)};
-  const bool in = peer_is_trusted(fd) && send_descriptors(fd, shared);
+  const std::vector<int> words =
+      peer_is_trusted(fd) && words_came(fd) ? receive_descriptors(fd) : std::vector<int>{};
+  const int shared[] = {company.asked, company.door, waiters_memfd(company.page), shadow};
+  const bool in = words.size() == 1 && is_proof(words[0], shadow) && send_descriptors(fd, shared);
+  if (!in) counters.add(Counter::visitors_refused);
+  for (int word : words) real.close(word);
   real.close(fd);
   return in;
 }

@@ -1,6 +1,7 @@
 #include "posix/groups.h"
 
 #include <netinet/in.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "posix/guard.h"
 #include "posix/meeting.h"
 #include "posix/process_door.h"
+#include "posix/unix_names.h"
 
 namespace accel::posix {
 namespace {
@@ -52,6 +54,15 @@ void leave_marker(const Group& group, int member) {
   if (is_marked(group)) return;
   (void)named_socket(name_of(group) + cookie_name(member) + "." + std::to_string(getpid()));
   marked().push_back(group);
+}
+
+/// By whom the kernel would let into the group: sockets of one user (inet_rcv_saddr_equal() and sk_uid in
+/// inet_csk_bind_conflict()), whose process may have become this one's user since.
+bool others_marked(const Group& group, int member) {
+  struct stat socket {};
+  if (fstat(member, &socket) != 0) return false;
+  const uid_t users[] = {socket.st_uid, geteuid(), 0};
+  return !names_of_users(name_of(group), users).empty();
 }
 
 /// Under the Guard.
@@ -108,7 +119,7 @@ bool group_has_program(const Socket& member) {
   if (member.shadow_option(SOL_SOCKET, SO_REUSEPORT) == 0) return false;
   const Group group = group_of(member.shadow());
   if (group.local.port == 0) return false;
-  if (!is_marked(group) && !names_that_begin(name_of(group)).empty()) leave_marker(group, member.shadow());
+  if (!is_marked(group) && others_marked(group, member.shadow())) leave_marker(group, member.shadow());
   return is_marked(group);
 }
 

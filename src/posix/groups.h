@@ -1,9 +1,9 @@
 // SO_REUSEPORT groups in which a program of the kernel's chooses (SO_ATTACH_REUSEPORT_CBPF, _EBPF): all
 // members are the kernel's, in whatever process. Who attaches the program tells the others
 // (posix/process_door.h), and leaves a marker, a Unix socket with the group's name in its own, for those who
-// come later. Each process with members has one, until it ends: a group that is made anew at that name
-// meanwhile stays with the kernel. Taking the program off changes nothing: the kernel chooses among its
-// sockets by itself then, and ours would take what is theirs.
+// come later: of the group's user, as its members must be. Each process with members has one, until it ends:
+// a group that is made anew at that name meanwhile stays with the kernel. Taking the program off changes
+// nothing: the kernel chooses among its sockets by itself then, and ours would take what is theirs.
 #pragma once
 
 #include "posix/socket.h"

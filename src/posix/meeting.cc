@@ -1,14 +1,18 @@
 #include "posix/meeting.h"
 
+#include <dirent.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 
 #include "base/private_fds.h"
 #include "base/proc.h"
@@ -23,7 +27,7 @@ namespace accel::posix {
 namespace {
 
 constexpr int kMostVisitors = 4096;
-constexpr timeval kWordsCome{1, 0};
+constexpr int kWordsCome = 20;  ///< ms: as long as whoever connects may be kept from its next system call
 constexpr socklen_t kPath = offsetof(sockaddr_un, sun_path) + 1;
 
 socklen_t to_address(const std::string& name, sockaddr_un& out) {
@@ -125,6 +129,28 @@ bool peer_is_trusted(int fd) {
   return user == geteuid() || user == 0;
 }
 
+bool is_proof(int came, int of) {
+  const uint64_t cookie = cookie_of(of);
+  return came >= 0 && cookie != 0 && cookie_of(came) == cookie;
+}
+
+bool process_has_socket(pid_t process, int fd) {
+  struct stat socket {};
+  if (process <= 0 || fstat(fd, &socket) != 0) return false;
+  const std::string wanted = "socket:[" + std::to_string(socket.st_ino) + "]";
+  const std::string folder = "/proc/" + std::to_string(process) + "/fd";
+  DIR* const all = opendir(folder.c_str());
+  if (all == nullptr) return false;
+  bool found = false;
+  char target[64];
+  while (const dirent* entry = found ? nullptr : readdir(all)) {
+    const ssize_t n = readlinkat(dirfd(all), entry->d_name, target, sizeof target);
+    found = n > 0 && wanted == std::string_view(target, static_cast<size_t>(n));
+  }
+  closedir(all);
+  return found;
+}
+
 pid_t peer_process(int fd) { return credentials(fd).pid; }
 
 bool send_descriptors(int to, std::span<const int> fds) {
@@ -142,7 +168,7 @@ bool send_descriptors(int to, std::span<const int> fds) {
 std::vector<int> receive_descriptors(int from) {
   std::vector<int> got;
   DescriptorMessage message;
-  if (real.recvmsg(from, &message, MSG_CMSG_CLOEXEC) <= 0) return got;
+  if (real.recvmsg(from, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) <= 0) return got;
   each_descriptor_in(message, [&](int fd) {
     got.push_back(move_high(fd));
     return true;
@@ -150,6 +176,9 @@ std::vector<int> receive_descriptors(int from) {
   return got;
 }
 
-void wait_for_words(int fd) { real.setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kWordsCome, sizeof(kWordsCome)); }
+bool words_came(int fd) {
+  pollfd readable{fd, POLLIN, 0};
+  return real.poll(&readable, 1, kWordsCome) > 0;
+}
 
 }  // namespace accel::posix

@@ -28,15 +28,23 @@ std::string bound_name(int fd);
 std::set<std::string> names_that_begin(const std::string& beginning);
 /// Connected to a listener of that name, non-blocking; -1: there is none. Not private: to be closed soon.
 int connect_by_name(const std::string& name);
-/// Who is at the other end is of this process's user, or root.
+/// Who is at the other end is of this process's user, or root: such a one may send this process any signal.
+/// That is not enough to have what is this process's; see is_proof().
 bool peer_is_trusted(int fd);
+/// A descriptor that came in a message is of the socket `of` itself: who sent it has that socket. -1: no
+/// proof.
+bool is_proof(int came, int of);
+/// The process has a descriptor of that socket, as far as this one may look (ptrace(2), "Ptrace access
+/// mode").
+bool process_has_socket(pid_t process, int fd);
 /// The peer's process; of a listener's, the one that has called listen().
 pid_t peer_process(int fd);
 /// One message with a few descriptors; those that come are ones that programs do not expect (move_high()).
 /// Empty: there is no more.
 bool send_descriptors(int to, std::span<const int> fds);
 std::vector<int> receive_descriptors(int from);
-/// How long recv() waits for a peer that should speak at once.
-void wait_for_words(int fd);
+/// A trusted peer's words, which come right behind its connect(), are there. Waits for a moment; false: a
+/// visitor that says nothing.
+bool words_came(int fd);
 
 }  // namespace accel::posix

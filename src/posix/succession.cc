@@ -35,17 +35,21 @@ int open_marker(int door) { return named_socket(bound_name(door) + "-" + std::to
 
 int admit_visitor(int door) { return real.accept4(door, nullptr, nullptr, SOCK_CLOEXEC); }
 
-std::vector<int> hear_visitor(int visitor) {
+std::vector<int> hear_visitor(int visitor, int shadow, Counters& counters) {
   std::vector<int> got;
-  wait_for_words(visitor);
-  if (peer_is_trusted(visitor))
-    for (std::vector<int> more; !(more = receive_descriptors(visitor)).empty();)
-      got.insert(got.end(), more.begin(), more.end());
+  bool proved = peer_is_trusted(visitor) && words_came(visitor);
+  for (std::vector<int> more; proved && !(more = receive_descriptors(visitor)).empty();) {
+    proved = is_proof(more.front(), shadow);
+    real.close(more.front());
+    for (size_t i = 1; i < more.size(); ++i) proved ? got.push_back(more[i]) : (void)real.close(more[i]);
+  }
+  if (!proved) counters.add(Counter::visitors_refused);
   real.close(visitor);
   return got;
 }
 
-Successors::Successors(const std::string& own, bool alone, bool may_wait) {
+Successors::Successors(const std::string& own, int shadow, bool alone, bool may_wait)
+    : own_(own), shadow_(shadow) {
   if (own.empty()) return;
   const std::string listener = own.substr(0, own.find('.') + 1);
   const std::string table = read_proc("/proc/net/unix");
@@ -68,9 +72,11 @@ Successors::Successors(const std::string& own, bool alone, bool may_wait) {
   if (doors_.empty() && own_is_served) doors_.push_back(own);
 }
 
-bool give_by_door(const std::string& door, int connection) {
+bool give_by_door(const std::string& door, bool own, int shadow, int connection) {
   const int fd = connect_by_name(door);
-  const bool taken = fd >= 0 && peer_is_trusted(fd) && send_descriptors(fd, {&connection, 1});
+  const int words[] = {shadow, connection};
+  const bool taken = fd >= 0 && peer_is_trusted(fd) &&
+                     (own || process_has_socket(peer_process(fd), shadow)) && send_descriptors(fd, words);
   if (fd >= 0) real.close(fd);
   if (taken) real.close(connection);
   return taken;
@@ -79,7 +85,7 @@ bool give_by_door(const std::string& door, int connection) {
 bool Successors::give(int connection) {
   while (!doors_.empty()) {
     next_ = (next_ + 1) % doors_.size();
-    if (give_by_door(doors_[next_], connection)) return true;
+    if (give_by_door(doors_[next_], doors_[next_] == own_, shadow_, connection)) return true;
     doors_.erase(doors_.begin() + static_cast<ptrdiff_t>(next_));
   }
   return false;

@@ -46,14 +46,13 @@ Target parent_of(const Target& target) {
 }
 
 /// What the process says; 0, too, where it says nothing. ENXIO: it has no engine.
-int ask_one(const Target& target, const Question& wanted) {
+int ask_one(const Target& target, const Question& wanted, int taken) {
   const std::string name = process_door_of("/proc/" + std::to_string(target.here), target.there);
   const int door = name.empty() ? -1 : connect_by_name(name);
   if (door < 0) return ENXIO;
   int answer = 0;
   pollfd readable{door, POLLIN, 0};
-  if (peer_process(door) == target.here &&
-      real.send(door, &wanted, sizeof wanted, MSG_NOSIGNAL) == sizeof wanted &&
+  if (peer_process(door) == target.here && put_question(door, wanted, taken) &&
       (real.poll(&readable, 1, kAnswersWithin) <= 0 ||
        real.recv(door, &answer, sizeof answer, 0) != sizeof answer))
     log(LogLevel::kError, "a descriptor taken from process %d is of no use here: it does not hand it over",
@@ -64,12 +63,13 @@ int ask_one(const Target& target, const Question& wanted) {
 
 /// A forked child that has no engine yet has what it inherited by one before it, by another number perhaps.
 /// EOPNOTSUPP: it is an iWARP connection, which cannot be in another process.
-Result<void> ask_for(Target target, int fd, uint64_t cookie) {
-  int answer = ask_one(target, {Question::About::kDescriptor, fd, cookie, {}, {}});
+Result<void> ask_for(Target target, int fd, int taken) {
+  const uint64_t cookie = cookie_of(taken);
+  int answer = ask_one(target, {Question::About::kDescriptor, fd, cookie, {}, {}}, taken);
   while (cookie != 0 && (answer == ENXIO || answer == ENOENT)) {
     target = parent_of(target);
     if (target.here <= 1 || target.here == getpid()) return {};
-    answer = ask_one(target, {Question::About::kDescriptor, -1, cookie, {}, {}});
+    answer = ask_one(target, {Question::About::kDescriptor, -1, cookie, {}, {}}, taken);
   }
   return answer == 0 || answer == ENXIO ? Result<void>() : err(answer);
 }
@@ -100,7 +100,7 @@ Result<int> pidfd_getfd(int pidfd, int target, unsigned flags) {
   if (process.here == getpid()) {
     enter_own(fd, target);
   } else if (process.here > 0) {
-    if (Result<void> r = ask_for(process, target, cookie_of(fd)); !r) {
+    if (Result<void> r = ask_for(process, target, fd); !r) {
       real.close(fd);
       return r.error();
     }
@@ -109,8 +109,10 @@ Result<int> pidfd_getfd(int pidfd, int target, unsigned flags) {
   return fd;
 }
 
-int give_taken(const Question& wanted) {
+int give_taken(const Question& wanted, int proof, bool trusted) {
   const int fd = find_wanted(wanted);
+  const bool shown = cookie_of(fd) != 0 ? is_proof(proof, fd) : trusted && proof >= 0;
+  if (fd >= 0 && fds.owns(fd) && !shown) return EPERM;
   const Result<void> given = fd >= 0 ? pass_on(fd) : Result<void>(err(ENOENT));
   return given ? 0 : static_cast<int>(given.error());
 }

@@ -59,12 +59,16 @@ void TcpSocket::meet_others() {
 void TcpSocket::vacate_own_door() {
   real.shutdown(door_, SHUT_RD);
   for (int visitor; (visitor = admit_visitor(door_)) >= 0;)
-    for (int fd : hear_visitor(visitor)) given_.push_back(fd);
+    for (int fd : heard(visitor)) given_.push_back(fd);
   close_private(door_);
 }
 
+std::vector<int> TcpSocket::heard(int visitor) const {
+  return hear_visitor(visitor, shadow(), Engine::get()->counters());
+}
+
 void TcpSocket::newcomer_came() {
-  if (welcome_newcomer(company_)) door_is_own_ = false;
+  if (welcome_newcomer(company_, shadow(), Engine::get()->counters())) door_is_own_ = false;
 }
 
 /// Before fork(): the children are to have the door that this process has.
@@ -114,7 +118,7 @@ void TcpSocket::admit_one(Pass& pass) {
   visitors_seen_ = false;
   attendant_look_again();
   if (const int visitor = admit_visitor(door_); visitor >= 0)
-    for (int fd : hear_visitor(visitor)) take_over(pass, fd);
+    for (int fd : heard(visitor)) take_over(pass, fd);
 }
 
 void TcpSocket::user_changed() {
@@ -187,7 +191,7 @@ Successors TcpSocket::find_successors(Pass& pass) {
   if (passed_) open_own_door();
   const Instant deadline = pass.now() + kSuccessorComes;
   for (;;) {
-    Successors found(bound_name(door_), door_is_own_, passed_);
+    Successors found(bound_name(door_), shadow(), door_is_own_, passed_);
     if (!found.none() || !passed_ || pass.now() >= deadline) return found;
     if (wait_for(pass, pass.now() + kSuccessorLook, [] { return false; }).is(EINTR)) return found;
   }
@@ -206,7 +210,7 @@ void TcpSocket::give_up_queue(Pass& pass) {
   Successors successors = find_successors(pass);
   if (!successors.none() && listener != nullptr) let_handshakes_end(pass);
   while (successors.elsewhere() && real.poll(&visitors, 1, 0) > 0)
-    for (int fd : hear_visitor(admit_visitor(door_))) given_.push_back(fd);
+    for (int fd : heard(admit_visitor(door_))) given_.push_back(fd);
   for (int fd : given_)
     if (!successors.give(fd)) real.close(fd);
   given_.clear();
@@ -222,7 +226,7 @@ int TcpSocket::accept_into_kernel(Pass& pass, bool or_stays) {
   TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
   const int fd = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
   if (fd >= 0) write_options(fd, *options_of(*conn));
-  if (fd >= 0 && pass.engine().hand_back(pass, conn, fd)) return fd;
+  if (fd >= 0 && pass.engine().hand_back(pass, conn, fd, shadow())) return fd;
   if (or_stays)
     pass.stack().tcp_put_back(*pass.engine().listener(*flow_), *conn);
   else
@@ -241,7 +245,7 @@ bool TcpSocket::give_unaccepted(Pass& pass) {
     if (!others_wait_for_connections(company_.page)) return false;
     const int fd = accept_into_kernel(pass, true);
     if (fd < 0) return false;
-    if (give_by_door(door, fd))
+    if (give_by_door(door, true, shadow(), fd))
       pass.engine().counters().add(Counter::tcp_given);
     else
       take_over(pass, fd);

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,7 +23,7 @@ namespace {
 
 constexpr size_t kMostProcesses = 256;  ///< those beyond get nothing from the others
 
-constexpr long kSecond = 1'000'000'000, kLongestTurn = 20'000'000;  ///< ns
+constexpr auto kLongestTurn = std::chrono::milliseconds(20);
 
 struct alignas(64) Place {
   std::atomic<int32_t> process;  ///< 0: free
@@ -30,8 +31,10 @@ struct alignas(64) Place {
   std::atomic<uint32_t> user;
 };
 
+/// Other processes may be of another user, so it holds numbers alone: no pointer, no lock of libc's (the list
+/// of robust mutexes is in the mutexes). What a hostile one writes misleads the others for a while.
 struct Page {
-  pthread_mutex_t turn;
+  std::atomic<uint32_t> turn;  ///< the process that has it, 0: nobody
   Place places[kMostProcesses];
 };
 
@@ -105,16 +108,7 @@ int share_waiters() {
   if (memfd < 0) return -1;
   const bool made = ftruncate(memfd, sizeof(Page)) == 0 && real.fcntl(memfd, F_ADD_SEALS, kSeals) == 0;
   const int number = made ? join_waiters(memfd) : -1;
-  if (number < 0) {
-    real.close(memfd);
-    return -1;
-  }
-  pthread_mutexattr_t shared;
-  pthread_mutexattr_init(&shared);
-  pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-  pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
-  pthread_mutex_init(&joined[number].page->turn, &shared);
-  pthread_mutexattr_destroy(&shared);
+  if (number < 0) real.close(memfd);
   return number;
 }
 
@@ -149,21 +143,28 @@ bool others_wait_for_connections() {
   return false;
 }
 
-TimeoutTurn::TimeoutTurn(int page) : page_(page), granted_(true) {
+/// A futex. Of one that was killed in its turn the next sets the timeout anew.
+TimeoutTurn::TimeoutTurn(int page) : page_(page), granted_(page < 0) {
   if (page_ < 0) return;
-  timespec until{};
-  real.clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_nsec += kLongestTurn;
-  until.tv_sec += until.tv_nsec / kSecond;
-  until.tv_nsec %= kSecond;
-  pthread_mutex_t& turn = joined[page_].page->turn;
-  const int error = pthread_mutex_timedlock(&turn, &until);
-  if (error == EOWNERDEAD) pthread_mutex_consistent(&turn);  // killed: the next sets the timeout anew
-  granted_ = error == 0 || error == EOWNERDEAD;
+  const auto own = static_cast<uint32_t>(getpid());
+  std::atomic<uint32_t>& turn = joined[page_].page->turn;
+  const auto end = std::chrono::steady_clock::now() + kLongestTurn;
+  for (uint32_t holder = 0; !turn.compare_exchange_strong(holder, own); holder = 0) {
+    if (!lives(static_cast<int32_t>(holder)) && turn.compare_exchange_strong(holder, own)) break;
+    const auto left = end - std::chrono::steady_clock::now();
+    if (left <= left.zero()) return;
+    const timespec most{0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count()};
+    real.syscall(SYS_futex, &turn, static_cast<long>(FUTEX_WAIT), static_cast<long>(holder), &most, 0L, 0L);
+  }
+  granted_ = true;
 }
 
 TimeoutTurn::~TimeoutTurn() {
-  if (page_ >= 0 && granted_) pthread_mutex_unlock(&joined[page_].page->turn);
+  if (page_ < 0 || !granted_) return;
+  auto own = static_cast<uint32_t>(getpid());
+  std::atomic<uint32_t>& turn = joined[page_].page->turn;
+  if (turn.compare_exchange_strong(own, 0))
+    real.syscall(SYS_futex, &turn, static_cast<long>(FUTEX_WAKE), 1L, 0L, 0L, 0L);
 }
 
 WaitsForConnections::WaitsForConnections(bool with_others) {
