@@ -17,6 +17,8 @@
 #include <thread>
 #include <unordered_map>
 
+#include "tools/page_copy.h"
+
 namespace accel::tools {
 namespace {
 
@@ -90,8 +92,9 @@ struct Mapping {
       if (memory != MAP_FAILED) page = static_cast<Page*>(memory);
     }
     close(opened);
-    if (page && (page->magic != stats::kMagic || page->version != stats::kVersion ||
-                 page->pid != inner_pid(pid) || page->counters != static_cast<uint32_t>(Counter::kCount)))
+    if (page &&
+        (once(page->magic) != stats::kMagic || once(page->version) != stats::kVersion ||
+         once(page->pid) != inner_pid(pid) || once(page->counters) != static_cast<uint32_t>(Counter::kCount)))
       drop();
   }
   ~Mapping() { drop(); }
@@ -110,28 +113,6 @@ struct Candidate {
   std::unique_ptr<Mapping> mapping;
   uint64_t question = 0;
 };
-
-std::string text_of(const char* field, size_t size) { return {field, strnlen(field, size)}; }
-
-/// Copies the answer as of one moment; gives up after some tries on a process that never stops writing.
-bool copy_answer(const Page& page, ProcessStats& into) {
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    uint64_t before = page.sequence.load(std::memory_order_acquire);
-    if (before & 1) {
-      std::this_thread::sleep_for(1ms);
-      continue;
-    }
-    uint32_t rows = std::min(page.rows, stats::kMaxRows), ports = std::min(page.ports, stats::kMaxPorts);
-    into.socket_count = page.rows_wanted;
-    into.sockets.assign(page.row, page.row + rows);
-    into.ports.assign(page.port, page.port + ports);
-    for (size_t i = 0; i < std::size(kCounterTexts); ++i)
-      into.counters[kCounterTexts[i].name] = page.counter[i];
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (page.sequence.load(std::memory_order_relaxed) == before) return true;
-  }
-  return false;
-}
 
 struct KernelEntry {
   uint8_t protocol, state;
@@ -198,7 +179,7 @@ void add_kernel_sockets(Candidate& c) {
     if (inode == 0 || note.inode.load(std::memory_order_acquire) != inode) continue;
     KernelSocket socket;
     socket.fd = fd;
-    socket.reason = note.reason;
+    socket.reason = once(note.reason);
     if (!table) table = kernel_table(c.result.pid);
     if (auto found = table->find(inode); found != table->end()) {
       socket.protocol = found->second.protocol;
@@ -221,13 +202,7 @@ std::optional<Candidate> open_process(int pid) {
   if (!c.mapping || !c.mapping->page) return {};
   std::ifstream comm(fmt::format("/proc/{}/comm", pid));
   std::getline(comm, c.result.program);
-  const Page& page = *c.mapping->page;
-  c.result.application = text_of(page.application, sizeof page.application);
-  c.result.config_file = text_of(page.config_file, sizeof page.config_file);
-  c.result.profile = text_of(page.profile, sizeof page.profile);
-  c.result.guardian = page.guardian;
-  c.result.no_guardian = text_of(page.no_guardian, sizeof page.no_guardian);
-  c.result.engine = page.has_engine != 0;
+  copy_facts(*c.mapping->page, c.result);
   return c;
 }
 

@@ -118,6 +118,19 @@ def test_stat(o):
         process.kill()
         expect(len(found) == 1 and {s["fd"] for s in found[0]["sockets"]} == {tcp, udp}, found)
 
+    process, *_ = start(o, "--hostile")
+    try:
+        for _ in range(6):
+            lied = stat(str(process.pid), "--json")
+            expect(lied.returncode == 0, lied.returncode)
+            found = json.loads(lied.stdout)["processes"][0]
+            expect(len(found["ports"]) == 32 and len(found["application"]) == 64 and len(found["sockets"]) <= 65536 + 2, found["application"])
+            expect(found["sockets"][0]["path"] == "?" and found["sockets"][0]["reason"] == "unknown", found["sockets"][0])
+        process.stdin.close()
+        expect(process.wait(timeout=60) == 0)
+    finally:
+        process.kill()
+
     process, tcp, udp, child, _ = start(o, "--fork")
     try:
         parent = json.loads(stat(str(process.pid), "--json").stdout)["processes"]
