@@ -112,7 +112,10 @@ StackConfig stack_config(const Settings& s) {
   const int orphans = sysctl("/proc/sys/net/ipv4/tcp_orphan_retries", 0);
   if (orphans > 0) c.orphan_retries = static_cast<uint32_t>(orphans);  // tcp_orphan_retries()
   c.max_orphans = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_max_orphans", 65536));
-  c.max_time_waits = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_max_tw_buckets", 262144));
+  // Each has a flow of the device's table (XdpOptions::flow_table): half of that is left to the living.
+  constexpr int kMostTimeWaits = 131072;
+  c.max_time_waits = static_cast<uint32_t>(
+      std::min(sysctl("/proc/sys/net/ipv4/tcp_max_tw_buckets", kMostTimeWaits), kMostTimeWaits));
   c.invalid_ratelimit = std::chrono::milliseconds(sysctl("/proc/sys/net/ipv4/tcp_invalid_ratelimit", 500));
   c.syn_cookies = sysctl("/proc/sys/net/ipv4/tcp_syncookies", 1) != 0;
   c.abort_on_overflow = sysctl("/proc/sys/net/ipv4/tcp_abort_on_overflow", 0) != 0;
