@@ -435,5 +435,51 @@ TEST(Handshake, WaitsForAnUnknownNeighbour) {
   EXPECT_TRUE(sim[1].stack->take_unresolved().empty());  // it learnt from the SYN
 }
 
+/// A connection whose first SYNs get lost, and then a long write that finds a dead link: when does it send?
+std::vector<Duration> sends_after_lost_syns(int lost, bool timestamps) {
+  HostOptions options;
+  options.config.timestamps = timestamps;
+  Sim sim(1, 2, options);
+  sim.tracing = true;
+  sim.links([](Link& l) { l.delay = 25ms; });
+  int syns = 0;
+  sim.filter = [&](int host, std::span<const uint8_t> f) {
+    const auto& tcp = wire_at<TcpHeader>(&f[34]);
+    return host != 0 || !(tcp.flags & kSyn) || ++syns > lost;
+  };
+  Pairs pairs(sim);
+  const Pair p = pairs.connect();
+  EXPECT_TRUE(p.b);
+  sim.run_for(100ms);
+  sim.clear_trace();
+  sim[0].link.cut = true;
+  EXPECT_TRUE(write(sim[0], p.a, std::string(30'000, 'x')));
+  sim.run_for(5s);
+  return sim.data_times(0);
+}
+
+size_t at_once(const std::vector<Duration>& times) {
+  return static_cast<size_t>(std::count(times.begin(), times.end(), Duration{0}));
+}
+
+// tcp_init_transfer(), and the round trip by the echoed timestamp.
+TEST(LostSyn, CostsNeitherTheWindowNorTheTimeout) {
+  const auto times = sends_after_lost_syns(1, true);
+  EXPECT_EQ(at_once(times), 10u);
+  EXPECT_NEAR(times.at(10) / 1ms, 102, 5) << "a probe two round trips later";
+}
+
+TEST(LostSyn, TwiceLeavesOneSegment) {
+  const auto times = sends_after_lost_syns(2, true);
+  EXPECT_EQ(at_once(times), 1u);
+}
+
+// RFC 6298 section 5.7.
+TEST(LostSyn, LeavesThreeSecondsWithoutTimestamps) {
+  const auto times = sends_after_lost_syns(1, false);
+  EXPECT_EQ(at_once(times), 10u);
+  EXPECT_NEAR(times.at(10) / 1ms, 1000, 5) << "a probe after a second, where no round trip is known";
+}
+
 }  // namespace
 }  // namespace accel::sim

@@ -166,16 +166,91 @@ TEST(Undo, LeavesTheResponseToATimeout) {
   EXPECT_EQ(r.undone, 0);
 }
 
-TEST(Loss, OnePercentKeepsTheThroughput) {
-  Sim sim(3);
-  sim[0].link.loss = 0.01;
-  sim.links([](Link& l) { l.bits_per_second = 100'000'000; });
-  const uint64_t bytes = 10'000'000;
-  Outcome r = transfer(sim, bytes);
-  EXPECT_TRUE(r.good);
-  const double rate = static_cast<double>(bytes) * 8 / std::chrono::duration<double>(r.took).count();
-  EXPECT_GT(rate, 8e6);  // Mathis: 1.22 MSS / (RTT sqrt(p)) = 14 Mb/s for Reno; CUBIC has no less
-  EXPECT_LE(r.timeouts, 6u);
+/// A path, what crosses it, and how it should: data, so that a regression is a difference.
+struct Path {
+  const char* name;
+  uint64_t bits_per_second;
+  Duration round_trip;
+  double queue;  ///< in bandwidth-delay products
+  double loss;
+  uint64_t bytes;
+  double least_goodput;  ///< bit/s
+  double most_lost;      ///< frames that the path drops, of those that the bytes need
+};
+void PrintTo(const Path& p, std::ostream* out) { *out << p.name; }
+
+// Reno has 1.22 MSS / (RTT sqrt(p)) bit/s of a path that loses at random (Mathis); CUBIC has no less.
+const Path kPaths[] = {
+    {"50 Mb/s, 20 ms", 50'000'000, 20ms, 1, 0, 3'000'000, 35e6, 0.03},
+    {"20 Mb/s, 50 ms", 20'000'000, 50ms, 1, 0, 3'000'000, 14e6, 0.03},
+    {"100 Mb/s, 20 ms, short queue", 100'000'000, 20ms, 0.5, 0, 3'000'000, 60e6, 0.03},
+    {"100 Mb/s, 20 ms, long queue", 100'000'000, 20ms, 2, 0, 10'000'000, 80e6, 0.03},
+    {"1 Gb/s, 10 ms", 1'000'000'000, 10ms, 1, 0, 60'000'000, 700e6, 0.03},
+    {"20 Mb/s, 100 ms, very short queue", 20'000'000, 100ms, 0.25, 0, 5'000'000, 13e6, 0.04},
+    {"100 Mb/s, 10 ms, a loss in a thousand", 100'000'000, 10ms, 1, 0.001, 20'000'000, 40e6, 0.01},
+    {"100 Mb/s, 10 ms, a loss in a hundred", 100'000'000, 10ms, 1, 0.01, 10'000'000, 14e6, 0.015},
+};
+
+struct Goodput : testing::TestWithParam<Path> {};
+INSTANTIATE_TEST_SUITE_P(Paths, Goodput, testing::ValuesIn(kPaths));
+
+TEST_P(Goodput, SendsAgainWhatThePathDroppedAndNoMore) {
+  const Path& path = GetParam();
+  for (const uint32_t buffer_size : {2048u, 4096u}) {
+    HostOptions options;
+    options.frames = 16384;
+    options.buffer_size = buffer_size;
+    options.config.receive_buffer = options.config.send_buffer = 8 << 20;
+    Sim sim(3, 2, options);
+    sim.links([&](Link& l) { l.delay = path.round_trip / 2; });
+    const double product = static_cast<double>(path.bits_per_second) / 8 *
+                           std::chrono::duration<double>(path.round_trip).count();
+    sim[0].link.bits_per_second = path.bits_per_second;
+    sim[0].link.queue_frames = static_cast<uint32_t>(path.queue * product / 1538);
+    sim[0].link.loss = path.loss;
+    Outcome r = transfer(sim, path.bytes);
+    EXPECT_TRUE(r.good);
+    const double rate = static_cast<double>(path.bytes) * 8 / std::chrono::duration<double>(r.took).count();
+    EXPECT_GT(rate, path.least_goodput);
+    EXPECT_EQ(r.timeouts, 0u);
+    EXPECT_LE(r.retransmits, sim[0].lost_frames + sim[0].lost_frames / 10 + 2);
+    EXPECT_LE(static_cast<double>(sim[0].lost_frames),
+              path.most_lost * static_cast<double>(path.bytes) / 1448);
+  }
+}
+
+// Two flows of one host share its link; the second comes when the first has the whole of it.
+TEST(Goodput, IsSharedFairly) {
+  HostOptions options;
+  options.frames = 16384;
+  Sim sim(5, 2, options);
+  sim.links([](Link& l) { l.delay = 10ms; });
+  sim[0].link.bits_per_second = 50'000'000;
+  sim[0].link.queue_frames = 80;  // a bandwidth-delay product
+  Acceptor acceptor(sim[1], {sim[1].v4(), 80});
+  std::vector<std::unique_ptr<End>> clients, servers;
+  acceptor.accepted = [&](TcpConn* c) {
+    servers.push_back(std::make_unique<End>(sim[1], 2, 1, 0));
+    servers.back()->attach(c);
+  };
+  for (uint16_t port : {4000, 4001}) {
+    clients.push_back(std::make_unique<End>(sim[0], 1, 2, 1'000'000'000));
+    clients.back()->attach(*sim[0].stack->tcp_connect({sim[0].v4(), port}, {sim[1].v4(), 80},
+                                                      sim[0].route_to(sim[1]), {},
+                                                      static_cast<Actor*>(clients.back().get()), sim.now));
+    sim.run_for(5s);
+  }
+  sim.run_for(15s);
+  const uint64_t before[] = {servers[0]->read, servers[1]->read};
+  sim.run_for(60s);
+  double sum = 0, squares = 0;
+  for (int i = 0; i < 2; ++i) {
+    const auto rate = static_cast<double>(servers[i]->read - before[i]);
+    sum += rate;
+    squares += rate * rate;
+  }
+  EXPECT_GT(sum * sum / (2 * squares), 0.9);  // Jain's index
+  EXPECT_GT(sum * 8 / 60, 40e6);
 }
 
 TEST(Loss, ACleanPathIsFilled) {
@@ -310,6 +385,58 @@ TEST(Idleness, MayKeepTheWindow) {
   }
 }
 
+// tcp_cwnd_restart(): a half for each timeout of silence, and slow start back to three quarters.
+TEST(Idleness, HalvesTheWindowForEachTimeout) {
+  Sim sim;
+  Pairs pairs(sim);
+  Pair p = pairs.connect();
+  ASSERT_TRUE(p.b);
+  auto info = [&] { return sim[0].stack->tcp_info(*p.a, sim.now); };
+  ASSERT_TRUE(write(sim[0], p.a, std::string(200'000, 'x')));
+  ASSERT_TRUE(sim.run_until([&] { return info().unacked_segments == 0; }, 1s));
+  const uint32_t before = info().snd_cwnd_segments;
+  ASSERT_GT(before, 40u);
+  sim.run_for(1us * (info().rto_us * 3 / 2));
+  ASSERT_TRUE(write(sim[0], p.a, "x"));
+  EXPECT_EQ(info().snd_cwnd_segments, before / 2);
+}
+
+// RFC 9438 section 5.8: the curve does not go on while nothing is sent.
+TEST(Idleness, IsNoTimeOfCubics) {
+  HostOptions options;
+  options.frames = 16384;
+  options.config.slow_start_after_idle = false;
+  options.config.receive_buffer = options.config.send_buffer = 16 << 20;
+  Sim sim(1, 2, options);
+  sim.links([](Link& l) { l.delay = 25ms; });
+  Pairs pairs(sim);
+  Pair p = pairs.connect();
+  ASSERT_TRUE(p.b);
+  auto window = [&] { return sim[0].stack->tcp_info(*p.a, sim.now).snd_cwnd_segments; };
+  /// Sends for so long without a pause.
+  auto busy = [&](Duration d) {
+    for (const Instant end = sim.now + d; sim.now < end; sim.run_for(5ms)) {
+      while (write(sim[0], p.a, std::string(65536, 'x'))) sim.settle();
+      while (read(sim[1], p.b)) {
+      }
+    }
+  };
+  busy(300ms);
+  drop_segments(sim, {50});
+  busy(500ms);
+  sim.filter = nullptr;
+  while (sim[0].stack->tcp_unacked_bytes(*p.a) > 0) {
+    sim.run_for(50ms);
+    while (read(sim[1], p.b)) {
+    }
+  }
+  sim.run_for(30s);
+  const uint32_t before = window();
+  ASSERT_GT(before, 100u);
+  busy(400ms);  // eight round trips
+  EXPECT_LT(window(), before + before / 5);
+}
+
 // RFC 4821: a path that drops large packets in silence.
 TEST(PathMtu, ABlackHoleIsFoundByProbing) {
   Sim sim;
@@ -331,6 +458,20 @@ TEST(PathMtu, JumboFramesInChains) {
   uint32_t largest = 0;
   for (const Sent& s : sim.trace) largest = std::max(largest, s.payload);
   EXPECT_EQ(largest, 9000u - 40 - 12);
+}
+
+// TCP_INIT_CWND: ten segments, whatever their size.
+TEST(PathMtu, JumboFramesBeginWithTenToo) {
+  HostOptions options;
+  options.mtu = 9000;
+  TracedPair traced(1, options);
+  Pair p = traced.open();
+  ASSERT_TRUE(write(traced.sim[0], p.a, "x"));  // its ACK offers more than a SYN's window can
+  traced.sim.run_for(1s);
+  traced.sim.clear_trace();
+  ASSERT_TRUE(write(traced.sim[0], p.a, std::string(200'000, 'x')));
+  traced.sim.run_for(8ms);
+  EXPECT_EQ(traced.sim.data_times(0).size(), 10u);
 }
 
 TEST(PathMtu, DevicesThatSegmentAndSum) {

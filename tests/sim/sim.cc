@@ -285,6 +285,7 @@ void Sim::to_wire(Host& host, std::vector<uint8_t> frame) {
     trace.push_back({now, host.number, tcp.flags, tcp.sequence, tcp.acknowledgment, tcp.window,
                      static_cast<uint32_t>(at->end - at->l4 - header), ecn, dropped});
   }
+  host.lost_frames += dropped;
   if (dropped) return;
   if (at && at->end - at->ip > link.mtu) {
     if (link.icmp) too_big(host, frame, link.mtu);
@@ -292,11 +293,17 @@ void Sim::to_wire(Host& host, std::vector<uint8_t> frame) {
   }
   Instant leaves = now;
   if (link.bits_per_second) {
-    const auto bits = static_cast<int64_t>((std::max<size_t>(frame.size(), 60) + 24) * 8);
-    const Duration serial{bits * 1000000000 / static_cast<int64_t>(link.bits_per_second)};
+    constexpr size_t kWire = 24, kFullFrame = 1514;  // preamble, checksum, gap
+    auto serial = [&link](size_t bytes) {
+      return Duration{static_cast<int64_t>(bytes * 8 * 1'000'000'000 / link.bits_per_second)};
+    };
     leaves = std::max(host.link_free, now);
-    if (leaves - now > serial * static_cast<int64_t>(link.queue_frames)) return;
-    host.link_free = leaves = leaves + serial;
+    const Duration took = serial(std::max<size_t>(frame.size(), 60) + kWire);
+    if (leaves + took - now > serial((kFullFrame + kWire) * (link.queue_frames + 1))) {
+      ++host.lost_frames;
+      return;
+    }
+    host.link_free = leaves = leaves + took;
   }
   int to = -1;
   for (auto& h : hosts)

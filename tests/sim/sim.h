@@ -39,7 +39,8 @@ class Rng {
 struct Link {
   Duration delay = 5ms;
   uint64_t bits_per_second = 0;  ///< 0: no limit
-  uint32_t queue_frames = 1000;  ///< behind the rate; beyond it the tail drops
+  /// Behind the rate, in bytes: room for so many frames of 1500 bytes; beyond it the tail drops.
+  uint32_t queue_frames = 1000;
   double loss = 0, duplicate = 0, corrupt = 0, reorder = 0;
   Duration reorder_by = 3ms;  ///< at most, extra delay of a reordered frame
   uint32_t mtu = 65535;       ///< IP packets beyond it do not pass ...
@@ -98,6 +99,7 @@ class Host {
   int cpu = -1;                                 ///< that brings frames to its stack
   Link link;                                    ///< of what it sends
   Instant link_free{};                          ///< when the last queued frame has left
+  uint64_t lost_frames = 0;                     ///< that its link has dropped, for whatever reason
   uint64_t cut_frames = 0;                      ///< frames that its device cut into segments
   std::map<FlowKey, int> steered;               ///< how often, from flow_changes()
   std::vector<std::vector<uint8_t>> to_kernel;  ///< from frames_for_kernel(): whole IP packets

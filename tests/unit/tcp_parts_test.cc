@@ -79,7 +79,7 @@ uint32_t after(TcpConn& c, Duration time, Duration rtt, Instant now = Instant(10
   c.cwnd_limited = true;
   for (Instant end = now + time; now < end; now += rtt)
     for (uint32_t sent = c.cwnd; sent >= 2u * c.snd_mss; sent -= 2u * c.snd_mss)
-      tcp::grow_window(c, 2u * c.snd_mss, now);
+      tcp::grow_window(c, {.acked = 2u * c.snd_mss, .rtt = rtt}, now);
   return c.cwnd;
 }
 
@@ -146,9 +146,9 @@ TEST(NewReno, OneSegmentARoundTrip) {
   EXPECT_NEAR(after(c, 100ms, 10ms), 60000, 2000);
 }
 
-TEST(InitialWindow, Rfc6928) {
+TEST(InitialWindow, IsTenSegmentsWhateverTheirSize) {
   EXPECT_EQ(tcp::initial_window(1448), 14480u);
-  EXPECT_EQ(tcp::initial_window(8948), 17896u);
+  EXPECT_EQ(tcp::initial_window(8948), 89480u);
   EXPECT_EQ(tcp::initial_window(536), 5360u);
 }
 

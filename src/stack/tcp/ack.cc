@@ -134,8 +134,9 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
     return false;
   }
   take_timestamp(c, s, o, now);
-  c.last_ack_received = now;
   AckEvent e;
+  e.gap = now - c.last_ack_received;
+  c.last_ack_received = now;
   e.ack = s.ack;
   e.delivered_before = c.high_delivered;
   if (c.timestamps_ok && o.has_timestamps) e.tsecr = o.tsecr;

@@ -99,6 +99,27 @@ struct OutOfOrder : Reassembly {
   std::array<SackBlock, 4> sack_blocks{};  ///< most recent first (RFC 2018 section 4)
 };
 
+/// The first slow start: RFC 9406 section 4.2, and the ACK train of Linux' hystart_update().
+struct HyStart {
+  static constexpr uint32_t kNone = 0xffffffff;
+  uint32_t round_end = 0;         ///< SND.NXT when the round began
+  uint32_t round_began_us = 0;    ///< low bits of the stack's clock
+  uint32_t round_min_us = kNone;  ///< shortest round trip of this round
+  uint32_t baseline_us = kNone;   ///< in conservative slow start: what began it
+  uint8_t samples = 0;            ///< of this round, as far as they count
+  uint8_t slow_rounds = 0;        ///< of conservative slow start
+  bool begun = false;
+  bool train = false;  ///< the round's ACKs have come without a gap
+};
+
+union WindowGrowth {
+  WindowGrowth() : hystart() {}
+  HyStart hystart;   ///< without a slow start threshold; only undo leads back
+  CubicState cubic;  ///< with one
+};
+
+constexpr uint32_t kNoThreshold = 0x7fffffff;  ///< TcpConn::ssthresh before the first loss
+
 struct TcpConn : StackSocket, TcpEntry {
   TcpState tcp_state = TcpState::kClosed;
   InterfaceId interface = 0;
@@ -216,7 +237,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint8_t reorder_windows = 1;  ///< RACK's multiplier
   uint8_t reorder_persist = 0;
   uint32_t cwnd = 0;
-  uint32_t ssthresh = 0x7fffffff;
+  uint32_t ssthresh = kNoThreshold;
   uint32_t cwnd_acked = 0;  ///< NewReno's byte count in congestion avoidance
   uint32_t recovery_point = 0;
   uint32_t sacked_bytes = 0;
@@ -241,7 +262,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t tail_probe_end = 0;
   uint32_t flow_hash = 0;  ///< Linux' sk_txhash, which a timeout changes
   uint32_t answered_invalid = 0;  ///< when an unacceptable segment was last answered (ms); 0: never
-  CubicState cubic;
+  WindowGrowth growth;
 
   // ---- the way out ----
   HopRef hop;

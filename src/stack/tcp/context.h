@@ -243,6 +243,7 @@ struct AckEvent {
   bool duplicate = false;  ///< a duplicate ACK in RFC 5681's sense
   bool window_changed = false;
   Duration rtt{-1};
+  Duration gap{0};  ///< since the ACK before
 };
 void take_sack(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e, Instant now);
 void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant now);
@@ -253,13 +254,17 @@ void mark_lost(TcpConn& c, SentSegment& s);
 void mark_all_lost(TcpConn& c);
 void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now);
 
-// ---- congestion: newreno.cc, cubic.cc ----
+// ---- congestion: newreno.cc, cubic.cc, hystart.cc ----
 uint32_t initial_window(uint32_t mss);
-void grow_window(TcpConn& c, uint32_t acked, Instant now);
+void grow_window(TcpConn& c, const AckEvent& e, Instant now);
+/// Data leaves after a pause, with nothing in flight.
+void restart_after_idle(const TcpContext& t, TcpConn& c, Instant now);
 /// The new ssthresh after a loss; remembers what CUBIC needs.
 uint32_t reduced_window(TcpConn& c);
 void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now);
 void cubic_loss(TcpConn& c);
+/// How much the window grows in slow start by `acked` bytes; may end it.
+uint32_t hystart_step(TcpConn& c, uint32_t acked, const AckEvent& e, Instant now);
 void newreno_avoidance(TcpConn& c, uint32_t acked);
 
 // ---- output.cc ----

@@ -11,13 +11,14 @@ constexpr float kBeta = 0.7f;                            // section 4.6
 constexpr float kAlpha = 3 * (1 - kBeta) / (1 + kBeta);  // section 4.3
 
 static void begin_epoch(TcpConn& c, Instant now) {
-  CubicState& q = c.cubic;
+  const float w_max = c.growth.cubic.w_max;
+  CubicState& q = c.growth.cubic;
   auto mss = static_cast<float>(c.snd_mss), cwnd = static_cast<float>(c.cwnd);
   q.epoch = now;
   q.w_est = cwnd;
-  if (cwnd < q.w_max) {
-    q.k = std::cbrt((q.w_max - cwnd) / mss / kC);
-    q.origin = q.w_max;
+  if (cwnd < w_max) {
+    q.k = std::cbrt((w_max - cwnd) / mss / kC);
+    q.origin = w_max;
   } else {
     q.k = 0;
     q.origin = cwnd;
@@ -25,7 +26,7 @@ static void begin_epoch(TcpConn& c, Instant now) {
 }
 
 void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
-  CubicState& q = c.cubic;
+  CubicState& q = c.growth.cubic;
   if (q.epoch == Instant{}) begin_epoch(c, now);
   auto mss = static_cast<float>(c.snd_mss), cwnd = static_cast<float>(c.cwnd),
        bytes = static_cast<float>(acked);
@@ -33,7 +34,7 @@ void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
   float target = q.origin + kC * t * t * t * mss;
   target = std::clamp(target, cwnd, 1.5f * cwnd);
   // Section 4.3: never slower than Reno would be.
-  float alpha = q.w_est >= q.w_max ? 1.0f : kAlpha;
+  float alpha = q.w_est >= c.growth.cubic.w_max ? 1.0f : kAlpha;
   q.w_est += alpha * bytes / cwnd * mss;
   float next = cwnd + (target - cwnd) / cwnd * bytes;
   next = std::max(next, q.w_est);
@@ -41,10 +42,10 @@ void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
 }
 
 void cubic_loss(TcpConn& c) {
-  CubicState& q = c.cubic;
-  auto cwnd = static_cast<float>(c.cwnd);
-  q.epoch = {};
-  q.w_max = cwnd < q.w_max ? cwnd * (1 + kBeta) / 2 : cwnd;  // section 4.7, fast convergence
+  const auto cwnd = static_cast<float>(c.cwnd);
+  const float before = c.ssthresh >= kNoThreshold ? 0 : c.growth.cubic.w_max;
+  c.growth.cubic = {};
+  c.growth.cubic.w_max = cwnd < before ? cwnd * (1 + kBeta) / 2 : cwnd;  // section 4.7, fast convergence
 }
 
 }  // namespace accel::tcp

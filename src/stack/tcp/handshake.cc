@@ -107,7 +107,7 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.snd_wl1 = s.seq;
   c.snd_wnd = s.flags & kSyn ? s.window : uint32_t{s.window} << c.snd_wscale;
   c.max_window = std::max(c.max_window, c.snd_wnd);
-  bool resent = c.retransmits > 0;
+  const uint32_t resent = c.retransmits;
   c.backoff = 0;
   c.retransmits = 0;
   c.retransmit_mode = RetransmitMode::kTimeout;
@@ -116,16 +116,24 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.snd_small = c.high_delivered = c.snd_una;
   c.quick_acks = kQuickAcks;
   c.last_received = c.last_ack_received = now;
-  c.cwnd = initial_window(c.snd_mss);
-  // RFC 6298 (5.7): a handshake that timed out leaves a 3 s timeout; the lost SYN also costs the initial
-  // window (RFC 5681 3.1). With TCP_DEFER_ACCEPT nothing was lost, and its time is no round trip's.
+  // The echoed timestamp tells which of the SYNs it was. Without one a handshake that timed out leaves 3 s
+  // (RFC 6298 section 5.7). With TCP_DEFER_ACCEPT nothing was lost, and its time is no round trip's.
+  TcpOptions o;
+  const bool echoed =
+      resent > 0 && c.timestamps_ok && parse_options(s.options, o) && o.has_timestamps && o.tsecr != 0;
+  const uint32_t way_ms = timestamp_clock(now) + c.ts_offset - o.tsecr;
   const bool timed = !c.defer_acked && c.last_sent != Instant{};  // a cookie keeps no time
-  if (resent && !c.defer_acked) {
+  if (c.defer_acked || resent == 0) {
+    if (timed) sample_rtt(t, c, now - c.last_sent);
+  } else if (echoed && way_ms < 120'000) {
+    sample_rtt(t, c, std::max<Duration>(1ms * int64_t{way_ms}, 1ms));
+  } else {
     c.rto = 3s;
-    c.cwnd = c.snd_mss;
-  } else if (timed) {
-    sample_rtt(t, c, now - c.last_sent);
   }
+  // tcp_init_transfer(): RFC 5681 section 3.1, but only from the second loss on, and a real one.
+  const bool first_one = echoed && o.tsecr == timestamp_clock(c.last_sent) + c.ts_offset;
+  const bool lost_again = resent > 1 && !c.defer_acked && !first_one;
+  c.cwnd = lost_again ? c.snd_mss : initial_window(c.snd_mss);
   c.last_sent = now;
   c.delivered = 1;  // the SYN
   if (c.settings.keepalive) restart_keepalive(t, c, now);

@@ -245,6 +245,7 @@ static bool spurious(const TcpConn& c, const AckEvent& e) {
 static void undo(TcpConn& c) {
   c.cwnd = std::max(c.cwnd, c.prior_cwnd);
   c.ssthresh = std::max(c.ssthresh, c.prior_ssthresh);
+  if (c.ssthresh >= kNoThreshold) c.growth.hystart = {};
   c.undo_retransmits = -1;
   c.rack_from = c.snd_una;
   for (uint32_t i = 0; i < c.sent.size(); ++i) {
@@ -289,14 +290,14 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
         enter_fast_recovery(t, c);
         proportional_rate(c, e);
       } else if (e.acked > 0) {
-        grow_window(c, e.acked, now);
+        grow_window(c, e, now);
       }
       break;
     case Recovery::kFast:
       proportional_rate(c, e);
       break;
     case Recovery::kTimeout:
-      if (e.acked > 0) grow_window(c, e.acked, now);
+      if (e.acked > 0) grow_window(c, e, now);
       break;
   }
 }

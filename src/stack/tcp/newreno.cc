@@ -6,8 +6,22 @@
 
 namespace accel::tcp {
 
-/// RFC 6928.
-uint32_t initial_window(uint32_t mss) { return std::min(10 * mss, std::max(2 * mss, 14600u)); }
+/// TCP_INIT_CWND: ten segments whatever their size, where RFC 6928 has a limit in bytes.
+uint32_t initial_window(uint32_t mss) { return 10 * mss; }
+
+/// tcp_cwnd_restart(): RFC 5681 section 4.1, a half for each timeout that has passed, and the window that was
+/// is the threshold. A pause is no time of CUBIC's either way (RFC 9438 section 5.8, bictcp_cwnd_event()).
+void restart_after_idle(const TcpContext& t, TcpConn& c, Instant now) {
+  const Duration idle = now - c.last_sent;
+  const bool hystart = c.ssthresh >= kNoThreshold;
+  if (CubicState& q = c.growth.cubic; !c.settings.newreno && !hystart && q.epoch != Instant{})
+    q.epoch = std::min(q.epoch + idle, now);
+  if (idle <= c.rto || !t.core.config.slow_start_after_idle) return;
+  c.ssthresh = std::max(c.ssthresh, c.cwnd / 2 + c.cwnd / 4);
+  const uint32_t least = std::min(initial_window(c.snd_mss), c.cwnd);
+  for (Duration left = idle - c.rto; left.count() > 0 && c.cwnd > least; left -= c.rto) c.cwnd /= 2;
+  c.cwnd = std::max(c.cwnd, least);
+}
 
 void newreno_avoidance(TcpConn& c, uint32_t acked) {
   c.cwnd_acked += acked;
@@ -17,14 +31,17 @@ void newreno_avoidance(TcpConn& c, uint32_t acked) {
   }
 }
 
-void grow_window(TcpConn& c, uint32_t acked, Instant now) {
-  // RFC 7661's concern: an unused window says nothing. Slow start may double what was half used.
-  bool used = c.cwnd_limited || (c.cwnd < c.ssthresh && 2 * (c.flight() + acked) >= c.cwnd);
+void grow_window(TcpConn& c, const AckEvent& e, Instant now) {
+  uint32_t acked = e.acked;
+  // tcp_is_cwnd_limited(): an unused window says nothing (RFC 7661). Slow start may double what was half
+  // used.
+  bool used = c.cwnd_limited || (c.cwnd < c.ssthresh && 2 * (c.flight() + acked) > c.cwnd);
   if (!used) return;
   if (c.cwnd < c.ssthresh) {
     uint32_t step = std::min(acked, c.ssthresh - c.cwnd);
-    c.cwnd += step;
     acked -= step;
+    const bool first = c.ssthresh >= kNoThreshold && !c.settings.newreno;
+    c.cwnd += first ? hystart_step(c, step, e, now) : step;
     if (acked == 0) return;
   }
   if (c.settings.newreno)

@@ -280,8 +280,7 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   const bool push = last && n > 0 && c.snd_pushed == end;
   uint8_t flags = static_cast<uint8_t>((push ? kPsh : 0) | (fin ? kFin : 0));
   if (c.sent.empty()) {
-    if (now - c.last_sent > c.rto && t.core.config.slow_start_after_idle)
-      c.cwnd = std::min(c.cwnd, initial_window(c.snd_mss));  // RFC 5681 section 4.1
+    restart_after_idle(t, c, now);
     c.stuck_since = now;
     if (c.mtu < c.route_mtu &&
         now - c.mtu_lowered > kMtuLife) {  // RFC 1191 section 6.3: the path may be wider again

@@ -578,7 +578,7 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.pmtu = c.mtu;
   uint32_t mss = std::max<uint32_t>(c.snd_mss, 1);
   i.snd_cwnd_segments = std::max(1u, c.cwnd / mss);
-  i.snd_ssthresh_segments = c.ssthresh >= 0x7fffffff ? 0x7fffffff : c.ssthresh / mss;
+  i.snd_ssthresh_segments = c.ssthresh >= kNoThreshold ? kNoThreshold : c.ssthresh / mss;
   i.unacked_segments = c.tcp_state == TcpState::kSynSent ? 1 : c.sent.size();
   i.sacked_segments = c.sack_ok ? c.sacked_segments : c.dupacks;
   for (uint32_t k = 0; k < c.sent.size(); ++k) {

@@ -1,0 +1,85 @@
+// Slow start ends before it overflows the path's queue: where the round trips grow, HyStart++ (RFC 9406), and
+// where a round's ACKs come one behind the other for so long that the path is full, as Linux'
+// hystart_update() has it.
+#include <algorithm>
+
+#include "stack/tcp/context.h"
+
+namespace accel::tcp {
+
+// RFC 9406 section 4.3. Its limit L of what one ACK may add is infinite, as in Linux: peers acknowledge many
+// segments at once.
+constexpr uint32_t kLeastThresholdUs = 4000, kMostThresholdUs = 16000, kThresholdDivisor = 8;
+constexpr uint8_t kSamples = 8, kSlowRounds = 5;
+constexpr uint32_t kSlowDivisor = 4;
+// Linux: hystart_low_window, hystart_ack_delta_us, and the bursts of hystart_ack_delay().
+constexpr uint32_t kLeastSegments = 16;
+constexpr Duration kTrainGap = 2ms;
+constexpr uint64_t kBurst = 4 * 65536;
+
+/// RFC 9406 section 4.2: whether the round's shortest trip is so much longer than the path's. That is the
+/// shortest of all, as in Linux, where the RFC has the round's before.
+static bool trips_grow(const TcpConn& c) {
+  const HyStart& h = c.growth.hystart;
+  if (h.samples < kSamples) return false;
+  const uint32_t threshold =
+      std::clamp(c.min_rtt_us / kThresholdDivisor, kLeastThresholdUs, kMostThresholdUs);
+  return h.round_min_us >= c.min_rtt_us + threshold;
+}
+
+/// The ACKs of a round come at the rate of the narrowest link. Once they have for half a round trip what is
+/// in flight, twice as much, fills the path.
+static bool train_fills_path(const TcpConn& c, Instant now) {
+  const HyStart& h = c.growth.hystart;
+  if (!h.train) return false;
+  // What the kernel's own bursts add: the time of four of them at twice the window a round trip.
+  const uint64_t srtt = static_cast<uint64_t>(c.srtt / 1us);
+  const uint64_t bursts = std::min<uint64_t>(1000, kBurst * srtt / (2 * uint64_t{c.cwnd}));
+  return microseconds(now) - h.round_began_us > (c.min_rtt_us + bursts) / 2;
+}
+
+static void begin_round(TcpConn& c, Instant now) {
+  HyStart& h = c.growth.hystart;
+  h.begun = h.train = true;
+  h.round_end = c.snd_nxt;
+  h.round_began_us = microseconds(now);
+  h.round_min_us = HyStart::kNone;
+  h.samples = 0;
+}
+
+static uint32_t end_slow_start(TcpConn& c) {
+  c.ssthresh = c.cwnd;
+  c.growth.cubic = {};
+  return 0;
+}
+
+uint32_t hystart_step(TcpConn& c, uint32_t acked, const AckEvent& e, Instant now) {
+  HyStart& h = c.growth.hystart;
+  if (!h.begun) {
+    begin_round(c, now);
+  } else if (e.gap > kTrainGap) {
+    h.train = false;
+  }
+  if (e.rtt.count() >= 0) {
+    h.round_min_us = std::min(h.round_min_us, static_cast<uint32_t>(e.rtt / 1us));
+    if (h.samples < kSamples) ++h.samples;
+  }
+  const bool large = c.cwnd >= kLeastSegments * c.snd_mss;
+  if (large && train_fills_path(c, now)) return end_slow_start(c);
+  bool slow = h.baseline_us != HyStart::kNone;
+  if (!slow && large && trips_grow(c)) {
+    h.baseline_us = h.round_min_us;
+    h.slow_rounds = 0;
+    slow = true;
+  } else if (slow && h.samples >= kSamples && h.round_min_us < h.baseline_us) {
+    h.baseline_us = HyStart::kNone;  // it was jitter
+    slow = false;
+  }
+  if (seq_ge(c.snd_una, h.round_end)) {
+    if (slow && ++h.slow_rounds >= kSlowRounds) return end_slow_start(c);
+    begin_round(c, now);
+  }
+  return slow ? acked / kSlowDivisor : acked;
+}
+
+}  // namespace accel::tcp
