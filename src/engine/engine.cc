@@ -97,14 +97,36 @@ MemoryLimits memory_limits(const char* path, const MemoryLimits& most) {
           std::min(pages[2] * page, most.most)};
 }
 
+constexpr uint32_t kLeastBuffer = 4096;  ///< of the settings that fix one
+
+void take_buffer_sysctls(StackConfig& c) {
+  const auto bytes = [](uint64_t n) { return static_cast<uint32_t>(std::clamp<uint64_t>(n, 1, 1u << 30)); };
+  const auto receive = sysctl_triple("/proc/sys/net/ipv4/tcp_rmem",
+                                     {c.tcp_receive_least, c.tcp_receive_first, c.tcp_receive_most});
+  c.tcp_receive_least = bytes(receive[0]);
+  c.tcp_receive_first = bytes(receive[1]);
+  c.tcp_receive_most = std::max(bytes(receive[2]), c.tcp_receive_first);
+  const auto send =
+      sysctl_triple("/proc/sys/net/ipv4/tcp_wmem", {c.tcp_send_least, c.tcp_send_first, c.tcp_send_most});
+  c.tcp_send_least = bytes(send[0]);
+  c.tcp_send_first = bytes(send[1]);
+  c.tcp_send_most = std::max(bytes(send[2]), c.tcp_send_first);
+  // tcp_rcv_space_adjust() heeds it; off, buffers stay as they begin.
+  if (sysctl("/proc/sys/net/ipv4/tcp_moderate_rcvbuf", 1) == 0) c.tcp_receive_most = c.tcp_receive_first;
+  c.most_receive_buffer = bytes(static_cast<uint64_t>(sysctl("/proc/sys/net/core/rmem_max", 212992)));
+  const auto datagrams = static_cast<uint32_t>(sysctl("/proc/sys/net/core/rmem_default", 212992));
+  c.udp_receive_buffer = c.receive_buffer != 0 ? c.receive_buffer : datagrams;
+}
+
 StackConfig stack_config(const Settings& s) {
   StackConfig c;
   c.tcp_memory = memory_limits("/proc/sys/net/ipv4/tcp_mem", c.tcp_memory);
   c.udp_memory = memory_limits("/proc/sys/net/ipv4/udp_mem", c.udp_memory);
   c.udp_receive_least = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/udp_rmem_min", 4096));
   c.max_connections = s.max_connections;
-  c.receive_buffer = c.udp_receive_buffer = s.receive_buffer;
-  c.send_buffer = s.send_buffer;
+  c.receive_buffer = s.receive_buffer != 0 ? std::max(s.receive_buffer, kLeastBuffer) : 0;
+  c.send_buffer = s.send_buffer != 0 ? std::max(s.send_buffer, kLeastBuffer) : 0;
+  take_buffer_sysctls(c);
   c.delayed_ack = std::chrono::milliseconds(s.delayed_ack_ms);
   c.min_rto = std::chrono::milliseconds(s.min_rto_ms);
   c.retries = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_retries2", 15));

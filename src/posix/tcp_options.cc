@@ -240,7 +240,8 @@ void fill(LongTcpInfo& out, const TcpInfo& in) {
   out.tcpi_snd_cwnd = in.snd_cwnd_segments;
   out.tcpi_advmss = in.advertised_mss;
   out.tcpi_reordering = in.reordering;
-  out.tcpi_rcv_space = std::min(in.window_clamp, 10 * in.advertised_mss);  // as long as nothing tunes it
+  out.tcpi_rcv_space = in.receive_space;
+  out.tcpi_rcv_rtt = in.receive_rtt_us;
   out.tcpi_total_retrans = in.total_retransmits;
   out.tcpi_bytes_acked = in.bytes_acked;
   out.tcpi_bytes_received = in.bytes_received;

@@ -161,6 +161,8 @@ struct TcpInfo {
   uint32_t snd_cwnd_segments = 0, snd_ssthresh_segments = 0, unacked_segments = 0, sacked_segments = 0,
            lost_segments = 0, resent_segments = 0, advertised_mss = 0;
   uint32_t window_clamp = 0;  ///< the largest that is offered: TCP_WINDOW_CLAMP, or what SO_RCVBUF allows
+  uint32_t receive_rtt_us = 0,
+           receive_space = 0;  ///< of receive buffer tuning: the round trip, and what was read in one
   uint32_t snd_wnd = 0, rcv_wnd = 0, total_retransmits = 0, notsent_bytes = 0, reordering = 3;
   uint64_t bytes_acked = 0, bytes_received = 0, bytes_sent = 0, bytes_retransmitted = 0;
   uint64_t pacing_rate = ~0ull;
@@ -240,15 +242,18 @@ struct StackConfig {
   /// secret to local users.
   std::array<uint64_t, 2> timestamp_secret{};
   uint32_t max_connections = 1u << 20;  ///< per process, embryonic ones included
-  uint32_t receive_buffer = 1u << 20;   ///< default, bytes (autotuning has its place in tcp/input.cc)
-  uint32_t send_buffer = 1u << 20;
+  uint32_t receive_buffer = 0;          ///< bytes of text; 0: tuned, between tcp_receive_first and _most
+  uint32_t send_buffer = 0;
   MemoryLimits tcp_memory{512u << 20, 768u << 20, 1u << 30};  ///< of the process's sockets' queues
   MemoryLimits udp_memory{512u << 20, 768u << 20, 1u << 30};
-  uint32_t tcp_receive_least =
-      4096;                        ///< net.ipv4.tcp_rmem's first: what each connection may hold for certain
-  uint32_t tcp_send_least = 4096;  ///< net.ipv4.tcp_wmem's first
+  /// net.ipv4.tcp_rmem: what each connection may hold for certain, its buffer at first, and at most. In the
+  /// kernel's measure, which counts overhead.
+  uint32_t tcp_receive_least = 4096, tcp_receive_first = 131072, tcp_receive_most = 6u << 20;
+  /// net.ipv4.tcp_wmem, likewise.
+  uint32_t tcp_send_least = 4096, tcp_send_first = 16384, tcp_send_most = 4u << 20;
+  uint32_t most_receive_buffer = 0;   ///< net.core.rmem_max: SO_RCVBUF may become as large
   uint32_t udp_receive_least = 4096;  ///< net.ipv4.udp_rmem_min
-  uint32_t udp_receive_buffer = 1u << 20;
+  uint32_t udp_receive_buffer = 212992;  ///< net.core.rmem_default, as SO_RCVBUF counts
   Duration min_rto = 200ms;     ///< Linux' TCP_RTO_MIN
   Duration delayed_ack = 40ms;  ///< Linux' TCP_DELACK_MIN
   Duration time_wait = 60s;

@@ -46,6 +46,10 @@ TEST_F(CloseTest, HalfClose) {
 // tcp_fin(): the answer is likely to be a FIN, which carries the ACK.
 TEST_F(CloseTest, AFinIsAcknowledgedWithTheAnswer) {
   Pair p = open();
+  ASSERT_TRUE(write(sim[0], p.a, "question"));
+  sim.run_for(100ms);
+  ASSERT_TRUE(read(sim[1], p.b));
+  sim.clear_trace();
   ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
   ASSERT_TRUE(sim.run_until([&] { return b().tcp_state(*p.b) == TcpState::kCloseWait; }, 1s));
   EXPECT_TRUE(sim.sent_by(1).empty());
@@ -53,6 +57,15 @@ TEST_F(CloseTest, AFinIsAcknowledgedWithTheAnswer) {
   ASSERT_TRUE(sim.run_until([&] { return a().tcp_state(*p.a) == TcpState::kClosed; }, 1s));
   ASSERT_EQ(sim.sent_by(1).size(), 1u);
   EXPECT_EQ(sim.sent_by(1)[0].flags, kFin | kAck);
+}
+
+/// Where no text has come, nothing says that an answer will: tcp_send_delayed_ack() waits for an ato of 0.
+TEST_F(CloseTest, AFinWithoutTextIsAcknowledgedAtOnce) {
+  Pair p = open();
+  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
+  ASSERT_TRUE(sim.run_until([&] { return a().tcp_state(*p.a) == TcpState::kFinWait2; }, 15ms));
+  ASSERT_EQ(sim.sent_by(1).size(), 1u);
+  EXPECT_EQ(sim.sent_by(1)[0].flags, kAck);
 }
 
 TEST_F(CloseTest, AFinIsAcknowledgedSoonAnyway) {

@@ -371,6 +371,7 @@ TEST(Idleness, MayKeepTheWindow) {
   for (const bool slow_start : {true, false}) {
     HostOptions options;
     options.config.slow_start_after_idle = slow_start;
+    options.config.send_buffer = options.config.receive_buffer = 1 << 20;
     Sim sim(1, 2, options);
     Pairs pairs(sim);
     Pair p = pairs.connect();

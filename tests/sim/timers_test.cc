@@ -148,10 +148,10 @@ TEST_F(TimersTest, DelayedAck) {
   Pair p = open();
   for (int i = 0; i < 40; ++i) {  // past the quick ACKs of a beginning connection
     ASSERT_TRUE(write(sim[0], p.a, "q"));
-    sim.run_for(300ms);
+    sim.run_for(90ms);
     ASSERT_TRUE(read(sim[1], p.b));
     ASSERT_TRUE(write(sim[1], p.b, "r"));
-    sim.run_for(300ms);
+    sim.run_for(90ms);
     ASSERT_TRUE(read(sim[0], p.a));
   }
   sim.clear_trace();

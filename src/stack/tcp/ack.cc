@@ -48,18 +48,6 @@ static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now)
   }
 }
 
-/// sk_stream_is_writeable(): a third of the buffer is free.
-static void free_space(TcpContext& t, TcpConn& c) {
-  if (!c.no_space || !c.owner) return;
-  uint32_t limit = c.settings.send_buffer ? c.settings.send_buffer : t.core.config.send_buffer;
-  uint32_t used = c.send_queue.size();
-  if (used >= limit || limit - used < used / 2) return;
-  if (seq_lt(c.snd_nxt, c.send_queue.end()) && !wakes_writer(c)) return;
-  c.no_space = false;
-  if (c.busy == Busy::kBuffer) note_busy(c, Busy::kSending, t.core.now);
-  t.core.mark_ready(c, kWritable);
-}
-
 static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e,
                         Instant now) {
   e.acked = ack - c.snd_una;
@@ -75,7 +63,7 @@ static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOption
     c.send_queue.acknowledge(t.chunks, data_end);
     t.core.tcp_memory.release(before - c.send_queue.memory());
     c.bytes_acked += bytes;
-    free_space(t, c);
+    free_send_space(t, c);
   }
   if (c.sent.empty() && c.send_queue.size() == 0) note_busy(c, Busy::kIdle, now);
   c.backoff = 0;
@@ -174,7 +162,7 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   // Whether it is writable depends on what leaves.
   if (c.pending && c.settings.notsent_low_water != kNoLowWater) {
     output(t, c, now);
-    free_space(t, c);
+    free_send_space(t, c);
   }
   return true;
 }

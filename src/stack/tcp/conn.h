@@ -120,6 +120,17 @@ union WindowGrowth {
 
 constexpr uint32_t kNoThreshold = 0x7fffffff;  ///< TcpConn::ssthresh before the first loss
 
+/// Linux' rcvq_space and rcv_rtt_est. Times are low bits of microseconds.
+struct ReceiveTuning {
+  uint32_t space = 0;       ///< the most that was read in a round trip
+  uint32_t space_seq = 0;   ///< copied_seq when this round trip began
+  uint32_t space_us = 0;    ///< when it did
+  uint32_t rtt_us8 = 0;     ///< eight times the round trip as a receiver sees it; 0: not known
+  uint32_t rtt_seq = 0;     ///< a window is through when rcv_nxt is here
+  uint32_t rtt_seq_us = 0;  ///< when it began
+  uint32_t last_tsecr = 0;
+};
+
 struct TcpConn : StackSocket, TcpEntry {
   TcpState tcp_state = TcpState::kClosed;
   InterfaceId interface = 0;
@@ -203,6 +214,9 @@ struct TcpConn : StackSocket, TcpEntry {
   bool deferred_free = false;
   mutable bool no_space = false;  ///< the application found the send buffer full (also by tcp_readiness())
   uint8_t quick_acks = 0;
+  uint8_t duplicates_told = 0;  ///< ACKs that said rcv_nxt again, three at most
+  uint8_t compressed = 0;       ///< segments behind a gap that the next ACK tells of beside others
+  uint32_t ato_ns = 0;          ///< how long an ACK may wait; 0: no text has come
 
   // ---- timers (RFC 6298) ----
   RetransmitMode retransmit_mode = RetransmitMode::kTimeout;
@@ -294,6 +308,11 @@ struct TcpConn : StackSocket, TcpEntry {
   std::array<uint32_t, 3> busy_ticks{};  ///< by Busy, from kSending on
   uint32_t busy_since = 0;
   uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;
+
+  // ---- buffers where SO_RCVBUF and SO_SNDBUF do not say ----
+  uint32_t receive_limit = 0;  ///< in bytes of text
+  uint32_t send_limit = 0;
+  ReceiveTuning receive_tuning;
 
   uint32_t flight() const { return snd_nxt - snd_una; }
   bool write_ended() const { return fin_queued || write_shut; }

@@ -198,17 +198,42 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
 void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt);
 
 // ---- text.cc ----
-void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame, Instant now);
+void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
+               Instant now);
 void take_urgent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s);
 void take_fin(TcpContext& t, TcpConn& c, Instant now);
 void forget_out_of_order(TcpConn& c);
 
 // ---- receive_buffer.cc ----
 /// Bytes that the window may promise while nothing waits to be read.
-uint32_t receive_buffer(const TcpContext& t, const TcpConn& c);
+uint32_t receive_buffer(const TcpConn& c);
 /// As large as the window may ever be: SO_RCVBUF, TCP_WINDOW_CLAMP.
-uint32_t most_window(const TcpContext& t, const TcpConn& c);
+uint32_t most_window(const TcpConn& c);
 uint32_t receive_space(const TcpContext& t, const TcpConn& c);
+uint8_t window_scale(const TcpContext& t, const TcpConn& c);
+uint32_t first_receive_buffer(const TcpContext& t);
+/// Linux' advmss: text of the segments that the peer may send.
+inline uint32_t advertised_mss(const TcpConn& c) {
+  return c.own_mss - (c.timestamps_ok ? option::kTimestampsLength : 0u);
+}
+/// At the end of the handshake (tcp_init_buffer_space()).
+void begin_receive_tuning(const TcpContext& t, TcpConn& c, Instant now);
+void take_receive_rtt(TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now);
+/// With each segment of text, before it is taken.
+inline void measure_receive_rtt(TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now) {
+  const ReceiveTuning& r = c.receive_tuning;
+  if (!seq_lt(c.rcv_nxt, r.rtt_seq) || (o.tsecr != r.last_tsecr && o.has_timestamps))
+    take_receive_rtt(c, s, o, now);
+}
+/// What waits behind a gap may not take the window from what comes after it.
+void make_room_behind_gap(const TcpContext& t, TcpConn& c);
+void take_read_rate(const TcpContext& t, TcpConn& c, uint32_t read, Instant now);
+/// When the application has read (tcp_rcv_space_adjust()). The clock is looked at only once it has read more
+/// than in any round trip before.
+inline void tune_receive_buffer(const TcpContext& t, TcpConn& c, Instant now) {
+  const uint32_t read = c.copied_seq - c.receive_tuning.space_seq;
+  if (read > c.receive_tuning.space) take_read_rate(t, c, read, now);
+}
 /// True size of a buffer.
 inline uint32_t memory_of(const Packet& p) { return p.capacity + static_cast<uint32_t>(sizeof(Packet)); }
 /// Takes the first buffer off the receive queue.
@@ -229,7 +254,16 @@ inline bool has_for_reader(const TcpContext& t, const TcpConn& c, uint32_t wante
   return c.has_for_reader(wanted) || (c.unread() > 0 && t.core.tcp_memory.under_pressure());
 }
 /// By how much the window has to open to be worth a word (RFC 9293 section 3.8.6.2.2).
-uint32_t receive_step(const TcpContext& t, const TcpConn& c);
+uint32_t receive_step(const TcpConn& c);
+
+// ---- send_buffer.cc ----
+uint32_t send_limit(const TcpContext& t, const TcpConn& c);
+void begin_send_tuning(const TcpContext& t, TcpConn& c);
+/// sk_stream_is_writeable(): a third of the buffer is free.
+bool send_space_wakes(const TcpContext& t, const TcpConn& c);
+/// Bytes have been acknowledged, or have left: tells a writer that waits, once there is enough room
+/// (tcp_check_space()).
+void free_send_space(TcpContext& t, TcpConn& c);
 
 // ---- loss.cc ----
 struct AckEvent {
@@ -292,8 +326,26 @@ void answer_time_wait(TcpContext& t, const TcpTimeWait& w, Instant now);
 void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now);
 void want_output(TcpContext& t, TcpConn& c);
 void unlist_pending(TcpContext& t, TcpConn& c);
-/// An ACK is owed: now, or by the timer.
+
+// ---- ack_policy.cc ----
+/// An ACK is owed: with this pass, or by the timer.
 void owe_ack(TcpContext& t, TcpConn& c, bool now_please, Instant now);
+/// Text in order has been taken. `filled_gap`: text behind a gap was there (RFC 5681 section 4.2).
+void ack_in_order(TcpContext& t, TcpConn& c, bool filled_gap, Instant now);
+/// Text behind a gap has come. A peer without SACK counts each of these ACKs; one with SACK sees the first
+/// three, and then all but what `extends` the run that the last one told of.
+void ack_out_of_order(TcpContext& t, TcpConn& c, bool extends, Instant now);
+void adapt_ack_delay(const TcpContext& t, TcpConn& c, Duration gap);
+/// tcp_event_data_recv(): how fast the peer sends decides how long an ACK waits.
+inline void note_text_arrived(const TcpContext& t, TcpConn& c, Instant now) {
+  const Duration gap = now - c.last_received, least = t.core.config.delayed_ack;
+  c.last_received = now;
+  if (gap > least / 2 || Duration{c.ato_ns} != least) adapt_ack_delay(t, c, gap);
+}
+/// tcp_enter_quickack_mode().
+void enter_quick_acks(const TcpContext& t, TcpConn& c);
+/// tcp_delack_timer_handler().
+void on_ack_timer(TcpContext& t, TcpConn& c);
 
 // ---- timers.cc ----
 void set_timer(TcpContext& t, TcpConn& c, TcpTimer which, Instant when);

@@ -136,6 +136,8 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.cwnd = lost_again ? c.snd_mss : initial_window(c.snd_mss);
   c.last_sent = now;
   c.delivered = 1;  // the SYN
+  begin_receive_tuning(t, c, now);
+  begin_send_tuning(t, c);
   if (c.settings.keepalive) restart_keepalive(t, c, now);
 }
 

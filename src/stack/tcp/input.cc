@@ -51,13 +51,14 @@ static void answer_unacceptable(TcpContext& t, TcpConn& c, const TcpSegmentInfo&
   if (answer_limited(t, c.answered_invalid, s, now)) return;
   if (c.sack_ok && s.payload_length > 0 && seq_lt(s.seq, c.rcv_nxt)) {  // RFC 2883 section 4
     rehash_if_resent_again(t, c, s.seq);
+    if (c.dsack_due && c.synchronized()) send_ack(t, c, now);  // each duplicate is told of
     c.dsack = {s.seq, seq_min(end, c.rcv_nxt)};
     c.dsack_due = true;
   }
   if (c.tcp_state == TcpState::kSynReceived) {
     c.handshake_due = true;
   } else {
-    c.quick_acks = kQuickAcks;
+    if (s.payload_length > 0) enter_quick_acks(t, c);
     c.ack_now = true;
   }
   want_output(t, c);
@@ -197,7 +198,7 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
     if (c.fin_received)
       t.core.drop(frame, Counter::drop_tcp_closed);
     else
-      take_text(t, c, s, frame, now);
+      take_text(t, c, s, o, frame, now);
   } else {
     if (!(s.flags & kFin) && seq_lt(s.seq, c.rcv_nxt))
       owe_ack(t, c, true, now);  // a keepalive or window probe
@@ -209,7 +210,7 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
       c.fin_early = true;
       c.fin_early_seq = fin_seq;
     }
-    if (fin_seq != c.rcv_nxt || c.fin_received) owe_ack(t, c, true, now);
+    if ((fin_seq != c.rcv_nxt && s.payload_length == 0) || c.fin_received) owe_ack(t, c, true, now);
   }
   const bool in_order = (s.flags & kFin) && fin_seq == c.rcv_nxt;
   const bool caught_up = c.fin_early && c.fin_early_seq == c.rcv_nxt;

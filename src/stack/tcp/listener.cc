@@ -85,15 +85,6 @@ void queue_accepted(TcpContext& t, TcpConn& c) {
   t.core.mark_ready(l, kReadable);
 }
 
-static uint8_t window_scale(const TcpContext& t, const TcpConn& c) {
-  // Room for a larger SO_RCVBUF later on: at least what tcp_rmem's 6 MB ask for.
-  uint32_t buffer = std::max({c.settings.receive_buffer, t.core.config.receive_buffer, 6u << 20});
-  if (c.settings.window_clamp) buffer = std::min(buffer, c.settings.window_clamp);
-  uint8_t scale = 0;
-  while (scale < 14 && (buffer >> scale) > 65535) ++scale;
-  return scale;
-}
-
 /// What both kinds of open set before their SYN.
 static void prepare(TcpContext& t, TcpConn& c, uint32_t iss, Instant now) {
   c.iss = iss;

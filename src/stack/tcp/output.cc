@@ -32,7 +32,7 @@ static uint64_t put_tcp_header(uint8_t* p, uint16_t from, uint16_t to, uint32_t 
 static uint16_t select_window(const TcpContext& t, TcpConn& c) {
   uint32_t current = seq_gt(c.rcv_edge, c.rcv_nxt) ? c.rcv_edge - c.rcv_nxt : 0;
   uint32_t space = receive_space(t, c);
-  uint32_t wanted = space >= current + receive_step(t, c) ? space : current;
+  uint32_t wanted = space >= current + receive_step(c) ? space : current;
   uint32_t unit = 1u << c.rcv_wscale;
   uint32_t window = wanted & ~(unit - 1);
   // Rounding would take back up to a unit: rather give it, where there is room (RFC 7323 section 2.4).
@@ -97,6 +97,7 @@ static uint32_t cuts(uint32_t n, uint32_t size) { return (n + size - 1) / size; 
 
 /// What every segment with an ACK says, so that it is owed no more.
 static void note_ack_sent(TcpConn& c) {
+  if (c.quick_acks > 0 && (c.ack_now || c.rcv_wup != c.rcv_nxt)) --c.quick_acks;  // tcp_dec_quickack_mode()
   c.rcv_wup = c.rcv_nxt;
   c.ack_now = c.pushed = false;
   clear_timer(c, kTimerAck);
@@ -186,11 +187,7 @@ static void send_bare(TcpContext& t, Hop& hop, const HeaderFields& fields, const
 // ---------------------------------------------------------------- segments without data
 
 void send_ack(TcpContext& t, TcpConn& c, Instant now) {
-  if (!send_segment(t, c, c.snd_nxt, 0, 0, now)) {
-    c.ack_now = true;  // no frame: again with the next flush
-    return;
-  }
-  if (c.quick_acks > 0) --c.quick_acks;
+  if (!send_segment(t, c, c.snd_nxt, 0, 0, now)) c.ack_now = true;  // no frame: again with the next flush
 }
 
 /// RFC 9293 section 3.8.4 and 3.8.6.1: a segment below the window, which the peer has to answer.
@@ -266,7 +263,7 @@ static void note_data_sent(TcpConn& c, uint32_t segments, uint32_t n, Instant no
   c.last_sent = now;
   // An answer soon after a question: from now on ACKs ride on answers. What opens the conversation answers
   // nothing: tcp_event_data_sent(), where ato is 0 until the first data have come.
-  if (c.data_segments_in > 0 && now - c.last_received < 40ms) c.pingpong = true;
+  if (now - c.last_received < Duration{c.ato_ns}) c.pingpong = true;
   if (c.recovery == Recovery::kFast) c.prr_out += n;
 }
 
@@ -455,17 +452,6 @@ void unlist_pending(TcpContext& t, TcpConn& c) {
   (c.pending_next ? c.pending_next->pending_prev : t.pending_tail) = c.pending_prev;
   c.pending_next = c.pending_prev = nullptr;
   c.pending = false;
-}
-
-/// RFC 9293 section 3.8.6.3 and RFC 5681 section 4.2, with Linux' quick ACKs at the start.
-void owe_ack(TcpContext& t, TcpConn& c, bool now_please, Instant now) {
-  bool quick = (c.quick_acks > 0 || c.settings.quickack) && !c.pingpong;
-  if (now_please || quick || c.rcv_nxt - c.rcv_wup > c.rcv_mss || c.out_of_order) {
-    c.ack_now = true;
-    want_output(t, c);
-  } else if (c.deadlines[kTimerAck] == kNever) {
-    set_timer(t, c, kTimerAck, now + t.core.config.delayed_ack);
-  }
 }
 
 }  // namespace accel::tcp

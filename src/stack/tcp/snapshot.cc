@@ -140,6 +140,8 @@ Result<TcpConn*> TcpLayer::adopt(const TcpSnapshot& s, const Route& route, const
     destroy(t, c);
     return err(ENOMEM);
   }
+  begin_receive_tuning(t, c, now);
+  begin_send_tuning(t, c);
   c.owner = owner;
   insert(t, c);
   restart_retransmit(t, c, now);

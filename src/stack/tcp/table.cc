@@ -46,6 +46,7 @@ TcpConn* create(TcpContext& t) {
   auto* c = new (std::nothrow) TcpConn;
   if (!c) return nullptr;
   ++t.connections;
+  c->receive_limit = first_receive_buffer(t);
   c->all_next = t.all_head;
   if (t.all_head) t.all_head->all_prev = c;
   t.all_head = c;

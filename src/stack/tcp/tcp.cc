@@ -93,10 +93,6 @@ void TcpLayer::flush(Instant now) {
 
 // ---------------------------------------------------------------- sending
 
-static uint32_t send_limit(const TcpContext& t, const TcpConn& c) {
-  return c.settings.send_buffer ? c.settings.send_buffer : t.core.config.send_buffer;
-}
-
 /// What the last buffer of unsent bytes has room for: tcp_sendmsg_locked() fills it without asking for
 /// memory.
 static uint32_t tail_room(const TcpConn& c, bool urgent) {
@@ -203,17 +199,17 @@ static void consume(TcpContext& t, TcpConn& c, size_t n) {
 /// ACK waits.
 static void after_read(TcpContext& t, TcpConn& c, Instant now) {
   if (!c.synchronized() || c.fin_received) return;
+  tune_receive_buffer(t, c, now);
   uint32_t window = c.window_left();
   bool owed = c.rcv_nxt != c.rcv_wup;
   bool ack = owed && (c.rcv_nxt - c.rcv_wup > c.rcv_mss || (c.unread() == 0 && c.pushed && !c.pingpong));
   if (!ack) {
     uint32_t space = receive_space(t, c);
-    ack = space >= 2 * window && space >= window + receive_step(t, c);
+    ack = space >= 2 * window && space >= window + receive_step(c);
   }
   if (!ack) return;
   c.ack_now = true;
   want_output(t, c);
-  (void)now;
 }
 
 static Result<size_t> nothing_to_read(TcpLayer& layer, TcpConn& c) {
@@ -393,9 +389,7 @@ uint32_t TcpLayer::readiness(const TcpConn& c) const {
     uint32_t target = std::max(c.settings.receive_low_water, 1u);
     if (c.urgent_in && c.urgent_seq == c.copied_seq && !c.settings.oob_inline) ++target;
     if (has_for_reader(t, c, target)) ready |= kReadable;
-    uint32_t limit = send_limit(t, c), used = c.send_queue.size();
-    bool low = wakes_writer(c);
-    if (c.write_ended() || (used < limit && limit - used >= used / 2 && low))
+    if (c.write_ended() || (send_space_wakes(t, c) && wakes_writer(c)))
       ready |= kWritable;
     else
       c.no_space = true;
@@ -573,8 +567,10 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.min_rtt_us = c.min_rtt_us;
   i.snd_mss = c.snd_mss;
   i.rcv_mss = c.rcv_mss;
-  i.advertised_mss = c.own_mss - (c.timestamps_ok ? option::kTimestampsLength : 0u);
-  i.ack_timeout_us = c.data_segments_in > 0 ? us(context_->core.config.delayed_ack) : 0;
+  i.advertised_mss = advertised_mss(c);
+  i.receive_rtt_us = c.receive_tuning.rtt_us8 / 8;
+  i.receive_space = c.receive_tuning.space;
+  i.ack_timeout_us = c.ato_ns / 1000;
   i.pmtu = c.mtu;
   uint32_t mss = std::max<uint32_t>(c.snd_mss, 1);
   i.snd_cwnd_segments = std::max(1u, c.cwnd / mss);
@@ -587,7 +583,7 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   }
   i.snd_wnd = c.snd_wnd;
   i.rcv_wnd = seq_gt(c.rcv_edge, c.rcv_wup) ? c.rcv_edge - c.rcv_wup : 0;
-  i.window_clamp = most_window(*context_, c);
+  i.window_clamp = most_window(c);
   i.total_retransmits = c.total_retransmits;
   i.notsent_bytes = c.tcp_state == TcpState::kClosed ? 0 : unsent(c);
   // tcp_ack() and tcp_rcv_nxt_update() count by sequence numbers.

@@ -37,7 +37,7 @@ static Packet* keep_payload(Packet* p, uint32_t offset, uint32_t length) {
 /// Whether a frame's bytes move into plain memory: frames of the pool are short, the queue's true size is
 /// beyond what its window stands for, most of the frame would be waste, or there is a begun chunk to fill. So
 /// a queue's true size is at most thrice its window, and what was advertised is always taken.
-static bool should_copy(const TcpContext& t, const TcpConn& c, const Packet& p) {
+static bool should_copy(const TcpConn& c, const Packet& p) {
   const FramePool& pool = *p.pool;
   if (pool.available() < pool.size() / 4) return true;
   const Packet* tail = c.receive_queue.back();
@@ -45,7 +45,7 @@ static bool should_copy(const TcpContext& t, const TcpConn& c, const Packet& p) 
   const uint32_t memory = c.receive_memory + memory_of(p);
   if (memory <= kKeptFrames * memory_of(p)) return false;
   const uint64_t most =
-      std::min(2 * uint64_t{receive_buffer(t, c)}, uint64_t{pool.size() / 8} * pool.buffer_size());
+      std::min(2 * uint64_t{receive_buffer(c)}, uint64_t{pool.size() / 8} * pool.buffer_size());
   return p.length < p.capacity / 4 || memory > most;
 }
 
@@ -95,7 +95,7 @@ static void append_in_order(TcpContext& t, TcpConn& c, Packet* chain) {
     if (length == 0) {
       FramePool::release(chain);
     } else {
-      if (!should_copy(t, c, *chain)) {
+      if (!should_copy(c, *chain)) {
         push_received(t, c, chain);
       } else if (append_copy(t, c, chain->seq, chain->bytes())) {
         FramePool::release(chain);
@@ -207,7 +207,9 @@ static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t 
   FramePool::release(chain);
   if (at != seq + length) t.count(Counter::drop_tcp_memory);
   if (o && o->empty()) forget_out_of_order(c);
-  if (at == seq || !c.sack_ok) return;
+  if (at == seq) return;
+  make_room_behind_gap(t, c);
+  if (!c.sack_ok) return;
   fin = fin && at == seq + length;
   SackBlock run = c.out_of_order->run_of(seq, at);
   if (fin) run.end = at + 1;
@@ -245,16 +247,19 @@ static bool find_memory_in_order(TcpContext& t, TcpConn& c, const Packet& frame)
   return find_memory(t, c, more, c.rcv_nxt);
 }
 
-void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame, Instant now) {
+void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
+               Instant now) {
   uint32_t seq = s.seq, length = s.payload_length, offset = s.payload_offset;
   ++c.data_segments_in;
-  c.last_received = now;
+  note_text_arrived(t, c, now);
+  measure_receive_rtt(c, s, o, now);
   if (seq_lt(seq, c.rcv_nxt)) {
     uint32_t old = std::min(c.rcv_nxt - seq, length);
     if (old == length && c.sack_ok) rehash_if_resent_again(t, c, seq);
+    if (c.dsack_due) send_ack(t, c, now);  // each duplicate is told of (RFC 2883 section 4)
     note_dsack(c, seq, seq + old);
     owe_ack(t, c, true, now);
-    c.quick_acks = kQuickAcks;
+    enter_quick_acks(t, c);
     seq += old;
     offset += old;
     length -= old;
@@ -275,16 +280,17 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Packet* frame
   Packet* payload = keep_payload(frame, offset, length);
   if (seq != c.rcv_nxt) {
     const bool fin = (s.flags & kFin) && seq + length == s.seq + s.payload_length;
+    const uint8_t blocks = c.sack_count;
+    const bool extends = c.sack_count > 0 && c.out_of_order->sack_blocks[0].end == seq;
     take_out_of_order(t, c, seq, length, fin, payload);
-    c.quick_acks = kQuickAcks;
-    owe_ack(t, c, true, now);  // RFC 5681 section 4.2
+    ack_out_of_order(t, c, extends && c.sack_count > 0 && c.sack_count == blocks, now);
     return;
   }
   bool filled_gap = c.out_of_order != nullptr;
   append_in_order(t, c, payload);
   if (filled_gap) drain_out_of_order(t, c, seq);
   if (s.payload_length < c.rcv_mss || (s.flags & kPsh)) c.pushed = true;
-  owe_ack(t, c, filled_gap, now);
+  ack_in_order(t, c, filled_gap, now);
   if (has_for_reader(t, c, c.settings.receive_low_water)) t.core.mark_ready(c, kReadable);
 }
 
@@ -317,7 +323,7 @@ void take_fin(TcpContext& t, TcpConn& c, Instant now) {
   forget_out_of_order(c);  // beyond the FIN: cannot be
   const bool answered = c.tcp_state == TcpState::kSynReceived || c.tcp_state == TcpState::kEstablished;
   c.pingpong |= answered;  // our FIN is likely to follow, and the ACK with it: tcp_fin()
-  owe_ack(t, c, !answered, now);
+  owe_ack(t, c, !answered, now);  // at once where no text has come
   switch (c.tcp_state) {
     case TcpState::kSynReceived:
     case TcpState::kEstablished:

@@ -257,9 +257,7 @@ static void on_due(TcpContext& t, TcpConn& c, TcpTimer which, Instant now) {
       on_retransmit_timer(t, c, now);
       break;
     case kTimerAck:
-      c.pingpong = false;  // the reply that the ACK waited for did not come
-      c.ack_now = true;
-      want_output(t, c);
+      on_ack_timer(t, c);
       break;
     case kTimerKeepalive:
       on_keepalive(t, c, now);
