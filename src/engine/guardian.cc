@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -245,6 +246,8 @@ const char* Guardian::start() {
   lifeline_ = keep_private(ends[1]);
   if (real.socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return refusal(errno);
   const Closing errands{ends[0]};
+  const int on = 1;  // before the first request: the kernel adds the sender as it is sent
+  real.setsockopt(errands.fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   errands_ = keep_private(ends[1]);
   int pid = 0;
   if (const int error = bear(table.fd, lifeline.fd, errands.fd, &pid)) return refusal(error);

@@ -26,8 +26,6 @@ class Errands {
  public:
   /// While the process's own limits are those of its program.
   void begin() {
-    const int on = 1;
-    call(SYS_setsockopt, kErrands, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     user_ = static_cast<uint32_t>(call(SYS_getuid, 0));
     first_free_port_ = number_in("/proc/sys/net/ipv4/ip_unprivileged_port_start", 0, kFirstFreePort);
     most_sent_ = buffer_bound("/proc/sys/net/ipv4/tcp_wmem", "/proc/sys/net/core/wmem_max", kMostSent);
