@@ -11,6 +11,7 @@
 
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "base/served_call.h"
 #include "engine/netlink.h"
 #include "engine/stats.h"
 #include "engine/worker.h"
@@ -161,6 +162,7 @@ void Housekeeping::abandon_in_child() {
 
 void* Housekeeping::run(void* self) {
   pthread_setname_np(pthread_self(), "libaccel");
+  ServedCall::for_ever();
   Loop& loop = *static_cast<Housekeeping*>(self)->loop_;
   ev_run(loop.ev, 0);
   return nullptr;

@@ -18,6 +18,7 @@
 #include "base/poll.h"
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "base/served_call.h"
 #include "posix/process.h"
 #include "posix/process_door.h"
 #include "posix/signals.h"
@@ -42,6 +43,7 @@ void wake() {
 }
 
 void* attend(void*) {
+  ServedCall::for_ever();
   std::vector<pollfd> watched;
   for (;;) {
     watched = {{wake_fd.load(), POLLIN, 0}};

@@ -136,7 +136,10 @@ bool active();
 Result<int> sigaction(int number, const struct sigaction* action, struct sigaction* old);
 
 // ---- what takes every socket from us (posix/leaving.cc) ----
-/// io_uring_setup was called: sockets made from now on stay on the kernel, those that exist are handed over.
+/// A request of an io_uring is about to use `fd`, one of ours: it becomes the kernel's, of a set all members.
+void used_by_ring(int fd);
+/// There is an io_uring whose requests cannot be seen: sockets made from now on stay on the kernel, those
+/// that exist are handed over.
 void io_uring_used();
 /// The calling thread is about to lose system calls (seccomp(2)), among them perhaps those that the library
 /// makes: everything is handed over, and the library's threads end. True: from then on it does nothing in

@@ -48,6 +48,12 @@ bool leave_to_kernel(Pass* pass, File* file, Reason reason) {
 
 namespace {
 
+void tell_of_stuck(const char* what) {
+  log(LogLevel::kError,
+      "a connection cannot be used with %s, since it could not be handed back to the kernel: %s", what,
+      reason_text(Reason::no_privilege));
+}
+
 /// All sockets of the process, and those that it makes from now on. `what`: the use that the kernel has to
 /// serve, for the message about one that could not follow. False: there is such a one.
 bool leave_all(Guard& guard, Reason reason, const char* what) {
@@ -56,10 +62,7 @@ bool leave_all(Guard& guard, Reason reason, const char* what) {
     if (fds.find(fd) != file) return;
     const bool left = file->inherited == File::Inherited::kNo ? leave_to_kernel(guard.pass(), file, reason)
                                                               : leave_inherited(file, reason);
-    if (!left)
-      log(LogLevel::kError,
-          "a connection cannot be used with %s, since it could not be handed back to the kernel: %s", what,
-          reason_text(Reason::no_privilege));
+    if (!left) tell_of_stuck(what);
     all = all && left;
   });
   return all;
@@ -91,6 +94,17 @@ void io_uring_used() {
     return;
   Guard guard;
   if (guard.ok()) (void)leave_all(guard, Reason::io_uring, "io_uring");
+}
+
+void used_by_ring(int fd) {
+  if (Guard::inside()) return;
+  Guard guard;
+  File* file = guard.ok() ? fds.find(fd) : nullptr;
+  if (file == nullptr) return;
+  const bool left = file->inherited == File::Inherited::kNo
+                        ? leave_to_kernel(guard.pass(), file, Reason::io_uring)
+                        : leave_inherited(file, Reason::io_uring);
+  if (!left) tell_of_stuck("io_uring");
 }
 
 bool before_filter() {

@@ -18,6 +18,7 @@
 
 #include "base/memory.h"
 #include "base/real.h"
+#include "base/served_call.h"
 #include "base/user_memory.h"
 #include "posix/calls.h"
 #include "posix/guard.h"
@@ -135,7 +136,9 @@ void trampoline(int number, siginfo_t* info, void* context) {
   }
   Engine::signal_ran((flags & SA_RESTART) != 0);
   const void* const outer = Engine::enter_handler(__builtin_frame_address(0));
+  const bool served = ServedCall::enter_handler();
   handler(number, info, context);
+  ServedCall::leave_handler(served);
   Engine::leave_handler(outer);
 }
 
@@ -165,7 +168,11 @@ void on_fault(int number, siginfo_t* info, void* context) {
     real.sigaction(number, &by_default, nullptr);
     action.handler.store(nullptr);
   }
-  if (handler != nullptr) return handler(number, info, context);
+  if (handler != nullptr) {
+    const bool served = ServedCall::enter_handler();
+    handler(number, info, context);
+    return ServedCall::leave_handler(served);
+  }
   // A fault happens again when this returns, and leaves its core as it was; a signal that was sent is sent
   // again.
   if (info->si_code <= 0 && put_off_signal(number, info, context)) admit_put_off_signals();

@@ -53,6 +53,6 @@ ACCEL_EXPORT(int, pthread_setcanceltype, (int type, int* old)) {
 
 ACCEL_EXPORT(int, pthread_cancel, (pthread_t thread)) {
   cancellation_used.store(true, std::memory_order_relaxed);
-  if (posix::active()) deferred(posix::before_cancelling);
+  if (posix::active()) served(posix::before_cancelling);
   return real.pthread_cancel(thread);
 }

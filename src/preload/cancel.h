@@ -1,13 +1,18 @@
+// The edge of a call that is served here rather than by libc: errno is left alone by success, and a thread
+// is not cancelled at any instruction.
+//
 // Cancelled threads in calls of ours (base/cancellation.h has those inside the lock). A thread of
 // PTHREAD_CANCEL_ASYNCHRONOUS may be cancelled at any instruction: in ours it would unwind from where the
 // compiler has not said how. So it is deferred within a call of ours, and cancelled where that sleeps, as any
 // other thread is, or at its end.
 #pragma once
 
+#include <cerrno>
 #include <string_view>
 #include <type_traits>
 
 #include "base/cancellation.h"
+#include "base/served_call.h"
 
 namespace accel::preload {
 
@@ -42,13 +47,45 @@ template <bool kPoint, class Call>
   }
 }
 
+/// libc's way to say that errno counts: -1. Anything else (Result, bool) has not been told by errno.
+template <class T>
+constexpr bool says_errno(const T& result) {
+  if constexpr (std::is_integral_v<T> && std::is_signed_v<T>)
+    return result == -1;
+  else
+    return false;
+}
+
 /// `call` takes its arguments by value: that keeps them in registers where there is nothing to defer.
 /// kPoint: it begins with a look at whether the thread has been cancelled.
+/// Failed system calls on the way to a success are none of the program's: errno is as before then.
 template <bool kPoint = false, class Call>
 inline auto deferred(Call call) {
-  if (cancellation_used.load(std::memory_order_relaxed)) [[unlikely]]
-    return deferring_cancellation<kPoint>(call);
-  return call();
+  int& error = errno;
+  const int before = error;
+  const auto made = [&] {
+    if (cancellation_used.load(std::memory_order_relaxed)) [[unlikely]]
+      return deferring_cancellation<kPoint>(call);
+    return call();
+  };
+  if constexpr (std::is_void_v<decltype(call())>) {
+    made();
+    error = before;
+  } else {
+    auto result = made();
+    if (!says_errno(result)) [[likely]]
+      error = before;
+    return result;
+  }
+}
+
+/// The same where `call` is the library's own work: what it calls on the way is not served again.
+template <bool kPoint = false, class Call>
+inline auto served(Call call) {
+  return deferred<kPoint>([call]() mutable {
+    const ServedCall inside;
+    return call();
+  });
 }
 
 }  // namespace accel::preload

@@ -45,10 +45,10 @@ bool kernel_takes(FilterCall call) {
 }  // namespace
 
 void before_filter(const FilterCall& call) {
-  if (!gives_filter(call) || !on() || in_vfork_child() || !kernel_takes(call)) return;
-  const int saved = errno;
-  if (deferred([] { return posix::before_filter(); })) taking_part.store(false, std::memory_order_relaxed);
-  errno = saved;
+  if (!gives_filter(call) || !on() || in_vfork_child()) return;
+  served([&call] {
+    if (kernel_takes(call) && posix::before_filter()) taking_part.store(false, std::memory_order_relaxed);
+  });
 }
 
 }  // namespace accel::preload

@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include <atomic>
+#include <cerrno>
+
+#include "preload/cancel.h"
 
 using namespace accel::preload;  // NOLINT
 
@@ -61,7 +64,10 @@ void* look_behind_us(const char* name) {
 /// `found`: what an earlier call has found.
 void* behind_us(const char* name, std::atomic<void*>& found) {
   void* f = found.load(std::memory_order_relaxed);
-  if (f == nullptr) found.store(f = look_behind_us(name), std::memory_order_relaxed);
+  if (f != nullptr) return f;
+  const int before = errno;
+  found.store(f = look_behind_us(name), std::memory_order_relaxed);
+  errno = before;
   return f;
 }
 
@@ -73,10 +79,13 @@ Lookup next() {
 
 /// Another library's function of such a name, or that of another namespace (dlmopen()), stays.
 void* look_up(void* handle, const char* name) {
+  const int before = errno;  // dlerror() tells what fails
   lead_deep_bound_here();
   void* found = next()(handle, name);
   void* ours = found != nullptr ? wrapper_of(name) : nullptr;
-  return ours != nullptr && found != ours && found == libcs(name) ? ours : found;
+  void* answer = ours != nullptr && found != ours && found == libcs(name) ? ours : found;
+  errno = before;
+  return answer;
 }
 
 }  // namespace
@@ -114,7 +123,7 @@ extern "C" Lookup accel_dlsym_target(void* handle, int) {
 /// Likewise: dlopen() looks where its caller says (DT_RUNPATH).
 extern "C" void* accel_dlopen_target(const char*, int flags) {
   static std::atomic<void*> found{nullptr};
-  if ((flags & RTLD_DEEPBIND) != 0) expect_deep_bound();
+  if ((flags & RTLD_DEEPBIND) != 0) deferred(expect_deep_bound);
   return behind_us("dlopen", found);
 }
 

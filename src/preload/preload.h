@@ -15,6 +15,7 @@
 #include "posix/calls.h"
 #include "posix/file.h"
 #include "preload/cancel.h"
+#include "preload/ring_calls.h"
 
 #define ACCEL_EXPORT(result, name, parameters)                                              \
   extern "C" [[gnu::visibility("default")]] result accel_call_##name parameters asm(#name); \
@@ -88,6 +89,7 @@ Result<int> for_stdio(int fd, Result<int> made);
 Result<int> for_stdio(Result<int> made);
 void before_io_submit(long count, iocb* const* requests);
 int connecting_stdio(int fd);
+int closing_ring(int fd);
 Result<int> ppoll_ms(pollfd* descriptors, nfds_t count, int timeout);
 Result<int> select_us(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout);
 Result<int> epoll_ms(int set, epoll_event* events, int size, int timeout, const sigset_t* mask);
@@ -103,9 +105,48 @@ Result<int> epoll_ms(int set, epoll_event* events, int size, int timeout, const 
 #define HAND_ALIAS(alias, name)
 #define KERNEL(name, why)
 #include "preload/symbols.def"
+#undef CALL
+
+namespace accel::preload {
+
+/// What a call that came by its number (syscall()) has got. Where it is not done it is to be made by number
+/// as well: libc's function of its name would lead to other preloaded libraries, which may have made the
+/// call.
+template <class T>
+struct Served {
+  bool done = false;
+  T result{};
+};
+
+namespace by_number {
+#define CALL(result, name, parameters, arguments, condition, ours) Served<result> name parameters;
+#include "preload/symbols.def"
 #undef FD_CALL
 #undef CALL
 #undef HAND
 #undef ALIAS
 #undef HAND_ALIAS
 #undef KERNEL
+
+// Of the wrappers that are written by hand (special.cc).
+Served<int> socket(int domain, int type, int protocol);
+Served<ssize_t> sendmsg(int fd, const msghdr* message, int flags);
+/// `count`: how many of them the kernel is to send where it is not done.
+Served<int> sendmmsg(int fd, mmsghdr* messages, unsigned* count, int flags);
+Served<ssize_t> recvmsg(int fd, msghdr* message, int flags);
+Served<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout);
+Served<int> pidfd_getfd(int pidfd, int target, unsigned flags);
+Served<int> epoll_wait(int set, epoll_event* events, int size, int timeout);
+}  // namespace by_number
+
+/// After messages that the kernel has just written.
+void look_for_descriptors(const msghdr& message);
+
+/// `exec` by whichever way; it comes back only with an error (process.cc).
+int replacing(int (*exec)(const void* context), const void* context);
+template <class F>
+int replacing(F exec) {
+  return replacing([](const void* f) { return (*static_cast<const F*>(f))(); }, &exec);
+}
+
+}  // namespace accel::preload

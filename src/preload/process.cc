@@ -26,13 +26,13 @@ extern "C" void* __libc_malloc(size_t size) noexcept;  // NOLINT: glibc's own, w
 // ---- ends ----
 
 ACCEL_EXPORT(void, _exit, (int status)) {
-  if (!in_vfork_child()) deferred(end);
+  if (!in_vfork_child()) served(end);
   real._exit(status);
 }
 ACCEL_ALIAS(_Exit, _exit)
 
 ACCEL_EXPORT(void, quick_exit, (int status)) {
-  if (!in_vfork_child()) deferred(end);
+  if (!in_vfork_child()) served(end);
   real.quick_exit(status);
 }
 
@@ -48,6 +48,7 @@ template <class F>
 int changing_user(uid_t user, std::array<uid_t, 2> kept, F set) {
   if (!on() || in_vfork_child() || user == kSame) return set();
   return deferred([=] {
+    const ServedCall inside;
     if (user != 0) posix::before_privileges_go(kept[0] == 0 || kept[1] == 0);
     const int r = set();
     const int error = errno;
@@ -88,7 +89,7 @@ ACCEL_EXPORT(int, setresuid, (uid_t user, uid_t effective, uid_t saved)) {
 }
 ACCEL_EXPORT(int, capset, (cap_user_header_t header, const cap_user_data_t sets)) {
   if (!on() || in_vfork_child()) return real.capset(header, sets);
-  return deferred([=] {
+  return served([=] {
     if (!has_raw(&__user_cap_data_struct::effective, sets))
       posix::before_privileges_go(has_raw(&__user_cap_data_struct::permitted, sets));
     const int r = real.capset(header, sets);
@@ -106,10 +107,15 @@ namespace accel::preload {
 namespace {
 
 void before_fork() {
-  if (on() || posix::active()) posix::prepare_fork();
+  if (on() || posix::active()) served(posix::prepare_fork);
 }
-void after_fork_in_parent() { posix::after_fork(1); }
-void after_fork_in_child() { posix::after_fork(0); }
+void after_fork_in_parent() {
+  served([] { posix::after_fork(1); });
+}
+void after_fork_in_child() {
+  forget_parents_rings();
+  served([] { posix::after_fork(0); });
+}
 
 }  // namespace
 
@@ -126,7 +132,7 @@ ACCEL_EXPORT(pid_t, fork, ()) {
     const pid_t child = real.fork();
     if (child >= 0) return child;
     const int error = errno;
-    posix::fork_failed();
+    served(posix::fork_failed);
     errno = error;
     return -1;
   });
@@ -136,7 +142,7 @@ ACCEL_ALIAS(__fork, fork)
 ACCEL_EXPORT(pid_t, _Fork, ()) {
   vforked_from = 0;
   if (!posix::active()) return real._Fork();
-  return deferred([] {
+  return served([] {
     posix::prepare_fork();
     const pid_t child = real._Fork();
     posix::after_fork(child);
@@ -162,7 +168,7 @@ bool in_vfork_child() {
 /// our state, since it runs on the parent's memory.
 extern "C" pid_t (*accel_vfork_target())() {
   static std::atomic<pid_t (*)()> libc{nullptr};
-  if (on() && posix::must_fork_for_vfork()) return accel_call_fork;
+  if (on() && served(posix::must_fork_for_vfork)) return accel_call_fork;
   auto f = libc.load(std::memory_order_relaxed);
   if (f == nullptr)
     libc.store(f = reinterpret_cast<pid_t (*)()>(find_real("vfork")), std::memory_order_relaxed);
@@ -222,6 +228,7 @@ using CloneFunction = int (*)(int (*)(void*), void*, int, void*, ...);
 struct CloneStart {
   int (*function)(void*);
   void* argument;
+  int error;  ///< errno at the call
 };
 
 /// A child on its parent's memory with descriptors of its own: what it closes would leave the table of both.
@@ -232,7 +239,9 @@ bool vforks(int flags) {
 
 int start_clone(void* context) {
   const CloneStart start = *static_cast<CloneStart*>(context);
-  posix::after_fork(0);
+  served([] { posix::after_fork(0); });
+  ServedCall::leave_handler(false);  // from here on the program's code
+  errno = start.error;
   return start.function(start.argument);
 }
 
@@ -248,11 +257,11 @@ ACCEL_EXPORT(int, clone,
     return libc(function, stack, flags, argument, parent, tls, child_id);
   if (vforks(flags)) flags &= ~(CLONE_VM | CLONE_VFORK);
   if ((flags & CLONE_VM) != 0) {  // as posix_spawn makes them: the child execs
-    deferred([] { posix::before_spawn(); });
+    served([] { posix::before_spawn(); });
     return libc(function, stack, flags, argument, parent, tls, child_id);
   }
-  CloneStart start{function, argument};
-  return deferred([=, &start] {
+  CloneStart start{function, argument, errno};
+  return served([=, &start] {
     posix::prepare_fork();
     const int child = libc(start_clone, stack, flags, &start, parent, tls, child_id);
     posix::after_fork(child);
@@ -318,7 +327,7 @@ namespace {
 /// Makes `spawn`'s child an heir as after exec.
 template <class F>
 auto spawning(F spawn) {
-  if (posix::active()) deferred([] { posix::before_spawn(); });
+  if (posix::active()) served([] { posix::before_spawn(); });
   return spawn();
 }
 
@@ -326,16 +335,16 @@ auto spawning(F spawn) {
 
 ACCEL_EXPORT(int, posix_spawn_file_actions_init, (posix_spawn_file_actions_t * actions)) {
   const int r = real.posix_spawn_file_actions_init(actions);
-  deferred([=] { posix::forget_spawn_sources(actions); });
+  served([=] { posix::forget_spawn_sources(actions); });
   return r;
 }
 ACCEL_EXPORT(int, posix_spawn_file_actions_destroy, (posix_spawn_file_actions_t * actions)) {
-  deferred([=] { posix::forget_spawn_sources(actions); });
+  served([=] { posix::forget_spawn_sources(actions); });
   return real.posix_spawn_file_actions_destroy(actions);
 }
 ACCEL_EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int as)) {
   const int r = real.posix_spawn_file_actions_adddup2(actions, fd, as);
-  if (r == 0) deferred([=] { posix::add_spawn_source(actions, fd); });
+  if (r == 0) served([=] { posix::add_spawn_source(actions, fd); });
   return r;
 }
 
@@ -358,7 +367,7 @@ ACCEL_ALIAS(_IO_popen, popen)
                                                                                              "_" #number);  \
   asm(".symver accel_" #name "_" #number ", " #name version);                                               \
   extern "C" int accel_##name##_##number SPAWN_PARAMETERS {                                                 \
-    if (posix::active()) deferred([=] { posix::before_spawn(actions); });                                   \
+    if (posix::active()) served([=] { posix::before_spawn(actions); });                                     \
     return libc SPAWN_ARGUMENTS;                                                                            \
   }
 #define OLD_SPAWN(name) reinterpret_cast<int(*) SPAWN_PARAMETERS>(dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5"))
@@ -372,15 +381,13 @@ SPAWN(posix_spawnp, old, "@GLIBC_2.2.5", OLD_SPAWN("posix_spawnp"))
 
 // ---- replacements ----
 
-namespace {
+namespace accel::preload {
 
-/// exec comes back only with an error.
-template <class F>
-int replacing(F exec) {
-  if (!posix::active()) return exec();
-  return deferred([=] {
+int replacing(int (*exec)(const void* context), const void* context) {
+  if (!posix::active() || ServedCall::inside()) return exec(context);
+  return served([=] {
     posix::before_exec();
-    const int r = exec();
+    const int r = exec(context);
     const int error = errno;
     posix::after_failed_exec();
     errno = error;
@@ -388,7 +395,7 @@ int replacing(F exec) {
   });
 }
 
-}  // namespace
+}  // namespace accel::preload
 
 ACCEL_EXPORT(int, execve, (const char* path, char* const* arguments, char* const* environment)) {
   return replacing([&] { return real.execve(path, arguments, environment); });

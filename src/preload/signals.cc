@@ -13,7 +13,7 @@ ACCEL_EXPORT(int, sigaction, (int number, const struct sigaction* action, struct
     if (old != nullptr && !posix::sigaction(number, nullptr, old)) return real.sigaction(number, action, old);
     return action != nullptr ? real.sigaction(number, action, nullptr) : 0;
   }
-  return deferred([=] { return to_libc(posix::sigaction(number, action, old)); });
+  return served([=] { return to_libc(posix::sigaction(number, action, old)); });
 }
 ACCEL_ALIAS(__sigaction, sigaction)
 

@@ -16,13 +16,16 @@ using namespace accel::preload;  // NOLINT
 
 // ---- sockets ----
 
+Served<int> accel::preload::by_number::socket(int domain, int type, int protocol) {
+  if (!internet(domain, type) || !on() || in_vfork_child() || ServedCall::inside()) return {};
+  return {true, served([=] {
+            before_first_socket();
+            return to_libc(posix::socket(domain, type, protocol));
+          })};
+}
+
 ACCEL_EXPORT(int, socket, (int domain, int type, int protocol)) {
-  if (internet(domain, type) && on() && !in_vfork_child()) {
-    return deferred([=] {
-      before_first_socket();
-      return to_libc(posix::socket(domain, type, protocol));
-    });
-  }
+  if (const auto s = by_number::socket(domain, type, protocol); s.done) return s.result;
   const int fd = real.socket(domain, type, protocol);
   return MakingPrivate::now() ? move_high(fd) : fd;
 }
@@ -37,81 +40,108 @@ bool has_control(const msghdr* message) {
 
 }  // namespace
 
+Served<ssize_t> accel::preload::by_number::sendmsg(int fd, const msghdr* message, int flags) {
+  if (posix::fds.owns(fd)) [[unlikely]] {
+    if (!ServedCall::inside())
+      return {true, served<true>([=] { return to_libc(posix::sendmsg(fd, message, flags)); })};
+  } else if (posix::active() && has_control(message) && !ServedCall::inside()) [[unlikely]] {
+    if (served([=] { return to_libc(posix::before_passing(message)); }) != 0) return {true, -1};
+  }
+  return {};
+}
+
 ACCEL_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
-  if (posix::fds.owns(fd)) [[unlikely]]
-    return deferred<true>([=] { return to_libc(posix::sendmsg(fd, message, flags)); });
-  if (posix::active() && has_control(message)) [[unlikely]]
-    if (deferred([=] { return to_libc(posix::before_passing(message)); }) != 0) return -1;
+  if (const auto s = by_number::sendmsg(fd, message, flags); s.done) return s.result;
   return real.sendmsg(fd, message, flags);
 }
 
+Served<int> accel::preload::by_number::sendmmsg(int fd, mmsghdr* messages, unsigned* count, int flags) {
+  if (!posix::active() || ServedCall::inside()) [[likely]]
+    return {};
+  const unsigned all = *count;
+  if (posix::fds.owns(fd))
+    return {true, served<true>([=] { return to_libc(posix::sendmmsg(fd, messages, all, flags)); })};
+  for (unsigned i = 0; i < std::min(*count, unsigned{IOV_MAX}); ++i) {
+    if (!has_control(&messages[i].msg_hdr)) continue;
+    if (served([=] { return to_libc(posix::before_passing(&messages[i].msg_hdr)); }) == 0) continue;
+    if (i == 0) return {true, -1};
+    *count = i;  // those before it go
+  }
+  return {};
+}
+
 ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags)) {
-  if (posix::fds.owns(fd)) [[unlikely]]
-    return deferred<true>([=] { return to_libc(posix::sendmmsg(fd, messages, count, flags)); });
-  if (posix::active()) [[unlikely]]
-    for (unsigned i = 0; i < std::min(count, unsigned{IOV_MAX}); ++i) {
-      if (!has_control(&messages[i].msg_hdr)) continue;
-      if (deferred([=] { return to_libc(posix::before_passing(&messages[i].msg_hdr)); }) == 0) continue;
-      if (i == 0) return -1;
-      count = i;  // those before it go
-    }
+  if (const auto s = by_number::sendmmsg(fd, messages, &count, flags); s.done) return s.result;
   return real.sendmmsg(fd, messages, count, flags);
 }
 
-namespace {
-
-/// After a message that the kernel has just written, so it can be read.
-inline void look_for_descriptors(const msghdr& message) {
+void accel::preload::look_for_descriptors(const msghdr& message) {
   if (message.msg_controllen == 0) [[likely]]
     return;
   bool any = false;
   posix::each_descriptor_in(message, [&](int) { return !(any = true); });
-  if (!any || !on() || in_vfork_child()) return;
-  deferred([&message] {
+  if (!any || !on() || in_vfork_child() || ServedCall::inside()) return;
+  served([&message] {
     before_first_socket();
     posix::adopt_received(message);
   });
 }
 
-}  // namespace
+Served<ssize_t> accel::preload::by_number::recvmsg(int fd, msghdr* message, int flags) {
+  if (!posix::fds.owns(fd) || ServedCall::inside()) [[likely]]
+    return {};
+  return {true, served<true>([=] { return to_libc(posix::recvmsg(fd, message, flags)); })};
+}
 
 ACCEL_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
-  if (posix::fds.owns(fd)) [[unlikely]]
-    return deferred<true>([=] { return to_libc(posix::recvmsg(fd, message, flags)); });
+  if (const auto s = by_number::recvmsg(fd, message, flags); s.done) return s.result;
   const ssize_t got = real.recvmsg(fd, message, flags);
   if (got >= 0) look_for_descriptors(*message);
   return got;
 }
 
+Served<int> accel::preload::by_number::recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags,
+                                                timespec* timeout) {
+  if (!posix::fds.owns(fd) || ServedCall::inside()) [[likely]]
+    return {};
+  return {true, served<true>([=] { return to_libc(posix::recvmmsg(fd, messages, count, flags, timeout)); })};
+}
+
 ACCEL_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
-  if (posix::fds.owns(fd)) [[unlikely]]
-    return deferred<true>([=] { return to_libc(posix::recvmmsg(fd, messages, count, flags, timeout)); });
+  if (const auto s = by_number::recvmmsg(fd, messages, count, flags, timeout); s.done) return s.result;
   const int got = real.recvmmsg(fd, messages, count, flags, timeout);
   for (int i = 0; i < got; ++i) look_for_descriptors(messages[i].msg_hdr);
   return got;
 }
 
+Served<int> accel::preload::by_number::pidfd_getfd(int pidfd, int target, unsigned flags) {
+  if (!on() || in_vfork_child() || ServedCall::inside()) return {};
+  return {true, served([=] {
+            before_first_socket();
+            return to_libc(posix::pidfd_getfd(pidfd, target, flags));
+          })};
+}
+
 ACCEL_EXPORT(int, pidfd_getfd, (int pidfd, int target, unsigned flags)) {
-  if (on() && !in_vfork_child()) {
-    return deferred([=] {
-      before_first_socket();
-      return to_libc(posix::pidfd_getfd(pidfd, target, flags));
-    });
-  }
+  if (const auto s = by_number::pidfd_getfd(pidfd, target, flags); s.done) return s.result;
   return static_cast<int>(real.syscall(SYS_pidfd_getfd, pidfd, target, flags, 0L, 0L, 0L));
 }
 
 // ---- readiness ----
+
+Served<int> accel::preload::by_number::epoll_wait(int set, epoll_event* events, int size, int timeout) {
+  if (!posix::fds.owns(set) || ServedCall::inside()) return {};
+  return {true, served<true>([=] { return to_libc(epoll_ms(set, events, size, timeout, nullptr)); })};
+}
 
 ACCEL_EXPORT(int, epoll_wait, (int set, epoll_event* events, int size, int timeout)) {
   if (timeout == 0 && posix::fds.plain(set)) {
     const int got = real.epoll_wait(set, events, size, 0);
     if (got <= 0 || posix::fds.plain(set)) [[likely]]
       return got;
-    return deferred<true>([=] { return to_libc(posix::epoll_look_again(set, events, size, got)); });
+    return served<true>([=] { return to_libc(posix::epoll_look_again(set, events, size, got)); });
   }
-  if (posix::fds.owns(set))
-    return deferred<true>([=] { return to_libc(epoll_ms(set, events, size, timeout, nullptr)); });
+  if (const auto s = by_number::epoll_wait(set, events, size, timeout); s.done) return s.result;
   return real.epoll_wait(set, events, size, timeout);
 }
 
@@ -121,7 +151,7 @@ namespace {
 
 int fresh(int fd) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    deferred([=] { posix::reused(fd); });
+    if (!ServedCall::inside()) served([=] { posix::reused(fd); });
   return fd;
 }
 
@@ -157,9 +187,9 @@ ACCEL_EXPORT(int, socketpair, (int domain, int type, int protocol, int* pair)) {
 static_assert(sizeof(off_t) == 8);
 
 ACCEL_EXPORT(void, closefrom, (int first)) {
-  if (!posix::active()) return real.closefrom(first);
+  if (!posix::active() || ServedCall::inside()) return real.closefrom(first);
   if (first < 0) first = 0;
-  deferred([=] {
+  served([=] {
     if (!posix::close_range(static_cast<unsigned>(first), ~0u, 0)) real.closefrom(first);
   });
 }
@@ -168,7 +198,7 @@ ACCEL_EXPORT(void, closefrom, (int first)) {
 
 ACCEL_EXPORT(FILE*, fdopen, (int fd, const char* mode)) {
   if (posix::fds.owns(fd)) [[unlikely]]
-    if (deferred([=] { return posix::before_stdio(fd); }).is(EOPNOTSUPP)) {
+    if (served([=] { return posix::before_stdio(fd); }).is(EOPNOTSUPP)) {
       errno = EOPNOTSUPP;
       return nullptr;
     }
@@ -180,6 +210,7 @@ namespace {
 
 /// vdprintf() on a descriptor of ours. libc's would write past us.
 int print(int fd, const char* format, va_list list) {
+  const int before = errno;
   char* text = nullptr;
   const int length = vasprintf(&text, format, list);
   for (int sent = 0; sent < length;) {
@@ -190,7 +221,10 @@ int print(int fd, const char* format, va_list list) {
     }
     sent += static_cast<int>(n);
   }
-  if (length >= 0) free(text);
+  if (length >= 0) {
+    free(text);
+    errno = before;
+  }
   return length;
 }
 
@@ -241,7 +275,7 @@ ACCEL_EXPORT(int, __dprintf_chk, (int fd, int check, const char* format, ...)) {
 namespace {
 
 void before_aio(int fd) {
-  if (posix::fds.owns(fd)) (void)deferred([=] { return posix::before_stdio(fd); });
+  if (posix::fds.owns(fd)) (void)served([=] { return posix::before_stdio(fd); });
 }
 
 void before_aio(const aiocb* request) {
@@ -280,7 +314,7 @@ ACCEL_EXPORT(int, io_submit, (aio_context_t context, long count, iocb** requests
 }
 
 ACCEL_EXPORT(int, bindresvport, (int fd, void* address)) {
-  if (posix::fds.owns(fd)) (void)deferred([=] { return posix::before_stdio(fd); });
+  if (posix::fds.owns(fd)) (void)served([=] { return posix::before_stdio(fd); });
   auto libc = reinterpret_cast<int (*)(int, void*)>(find_real("bindresvport"));
   return libc(fd, address);
 }

@@ -31,9 +31,11 @@ bool disabled() {
   memory::for_modules = &memory::calls;
   if (disabled()) return;
   taking_part.store(true, std::memory_order_relaxed);
-  stand_first_at_fork();
-  if (getenv("LISTEN_FDS") != nullptr)
-    posix::adopt_listeners();  // sd_listen_fds(3): it may only ever accept()
+  served([] {  // main() begins with an errno of 0
+    stand_first_at_fork();
+    if (getenv("LISTEN_FDS") != nullptr)
+      posix::adopt_listeners();  // sd_listen_fds(3): it may only ever accept()
+  });
 }
 
 [[gnu::destructor]] void at_exit() { end(); }
@@ -42,7 +44,9 @@ bool disabled() {
 
 void end() {
   taking_part.store(false, std::memory_order_relaxed);
-  if (posix::active()) posix::at_exit();
+  if (!posix::active()) return;
+  const ServedCall inside;
+  posix::at_exit();
 }
 
 }  // namespace accel::preload

@@ -19,6 +19,11 @@ timespec from_ms(int ms) { return {ms / 1000, ms % 1000 * 1000000L}; }
 
 }  // namespace
 
+int closing_ring(int fd) {
+  if (fd >= 0) forget_rings(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
+  return fd;
+}
+
 /// A socket that has become standard input, output or error (inetd's way) is read and written by libc's
 /// streams.
 Result<int> for_stdio(int fd, Result<int> made) {
@@ -61,13 +66,22 @@ Result<int> select_us(int count, fd_set* read, fd_set* write, fd_set* except, ti
 using namespace accel;           // NOLINT: the table's expressions read as posix::recv(...), real.recv(...)
 using namespace accel::preload;  // NOLINT
 
+// A row's condition may be the only one to look at a parameter.
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 #define FD_CALL(result, name, parameters, arguments, ours) \
   CALL(result, name, parameters, arguments, posix::fds.owns(fd), ours)
-#define CALL(result, name, parameters, arguments, condition, ours)                              \
-  extern "C" result accel_call_##name parameters {                                              \
-    if (condition) [[unlikely]]                                                                 \
-      return deferred<is_cancellation_point(#name)>([=]() mutable { return to_libc((ours)); }); \
-    return real.name arguments;                                                                 \
+#define CALL(result, name, parameters, arguments, condition, ours)                          \
+  static inline result serve_##name parameters {                                            \
+    return served<is_cancellation_point(#name)>([=]() mutable { return to_libc((ours)); }); \
+  }                                                                                         \
+  extern "C" result accel_call_##name parameters {                                          \
+    if (condition) [[unlikely]]                                                             \
+      if (!ServedCall::inside()) return serve_##name arguments;                             \
+    return real.name arguments;                                                             \
+  }                                                                                         \
+  Served<result> accel::preload::by_number::name parameters {                               \
+    if (condition) return {true, serve_##name arguments};                                   \
+    return {};                                                                              \
   }
 #define HAND(name)
 #define ALIAS(alias, name) ACCEL_ALIAS(alias, name)

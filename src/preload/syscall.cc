@@ -1,6 +1,7 @@
-// syscall(number, ...): the calls that concern us go the same way as by their names. Calls that differ from
-// libc's in their arguments (the signal masks of ppoll, pselect6 and epoll_pwait are plain 8-byte sets, with
-// their size) are translated.
+// syscall(number, ...): the calls that concern us go the same way as by their names, the others on by their
+// number: a function of libc's that another preloaded library stands in front of may be what calls here.
+// Calls that differ from libc's in their arguments (the signal masks of ppoll, pselect6 and epoll_pwait are
+// plain 8-byte sets, with their size) are translated.
 #include <linux/sched.h>
 #include <sched.h>
 #include <string.h>
@@ -12,19 +13,6 @@
 
 using namespace accel;           // NOLINT
 using namespace accel::preload;  // NOLINT
-
-// Those of the other files that are called from here.
-#define ACCEL_OTHER(result, name, parameters) extern "C" result accel_call_##name parameters asm(#name)
-ACCEL_OTHER(int, socket, (int domain, int type, int protocol));
-ACCEL_OTHER(int, epoll_wait, (int set, epoll_event* events, int size, int timeout));
-ACCEL_OTHER(ssize_t, sendmsg, (int, const msghdr*, int));
-ACCEL_OTHER(int, sendmmsg, (int, mmsghdr*, unsigned, int));
-ACCEL_OTHER(ssize_t, recvmsg, (int, msghdr*, int));
-ACCEL_OTHER(int, recvmmsg, (int, mmsghdr*, unsigned, int, timespec*));
-ACCEL_OTHER(int, execve, (const char*, char* const*, char* const*));
-ACCEL_OTHER(int, execveat, (int, const char*, char* const*, char* const*, int));
-ACCEL_OTHER(int, pidfd_getfd, (int, int, unsigned));
-ACCEL_OTHER(void, _exit, (int));
 
 namespace {
 
@@ -47,12 +35,16 @@ struct Arguments {
   }
 };
 
+long by_number_itself(long number, const Arguments& a) {
+  return real.syscall(number, a.values[0], a.values[1], a.values[2], a.values[3], a.values[4], a.values[5]);
+}
+
 /// A process made by number, with a copy of our memory.
 template <class F>
 long forking(F call) {
   vforked_from = 0;
   if (!posix::active()) return call();
-  return deferred([=] {
+  return served([=] {
     posix::prepare_fork();
     const long child = call();
     posix::after_fork(static_cast<pid_t>(child));
@@ -62,14 +54,20 @@ long forking(F call) {
 
 bool copies_memory(unsigned long flags) { return (flags & (CLONE_VM | CLONE_THREAD)) == 0; }
 
-/// The calls on one descriptor. False: not one of them.
+/// What is not served goes on by its number.
+template <class T>
+bool take(const Served<T>& s, long* result) {
+  *result = s.result;
+  return s.done;
+}
+
+/// The calls on one descriptor. False: the kernel's.
 bool on_one(long number, const Arguments& a, long* result) {
   const int fd = a.fd();
   switch (number) {
-#define ONE(name, ...)                              \
-  case SYS_##name:                                  \
-    *result = accel_call_##name(fd, ##__VA_ARGS__); \
-    return true;
+#define ONE(name, ...) \
+  case SYS_##name:     \
+    return take(by_number::name(fd, ##__VA_ARGS__), result);
     ONE(bind, a.as<const sockaddr*>(1), a.as<socklen_t>(2))
     ONE(connect, a.as<const sockaddr*>(1), a.as<socklen_t>(2))
     ONE(listen, a.as<int>(1))
@@ -100,48 +98,42 @@ bool on_one(long number, const Arguments& a, long* result) {
   }
 }
 
-/// Waiting, and calls whose descriptor is not the first argument. False: not one of them.
+/// Waiting, and calls whose descriptor is not the first argument. False: the kernel's.
 bool on_descriptors(long number, const Arguments& a, long* result) {
   sigset_t room;
   switch (number) {
     case SYS_splice:
-      *result = accel_call_splice(a.fd(), a.as<off64_t*>(1), a.as<int>(2), a.as<off64_t*>(3), a.as<size_t>(4),
-                                  a.as<unsigned>(5));
-      return true;
+      return take(by_number::splice(a.fd(), a.as<off64_t*>(1), a.as<int>(2), a.as<off64_t*>(3),
+                                    a.as<size_t>(4), a.as<unsigned>(5)),
+                  result);
     case SYS_close_range:
-      *result = accel_call_close_range(a.as<unsigned>(0), a.as<unsigned>(1), a.as<int>(2));
-      return true;
+      return take(by_number::close_range(a.as<unsigned>(0), a.as<unsigned>(1), a.as<int>(2)), result);
     case SYS_io_submit:
       before_io_submit(a.as<long>(1), a.as<iocb* const*>(2));
       return false;
     case SYS_dup3:
-      *result = accel_call_dup3(a.fd(), a.as<int>(1), a.as<int>(2));
-      return true;
+      return take(by_number::dup3(a.fd(), a.as<int>(1), a.as<int>(2)), result);
     case SYS_epoll_ctl:
-      *result = accel_call_epoll_ctl(a.fd(), a.as<int>(1), a.as<int>(2), a.as<epoll_event*>(3));
-      return true;
+      return take(by_number::epoll_ctl(a.fd(), a.as<int>(1), a.as<int>(2), a.as<epoll_event*>(3)), result);
     case SYS_epoll_pwait:
-      *result = accel_call_epoll_pwait(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<int>(3),
-                                       Arguments::mask(a.as<void*>(4), &room));
-      return true;
+      return take(by_number::epoll_pwait(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<int>(3),
+                                         Arguments::mask(a.as<void*>(4), &room)),
+                  result);
     case SYS_epoll_pwait2:
-      *result = accel_call_epoll_pwait2(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<timespec*>(3),
-                                        Arguments::mask(a.as<void*>(4), &room));
-      return true;
+      return take(by_number::epoll_pwait2(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<timespec*>(3),
+                                          Arguments::mask(a.as<void*>(4), &room)),
+                  result);
 #ifdef SYS_dup2  // and the others that newer machines do without
     case SYS_dup2:
-      *result = accel_call_dup2(a.fd(), a.as<int>(1));
-      return true;
+      return take(by_number::dup2(a.fd(), a.as<int>(1)), result);
     case SYS_poll:
-      *result = accel_call_poll(a.as<pollfd*>(0), a.as<nfds_t>(1), a.as<int>(2));
-      return true;
+      return take(by_number::poll(a.as<pollfd*>(0), a.as<nfds_t>(1), a.as<int>(2)), result);
     case SYS_select:
-      *result =
-          accel_call_select(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3), a.as<timeval*>(4));
-      return true;
+      return take(
+          by_number::select(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3), a.as<timeval*>(4)),
+          result);
     case SYS_epoll_wait:
-      *result = accel_call_epoll_wait(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<int>(3));
-      return true;
+      return take(by_number::epoll_wait(a.fd(), a.as<epoll_event*>(1), a.as<int>(2), a.as<int>(3)), result);
 #endif
     default:
       return false;
@@ -153,9 +145,9 @@ bool on_descriptors(long number, const Arguments& a, long* result) {
 bool on_timeout(long number, const Arguments& a, long* result) {
   sigset_t room;
   if (number == SYS_ppoll && owned(a.as<pollfd*>(0), a.as<nfds_t>(1))) {
-    *result = accel_call_ppoll(a.as<pollfd*>(0), a.as<nfds_t>(1), a.as<timespec*>(2),
-                               Arguments::mask(a.as<void*>(3), &room));
-    return true;
+    return take(by_number::ppoll(a.as<pollfd*>(0), a.as<nfds_t>(1), a.as<timespec*>(2),
+                                 Arguments::mask(a.as<void*>(3), &room)),
+                result);
   }
   if (number == SYS_pselect6 && owned(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3))) {
     struct Mask {
@@ -165,7 +157,7 @@ bool on_timeout(long number, const Arguments& a, long* result) {
     const Mask* mask = a.as<const Mask*>(5);
     timespec* timeout = a.as<timespec*>(4);
     timespec left = timeout != nullptr ? *timeout : timespec{};
-    *result = deferred([&] {
+    *result = served([&] {
       return to_libc(posix::pselect(a.fd(), a.as<fd_set*>(1), a.as<fd_set*>(2), a.as<fd_set*>(3), timeout,
                                     mask != nullptr ? Arguments::mask(mask->set, &room) : nullptr, &left));
     });
@@ -177,36 +169,43 @@ bool on_timeout(long number, const Arguments& a, long* result) {
 
 /// Calls that concern the process: served here when the library takes part or owns something.
 bool on_process(long number, const Arguments& a, long* result) {
-  const auto libc = [&] {
-    return real.syscall(number, a.values[0], a.values[1], a.values[2], a.values[3], a.values[4], a.values[5]);
-  };
+  const auto libc = [&] { return by_number_itself(number, a); };
   switch (number) {
     case SYS_socket:
-      *result = accel_call_socket(a.as<int>(0), a.as<int>(1), a.as<int>(2));
+      if (take(by_number::socket(a.as<int>(0), a.as<int>(1), a.as<int>(2)), result)) return true;
+      if (!MakingPrivate::now()) return false;
+      *result = move_high(static_cast<int>(libc()));
       return true;
     case SYS_epoll_create1:
-      *result = accel_call_epoll_create1(a.as<int>(0));
-      return true;
+      return take(by_number::epoll_create1(a.as<int>(0)), result);
 #ifdef SYS_epoll_create
     case SYS_epoll_create:
-      *result = accel_call_epoll_create(a.as<int>(0));
-      return true;
+      return take(by_number::epoll_create(a.as<int>(0)), result);
     case SYS_fork:
       *result = forking(libc);
       return true;
 #endif
     case SYS_sendmsg:
-      *result = accel_call_sendmsg(a.fd(), a.as<const msghdr*>(1), a.as<int>(2));
+      return take(by_number::sendmsg(a.fd(), a.as<const msghdr*>(1), a.as<int>(2)), result);
+    case SYS_sendmmsg: {
+      auto count = a.as<unsigned>(2);
+      if (take(by_number::sendmmsg(a.fd(), a.as<mmsghdr*>(1), &count, a.as<int>(3)), result)) return true;
+      Arguments shorter = a;
+      shorter.values[2] = count;
+      *result = by_number_itself(number, shorter);
       return true;
-    case SYS_sendmmsg:
-      *result = accel_call_sendmmsg(a.fd(), a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3));
-      return true;
+    }
     case SYS_recvmsg:
-      *result = accel_call_recvmsg(a.fd(), a.as<msghdr*>(1), a.as<int>(2));
+      if (take(by_number::recvmsg(a.fd(), a.as<msghdr*>(1), a.as<int>(2)), result)) return true;
+      if ((*result = libc()) >= 0) look_for_descriptors(*a.as<const msghdr*>(1));
       return true;
     case SYS_recvmmsg:
-      *result =
-          accel_call_recvmmsg(a.fd(), a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3), a.as<timespec*>(4));
+      if (take(by_number::recvmmsg(a.fd(), a.as<mmsghdr*>(1), a.as<unsigned>(2), a.as<int>(3),
+                                   a.as<timespec*>(4)),
+               result))
+        return true;
+      *result = libc();
+      for (long i = 0; i < *result; ++i) look_for_descriptors(a.as<const mmsghdr*>(1)[i].msg_hdr);
       return true;
     case SYS_chroot:
     case SYS_pivot_root:
@@ -229,26 +228,29 @@ bool on_process(long number, const Arguments& a, long* result) {
       *result = forking(libc);
       return true;
     case SYS_execve:
-      *result = accel_call_execve(a.as<const char*>(0), a.as<char* const*>(1), a.as<char* const*>(2));
-      return true;
     case SYS_execveat:
-      *result = accel_call_execveat(a.fd(), a.as<const char*>(1), a.as<char* const*>(2),
-                                    a.as<char* const*>(3), a.as<int>(4));
+      *result = replacing([&] { return static_cast<int>(libc()); });
       return true;
     case SYS_pidfd_getfd:
-      *result = accel_call_pidfd_getfd(a.fd(), a.as<int>(1), a.as<unsigned>(2));
-      return true;
+      return take(by_number::pidfd_getfd(a.fd(), a.as<int>(1), a.as<unsigned>(2)), result);
     case SYS_exit_group:
-      accel_call__exit(a.as<int>(0));
-      return true;
+      if (!in_vfork_child()) served(end);
+      return false;
     case SYS_seccomp:
     case SYS_prctl:
       before_filter({number, {a.as<int>(0), a.as<long>(1), a.as<long>(2)}});
       return false;
     case SYS_io_uring_setup:
-    case SYS_io_uring_enter:  // of a ring that liburing has made, too
+      *result = ring_setup(a.as<uint32_t>(0), a.as<io_uring_params*>(1));
+      return true;
+    case SYS_io_uring_enter: {
+      Arguments looked_at = a;
+      looked_at.values[1] = before_ring_enter(a.fd(), a.as<uint32_t>(1), a.as<uint32_t>(3));
+      *result = by_number_itself(number, looked_at);
+      return true;
+    }
     case SYS_io_uring_register:
-      if (on()) deferred([] { posix::io_uring_used(); });
+      before_ring_register(a.as<uint32_t>(1), a.as<const void*>(2), a.as<uint32_t>(3));
       return false;
     default:
       return false;
@@ -296,8 +298,8 @@ constexpr Numbers kOurs = [] {
 
 [[gnu::noinline]] long serve(bool (*ours)(long, const Arguments&, long*), long number, const Arguments& a) {
   long result = 0;
-  if (ours(number, a, &result)) return result;
-  return real.syscall(number, a.values[0], a.values[1], a.values[2], a.values[3], a.values[4], a.values[5]);
+  if (!ServedCall::inside() && ours(number, a, &result)) return result;
+  return by_number_itself(number, a);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // io_uring. liburing makes its system calls itself, so its own entry points are where we see what a program
-// asks of a ring. A ring is for files until a request of it may be for something else: then all sockets of
-// the process are the kernel's (posix::io_uring_used()). Into a ring that was made without liburing nobody
-// can look; that is for anything from its start.
+// asks of a ring. A ring of a layout that is not known makes the kernel serve all sockets of the process
+// (posix::io_uring_used()). ring_calls.cc: rings that are made without liburing.
 #include <liburing.h>
 
 #include "preload/preload.h"
+#include "preload/ring_entries.h"
 
 using namespace accel;           // NOLINT
 using namespace accel::preload;  // NOLINT
@@ -12,69 +12,18 @@ using namespace accel::preload;  // NOLINT
 namespace {
 
 void used() {
-  if (on()) deferred([] { posix::io_uring_used(); });
-}
-
-/// Requests that read and write what their descriptor is of, or name files by their paths.
-bool for_files(unsigned opcode) {
-  switch (opcode) {
-    case IORING_OP_NOP:
-    case IORING_OP_READ:
-    case IORING_OP_READV:
-    case IORING_OP_READ_FIXED:
-    case IORING_OP_WRITE:
-    case IORING_OP_WRITEV:
-    case IORING_OP_WRITE_FIXED:
-    case IORING_OP_FSYNC:
-    case IORING_OP_SYNC_FILE_RANGE:
-    case IORING_OP_FALLOCATE:
-    case IORING_OP_FADVISE:
-    case IORING_OP_MADVISE:
-    case IORING_OP_OPENAT:
-    case IORING_OP_OPENAT2:
-    case IORING_OP_CLOSE:
-    case IORING_OP_STATX:
-    case IORING_OP_RENAMEAT:
-    case IORING_OP_UNLINKAT:
-    case IORING_OP_MKDIRAT:
-    case IORING_OP_SYMLINKAT:
-    case IORING_OP_LINKAT:
-    case IORING_OP_POLL_ADD:
-    case IORING_OP_POLL_REMOVE:
-    case IORING_OP_TIMEOUT:
-    case IORING_OP_TIMEOUT_REMOVE:
-    case IORING_OP_LINK_TIMEOUT:
-    case IORING_OP_ASYNC_CANCEL:
-    case IORING_OP_PROVIDE_BUFFERS:
-    case IORING_OP_REMOVE_BUFFERS:
-      return true;
-    default:
-      return false;
-  }
-}
-
-/// What the kernel gets to see with the next submission.
-bool pending_are_for_files(const io_uring& ring) {
-  constexpr unsigned kLayoutKnown = (1u << 19) - 1;  // flags up to IORING_SETUP_CQE_MIXED
-  if ((ring.flags & ~kLayoutKnown) != 0) return false;
-  const io_uring_sq& sq = ring.sq;
-  const unsigned shift = (ring.flags & IORING_SETUP_SQE128) != 0 ? 1 : 0;
-  for (unsigned i = sq.sqe_head; i != sq.sqe_tail; ++i) {
-    const io_uring_sqe& request = sq.sqes[(i & *sq.kring_mask) << shift];
-    const bool registered = (request.flags & IOSQE_FIXED_FILE) != 0;  // seen when it was
-    if (!for_files(request.opcode) || (!registered && request.fd >= 0 && posix::fds.owns(request.fd)))
-      return false;
-  }
-  return true;
+  if (on()) served([] { posix::io_uring_used(); });
 }
 
 void before_submission(const io_uring* ring) {
-  if (!pending_are_for_files(*ring)) used();
-}
-
-void before_registration(const int* files, unsigned count) {
-  for (unsigned i = 0; i < count; ++i)
-    if (files[i] >= 0 && posix::fds.owns(files[i])) return used();
+  constexpr unsigned kLayoutKnown = (1u << 19) - 1;  // flags up to IORING_SETUP_CQE_MIXED
+  // Nor can be seen in time what a thread of the kernel's takes.
+  if ((ring->flags & ~kLayoutKnown) != 0 || (ring->flags & IORING_SETUP_SQPOLL) != 0) return used();
+  const io_uring_sq& sq = ring->sq;
+  // liburing's own entries, of which sqe_head is the first that it has not shown to the kernel.
+  const PendingEntries queue{sq.sqes, nullptr, *sq.kring_mask, *sq.kring_mask + 1,
+                             (ring->flags & IORING_SETUP_SQE128) != 0 ? 1u : 0u};
+  before_entries(queue, sq.sqe_head, sq.sqe_tail);
 }
 
 /// liburing answers with a negative errno number.
@@ -94,7 +43,7 @@ class Next {
 
 ACCEL_EXPORT(int, io_uring_setup, (unsigned entries, io_uring_params* parameters)) {
   static const Next<unsigned, io_uring_params*> next("io_uring_setup");
-  used();
+  used();  // its io_uring_enter() is not seen
   return next(entries, parameters);
 }
 

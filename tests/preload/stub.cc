@@ -27,8 +27,8 @@ struct Kernel final : File {
 std::atomic<int> owned_files{0};
 bool forking_for_vfork = getenv("ACCEL_STUB_FORK") != nullptr;
 
+/// Leaves an errno behind, as what is done for a call may: the wrapper is to put it right.
 void log(const char* name) {
-  const int saved = errno;
   if (const char* path = getenv("ACCEL_STUB_LOG")) {
     char line[64];
     const int n = snprintf(line, sizeof line, "%s\n", name);
@@ -38,7 +38,7 @@ void log(const char* name) {
       real.close(fd);
     }
   }
-  errno = saved;
+  errno = ENOTBLK;
 }
 
 template <class T>
@@ -180,17 +180,23 @@ bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set*
 void prepare_fork() { log("prepare_fork"); }
 void fork_failed() { log("fork_failed"); }
 void after_fork(pid_t child) { log(child == 0 ? "after_fork child" : "after_fork parent"); }
-bool must_fork_for_vfork() { return forking_for_vfork; }
+bool must_fork_for_vfork() {
+  errno = ENOTBLK;
+  return forking_for_vfork;
+}
 void before_exec() { log("before_exec"); }
 void after_failed_exec() { log("after_failed_exec"); }
 void at_exit() { log("at_exit"); }
 void before_cancelling() { log("before_cancelling"); }
-bool before_filter() { return false; }
+bool before_filter() {
+  errno = ENOTBLK;
+  return false;
+}
 void before_privileges_go(bool) { log("before_privileges_go"); }
 void after_privileges_changed() { log("after_privileges_changed"); }
 void before_spawn(const void*) { log("before_spawn"); }
-void add_spawn_source(const void*, int) {}
-void forget_spawn_sources(const void*) {}
+void add_spawn_source(const void*, int) { errno = ENOTBLK; }
+void forget_spawn_sources(const void*) { errno = ENOTBLK; }
 Result<void> before_passing(const msghdr*) {
   log("before_passing");
   return {};
@@ -206,6 +212,7 @@ void reused(int fd) {
 }
 bool active() { return owned_files.load(std::memory_order_relaxed) > 0; }
 void io_uring_used() { log("io_uring_used"); }
+void used_by_ring(int) { log("used_by_ring"); }
 void adopt_listeners() { log("adopt_listeners"); }
 void adopt_received(const msghdr&) { log("adopt_received"); }
 Result<int> pidfd_getfd(int, int, unsigned) {
