@@ -179,14 +179,27 @@ struct Fins {
   uint32_t received, acked, sent_unacked;
 };
 
-void put_options(Repair& r, const TcpSnapshot& s) {
+/// `most`: TCP_MAXSEG, which tcp_parse_options() holds the peer's MSS to; 0: not set.
+void put_options(Repair& r, const TcpSnapshot& s, uint16_t most) {
   std::array<tcp_repair_opt, 4> options{};
   size_t n = 0;
-  options[n++] = {TCPOPT_MAXSEG, s.mss ? s.mss : 536u};
+  options[n++] = {TCPOPT_MAXSEG, most != 0 ? std::min(s.mss, most) : s.mss};
   if (s.wscale_ok) options[n++] = {TCPOPT_WINDOW, s.snd_wscale | uint32_t{s.rcv_wscale} << 16};
   if (s.sack_ok) options[n++] = {TCPOPT_SACK_PERMITTED, 0};
   if (s.timestamps_ok) options[n++] = {TCPOPT_TIMESTAMP, 0};
   for (size_t i = 0; i < n; ++i) r.set(TCP_REPAIR_OPTIONS, options[i]);
+}
+
+/// The kernel fixes the size of its segments (mss_cache) in connect(), by TCP_MAXSEG or, where that is not
+/// set, by what it has before it knows the peer's MSS: 536, over IPv6 1220 (tcp_connect_init()).
+/// TCP_REPAIR_OPTIONS comes afterwards and does not change it. So the peer's MSS is TCP_MAXSEG for that
+/// moment.
+void connect_with_segments_of(Repair& r, int fd, const Endpoint& remote, uint16_t peer_mss, uint16_t most) {
+  constexpr int kLeast = 88, kMost = 32767;  // TCP_MIN_MSS, MAX_TCP_WINDOW
+  const auto limit = [fd](int mss) { real.setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof mss); };
+  limit(std::clamp<int>(most != 0 ? std::min(peer_mss, most) : peer_mss, kLeast, kMost));
+  r.connect(remote);
+  limit(most);
 }
 
 /// Room for the queues while they are filled; the kernel's limits are for senders and receivers that can
@@ -225,7 +238,7 @@ class Room {
   int sent_before_ = 0, received_before_ = 0;
 };
 
-void restore(Repair& r, Room& room, const TcpSnapshot& s) {
+void restore(Repair& r, int fd, Room& room, const TcpSnapshot& s, uint16_t most_segment) {
   const Fins fins{s};
   const uint32_t receive_end = s.rcv_nxt - fins.received;
   const uint32_t send_begin = s.snd_una - fins.acked;
@@ -234,8 +247,8 @@ void restore(Repair& r, Room& room, const TcpSnapshot& s) {
   r.begin(s.local);
   r.queue(kSendQueue).set(TCP_QUEUE_SEQ, send_begin);
   r.queue(kReceiveQueue).set(TCP_QUEUE_SEQ, static_cast<uint32_t>(receive_end - s.receive_queue.size()));
-  r.connect(s.remote);
-  put_options(r, s);
+  connect_with_segments_of(r, fd, s.remote, s.mss, most_segment);
+  put_options(r, s, most_segment);
   if (s.timestamps_ok) r.set(TCP_TIMESTAMP, s.timestamp_now);
   room.make(s);
   r.queue(kReceiveQueue).put(s.receive_queue);
@@ -290,7 +303,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
   const int ifindex = impl_->slots[stack.tcp_interface(*conn)].ifindex;
   Repair repair{shadow, family, ifindex, listener, impl_->guardian};
   Room room{repair, shadow};
-  restore(repair, room, s);
+  restore(repair, shadow, room, s, stack.settings(*conn).max_segment);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
