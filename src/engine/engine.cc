@@ -53,6 +53,7 @@ std::optional<Reason> obstacle() {
     return Reason::filter;
   }
   if (!config().wants_iwarp) {
+    if (config().misread) return Reason::misread;
     if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
     if (!Engine::privileged()) {
       log(LogLevel::kInfo, "its sockets stay on the kernel: %s", reason_text(Reason::no_privilege));

@@ -1,5 +1,6 @@
 // Following the kernel's network: links, addresses, routes and neighbours as they change (DESIGN 5).
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "engine/stats.h"
@@ -27,7 +28,10 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   lock_in();
   pass_now = clock_now();
   if (links) network.links = std::move(fresh.links);
-  if (addresses) network.addresses = std::move(fresh.addresses);
+  if (addresses) {
+    const auto before = std::exchange(network.addresses, std::move(fresh.addresses));
+    follow_addresses(before);
+  }
   if (routes) {
     network.routes = std::move(fresh.routes);
     network.policy_routing = fresh.policy_routing;

@@ -32,8 +32,16 @@ void log_failure(const Link& link, const OpenedPort& opened) {
 }  // namespace
 
 PathChoice Engine::Impl::by_configuration(Role role, const Endpoint& endpoint) const {
+  if (config().misread) return kernel(Reason::misread);
   if (config().path_for(role, endpoint) != Path::kKernel) return {};
   return kernel(config().settings.path == Path::kKernel ? Reason::path_setting : Reason::rule);
+}
+
+/// Of those that could have a port.
+bool Engine::Impl::some_device_allowed() const {
+  return std::any_of(network.links.begin(), network.links.end(), [](const auto& entry) {
+    return carries_frames(entry.second) && config().device_allowed(entry.second.name);
+  });
 }
 
 Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
@@ -47,7 +55,8 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   const Link* link = network.link(ifindex);
   if (link && link->loopback) return refuse(Reason::loopback, EOPNOTSUPP);
   if (!link || !link->up || !carries_frames(*link)) return refuse(Reason::no_port, EOPNOTSUPP);
-  if (!config().device_allowed(link->name)) return refuse(Reason::rule, EOPNOTSUPP);
+  if (!config().device_allowed(link->name))
+    return refuse(some_device_allowed() ? Reason::device_setting : Reason::no_such_device, EOPNOTSUPP);
   const auto failed = failed_ports.find(ifindex);
   if (failed != failed_ports.end() && pass_now - failed->second.when < retry_after(failed->second.reason))
     return refuse(failed->second.reason, EOPNOTSUPP);

@@ -19,6 +19,8 @@ Reason reason_of(Errno error) {
     case EPERM:
     case EACCES:
       return Reason::no_privilege;
+    case EAFNOSUPPORT:
+      return Reason::no_xdp;
     case EBUSY:
       return Reason::no_queue;
     case ENOMEM:

@@ -114,6 +114,29 @@ void Engine::Impl::take_acks(InterfaceId id, const FlowKey& key, bool on) {
   if (port != nullptr && slots[id].steered.contains(key)) port->take_acks(tagged(id, key), on);
 }
 
+/// Connections from an address that the host has lost hear nothing until it is back, as the kernel's. An
+/// address that was never the host's own (IP_FREEBIND, a local route) is none that can be lost.
+void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
+  const auto has = [](const std::vector<LocalAddress>& all, const IpAddress& address) {
+    return std::any_of(all.begin(), all.end(),
+                       [&](const LocalAddress& a) { return a.usable && a.address == address; });
+  };
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    Port* port = port_of(id);
+    if (!port) continue;
+    for (auto& [key, steered] : slots[id].steered) {
+      if (key.protocol != Protocol::kTcp || !key.is_connected() || steered.resting) continue;
+      const bool here = has(network.addresses, key.local.address);
+      if (!steered.suspended && !here && has(before, key.local.address)) {
+        steered.suspended = true;
+        port->unsteer(tagged(id, key));
+      } else if (steered.suspended && here && port->steer(tagged(id, key))) {
+        steered.suspended = false;
+      }
+    }
+  }
+}
+
 /// A device's table of queues was changed, or the peer sends by another of its queues to a virtual device:
 /// RSS moves a connection to a queue that another process holds, or nobody.
 void Engine::Impl::look_for_strays(Instant now) {

@@ -51,6 +51,8 @@ struct PortSlot {
   struct Steered {
     uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
     bool resting = false;
+    bool suspended =
+        false;  ///< the host has lost the local address: the kernel gets the frames, and drops them
     uint32_t guarded = 0;  ///< its row in the guardian's table
   };
   std::unordered_map<FlowKey, Steered, FlowKeyHash> steered;
@@ -188,6 +190,7 @@ struct Engine::Impl {
   // ---- paths (path_select.cc) ----
   /// The interface of a device, its port opened if need be; or why there is none.
   Result<InterfaceId> interface_of(int ifindex, Reason* why);
+  bool some_device_allowed() const;
   /// The lower device's port, where that carries a VLAN's frames.
   std::optional<InterfaceId> port_below(const Link& vlan);
   bool has_address_of_below(const Link& vlan) const;
@@ -232,6 +235,7 @@ struct Engine::Impl {
   // ---- changes of the network (follow.cc), called by housekeeping ----
   bool follow(NetworkChanges& changes);  ///< true: a port was lost
   void follow_links();
+  void follow_addresses(const std::vector<LocalAddress>& before);
   void tell_of_link(InterfaceId id, const Link& link);
   void cover_flows();
   void look_at_ports();

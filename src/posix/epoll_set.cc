@@ -346,7 +346,32 @@ bool EpollSet::kernel_due(Instant now) {
   return true;
 }
 
+void EpollSet::Round::begin(size_t ours) {
+  seen_count = kernel_done ? 1 : 0;  // the one that came for the second time has had its turn of this one
+  kernel_done = false;
+  ours_left = ours;
+}
+
+void EpollSet::Round::note_kernels(uint64_t data) {
+  const auto end = seen.begin() + static_cast<ptrdiff_t>(seen_count);
+  if (seen_count == seen.size() || std::find(seen.begin(), end, data) != end) {
+    seen[0] = data;
+    kernel_done = true;
+  } else {
+    seen[seen_count++] = data;
+  }
+}
+
 Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask_kernel) {
+  if (round_.ours_left == 0) round_.begin(ready_.size());
+  const bool kernel_waits = ask_kernel && round_.kernel_done;
+  Result<int> r = collect_in_turn(real_set, out, ask_kernel && !kernel_waits);
+  if (!kernel_waits || !r || *r > 0) return r;
+  round_.begin(0);  // none of ours was ready after all
+  return collect_in_turn(real_set, out, true);
+}
+
+Result<int> EpollSet::collect_in_turn(int real_set, std::span<epoll_event> out, bool ask_kernel) {
   int filled = 0;
   if (ask_kernel) {
     // When both have more than fits, each gets half; of an odd number the one more in turn.
@@ -367,7 +392,11 @@ Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask
       if (ready_.size() <= known || ready_.size() >= out.size()) ++tries;
     }
   }
+  if (!ready_.empty())
+    for (const epoll_event& event : out.first(static_cast<size_t>(filled)))
+      round_.note_kernels(event.data.u64);
   Result<int> ours = report(out.subspan(static_cast<size_t>(filled)));
+  if (ours) round_.ours_left -= std::min(round_.ours_left, static_cast<size_t>(*ours));
   if (!ours && filled > 0) return filled;
   return ours ? Result<int>(filled + *ours) : ours;
 }

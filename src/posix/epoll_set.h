@@ -9,6 +9,7 @@
 
 #include <sys/epoll.h>
 
+#include <array>
 #include <atomic>
 #include <boost/intrusive/list.hpp>
 #include <span>
@@ -104,6 +105,7 @@ class EpollSet final : public File {
   bool passed_on = false;  ///< another process has it, and sees the real set only: members are the kernel's
 
  private:
+  Result<int> collect_in_turn(int real_set, std::span<epoll_event> out, bool ask_kernel);
   EpollItem* find(int fd, const File* file) const;
   /// The number of the item in the real set.
   int name_of(EpollItem& item);
@@ -127,6 +129,18 @@ class EpollSet final : public File {
   int first_fd_ = -1;  ///< by which it was plain once, and some may wait still
   int wake_fd_ = -1;   ///< eventfd in the real set, made when a kernel waiter must first be woken
   bool odd_turn_ = false;
+  /// Who has had a turn since each ready member had one, where there is no room for all: fs/eventpoll.c has
+  /// one list, of which those who are reported go to the end.
+  struct Round {
+    void begin(size_t ours);
+    /// The program's data of a member of the kernel's that was reported.
+    void note_kernels(uint64_t data);
+    size_t ours_left = 0;
+    bool kernel_done = false;  ///< one of its members came for the second time
+    std::array<uint64_t, 16> seen{};
+    size_t seen_count = 0;
+  };
+  Round round_;
   uint32_t stale_ = 0;  ///< edge-triggered members of the real set that the kernel knows by a number that is
                         ///< closed: they stay, as such do in the kernel
   uint32_t idle_checks_ = 0;  ///< times in a row that the kernel had nothing

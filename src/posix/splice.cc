@@ -30,6 +30,11 @@ bool is_nonblocking(int fd) {
   return flags >= 0 && (flags & O_NONBLOCK) != 0;
 }
 
+bool is_socket(int fd) {
+  Guard guard(Pass::Polling::kNo);
+  return guard.ok() && find_socket(fd) != nullptr;
+}
+
 /// tee() copies what is in the pipe without taking it; what was sent is read off afterwards.
 Result<ssize_t> pipe_to_socket(int in, int out, size_t size, bool nonblocking) {
   int scratch[2];
@@ -71,7 +76,7 @@ Result<ssize_t> socket_to_pipe(int in, int out, size_t size, bool nonblocking) {
 }  // namespace
 
 Result<ssize_t> sendfile(int out, int in, off_t* offset, size_t count) {
-  if (!fds.owns(out)) return from_libc(real.sendfile(out, in, offset, count));
+  if (!is_socket(out)) return from_libc(real.sendfile(out, in, offset, count));
   off_t at = 0;
   if (offset == nullptr)
     at = ::lseek(in, 0, SEEK_CUR);
@@ -103,7 +108,8 @@ Result<ssize_t> sendfile(int out, int in, off_t* offset, size_t count) {
 
 Result<ssize_t> splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t size,
                        unsigned flags) {
-  if (!fds.owns(in) && !fds.owns(out))
+  const bool from_socket = is_socket(in), to_socket = is_socket(out);
+  if (!from_socket && !to_socket)  // an epoll set, say: EINVAL
     return from_libc(real.splice(in, in_offset, out, out_offset, size, flags));
   if ((flags & ~static_cast<unsigned>(SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT)) !=
       0)
@@ -113,7 +119,7 @@ Result<ssize_t> splice(int in, off64_t* in_offset, int out, off64_t* out_offset,
   if ((in_offset != nullptr && is_pipe(in)) || (out_offset != nullptr && is_pipe(out))) return err(ESPIPE);
   if (in_offset != nullptr || out_offset != nullptr) return err(EINVAL);
   const bool nonblocking = (flags & SPLICE_F_NONBLOCK) != 0;
-  if (fds.owns(out)) return is_pipe(in) ? pipe_to_socket(in, out, size, nonblocking) : err(EINVAL);
+  if (to_socket) return is_pipe(in) ? pipe_to_socket(in, out, size, nonblocking) : err(EINVAL);
   return is_pipe(out) ? socket_to_pipe(in, out, size, nonblocking) : err(EINVAL);
 }
 

@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "base/real.h"
 #include "posix/flow_label.h"
+#include "posix/port_search.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
@@ -149,6 +150,8 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   if (decide_veto(pass) != Reason::accelerated) return leave(&pass, veto);
   if (remote.address.is_any() || remote.address.is_loopback()) return leave(&pass, Reason::loopback);
   if (remote.address.is_multicast()) return kOnKernel;  // ENETUNREACH
+  // Nobody listens there, and a flow's key means any port by 0. The socket may go elsewhere afterwards.
+  if (remote.port == 0) return kOnKernel;
   // Both processes shall have the connection. (A child may have made it one already.)
   if (others_have(this)) return leave(&pass, Reason::inherited);
   Endpoint local = shadow_name();
@@ -172,15 +175,18 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
       pass.engine().replies_may_stray(choice.route.interface) && config().settings.require == Require::kOff;
   const PathChoice path = choice;
   Result<TcpConn*> conn = err(EADDRINUSE);
-  for (int attempt = 0; attempt < 16; ++attempt) {
+  std::optional<PortSearch> search;
+  for (;;) {
     conn = pass.engine().connect(pass, choice, local, remote, settings, static_cast<File*>(this));
     // The kernel may give a port whose tuple our stack still has in TIME-WAIT: another one, where the choice
     // is ours.
     if (!conn.is(EADDRINUSE) || !bound_by_us_) break;
     choice = path;
-    release_port();
-    local.port = 0;
-    if (Result<void> r = bind_implicitly(choice, local, remote); !r) return r.error();
+    if (!search)
+      search.emplace(shadow(), local.port, [&stack = pass.stack()](uint16_t port) {
+        return stack.tcp_port_in_use(IpAddress::any_v4(), port);
+      });
+    if (Result<void> r = bind_elsewhere(*search, local, remote); !r) return r.error();
   }
   if (!conn) {
     if (conn.is(EADDRINUSE)) return err(EADDRNOTAVAIL);
@@ -212,6 +218,17 @@ Result<void> TcpSocket::bind_implicitly(const PathChoice& path, Endpoint& local,
   }
   local.address = source;
   return {};
+}
+
+/// Instead of a port whose tuple is taken.
+Result<void> TcpSocket::bind_elsewhere(PortSearch& search, Endpoint& local, const Endpoint& remote) {
+  release_port();
+  while (search.next()) {
+    local.port = 0;
+    Result<void> r = bind_implicitly(choice, local, remote);
+    if (r || !r.is(EADDRNOTAVAIL)) return r;
+  }
+  return err(EADDRNOTAVAIL);
 }
 
 bool TcpSocket::in_handshake(Stack& stack) const {

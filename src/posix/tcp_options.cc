@@ -195,12 +195,6 @@ uint32_t buffer_bytes(const Socket& s, int name, int lock) {
   return name == SO_RCVBUF ? bytes / 2 : bytes;
 }
 
-/// TCP_MAXSEG. 0: never set, for which the shadow shows the Internet's smallest (RFC 9293 section 3.7.1).
-uint16_t maximum_segment(const Socket& s) {
-  const int mss = s.shadow_option(IPPROTO_TCP, TCP_MAXSEG);
-  return static_cast<uint16_t>(mss == 536 ? 0 : mss);
-}
-
 constexpr int kSendLock = 1, kReceiveLock = 2;  // SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
 
 /// The headers' tcp_info with what younger kernels have behind it.
@@ -306,6 +300,20 @@ Result<int> put_timeout(Duration d, void* value, socklen_t* length) {
 
 std::span<const Option> tcp_options() { return kOptions; }
 
+void TcpSocket::option_was_set(int level, int name, const void* value) {
+  int number = 0;
+  if (level == IPPROTO_TCP && name == TCP_MAXSEG && get_user(number, value))
+    set_mss_ = static_cast<uint16_t>(number);
+}
+
+/// A shadow on which nothing is set shows TCP_MSS_DEFAULT, 536, as one does on which that was set. So this
+/// process remembers what it sets; of what another has set (before exec) 536 passes for nothing.
+uint16_t TcpSocket::maximum_segment() const {
+  if (set_mss_) return *set_mss_;
+  const int mss = shadow_option(IPPROTO_TCP, TCP_MAXSEG);
+  return static_cast<uint16_t>(mss == 536 ? 0 : mss);
+}
+
 TcpSettings TcpSocket::read_settings() {
   TcpSettings s;
   for (const Option& o : kOptions) {
@@ -314,7 +322,7 @@ TcpSettings TcpSocket::read_settings() {
     socklen_t length = sizeof value;
     if (real.getsockopt(shadow(), o.level, o.name, &value, &length) == 0) o.apply(s, value);
   }
-  s.max_segment = maximum_segment(*this);
+  s.max_segment = maximum_segment();
   s.receive_buffer = buffer_bytes(*this, SO_RCVBUF, kReceiveLock);
   s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
   s.newreno = congestion(*this) == "reno";
@@ -375,6 +383,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     if (to_v4 && !pass.stack().tcp_remote(*conn_).address.is_v4()) return err(EADDRNOTAVAIL);
     return to_kernel(pass, Reason::option) ? kOnKernel : r.error();
   }
+  option_was_set(level, name, value);
   const Option* option = find_option(kOptions, level, name);
   switch (option == nullptr ? kKernel : option->effect) {
     case kShadow:
@@ -481,7 +490,7 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
         inq_ = shadow_option(level, name) != 0;
         break;
       case TCP_MAXSEG:  // a connection's is settled by its handshake (mss_clamp)
-        if (state_ == State::kListening) s.max_segment = maximum_segment(*this);
+        if (state_ == State::kListening) s.max_segment = maximum_segment();
         break;
       case TCP_DEFER_ACCEPT:
         if (state_ == State::kListening && flow_ != nullptr)
@@ -504,7 +513,7 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
   }
   int answer = 0;
   if (state_ == State::kUndecided && left_mss_ != 0 && level == IPPROTO_TCP && name == TCP_MAXSEG &&
-      maximum_segment(*this) == 0) {
+      maximum_segment() == 0) {
     answer = left_mss_;
     return put_option(&answer, sizeof answer, value, length);
   }
@@ -528,7 +537,7 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     fill(info, stack.tcp_info(*conn_, pass.now()));
     return put_option(&info, kernels_info_size(*this), value, length);
   } else if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
-    const uint16_t set = maximum_segment(*this);
+    const uint16_t set = maximum_segment();
     if (set != 0 && stack.tcp_state(*conn_) == TcpState::kClosed) return kOnKernel;
     answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).snd_mss);
   } else if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP) {

@@ -31,6 +31,8 @@ struct ListenerOptions {
   bool inq = false;
 };
 
+class PortSearch;
+
 class TcpSocket final : public Socket {
  public:
   TcpSocket(int fd, int domain) : Socket(FileKind::kTcp, fd, domain) {}
@@ -88,6 +90,7 @@ class TcpSocket final : public Socket {
   // tcp_options.cc
   Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;
   Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) override;
+  void option_was_set(int level, int name, const void* value) override;
 
   /// The shadow is both processes' from now on. The child must not write to it: the parent may be handing the
   /// connection back to it.
@@ -128,6 +131,7 @@ class TcpSocket final : public Socket {
   Result<int> connect_as_iwarp(Pass& pass, const sockaddr* address, socklen_t length);
   Result<int> start_connect(Pass& pass, const Endpoint& remote, uint32_t flowinfo);
   Result<void> bind_implicitly(const PathChoice& path, Endpoint& local, const Endpoint& remote);
+  Result<void> bind_elsewhere(PortSearch& search, Endpoint& local, const Endpoint& remote);
   Result<int> finish_connect(Pass& pass, Errno unfinished);
   void disconnect(Pass& pass);
   void release_port();
@@ -180,6 +184,8 @@ class TcpSocket final : public Socket {
   // tcp_options.cc
   /// TcpSettings as the shadow's options say, and the options that this class keeps.
   TcpSettings read_settings();
+  /// TCP_MAXSEG; 0: not set.
+  uint16_t maximum_segment() const;
   /// The settings in force, or nullptr where there are none (undecided).
   TcpSettings* settings(Pass& pass);
   void settings_changed(Pass& pass);
@@ -219,6 +225,7 @@ class TcpSocket final : public Socket {
   /// on.
   uint32_t left_unacked_ = 0, left_unsent_ = 0;
   uint16_t left_mss_ = 0;  ///< likewise, for TCP_MAXSEG
+  std::optional<uint16_t> set_mss_;  ///< TCP_MAXSEG as this process has set it; 0: taken back
   bool inq_ = false;       ///< TCP_INQ
   bool linger_ = false;    ///< SO_LINGER
   Duration linger_time_{0};

@@ -195,7 +195,10 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   // What the kernel refuses, collects (UDP_CORK), sends with control messages of its own or with a flow label
   // that may take a lease leaves by the shadow: it has the same port.
   const bool more = (flags & MSG_MORE) != 0;
-  if (state_ == State::kUndecided) corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
+  if (state_ == State::kUndecided) {
+    corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
+    v6_only_ = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+  }
   const bool v4 = to.address.is_v4();
   const bool refused = is_refused(to, *size, flags);
   const bool odd = refused || leased || to.address.is_any() || to.address.is_loopback() ||

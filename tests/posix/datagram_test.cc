@@ -560,4 +560,15 @@ TEST(Datagram, ManyMessagesAtOnce) {
   far.finish();
 }
 
+// Before it has a name, and afterwards (udpv6_sendmsg()).
+TEST(Datagram, OneOfIpv6OnlyReachesNoMappedAddress) {
+  Fd fd = udp_socket(AF_INET6);
+  set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  const Address to = address(std::string("::ffff:") + getenv("POSIX_TEST_THERE"), 9);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(sendto(fd, "x", 1, 0, to.raw(), to.size), -1);
+    EXPECT_EQ(errno, ENETUNREACH);
+  }
+}
+
 }  // namespace

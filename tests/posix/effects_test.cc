@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/sendfile.h>
 #include <sys/time.h>
 
 #include <chrono>
@@ -158,6 +159,10 @@ TEST(Effects, OffsetsOfSplice) {
   EXPECT_EQ(shown(splice(out, nullptr, peer.fd, &at, 1, 0)), "EINVAL");
   EXPECT_EQ(shown(splice(peer.fd, &at, in, nullptr, 1, 0)), "EINVAL");
   EXPECT_EQ(shown(splice(peer.fd, nullptr, in, &at, 1, 0)), "ESPIPE");
+  Fd set(epoll_create1(0));  // neither reads nor writes, and nobody waits for the pipe
+  EXPECT_EQ(shown(splice(out, nullptr, set, nullptr, 1, 0)), "EINVAL");
+  EXPECT_EQ(shown(splice(set, nullptr, in, nullptr, 1, 0)), "EINVAL");
+  EXPECT_EQ(shown(sendfile(set, fileno(file), nullptr, 1)), "EINVAL");
   fclose(file);
 }
 

@@ -213,6 +213,54 @@ TEST(Ports, AreSharedByDestinationsWhenBoundLate) { share_ports(true, 6, 40016);
 TEST(Ports, OfOneDestinationComeToAnEnd) { share_ports(false, 16, 40032); }
 TEST(Ports, OfOneDestinationComeToAnEndWhenBoundLate) { share_ports(true, 16, 40048); }
 
+// Listens; closes what it accepts once the other end has.
+FAR(closes_second) {
+  Fd listener = listen_at(here(), 64);
+  near.say(port_of(listener));
+  for (long left = near.number(); left > 0; --left) {
+    Fd fd = accept_one(listener);
+    read_to_end(fd);
+  }
+}
+
+/// A connection that this end closes first: its tuple is in TIME-WAIT here.
+const char* connect_and_close(const Address& to) {
+  Fd fd = tcp_socket();
+  const char* made = result(connect(fd, to.raw(), to.size));
+  if (std::string(made) != "ok") return made;
+  shutdown(fd, SHUT_WR);
+  read_to_end(fd);
+  return made;
+}
+
+TEST(Ports, AllCanBeInTimeWait) {
+  constexpr int kPorts = 60;
+  Far far("closes_second");
+  const Address to = there(static_cast<uint16_t>(far.number()));
+  far.say(kPorts);
+  const PortRange range(40100, 40100 + kPorts - 1);
+  for (int i = 0; i < kPorts; ++i) ASSERT_STREQ(connect_and_close(to), "ok") << i;
+  EXPECT_STREQ(connect_and_close(to), "EADDRNOTAVAIL");
+  far.finish();
+}
+
+TEST(Ports, NobodyIsAtPortZero) {
+  Far far("echo_stream");
+  const Address to = there(static_cast<uint16_t>(far.number())), nobody = there(0);
+  Fd fd = tcp_socket();
+  EXPECT_STREQ(result(connect(fd, nobody.raw(), nobody.size)), "ECONNREFUSED");
+  set_nonblocking(fd);
+  EXPECT_STREQ(result(connect(fd, nobody.raw(), nobody.size)), "EINPROGRESS");
+  EXPECT_NE(wait_for(fd, POLLOUT) & POLLERR, 0);
+  EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+  set_nonblocking(fd, false);
+  ASSERT_STREQ(result(connect(fd, to.raw(), to.size)), "ok");
+  for (int i = 0; i < kProof; ++i) exchange(fd, ".");
+  fd.reset();
+  EXPECT_EQ(far.word(), std::string(kProof, '.'));
+  far.finish();
+}
+
 // ---- addresses that come and go ----
 
 TEST(Addresses, OneIsAddedAndRemovedUnderAWildcardListener) {
@@ -269,6 +317,39 @@ TEST(Addresses, AConnectionsOwnIsRemovedAndComesBack) {
   fd.reset();
   EXPECT_EQ(far.word(), std::string(kProof, '.') + "back");
   far.finish();
+}
+
+// Accepts, and sends a byte for each word.
+FAR(sends_when_told) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  while (near.word() != "end") write_all(fd, "x");
+}
+
+TEST(Addresses, AConnectionHearsNothingWhileItsOwnIsGone) {
+  Echo proof(kProof);
+  Far far("sends_when_told");
+  const Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = tcp_socket();
+  int told = 0, heard = 0;
+  {
+    ExtraAddress extra(55);
+    ASSERT_STREQ(bind_result(fd, address(extra.text, 0)), "ok");
+    ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  }
+  bool deaf = false;  // the news may take a moment, and what comes before is heard
+  for (; told < 20 && !deaf; ++told) {
+    far.say("send");
+    deaf = wait_for(fd, POLLIN, 1000) == 0;
+    if (!deaf) heard += static_cast<int>(read_exactly(fd, 1).size());
+  }
+  EXPECT_TRUE(deaf) << heard << " bytes came";
+  ExtraAddress again(55);
+  EXPECT_EQ(read_exactly(fd, static_cast<size_t>(told - heard)).size(), static_cast<size_t>(told - heard));
+  far.say("end");
+  far.finish();
+  proof.all();
 }
 
 // ---- groups ----

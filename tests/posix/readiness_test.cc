@@ -6,7 +6,9 @@
 #include <sys/eventfd.h>
 #include <sys/select.h>
 
+#include <array>
 #include <atomic>
+#include <map>
 #include <thread>
 #include <vector>
 
@@ -527,6 +529,31 @@ TEST(Epoll, BothNumbersOfADisconnectedSocketAreTold) {
   get_option(other, SOL_SOCKET, SO_ERROR);
   epoll_event e[2]{};
   EXPECT_EQ(epoll_wait(set, e, 2, 0), 2);
+}
+
+TEST(Epoll, EachMemberHasItsTurnWhereOnlyOneIsTold) {
+  constexpr int kOurs = 6, kRounds = 20;
+  std::array<Puppet, kOurs> puppets;
+  Fd set(epoll_create1(0));
+  std::map<int, int> turns;
+  for (Puppet& p : puppets) {
+    add(set, p.fd, EPOLLIN);
+    turns[p.fd] = 0;
+    p.say("send x");
+    ASSERT_NE(wait_for(p.fd, POLLIN), 0);
+  }
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const Fd out(ends[0]), in(ends[1]), event(eventfd(1, 0));
+  ASSERT_EQ(write(in, "x", 1), 1);
+  for (int fd : {static_cast<int>(out), static_cast<int>(event)}) {
+    add(set, fd, EPOLLIN);
+    turns[fd] = 0;
+  }
+  for (int i = 0; i < kRounds * (kOurs + 2); ++i)
+    ++turns[static_cast<int>(wait_one(set).data.u64 & 0xffffffff)];
+  ASSERT_EQ(turns.size(), size_t{kOurs + 2});
+  for (const auto& [fd, n] : turns) EXPECT_NEAR(n, kRounds, 1) << fd;
 }
 
 }  // namespace
