@@ -81,8 +81,10 @@ void publish_iwarp(const SiwSocket& s, int fd, stats::Writer& writer) {
 
 void publish_udp(Engine& engine, const UdpSocket& s, int fd, stats::Writer& writer) {
   UdpPcb* pcb = s.flow() != nullptr ? engine.udp(*s.flow()) : nullptr;
+  PathChoice choice = s.choice;
+  if (s.in_group()) choice.reason = Reason::multicast;  // the path is that of the rest
   if (pcb != nullptr)
-    writer.udp(engine.stack(), *pcb, *pcb, fd, s.choice, s.local_endpoint(), s.remote_endpoint());
+    writer.udp(engine.stack(), *pcb, *pcb, fd, choice, s.local_endpoint(), s.remote_endpoint());
   else
     publish_undecided(s, IPPROTO_UDP, fd, writer);
 }

@@ -27,6 +27,7 @@ bool excused(Reason reason) {
   switch (reason) {
     case Reason::rule:
     case Reason::path_setting:
+    case Reason::device_setting:
     case Reason::loopback:
     case Reason::local_address:
     case Reason::not_internet:

@@ -264,6 +264,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
 
 void UdpSocket::option_was_set(int level, int name, const void* value) {
   int number = 0;
+  in_group_ |= joins_group(level, name);
   if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6() && get_user(number, value))
     most6_ = static_cast<uint32_t>(number);
 }

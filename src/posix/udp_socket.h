@@ -86,6 +86,8 @@ class UdpSocket final : public Socket {
   void contend(Pass& pass);
   bool contended() const { return contended_; }
 
+  bool in_group() const { return in_group_; }
+
  private:
   enum class State : uint8_t { kUndecided, kOpen, kKernel };
 
@@ -139,6 +141,7 @@ class UdpSocket final : public Socket {
   uint16_t segment_ = 0;                ///< UDP_SEGMENT
   uint32_t most6_ = 0;                  ///< IPV6_MTU, which getsockopt() does not tell
   bool v6_only_ = false;
+  bool in_group_ = false;       ///< it has joined a multicast group
   bool corked_ = false;         ///< UDP_CORK: the kernel collects the datagram
   bool route_kept_ = false;     ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
   bool collecting_ = false;     ///< by MSG_MORE it may have begun one

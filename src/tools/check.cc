@@ -164,6 +164,14 @@ Findings judge_nic(const Nic& nic, const Config& config) {
                    fmt::format("another XDP program is attached: {} (id {})",
                                nic.xdp_program_name.empty() ? "?" : nic.xdp_program_name, nic.xdp_program),
                    fmt::format("ip link set {} xdp off (and stop what attached it)", nic.name)});
+  if (nic.queues_held == nic.queues)
+    all.push_back(
+        {Level::kLack, "every queue is held by AF_XDP sockets of programs that run",
+         "end one of them, let each hold fewer (ACCEL_QUEUES), or give the device more queues (ethtool -L)"});
+  else if (nic.queues_held > 0)
+    all.push_back({Level::kOk,
+                   fmt::format("{} of {} queues are held by programs that run", nic.queues_held, nic.queues),
+                   ""});
   if (nic.queues < nic.max_queues)
     all.push_back({Level::kWarning,
                    fmt::format("{} of {} queues in use: each process of a prefork server wants one",
@@ -191,6 +199,7 @@ nlohmann::json to_json(const Nic& nic, const Findings& findings, bool is_usable)
       {"driver", nic.driver},
       {"queues", nic.queues},
       {"max_queues", nic.max_queues},
+      {"queues_held", nic.queues_held},
       {"mtu", nic.mtu},
       {"up", nic.up},
       {"carrier", nic.carrier},

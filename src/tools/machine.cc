@@ -6,6 +6,7 @@
 #include <ifaddrs.h>
 #include <linux/bpf.h>
 #include <linux/ethtool.h>
+#include <linux/if_xdp.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <net/if_arp.h>
@@ -13,6 +14,7 @@
 #include <netlink/genl/genl.h>
 #include <netlink/route/link.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
@@ -198,6 +200,34 @@ void look_at_privilege(Machine& m) {
   m.memlock = limit.rlim_cur;
 }
 
+/// Whether a socket of somebody's is bound to the queue: another cannot be (xsk_bind()).
+bool queue_is_held(int ifindex, uint32_t queue) {
+  constexpr size_t kChunk = 4096;
+  constexpr int kEntries = 2;
+  void* memory = mmap(nullptr, kChunk, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  const int fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+  xdp_umem_reg umem{};
+  umem.addr = reinterpret_cast<uintptr_t>(memory);
+  umem.len = umem.chunk_size = kChunk;
+  const auto set = [fd](int what, const void* value, socklen_t size) {
+    return setsockopt(fd, SOL_XDP, what, value, size) == 0;
+  };
+  sockaddr_xdp address{};
+  address.sxdp_family = AF_XDP;
+  address.sxdp_flags = XDP_COPY;
+  address.sxdp_ifindex = static_cast<uint32_t>(ifindex);
+  address.sxdp_queue_id = queue;
+  const bool held = fd >= 0 && set(XDP_UMEM_REG, &umem, sizeof umem) &&
+                    set(XDP_UMEM_FILL_RING, &kEntries, sizeof kEntries) &&
+                    set(XDP_UMEM_COMPLETION_RING, &kEntries, sizeof kEntries) &&
+                    set(XDP_RX_RING, &kEntries, sizeof kEntries) &&
+                    bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 && errno == EBUSY;
+  if (fd >= 0) close(fd);
+  munmap(memory, kChunk);
+  return held;
+}
+
 void look_at_memory(Machine& m) {
   std::ifstream meminfo("/proc/meminfo");
   std::map<std::string, uint64_t> values;
@@ -232,6 +262,8 @@ Machine look_at_machine() {
     look_at_driver(nic, socket);
     look_at_program(nic);
     nic.xdp_features = features.of(nic.ifindex);
+    for (uint32_t queue = 0; nic.up && m.xdp_socket_error == 0 && queue < nic.queues; ++queue)
+      nic.queues_held += queue_is_held(nic.ifindex, queue) ? 1 : 0;
   }
   if (socket >= 0) close(socket);
   look_at_addresses(m.nics);

@@ -18,6 +18,7 @@ struct Nic {
   bool ethernet = false;
   uint32_t queues = 1;  ///< receive queues in use
   uint32_t max_queues = 1;
+  uint32_t queues_held = 0;  ///< to which an AF_XDP socket of a running program is bound
   std::vector<std::string> addresses;
   std::string master;  ///< enslaved to this device
   /// What the driver says of XDP (netdev genetlink, Linux 6.3); none: the kernel does not tell.
