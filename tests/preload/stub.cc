@@ -193,6 +193,7 @@ bool before_filter() {
   return false;
 }
 void before_privileges_go(bool) { log("before_privileges_go"); }
+void before_root_changes() { log("before_root_changes"); }
 void after_privileges_changed() { log("after_privileges_changed"); }
 void before_spawn(const void*) { log("before_spawn"); }
 void add_spawn_source(const void*, int) { errno = ENOTBLK; }
