@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/source_rules.h"
 #include "engine/stats.h"
 #include "engine/worker.h"
 
@@ -46,6 +47,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   const bool lost = lost_untold;
   if (links || addresses) failed_ports.clear();
   if ((links || addresses) && !lost) cover_flows();
+  if (changes.source_rules) follow_source_rules();
   follow_neighbours(changes);
   if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   work(pass_now);
@@ -109,13 +111,28 @@ void Engine::Impl::follow_neighbours(const NetworkChanges& changes) {
 
 void Engine::Impl::resolve_neighbours() {
   if (!stack->has_unresolved()) return;
-  for (const auto& wanted : stack->take_unresolved())
-    if (port_of(wanted.interface)) netlink->resolve(slots[wanted.interface].ifindex, wanted.address);
+  for (const auto& wanted : stack->take_unresolved()) {
+    if (!port_of(wanted.interface)) continue;
+    const int ifindex = slots[wanted.interface].ifindex;
+    // The stack forgets neighbours that nobody uses; of one that it knows the kernel would say nothing.
+    const auto known = network.neighbours.find({ifindex, wanted.address});
+    const bool has = known != network.neighbours.end() && known->second.mac;
+    if (!has || known->second.stale) netlink->resolve(ifindex, wanted.address);
+    if (has) stack->set_neighbour(wanted.interface, wanted.address, known->second.mac);
+  }
+}
+
+/// The kernel tells of rp_filter's changes alone (RTNLGRP_IPV4_NETCONF), of the others it does not.
+void Engine::Impl::follow_source_rules() {
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (port_of(id) && read_source_rules(info_of(id)->name) != stack->interface(id).sources)
+      tell_stack_of(id);
 }
 
 void Engine::Impl::keep_neighbours(Instant now) {
   if (now - neighbours_kept < kKeepNeighbours) return;
   neighbours_kept = now;
+  follow_source_rules();
   for (const auto& used : stack->neighbours_in_use()) {
     if (!port_of(used.interface)) continue;
     const int ifindex = slots[used.interface].ifindex;

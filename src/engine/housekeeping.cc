@@ -339,6 +339,7 @@ void Housekeeping::Loop::take_changes() {
   pending.addresses |= changes.addresses;
   pending.routes |= changes.routes;
   pending.neighbours |= changes.neighbours;
+  pending.source_rules |= changes.source_rules;
   if (!changes.events.empty()) {  // somebody may be waiting for a neighbour: at once
     NetworkChanges now;
     now.events = std::move(changes.events);

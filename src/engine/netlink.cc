@@ -23,6 +23,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 
 #include "base/private_fds.h"
 #include "base/real.h"
@@ -117,26 +118,67 @@ Link read_link(rtnl_link* l) {
   return link;
 }
 
-/// A route that the stack's plain table can show; others are left to the way the peer's frames came.
-std::optional<KernelRoute> read_route(rtnl_route* r) {
-  if (rtnl_route_get_table(r) != RT_TABLE_MAIN || rtnl_route_get_type(r) != RTN_UNICAST) return {};
-  if (rtnl_route_get_nnexthops(r) != 1) return {};
-  rtnl_nexthop* hop = rtnl_route_nexthop_n(r, 0);
-  if (rtnl_route_nh_get_encap_mpls_dst(hop)) return {};
+std::optional<RouteKind> kind_of(rtnl_route* r) {
+  const bool local = rtnl_route_get_table(r) == RT_TABLE_LOCAL;
+  if (!local && rtnl_route_get_table(r) != RT_TABLE_MAIN) return {};
+  switch (rtnl_route_get_type(r)) {
+    case RTN_LOCAL:
+      return RouteKind::kLocal;
+    case RTN_BROADCAST:
+    case RTN_ANYCAST:
+      return RouteKind::kBroadcast;
+    case RTN_UNICAST:
+      return local ? std::nullopt : std::optional(RouteKind::kUnicast);
+    case RTN_BLACKHOLE:
+    case RTN_UNREACHABLE:
+    case RTN_PROHIBIT:
+      return RouteKind::kUnreachable;
+    default:
+      return {};
+  }
+}
+
+/// Rows of the stack's table, one for each next hop.
+void read_route(rtnl_route* r, std::vector<KernelRoute>& out) {
+  const auto kind = kind_of(r);
   const int family = rtnl_route_get_family(r);
-  if (family != AF_INET && family != AF_INET6) return {};
+  if (!kind || (family != AF_INET && family != AF_INET6) || rtnl_route_get_tos(r) != 0) return;
   KernelRoute route;
+  route.kind = *kind;
   const nl_addr* prefix = rtnl_route_get_dst(r);
   route.prefix = from_nl(prefix);
   const unsigned length = prefix ? nl_addr_get_prefixlen(prefix) : 0;
   if (family == AF_INET && length == 0) route.prefix = IpAddress::any_v4();
   route.prefix_length = static_cast<uint8_t>(length + (family == AF_INET ? 96 : 0));
-  route.ifindex = rtnl_route_nh_get_ifindex(hop);
-  route.gateway = from_nl(rtnl_route_nh_get_gateway(hop));
   route.priority = rtnl_route_get_priority(r);
   uint32_t mtu = 0;
   if (rtnl_route_get_metric(r, RTAX_MTU, &mtu) == 0) route.mtu = mtu;
-  return route;
+  const int hops = rtnl_route_get_nnexthops(r);
+  if (hops == 0) out.push_back(route);
+  for (int i = 0; i < hops; ++i) {
+    rtnl_nexthop* hop = rtnl_route_nexthop_n(r, i);
+    if (rtnl_route_nh_get_flags(hop) & RTNH_F_DEAD) continue;
+    route.ifindex = rtnl_route_nh_get_ifindex(hop);
+    const nl_addr* via = rtnl_route_nh_get_via(hop);  // RFC 8950: an IPv4 route through an IPv6 router
+    route.gateway = from_nl(via ? via : rtnl_route_nh_get_gateway(hop));
+    if (route.kind == RouteKind::kUnicast && rtnl_route_nh_get_encap_mpls_dst(hop))
+      route.kind = RouteKind::kOther;
+    out.push_back(route);
+  }
+}
+
+/// Of routes to one prefix the kernel takes those with the lowest metric.
+void keep_preferred(std::vector<KernelRoute>& routes) {
+  auto key = [](const KernelRoute& r) {
+    return std::tuple(r.prefix, r.prefix_length, r.kind == RouteKind::kLocal);
+  };
+  std::stable_sort(routes.begin(), routes.end(), [&](const KernelRoute& a, const KernelRoute& b) {
+    return std::tuple(key(a), a.priority) < std::tuple(key(b), b.priority);
+  });
+  std::vector<KernelRoute> kept;
+  for (KernelRoute& r : routes)
+    if (kept.empty() || key(kept.back()) != key(r) || kept.back().priority == r.priority) kept.push_back(r);
+  routes = std::move(kept);
 }
 
 NeighbourEvent parse_neighbour(nlmsghdr* header) {
@@ -175,6 +217,9 @@ int on_event(nl_msg* message, void* context) {
     case RTM_NEWRULE:
     case RTM_DELRULE:
       changes.routes = true;
+      break;
+    case RTM_NEWNETCONF:
+      changes.source_rules = true;
       break;
     case RTM_NEWNEIGH:
     case RTM_DELNEIGH:
@@ -332,7 +377,7 @@ Result<std::unique_ptr<Netlink>> Netlink::open() {
   nl_socket_set_buffer_size(n->events_, kEventBuffer, 0);
   code = nl_socket_add_memberships(n->events_, RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
                                    RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV4_RULE,
-                                   RTNLGRP_IPV6_RULE, RTNLGRP_NEIGH, RTNLGRP_NONE);
+                                   RTNLGRP_IPV6_RULE, RTNLGRP_NEIGH, RTNLGRP_IPV4_NETCONF, RTNLGRP_NONE);
   if (code < 0) return from_nl(code);
   return n;
 }
@@ -391,12 +436,15 @@ Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_ro
   if (int code = rtnl_route_alloc_cache(snapshots_, AF_UNSPEC, 0, &raw); code < 0) return from_nl(code);
   Cache cache{raw};
   out.clear();
+  policy_routing = false;
   each<rtnl_route>(cache, [&](rtnl_route* r) {
-    if (auto route = read_route(r)) out.push_back(*route);
+    read_route(r, out);
+    const nl_addr* source = rtnl_route_get_src(r);
+    policy_routing |= source != nullptr && nl_addr_get_prefixlen(source) != 0;
   });
+  keep_preferred(out);
   if (int code = rtnl_rule_alloc_cache(snapshots_, AF_UNSPEC, &raw); code < 0) return from_nl(code);
   Cache rules{raw};
-  policy_routing = false;
   each<rtnl_rule>(rules, [&](rtnl_rule* r) {
     const uint32_t table = rtnl_rule_get_table(r);
     const bool usual = table == RT_TABLE_LOCAL || table == RT_TABLE_MAIN || table == RT_TABLE_DEFAULT;
@@ -449,7 +497,7 @@ NetworkChanges Netlink::read_changes() {
     const int code = nl_recvmsgs_default(events_);
     if (code == -NLE_AGAIN) break;
     if (code == -NLE_NOMEM) {  // ENOBUFS: events were lost
-      changes.links = changes.addresses = changes.routes = changes.neighbours = true;
+      changes.links = changes.addresses = changes.routes = changes.neighbours = changes.source_rules = true;
       continue;
     }
     if (code < 0) break;

@@ -13,7 +13,7 @@
 
 #include "base/ip.h"
 #include "base/result.h"
-#include "stack/port.h"
+#include "stack/stack.h"
 
 struct nl_sock;
 
@@ -49,7 +49,7 @@ struct Neighbour {
 };
 using NeighbourKey = std::pair<int, IpAddress>;  ///< ifindex, address
 
-/// A plain unicast route of the main table.
+/// A next hop of a route of the main table, or a row of the local one.
 struct KernelRoute {
   IpAddress prefix;
   uint8_t prefix_length = 0;  ///< of the 128 bits, as RouteEntry
@@ -57,6 +57,7 @@ struct KernelRoute {
   IpAddress gateway;
   uint32_t mtu = 0;  ///< 0: the device's
   uint32_t priority = 0;
+  RouteKind kind = RouteKind::kUnicast;
 };
 
 /// The tables as last read. Under the worker's lock.
@@ -65,7 +66,8 @@ struct Network {
   std::vector<LocalAddress> addresses;
   std::vector<KernelRoute> routes;
   std::map<NeighbourKey, Neighbour> neighbours;
-  bool policy_routing = false;  ///< rules beyond the kernel's own: the main table does not tell all
+  bool policy_routing =
+      false;  ///< rules beyond the kernel's own, or routes by source: the tables do not tell all
 
   const Link* link(int ifindex) const {
     auto found = links.find(ifindex);
@@ -113,8 +115,9 @@ struct NetworkChanges {
   bool addresses = false;
   bool routes = false;
   bool neighbours = false;  ///< events were lost: read them all again
+  bool source_rules = false;
   std::vector<NeighbourEvent> events;
-  bool any() const { return links || addresses || routes || neighbours || !events.empty(); }
+  bool any() const { return links || addresses || routes || neighbours || source_rules || !events.empty(); }
 };
 
 /// What stands for the network namespace of a socket; 0: not to be known.

@@ -5,6 +5,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "engine/source_rules.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -167,6 +168,7 @@ void Engine::Impl::tell_stack_of(InterfaceId id) {
     info.lower = vlan->lower;
     info.vlan = vlan->tag;
   }
+  info.sources = read_source_rules(info_of(id)->name);
   stack->set_interface(id, info);
   for (const auto& [key, neighbour] : network.neighbours)
     if (key.first == slots[id].ifindex && neighbour.mac) stack->set_neighbour(id, key.second, neighbour.mac);
@@ -174,14 +176,44 @@ void Engine::Impl::tell_stack_of(InterfaceId id) {
 
 void Engine::Impl::tell_routes() {
   std::vector<RouteEntry> table;
-  // With policy routing the main table may mislead: replies then go back to where their frames came from.
-  for (const KernelRoute& r : network.policy_routing ? std::vector<KernelRoute>{} : network.routes)
-    for (InterfaceId id = 0; id < slot_count; ++id) {
-      if (slots[id].ifindex != r.ifindex || !port_of(id)) continue;
-      const uint32_t device = stack->interface(id).mtu;
-      table.push_back({r.prefix, r.prefix_length, id, r.gateway, r.mtu ? std::min(r.mtu, device) : device});
+  table.reserve(network.routes.size());
+  for (const KernelRoute& r : network.routes) {
+    RouteEntry entry{r.prefix, r.prefix_length, accelerated(r.ifindex), r.gateway, 0, r.kind};
+    const uint32_t device = entry.interface != kAnyInterface ? stack->interface(entry.interface).mtu : 0;
+    entry.mtu = r.mtu ? std::min(r.mtu, device) : device;
+    table.push_back(entry);
+  }
+  stack->set_routes(std::move(table), network.policy_routing);
+}
+
+/// kAnyInterface: the device has no port of ours.
+InterfaceId Engine::Impl::accelerated(int ifindex) const {
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (slots[id].ifindex == ifindex && port_of(id)) return id;
+  return kAnyInterface;
+}
+
+/// With policy routing the tables do not tell the way back, nor whether a source is one: the kernel is asked,
+/// as it is for connect().
+void Engine::Impl::answer_route_questions(Instant now) {
+  for (const auto& question : stack->take_route_questions()) {
+    RouteQuestion asked{question.remote, question.local, 0, 0, 0};
+    if (question.local.is_multicast()) asked.source = {};
+    const auto answer = route_to(asked);
+    RouteEntry entry{question.remote, 128, kAnyInterface, {}, 0, RouteKind::kUnreachable};
+    if (answer) {
+      entry.interface = accelerated(answer->ifindex);
+      entry.gateway = answer->gateway;
+      const uint32_t device = entry.interface != kAnyInterface ? stack->interface(entry.interface).mtu : 0;
+      entry.mtu = answer->mtu ? std::min(answer->mtu, device) : device;
+      entry.kind = answer->type == RouteType::kUnicast   ? RouteKind::kUnicast
+                   : answer->type == RouteType::kLocal   ? RouteKind::kLocal
+                   : answer->type == RouteType::kUnusual ? RouteKind::kOther
+                                                         : RouteKind::kBroadcast;
     }
-  stack->set_routes(std::move(table));
+    stack->learn_route(question, entry);
+  }
+  stack->resume(now);
 }
 
 void Engine::Impl::lose_port(InterfaceId id, const char* why) {

@@ -1,6 +1,7 @@
 // The way through the worker: enter, poll, the caller's work, flush, transmit, notify, leave (DESIGN 3).
 #include "engine/worker.h"
 
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -30,6 +31,13 @@ uint32_t segments(const Packet& frame, uint32_t size) {
 }  // namespace
 
 thread_local ThreadState thread_state;
+
+uint64_t FlowKeyHash::random_secret() {
+  uint64_t secret = 0;
+  // It cannot fail once the engine is open, whose own secrets come from there.
+  (void)!getrandom(&secret, sizeof secret, 0);
+  return secret;
+}
 
 Instant clock_now() {
   timespec t;
@@ -113,6 +121,7 @@ void Engine::Impl::poll(Instant now) {
       if (n < kBurst) break;
     }
   }
+  if (stack->has_route_questions()) answer_route_questions(now);
   if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   if (stack->next_deadline() <= now) stack->on_deadlines(now);
   if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
@@ -131,10 +140,10 @@ bool Engine::Impl::in_use() const {
 void Engine::Impl::work(Instant now) {
   steer_opened();
   stack->flush(now);
+  resolve_neighbours();
   for (InterfaceId id = 0; id < slot_count; ++id)
     if (!stack->tx_queue(id).empty()) transmit(id);
   unsteer_closed();
-  resolve_neighbours();
   bool changed = notify_edges();
   changed |= std::exchange(engine.touched_, false);
   if (changed && !asleep.empty()) wake_ready_sleepers();

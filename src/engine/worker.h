@@ -28,10 +28,13 @@ namespace accel {
 
 Instant clock_now();
 
+/// Peers choose the keys.
 struct FlowKeyHash {
   size_t operator()(const FlowKey& k) const {
-    return static_cast<size_t>(hash_tuple(k.local, k.remote, static_cast<uint64_t>(k.protocol)));
+    static const uint64_t secret = random_secret();
+    return static_cast<size_t>(hash_tuple(k.local, k.remote, secret ^ static_cast<uint64_t>(k.protocol)));
   }
+  static uint64_t random_secret();
 };
 
 /// One interface of the stack.
@@ -220,6 +223,8 @@ struct Engine::Impl {
   void give_up_barren(InterfaceId id, Errno why);
   void tell_stack_of(InterfaceId id);
   void tell_routes();
+  InterfaceId accelerated(int ifindex) const;
+  void answer_route_questions(Instant now);
   PathChoice choose(const FlowRequest& request, bool needs_all_queues);
   PathChoice by_configuration(Role role, const Endpoint& endpoint) const;
   Result<RouteAnswer> route_to(const RouteQuestion& question);
@@ -242,6 +247,7 @@ struct Engine::Impl {
   void follow_neighbours(const NetworkChanges& changes);
   void resolve_neighbours();
   void keep_neighbours(Instant now);
+  void follow_source_rules();
   /// Housekeeping's regular look: overdue deadlines, dead ports, neighbours, statistics. True: somebody asked
   /// for the latter.
   bool tick(Instant now);

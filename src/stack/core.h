@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "stack/ip_reassembly.h"
 #include "stack/memory_account.h"
+#include "stack/route_table.h"
 #include "stack/stack.h"
 #include "stack/tcp/segment.h"
 
@@ -20,14 +22,16 @@ namespace accel {
 struct Hop {
   InterfaceId interface = 0;
   bool resolved = false;
-  bool asked_ever = false;
+  uint8_t times_asked = 0;             ///< by take_unresolved() since it was last known; at most kMostAsked
   bool waiting = false;                ///< listed in StackCore::waiting_hops
-  IpAddress address;                   ///< ff00::MAC for a reflected one, which is never resolved anew
+  IpAddress address;
   std::array<uint8_t, 12> ethernet{};  ///< destination and source MAC as transmit() writes them
   uint32_t users = 0;                  ///< HopRefs; at 0 the entry may be swept
   PacketQueue parked;                  ///< frames that wait for the neighbour; at most kMaxParked
   Instant asked{};                     ///< last given out by take_unresolved()
   static constexpr uint32_t kMaxParked = 64;
+  static constexpr uint8_t kMostAsked =
+      10;  ///< then nobody is there, even if the kernel's word of it was lost
 };
 
 /// Keeps a Hop in the table.
@@ -65,8 +69,16 @@ struct HeaderFields {
 
 /// A hop and the path's MTU.
 struct Way {
-  Hop* hop = nullptr;
+  Hop* hop = nullptr;  ///< nullptr: none of ours
   uint32_t mtu = 0;
+  bool by_kernel = false;  ///< without a hop: the kernel has a way, by a device or means that are not ours
+};
+
+/// A packet between two addresses, which came in by an interface.
+struct Passage {
+  const IpAddress& source;
+  const IpAddress& destination;
+  InterfaceId interface;
 };
 
 struct StackCore {
@@ -78,11 +90,10 @@ struct StackCore {
   // ---- ways (neighbour.cc) ----
   /// The hop of a route; never nullptr, made when it is not there.
   Hop* hop(const Route& route);
-  /// The way to answer a frame: by the routing table where that leads back to the interface it came in by
-  /// (its next hop learns the frame's source MAC while it has none), else straight back to that MAC.
-  Way route_back(InterfaceId arrived_by, const IpAddress& remote, const MacAddress& source_mac);
-  /// The longest prefix, among equals one of the preferred interface; nullptr: none.
-  const RouteEntry* find_route(const IpAddress& remote, InterfaceId preferred) const;
+  /// The way to answer a packet: by the routing table alone, whatever MAC address it came from. Of several
+  /// next hops one of the interface that it came in by is preferred.
+  Way way_back(const Passage& from);
+  void set_routes(std::vector<RouteEntry> rows, bool ask);
   void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);
   std::vector<Stack::Unresolved> take_unresolved();
   void set_interface(InterfaceId id, const Interface& info);
@@ -109,6 +120,14 @@ struct StackCore {
   const Interface& of(const Hop& hop) const { return interfaces[hop.interface].info; }
   /// TCP holds back new data while this is true.
   bool tx_full(const Hop& hop) const { return interfaces[hop.interface].tx.size() > Stack::kTxBacklog; }
+
+  // ---- source validation (source_validation.cc) ----
+  /// Asked for each packet that no connection of ours takes, since none vouches for its source: false: it has
+  /// been dropped, counted, or is kept until its route is known. `ip_header`: bytes of the IP header in front
+  /// of frame->data().
+  bool admit(Packet* frame, const Passage& packet, uint32_t ip_header);
+  std::vector<Stack::RouteQuestion> take_route_questions();
+  void resume(Instant at);
 
   // ---- receiving (ingress.cc) ----
   void on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now);
@@ -177,7 +196,10 @@ struct StackCore {
     uint16_t vlan;
   };
   std::vector<Tagged> tagged;      ///< those of `interfaces` that have a lower one
-  std::vector<RouteEntry> routes;  ///< longest prefix first
+  RouteTable routes;
+  IpReassembly reassembly;
+  PacketQueue awaiting_route;  ///< from the IP header on; at most kMostAwaiting
+  static constexpr uint32_t kMostAwaiting = 64;
   std::unordered_map<HopKey, std::unique_ptr<Hop>, HopHash> hops;
   std::vector<Hop*> waiting_hops;  ///< those with parked frames
   uint32_t parked_total = 0;
@@ -195,6 +217,19 @@ struct StackCore {
   static constexpr size_t kSweepHops = 4096;
 
  private:
+  enum class Source : uint8_t { kGood, kMartian, kNotReversePath, kQuestion };
+  Source judge(const Passage& packet) const;
+  Source judge_by_routes(const Passage& packet, const SourceRules& rules) const;
+  /// Sources that were good a moment ago, so that datagrams of one peer cost a comparison each.
+  struct GoodSource {
+    IpAddress address;
+    InterfaceId interface = kAnyInterface;
+  };
+  std::array<GoodSource, 64> good_sources_{};  ///< by a keyed hash
+  GoodSource& good_source(const Passage& packet) {
+    return good_sources_[hash_tuple({packet.source, packet.interface}, {}, config.secret[1]) %
+                         good_sources_.size()];
+  }
   Hop* find_or_make_hop(InterfaceId id, const IpAddress& address);
   void sweep_hops();
   void resolve(Hop& hop, const MacAddress& mac);

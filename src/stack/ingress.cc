@@ -19,7 +19,6 @@ namespace {
 /// What the headers below TCP and UDP said.
 struct Arrival {
   IpAddress source, destination;
-  MacAddress source_mac{};
   InterfaceId interface = 0;
   uint8_t tos = 0, ttl = 0, protocol = 0;
   bool v6 = false;
@@ -46,6 +45,11 @@ void trim_chain(Packet* frame, uint32_t length) {
   FramePool::release(std::exchange(p->more, nullptr));
 }
 
+uint32_t transport_header(uint8_t protocol) {
+  if (protocol == static_cast<uint8_t>(Protocol::kTcp)) return sizeof(TcpHeader);
+  return protocol == static_cast<uint8_t>(Protocol::kUdp) ? sizeof(UdpHeader) : 1;
+}
+
 uint64_t pseudo_header_sum(const Arrival& a) {
   uint64_t sum = sum_of(a.protocol) + sum_of(static_cast<uint16_t>(a.length));
   if (!a.v6) return sum + sum_fixed<4>(a.source.v4_bytes()) + sum_fixed<4>(a.destination.v4_bytes());
@@ -54,6 +58,12 @@ uint64_t pseudo_header_sum(const Arrival& a) {
 
 bool l4_checksum_good(const Packet* frame, const Arrival& a) {
   return frame->checksum_good || finish_sum(add_sums(pseudo_header_sum(a), sum_chain(frame))) == 0;
+}
+
+/// Source and destination of a packet whose header has been parsed before.
+std::pair<IpAddress, IpAddress> addresses_of(std::span<const uint8_t> b) {
+  if (b[0] >> 4 == 4) return {IpAddress::from_v4_bytes(&b[12]), IpAddress::from_v4_bytes(&b[16])};
+  return {IpAddress::from_v6_bytes(&b[8]), IpAddress::from_v6_bytes(&b[24])};
 }
 
 /// An ICMP error's quoted packet, turned to our side.
@@ -99,13 +109,17 @@ class Ingress {
  public:
   Ingress(StackCore& core, InterfaceId id) : core_(core) { a_.interface = id; }
 
+  /// One that begins with its IP header.
+  void on_packet(Packet* frame) {
+    frame->length > 0 && frame->data()[0] >> 4 == 6 ? on_ipv6(frame) : on_ipv4(frame);
+  }
+
   void on_frame(Packet* frame) {
     const auto bytes = std::as_const(*frame).bytes();
     const auto eth = parse_eth(bytes);
     if (!eth) return core_.drop(frame, Counter::drop_truncated);
     if (eth->vlan != 0 && !enter_vlan(eth->vlan)) return core_.drop(frame, Counter::drop_other_host);
     const Interface& info = core_.interfaces[a_.interface].info;
-    std::copy_n(&bytes[6], 6, a_.source_mac.begin());
     a_.group = bytes[0] & 1;
     if (!a_.group && std::memcmp(bytes.data(), info.mac.data(), 6) != 0)
       return core_.drop(frame, Counter::drop_other_host);
@@ -138,9 +152,10 @@ class Ingress {
                                : sum_bytes(bytes.data(), ip->header_length);
       if (finish_sum(sum) != 0) return core_.drop(frame, Counter::drop_ip_checksum);
     }
-    if (ip->fragment) return core_.drop(frame, Counter::drop_fragment);
     a_.source = IpAddress::from_v4_bytes(&bytes[12]);
     a_.destination = IpAddress::from_v4_bytes(&bytes[16]);
+    if (ip->header_length > sizeof(Ipv4Header) && !options_pass(frame, *ip)) return;
+    if (ip->fragment) return on_fragment(frame, ip->header_length, *ip);
     a_.tos = ip->tos;
     a_.ttl = ip->ttl;
     a_.protocol = ip->protocol;
@@ -152,23 +167,66 @@ class Ingress {
     const auto ip = parse_ipv6(bytes);
     if (!ip) return core_.drop(frame, Counter::drop_ip_header);
     if (ip->total_length > frame->total()) return core_.drop(frame, Counter::drop_truncated);
-    if (ip->fragment) return core_.drop(frame, Counter::drop_fragment);
     a_.v6 = true;
     a_.source = IpAddress::from_v6_bytes(&bytes[8]);
     a_.destination = IpAddress::from_v6_bytes(&bytes[24]);
     // A mapped address never travels (RFC 4291 section 2.5.5.2); taking it would let IPv6 speak for an IPv4
     // peer.
-    if (a_.source.is_v4() || a_.destination.is_v4()) return core_.drop(frame, Counter::drop_ip_header);
+    if (a_.source.is_v4() || a_.destination.is_v4()) return core_.drop(frame, Counter::drop_martian);
+    if (ip->fragment) return on_fragment(frame, ip->header_length, *ip);
     a_.tos = ip->tos;
     a_.ttl = ip->ttl;
     a_.protocol = ip->protocol;
     on_ip(frame, ip->header_length, ip->total_length);
   }
 
+  /// False: `frame` has been dropped, or is the kernel's, which would answer by the route reversed.
+  bool options_pass(Packet* frame, const Ipv4Info& ip) {
+    const auto header = std::as_const(*frame).bytes().first(ip.header_length);
+    const Ipv4Options options = look_at_ipv4_options(header.subspan(sizeof(Ipv4Header)));
+    if (options == Ipv4Options::kPlain) return true;
+    const bool accepted = core_.interfaces[a_.interface].info.sources.accept_source_route;
+    if (options == Ipv4Options::kMalformed || !accepted) {
+      core_.drop(frame, Counter::drop_source_route);
+      return false;
+    }
+    if (core_.admit(frame, passage(), 0)) {
+      frame->interface = a_.interface;
+      core_.frames_for_kernel.push_back(frame);
+    }
+    return false;
+  }
+
+  /// `Info`: of IPv4 or IPv6. The whole packet enters anew.
+  template <class Info>
+  void on_fragment(Packet* frame, uint32_t header_length, const Info& ip) {
+    // Fragments within fragments; RFC 8200 section 4.5: the first has the headers up to the transport's.
+    const uint32_t payload = ip.total_length - header_length;
+    const bool cut = a_.v6 && ip.fragment_offset == 0 && payload < transport_header(ip.protocol);
+    if (whole_ || cut) return core_.drop(frame, Counter::drop_fragment);
+    if (!core_.admit(frame, passage(), 0)) return;
+    const FragmentKey key{a_.source, a_.destination, ip.id, a_.v6 ? uint8_t{0} : ip.protocol};
+    const Fragment fragment{key,
+                            header_length,
+                            payload,
+                            ip.fragment_offset,
+                            ip.more_fragments,
+                            ip.protocol,
+                            static_cast<uint8_t>(ip.tos & 3)};
+    Packet* packet = core_.reassembly.add(core_, *frame, fragment);
+    FramePool::release(frame);
+    if (packet == nullptr) return;
+    whole_ = true;
+    packet->interface = a_.interface;
+    on_packet(packet);
+  }
+
+  Passage passage() const { return {a_.source, a_.destination, a_.interface}; }
+
   void on_ip(Packet* frame, uint32_t header_length, uint32_t total_length) {
     // RFC 1122 section 3.2.1.3: nobody can be answered at these.
     if (a_.source.is_multicast() || a_.source.is_any() || a_.source == IpAddress::v4(0xffffffff))
-      return core_.drop(frame, Counter::drop_ip_header);
+      return core_.drop(frame, Counter::drop_martian);
     a_.group = a_.group || a_.destination.is_multicast() || a_.destination == IpAddress::v4(0xffffffff);
     a_.header_length = static_cast<uint16_t>(header_length);
     a_.length = total_length - header_length;
@@ -199,7 +257,6 @@ class Ingress {
     TcpSegmentInfo s;
     s.local = {a_.destination, tcp.destination};
     s.remote = {a_.source, tcp.source};
-    s.source_mac = a_.source_mac;
     s.interface = a_.interface;
     s.flags = tcp.flags;
     s.ecn = a_.tos & 3;
@@ -232,11 +289,13 @@ class Ingress {
     in.ttl = a_.ttl;
     in.group = a_.group;
     in.size = length - static_cast<uint32_t>(sizeof(UdpHeader));
+    if (!core_.admit(frame, passage(), a_.header_length)) return;
     frame->trim_front(sizeof(UdpHeader));
     core_.udp->on_datagram(frame, in);
   }
 
   void on_icmp(Packet* frame) {
+    if (!core_.admit(frame, passage(), a_.header_length)) return;
     on_icmp_message(frame);
     if (!for_kernel_) return FramePool::release(frame);
     frame->offset -= a_.header_length;
@@ -288,6 +347,7 @@ class Ingress {
   StackCore& core_;
   Arrival a_;
   bool for_kernel_ = false;  ///< an ICMP error that the kernel is to have
+  bool whole_ = false;       ///< put together from fragments
 };
 
 /// The ICMP error that this host's own kernel would tell itself about a packet that it could not send
@@ -331,6 +391,27 @@ void StackCore::report_unreachable(const Packet* sent, InterfaceId id) {
     if (told == nullptr) return;
     told->interface = id;
     frames_for_kernel.push_back(told);
+  }
+}
+
+std::vector<Stack::RouteQuestion> StackCore::take_route_questions() {
+  std::vector<Stack::RouteQuestion> questions;
+  for (const Packet* p = awaiting_route.front(); p; p = p->next) {
+    const auto [source, destination] = addresses_of(p->bytes());
+    const auto same = [&](const auto& q) { return q.remote == source && q.local == destination; };
+    if (std::none_of(questions.begin(), questions.end(), same)) questions.push_back({source, destination});
+  }
+  return questions;
+}
+
+void StackCore::resume(Instant at) {
+  now = at;
+  for (PacketQueue waiting = std::exchange(awaiting_route, {}); Packet* p = waiting.pop_front();) {
+    const auto [source, destination] = addresses_of(p->bytes());
+    if (routes.is_question(source, destination))
+      drop(p, Counter::drop_route_unknown);
+    else
+      Ingress(*this, p->interface).on_packet(p);
   }
 }
 

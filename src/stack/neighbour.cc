@@ -9,12 +9,6 @@
 namespace accel {
 namespace {
 
-bool covers(const RouteEntry& route, const IpAddress& address) {
-  const unsigned whole = route.prefix_length / 8, rest = route.prefix_length % 8;
-  if (std::memcmp(route.prefix.bytes.data(), address.bytes.data(), whole) != 0) return false;
-  return rest == 0 || (route.prefix.bytes[whole] ^ address.bytes[whole]) >> (8 - rest) == 0;
-}
-
 /// RFC 1112 section 6.4, RFC 2464 section 7; nullopt: a unicast address.
 std::optional<MacAddress> group_mac(const IpAddress& a) {
   if (a == IpAddress::v4(0xffffffff)) return MacAddress{0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
@@ -24,14 +18,6 @@ std::optional<MacAddress> group_mac(const IpAddress& a) {
   return MacAddress{0x33, 0x33, b[12], b[13], b[14], b[15]};
 }
 
-/// The key of a hop that is known by its MAC alone; no frame is ever sent to this address.
-IpAddress reflected_address(const MacAddress& mac) {
-  IpAddress a;
-  a.bytes[0] = 0xff;
-  std::copy(mac.begin(), mac.end(), a.bytes.begin() + 10);
-  return a;
-}
-
 }  // namespace
 
 StackCore::StackCore(const StackConfig& config_in, FramePool& pool_in, Counters& counters_in)
@@ -39,6 +25,7 @@ StackCore::StackCore(const StackConfig& config_in, FramePool& pool_in, Counters&
       flow_secret(siphash(config_in.secret, {})),
       pool(pool_in),
       counters(counters_in),
+      routes(config_in.secret[1]),
       hops(16, HopHash{config_in.secret[1]}),
       tcp_memory(config_in.tcp_memory),
       udp_memory(config_in.udp_memory) {}
@@ -49,6 +36,7 @@ StackCore::~StackCore() {
   for (auto& state : interfaces)
     while (Packet* p = state.tx.pop_front()) FramePool::release(p);
   while (Packet* p = frames_for_kernel.pop_front()) FramePool::release(p);
+  while (Packet* p = awaiting_route.pop_front()) FramePool::release(p);
   for (auto& [key, hop] : hops)
     while (Packet* p = hop->parked.pop_front()) FramePool::release(p);
 }
@@ -56,6 +44,7 @@ StackCore::~StackCore() {
 void StackCore::set_interface(InterfaceId id, const Interface& info) {
   interfaces[id].info = info;
   interfaces[id].present = true;
+  good_sources_ = {};
   std::erase_if(tagged, [id](const Tagged& t) { return t.id == id; });
   if (info.lower && info.vlan) tagged.push_back({*info.lower, id, *info.vlan});
   for (auto& [key, hop] : hops)
@@ -91,15 +80,19 @@ Hop* StackCore::find_or_make_hop(InterfaceId id, const IpAddress& address) {
 }
 
 // Peers choose how many hops there are (one for each address on link), so those that nobody holds go when
-// there are many.
+// there are many: of neighbours that the kernel knows only where it knows so many.
 void StackCore::sweep_hops() {
-  std::erase_if(hops, [](const auto& entry) { return entry.second->users == 0 && !entry.second->waiting; });
+  const auto unused = [](const Hop& hop) { return hop.users == 0 && !hop.waiting; };
+  std::erase_if(hops, [&](const auto& entry) { return unused(*entry.second) && !entry.second->resolved; });
+  if (hops.size() >= kSweepHops)
+    std::erase_if(hops, [&](const auto& entry) { return unused(*entry.second); });
   sweep_hops_at = std::max(kSweepHops, hops.size() * 2);
 }
 
 void StackCore::resolve(Hop& hop, const MacAddress& mac) {
   std::copy(mac.begin(), mac.end(), hop.ethernet.begin());
   hop.resolved = true;
+  hop.times_asked = 0;
   while (Packet* p = hop.parked.pop_front()) {
     --parked_total;
     transmit(p, hop);
@@ -108,28 +101,22 @@ void StackCore::resolve(Hop& hop, const MacAddress& mac) {
 
 Hop* StackCore::hop(const Route& route) { return find_or_make_hop(route.interface, route.next_hop); }
 
-const RouteEntry* StackCore::find_route(const IpAddress& remote, InterfaceId preferred) const {
-  const RouteEntry* best = nullptr;
-  for (const RouteEntry& r : routes) {
-    if (best && r.prefix_length < best->prefix_length) break;
-    if (!covers(r, remote)) continue;
-    if (r.interface == preferred) return &r;
-    if (!best) best = &r;
-  }
-  return best;
+void StackCore::set_routes(std::vector<RouteEntry> rows, bool ask) {
+  routes.set(std::move(rows), ask);
+  good_sources_ = {};
 }
 
-Way StackCore::route_back(InterfaceId arrived_by, const IpAddress& remote, const MacAddress& source_mac) {
-  const uint32_t link_mtu = interfaces[arrived_by].info.mtu;
-  const RouteEntry* route = find_route(remote, arrived_by);
-  if (route && route->interface == arrived_by) {
-    Hop* next = find_or_make_hop(arrived_by, route->gateway.is_any() ? remote : route->gateway);
-    if (!next->resolved) resolve(*next, source_mac);
-    return {next, std::min(route->mtu, link_mtu)};
-  }
-  Hop* back = find_or_make_hop(arrived_by, reflected_address(source_mac));
-  resolve(*back, source_mac);
-  return {back, link_mtu};
+Way StackCore::way_back(const Passage& from) {
+  const auto rows = routes.find(from.source, from.destination);
+  const auto by_ours = [&](const RouteEntry& r) { return r.interface == from.interface; };
+  auto row = std::find_if(rows.begin(), rows.end(), by_ours);
+  if (row == rows.end()) row = rows.begin();
+  if (row == rows.end()) return {};
+  if (row->kind == RouteKind::kOther) return {nullptr, 0, true};
+  if (row->kind != RouteKind::kUnicast) return {};
+  if (row->interface == kAnyInterface) return {nullptr, 0, true};
+  Hop* next = find_or_make_hop(row->interface, row->gateway.is_any() ? from.source : row->gateway);
+  return {next, std::min(row->mtu, interfaces[row->interface].info.mtu)};
 }
 
 void StackCore::set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac) {
@@ -141,7 +128,7 @@ void StackCore::set_neighbour(InterfaceId id, const IpAddress& address, std::opt
   if (it == hops.end() || group_mac(address)) return;
   Hop& hop = *it->second;
   hop.resolved = false;
-  hop.asked_ever = false;
+  hop.times_asked = 0;
   while (Packet* p = hop.parked.pop_front()) {
     --parked_total;
     report_unreachable(p, id);
@@ -150,19 +137,19 @@ void StackCore::set_neighbour(InterfaceId id, const IpAddress& address, std::opt
 }
 
 std::vector<Stack::Unresolved> StackCore::take_unresolved() {
-  std::vector<Stack::Unresolved> asked;
+  std::vector<Stack::Unresolved> asked, given_up;
   std::erase_if(waiting_hops, [&](Hop* hop) {
     if (hop->parked.empty()) {
       hop->waiting = false;
       return true;
     }
-    if (!hop->asked_ever || now - hop->asked >= 1s) {
-      hop->asked_ever = true;
-      hop->asked = now;
-      asked.push_back({hop->interface, hop->address});
-    }
+    if (hop->times_asked > 0 && now - hop->asked < 1s) return false;
+    const bool again = hop->times_asked++ < Hop::kMostAsked;
+    hop->asked = now;
+    (again ? asked : given_up).push_back({hop->interface, hop->address});
     return false;
   });
+  for (const auto& silent : given_up) set_neighbour(silent.interface, silent.address, std::nullopt);
   return asked;
 }
 

@@ -20,12 +20,15 @@ Stack::~Stack() = default;
 void Stack::set_interface(InterfaceId id, const Interface& info) { core_->set_interface(id, info); }
 const Interface& Stack::interface(InterfaceId id) const { return core_->interfaces[id].info; }
 void Stack::remove_interface(InterfaceId id) { core_->remove_interface(id); }
-void Stack::set_routes(std::vector<RouteEntry> routes) {
-  std::stable_sort(routes.begin(), routes.end(), [](const RouteEntry& a, const RouteEntry& b) {
-    return a.prefix_length > b.prefix_length;
-  });
-  core_->routes = std::move(routes);
+void Stack::set_routes(std::vector<RouteEntry> routes, bool ask) {
+  core_->set_routes(std::move(routes), ask);
 }
+std::vector<Stack::RouteQuestion> Stack::take_route_questions() { return core_->take_route_questions(); }
+bool Stack::has_route_questions() const { return !core_->awaiting_route.empty(); }
+void Stack::learn_route(const RouteQuestion& question, const RouteEntry& answer) {
+  core_->routes.learn(question.remote, question.local, answer);
+}
+void Stack::resume(Instant now) { core_->resume(now); }
 void Stack::set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac) {
   core_->set_neighbour(id, address, mac);
 }
@@ -33,7 +36,7 @@ std::vector<Stack::Unresolved> Stack::take_unresolved() { return core_->take_unr
 bool Stack::has_unresolved() const { return !core_->waiting_hops.empty(); }
 std::vector<Stack::Unresolved> Stack::neighbours_in_use() const {
   std::vector<Unresolved> used;
-  for (const auto& [key, hop] : core_->hops)  // multicast addresses: reflected hops, which are no neighbours
+  for (const auto& [key, hop] : core_->hops)  // groups are no neighbours
     if (hop->users > 0 && !key.address.is_multicast()) used.push_back({key.interface, key.address});
   return used;
 }
@@ -47,8 +50,11 @@ int Stack::receiving_cpu() const { return core_->cpu; }
 void Stack::on_deadlines(Instant now) {
   core_->now = now;
   core_->tcp->on_deadlines(now);
+  if (core_->reassembly.next_expiry() <= now) core_->reassembly.expire(*core_);
 }
-Instant Stack::next_deadline() const { return core_->tcp->next_deadline(); }
+Instant Stack::next_deadline() const {
+  return std::min(core_->tcp->next_deadline(), core_->reassembly.next_expiry());
+}
 void Stack::flush(Instant now) {
   core_->now = now;
   core_->tcp->flush(now);

@@ -35,6 +35,16 @@ using InterfaceId = uint8_t;
 constexpr InterfaceId kMaxInterfaces = 32;
 constexpr InterfaceId kAnyInterface = 255;
 
+/// What a device's settings say of sources that IPv4 packets may come in with (net.ipv4.conf.*, "all" and the
+/// device's own put together as the kernel does). IPv6 has none of them.
+struct SourceRules {
+  uint8_t rp_filter = 0;             ///< RFC 3704: 0 off, 1 strict, 2 loose
+  bool accept_source_route = false;  ///< RFC 791's LSRR and SSRR
+  bool route_localnet = false;       ///< 127/8 is an address like others
+  bool accept_local = false;         ///< this host's own addresses too
+  bool operator==(const SourceRules&) const = default;
+};
+
 /// One port as the stack sees it.
 struct Interface {
   MacAddress mac{};
@@ -47,6 +57,7 @@ struct Interface {
   std::optional<uint16_t> vlan;     ///< 802.1Q tag of its frames
   /// A VLAN's: the interface by whose port its frames come, told apart from that one's own by the tag.
   std::optional<InterfaceId> lower;
+  SourceRules sources;
 };
 
 /// Where frames to a destination leave, as the kernel's routing decided.
@@ -58,14 +69,23 @@ struct Route {
   bool mtu_locked = false;  ///< "mtu lock": what ICMP says of the path's MTU is not for it
 };
 
-/// A row of the plain routing table by which replies of passive connections find their way (longest prefix
-/// wins).
+enum class RouteKind : uint8_t {
+  kUnicast,
+  kLocal,        ///< this host's own address
+  kBroadcast,    ///< a broadcast, anycast or network address: nobody sends from it
+  kUnreachable,  ///< blackhole, unreachable, prohibit
+  kOther,        ///< unicast, by means that only the kernel has: a tunnel
+};
+
+/// A row of the kernel's routing tables (RouteTable). By it replies of passive connections find their way,
+/// and sources are validated.
 struct RouteEntry {
   IpAddress prefix;
   uint8_t prefix_length = 0;  ///< bits of the 128 (IPv4: 96 + its own length)
-  InterfaceId interface = 0;
-  IpAddress gateway;  ///< any(): on link
+  InterfaceId interface = 0;  ///< kAnyInterface: a device that is not accelerated
+  IpAddress gateway;          ///< any(): on link
   uint32_t mtu = 1500;
+  RouteKind kind = RouteKind::kUnicast;
 };
 
 /// What a socket can do or has suffered; combined as bits.
@@ -287,7 +307,17 @@ class Stack {
   /// Frames to it are dropped from now on; its connections stay (retransmission finds another way or they are
   /// moved).
   void remove_interface(InterfaceId id);
-  void set_routes(std::vector<RouteEntry> routes);
+  /// `ask`: policy routing, so that the table does not tell all: see take_route_questions().
+  void set_routes(std::vector<RouteEntry> routes, bool ask = false);
+  /// What leaves from `local` to `remote`: packets are kept until learn_route() tells, or resume() is called
+  /// without that, which drops them.
+  struct RouteQuestion {
+    IpAddress remote, local;
+  };
+  std::vector<RouteQuestion> take_route_questions();
+  bool has_route_questions() const;
+  void learn_route(const RouteQuestion& question, const RouteEntry& answer);
+  void resume(Instant now);
   /// A neighbour's address, or nullopt when the kernel has lost it. Frames that waited for it leave with the
   /// next flush.
   void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);

@@ -70,6 +70,7 @@ size_t scatter(const Packet* frame, std::span<const iovec> into) {
 UdpLayer::UdpLayer(StackCore& core)
     : core_(core),
       connected_(16, FlowHash{core.config.secret[0]}),
+      path_mtus_(16, AddressHash{core.config.secret[0]}),
       // What peers see of IDs must tell nothing of what keys sequence numbers.
       ids_(siphash(core.config.secret, std::span(reinterpret_cast<const uint8_t*>("IP IDs"), 6))) {}
 
@@ -344,7 +345,8 @@ IcmpFate UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, 
 /// __ip_rt_update_pmtu().
 void UdpLayer::learn_path_mtu(const IpAddress& destination, const TooBig& told) {
   auto known = path_mtus_.find(destination);
-  if (known == path_mtus_.end() && path_mtus_.size() >= kMaxPathMtus) return;
+  // One that the keyed hash chooses makes way, so that forged errors do not keep out true ones.
+  if (known == path_mtus_.end() && path_mtus_.size() >= kMaxPathMtus) path_mtus_.erase(path_mtus_.begin());
   if (known != path_mtus_.end() && known->second.locked && known->second.until > core_.now) return;
   path_mtus_[destination] = {told.mtu, told.locked, core_.now + kPathMtuAge};
 }

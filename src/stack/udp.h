@@ -106,7 +106,10 @@ class UdpLayer {
     }
   };
   struct AddressHash {
-    size_t operator()(const IpAddress& a) const { return static_cast<size_t>(hash_tuple({a, 0}, {}, 0)); }
+    uint64_t secret;
+    size_t operator()(const IpAddress& a) const {
+      return static_cast<size_t>(hash_tuple({a, 0}, {}, secret));
+    }
   };
   struct PathMtu {
     uint32_t mtu;

@@ -631,7 +631,7 @@ TEST_F(UdpTest, FramesForOthersAndBrokenOnesAreCounted) {
   expect(Counter::drop_not_ip, [](auto& f) { f[12] = 0x08, f[13] = 0x06; });
   expect(Counter::drop_ip_header, [](auto& f) { f[14] = 0x44; });
   expect(Counter::drop_ip_checksum, [](auto& f) { f[24] ^= 1; });
-  expect(Counter::drop_fragment, [&](auto& f) {
+  expect(Counter::drop_fragment, [&](auto& f) {  // 15 bytes, and more to follow
     f[20] = 0x20;
     resum(f);
   });

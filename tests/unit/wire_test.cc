@@ -45,7 +45,21 @@ static_assert(!parse_ipv4(kIpv4TotalTooSmall));
 constexpr auto kIpv4More = bytes_of<20>({0x45, 0, 0, 40, 0, 0, 0x20, 0});
 static_assert(parse_ipv4(kIpv4More)->fragment);
 constexpr auto kIpv4Offset = bytes_of<20>({0x45, 0, 0, 40, 0, 0, 0, 1});
-static_assert(parse_ipv4(kIpv4Offset)->fragment);
+static_assert(parse_ipv4(kIpv4Offset)->fragment && parse_ipv4(kIpv4Offset)->fragment_offset == 8);
+
+constexpr uint8_t kNoOptions[] = {1, 1, 0, 131};  // what follows the end counts for nothing
+static_assert(look_at_ipv4_options(kNoOptions) == Ipv4Options::kPlain);
+constexpr uint8_t kRecordRoute[] = {7, 3, 4, 0};
+static_assert(look_at_ipv4_options(kRecordRoute) == Ipv4Options::kPlain);
+constexpr uint8_t kLooseRoute[] = {1, 131, 7, 4, 10, 77, 0, 50};
+static_assert(look_at_ipv4_options(kLooseRoute) == Ipv4Options::kSourceRoute);
+constexpr uint8_t kStrictRoute[] = {137, 3, 4, 0};
+static_assert(look_at_ipv4_options(kStrictRoute) == Ipv4Options::kSourceRoute);
+constexpr uint8_t kOptionBeyond[] = {7, 5, 4, 0}, kOptionOfNoLength[] = {7, 0, 0, 0},
+                  kOptionCut[] = {1, 1, 1, 7};
+static_assert(look_at_ipv4_options(kOptionBeyond) == Ipv4Options::kMalformed &&
+              look_at_ipv4_options(kOptionOfNoLength) == Ipv4Options::kMalformed &&
+              look_at_ipv4_options(kOptionCut) == Ipv4Options::kMalformed);
 
 constexpr auto kIpv6 = bytes_of<48>({0x60, 0x20, 0, 0, 0, 8, 17, 64});
 static_assert(parse_ipv6(kIpv6)->header_length == 40 && parse_ipv6(kIpv6)->tos == 2 &&
@@ -63,8 +77,35 @@ static_assert(!parse_ipv6(kIpv6OptionsBeyond));
 constexpr auto kIpv6HopByHopTwice =
     hop_by_hop(kIpv6HopByHop, 0);  // only allowed first: left for the caller to drop
 static_assert(parse_ipv6(kIpv6HopByHopTwice)->protocol == kIpv6HopByHop);
-constexpr auto kIpv6FragmentAfter = hop_by_hop(kIpv6Fragment, 0);
-static_assert(parse_ipv6(kIpv6FragmentAfter)->fragment);
+constexpr auto kIpv6AtomicFragment = hop_by_hop(kIpv6Fragment, 0);
+static_assert(!parse_ipv6(kIpv6AtomicFragment)->fragment &&
+              parse_ipv6(kIpv6AtomicFragment)->header_length == 56);
+constexpr auto fragment_after_options(uint8_t offset_and_more) {
+  auto b = kIpv6AtomicFragment;
+  b[48] = 6;
+  b[51] = offset_and_more;
+  b[55] = 9;
+  return b;
+}
+constexpr auto kIpv6First = fragment_after_options(1), kIpv6Later = fragment_after_options(16);
+static_assert(parse_ipv6(kIpv6First)->fragment && parse_ipv6(kIpv6First)->more_fragments &&
+              parse_ipv6(kIpv6First)->protocol == 6 && parse_ipv6(kIpv6First)->header_length == 56);
+static_assert(parse_ipv6(kIpv6Later)->fragment_offset == 16 && !parse_ipv6(kIpv6Later)->more_fragments &&
+              parse_ipv6(kIpv6Later)->id == 9);
+constexpr uint8_t kRouterAlert[] = {5, 2, 0, 0, 1, 0}, kSkipped[] = {0x3e, 2, 1, 2, 1, 0};
+static_assert(ipv6_options_pass(kRouterAlert) && ipv6_options_pass(kSkipped));
+constexpr uint8_t kUnknownDrops[] = {0x7e, 2, 1, 2, 1, 0}, kUnknownTells[] = {0xbe, 2, 1, 2, 1, 0};
+static_assert(!ipv6_options_pass(kUnknownDrops) && !ipv6_options_pass(kUnknownTells));
+constexpr uint8_t kLoudPadding[] = {1, 4, 0, 0, 7, 0}, kOptionTooLong[] = {5, 5, 0, 0, 1, 0};
+static_assert(!ipv6_options_pass(kLoudPadding) && !ipv6_options_pass(kOptionTooLong));
+constexpr std::array<uint8_t, 8> kMuchPadding{};
+static_assert(!ipv6_options_pass(kMuchPadding));
+constexpr std::array<uint8_t, 18> kManyOptions = [] {
+  std::array<uint8_t, 18> b{};
+  for (size_t i = 0; i < b.size(); i += 2) b[i] = 5;
+  return b;
+}();
+static_assert(!ipv6_options_pass(kManyOptions) && ipv6_options_pass(std::span(kManyOptions).first(16)));
 constexpr auto kIpv6OptionsCut = bytes_of<44>({0x60, 0, 0, 0, 0, 16, kIpv6DestinationOptions, 64});
 static_assert(!parse_ipv6(kIpv6OptionsCut));
 constexpr auto many_options() {

@@ -158,7 +158,8 @@ void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now);
 // ---- listener.cc ----
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
                            InterfaceId interface);
-void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss_hint, Instant now);
+/// False: the kernel has a way back, and none is ours: the flow is the kernel's.
+bool on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss_hint, Instant now);
 void link_embryo(TcpListener& l, TcpConn& c);
 void unlink_embryo(TcpConn& c);
 /// The way to answer the segment; no hop: there is none.

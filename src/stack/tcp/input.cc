@@ -251,8 +251,7 @@ static bool input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo&
       uint32_t iss = w.snd_nxt + 65535 + 2;
       destroy_time_wait(t, w, true);
       TcpListener* l = find_listener(t, s.local, s.remote, s.interface);
-      if (l) on_syn(t, *l, s, iss ? iss : 1, now);
-      return l != nullptr;
+      return l != nullptr && on_syn(t, *l, s, iss ? iss : 1, now);
     }
   }
   t.count(old ? Counter::drop_tcp_paws : Counter::drop_tcp_old);
@@ -298,13 +297,13 @@ static void leave_to_kernel(TcpContext& t, Packet* frame, const TcpSegmentInfo& 
 /// RFC 9293 section 3.10.7.1 and .2: no connection has this tuple. Only what was steered to us gets here, so
 /// the tuple is ours to speak for, unless it has just become the kernel's. So it does by a SYN that nobody
 /// here listens for: the rule that brought it is of a connection that has ended or of a listener that is
-/// closed, and another process may listen.
+/// closed, and another process may listen. Or the way back is by a device that is not accelerated.
 static void input_unknown(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
   const bool opening = (s.flags & (kSyn | kAck | kRst)) == kSyn;
   const bool acknowledges = (s.flags & (kSyn | kAck | kRst)) == kAck;
   TcpListener* l = opening ? find_listener(t, s.local, s.remote, s.interface) : nullptr;
-  if (l) {
-    on_syn(t, *l, s, 0, now);
+  if (l != nullptr && on_syn(t, *l, s, 0, now)) {
+    // taken, or dropped
   } else if (was_forgotten(t, s, now)) {
     return leave_to_kernel(t, frame, s);
   } else if (acknowledges && takes_cookies(t, s, now)) {
@@ -320,8 +319,17 @@ static void input_unknown(TcpContext& t, Packet* frame, const TcpSegmentInfo& s,
   FramePool::release(frame);
 }
 
+static InterfaceId interface_of(const TcpEntry& e) {
+  return e.kind == TcpEntry::Kind::kConn ? static_cast<const TcpConn&>(e).interface
+                                         : static_cast<const TcpTimeWait&>(e).interface;
+}
+
 void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
   TcpEntry* e = find(t, hash_of(t, s.local, s.remote), s.local, s.remote);
+  // The kernel trusts the route that it keeps with a socket as long as the device is the same
+  // (tcp_v4_early_demux()); else the source is validated anew.
+  const bool vouched = e != nullptr && interface_of(*e) == s.interface;
+  if (!vouched && !t.core.admit(frame, {s.remote.address, s.local.address, s.interface}, s.ip_header)) return;
   if (!e) return input_unknown(t, frame, s, now);
   if (e->kind == TcpEntry::Kind::kTimeWait) {
     if (!input_time_wait(t, static_cast<TcpTimeWait&>(*e), s, now)) return input_unknown(t, frame, s, now);

@@ -101,7 +101,7 @@ static void prepare(TcpContext& t, TcpConn& c, uint32_t iss, Instant now) {
 }
 
 Way way_back(TcpContext& t, const TcpSegmentInfo& s) {
-  return t.core.route_back(s.interface, s.remote.address, s.source_mac);
+  return t.core.way_back({s.remote.address, s.local.address, s.interface});
 }
 
 void fill_embryo(TcpContext& t, TcpConn& c, const TcpListener& l, const TcpSegmentInfo& s,
@@ -127,7 +127,9 @@ void fill_embryo(TcpContext& t, TcpConn& c, const TcpListener& l, const TcpSegme
 /// keep all their options.
 constexpr uint32_t kLeastHandshakes = 64;
 
-void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss, Instant now) {
+/// The part of on_syn() that has a way for its answers.
+static void open_passively(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, const Way& way,
+                           uint32_t iss, Instant now) {
   auto options = parse_options(s.options);
   if (!options) return t.count(Counter::drop_tcp_header);
   if (accept_queue_full(l)) return t.count(Counter::drop_tcp_backlog);
@@ -135,9 +137,8 @@ void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss
     return t.count(Counter::drop_no_socket);
   const bool full = l.embryo_size > std::max(l.backlog, kLeastHandshakes);
   if (full && !t.core.config.syn_cookies) return t.count(Counter::drop_tcp_backlog);
-  const Way way = way_back(t, s);
-  if (full && way.hop) return answer_with_cookie(t, l, s, *options, way, now);
-  TcpConn* c = way.hop ? create(t) : nullptr;
+  if (full) return answer_with_cookie(t, l, s, *options, way, now);
+  TcpConn* c = create(t);
   if (!c) return t.count(Counter::drop_tcp_limit);
   fill_embryo(t, *c, l, s, *options, iss ? iss : initial_sequence(t, s.local, s.remote, now), way, now);
   insert(t, *c);
@@ -145,6 +146,16 @@ void on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss
   t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, Stack::Flow::kOpened});
   c->handshake_due = true;  // by flush(), when the flow has been steered
   want_output(t, *c);
+}
+
+bool on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss, Instant now) {
+  const Way way = way_back(t, s);
+  if (way.by_kernel) return false;
+  if (way.hop)
+    open_passively(t, l, s, way, iss, now);
+  else
+    t.count(Counter::drop_no_way_back);
+  return true;
 }
 
 }  // namespace accel::tcp

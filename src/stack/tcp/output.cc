@@ -202,8 +202,8 @@ void send_reset(TcpContext& t, TcpConn& c, Instant now) {
 
 void answer_reset(TcpContext& t, const TcpSegmentInfo& s) {
   if (s.remote.address.is_multicast() || s.local.address.is_multicast()) return;
-  Way way = t.core.route_back(s.interface, s.remote.address, s.source_mac);
-  if (!way.hop) return;
+  Way way = t.core.way_back({s.remote.address, s.local.address, s.interface});
+  if (!way.hop) return t.count(Counter::drop_no_way_back);
   t.count(Counter::tcp_resets_sent);
   const uint32_t label = t.core.flow_label(t.core.default_flow_label(), t.core.flow_hash(s.local, s.remote));
   const HeaderFields fields{0, 64, label};

@@ -27,7 +27,6 @@ enum TcpFlags : uint8_t {
 struct TcpSegmentInfo {
   Endpoint local;
   Endpoint remote;
-  MacAddress source_mac{};  ///< of the frame, for the way back to a passive open's peer
   uint8_t interface = 0;
   uint8_t flags = 0;
   uint8_t ecn = 0;  ///< the two ECN bits of the IP header

@@ -30,6 +30,9 @@ struct Ipv4Info {
   uint8_t tos = 0, ttl = 0, protocol = 0;
   uint16_t total_length = 0;
   bool fragment = false;
+  bool more_fragments = false;
+  uint16_t id = 0;
+  uint16_t fragment_offset = 0;  ///< bytes
 };
 
 /// Version and lengths of the header alone; whether total_length bytes are there is the caller's to check,
@@ -44,7 +47,30 @@ constexpr std::optional<Ipv4Info> parse_ipv4(std::span<const uint8_t> b) {
   i.ttl = b[8];
   i.protocol = b[9];
   i.fragment = (get_be16(b, 6) & (kIpMoreFragments | kIpOffsetMask)) != 0;
+  i.more_fragments = (get_be16(b, 6) & kIpMoreFragments) != 0;
+  i.fragment_offset = static_cast<uint16_t>((get_be16(b, 6) & kIpOffsetMask) * 8);
+  i.id = get_be16(b, 4);
   return i;
+}
+
+enum class Ipv4Options : uint8_t { kPlain, kSourceRoute, kMalformed };
+
+/// RFC 791 section 3.1: the bytes behind the first 20 of a header. kSourceRoute: LSRR or SSRR is among them.
+constexpr Ipv4Options look_at_ipv4_options(std::span<const uint8_t> options) {
+  constexpr uint8_t kEnd = 0, kNothing = 1, kLoose = 131, kStrict = 137;
+  bool source_route = false;
+  for (size_t at = 0; at < options.size() && options[at] != kEnd;) {
+    if (options[at] == kNothing) {
+      ++at;
+      continue;
+    }
+    if (options.size() - at < 2) return Ipv4Options::kMalformed;
+    const uint8_t length = options[at + 1];
+    if (length < 2 || length > options.size() - at) return Ipv4Options::kMalformed;
+    source_route |= options[at] == kLoose || options[at] == kStrict;
+    at += length;
+  }
+  return source_route ? Ipv4Options::kSourceRoute : Ipv4Options::kPlain;
 }
 
 }  // namespace accel
