@@ -366,9 +366,14 @@ Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask
   if (round_.ours_left == 0) round_.begin(ready_.size());
   const bool kernel_waits = ask_kernel && round_.kernel_done;
   Result<int> r = collect_in_turn(real_set, out, ask_kernel && !kernel_waits);
-  if (!kernel_waits || !r || *r > 0) return r;
-  round_.begin(0);  // none of ours was ready after all
-  return collect_in_turn(real_set, out, true);
+  if (!kernel_waits || !r) return r;
+  const auto filled = static_cast<size_t>(*r);
+  if (filled == out.size()) return r;
+  round_.begin(0);  // ours that are ready have had their turn
+  if (filled == 0) return collect_in_turn(real_set, out, true);
+  const auto rest = out.subspan(filled);
+  const int got = real.epoll_wait(real_set, rest.data(), static_cast<int>(rest.size()), 0);
+  return got > 0 ? *r + absorb(rest.first(static_cast<size_t>(got))) : *r;
 }
 
 Result<int> EpollSet::collect_in_turn(int real_set, std::span<epoll_event> out, bool ask_kernel) {

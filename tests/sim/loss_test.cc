@@ -396,7 +396,7 @@ TEST(Idleness, HalvesTheWindowForEachTimeout) {
   ASSERT_TRUE(write(sim[0], p.a, std::string(200'000, 'x')));
   ASSERT_TRUE(sim.run_until([&] { return info().unacked_segments == 0; }, 1s));
   const uint32_t before = info().snd_cwnd_segments;
-  ASSERT_GT(before, 40u);
+  ASSERT_GE(before, 40u);
   sim.run_for(1us * (info().rto_us * 3 / 2));
   ASSERT_TRUE(write(sim[0], p.a, "x"));
   EXPECT_EQ(info().snd_cwnd_segments, before / 2);
@@ -465,6 +465,7 @@ TEST(PathMtu, JumboFramesInChains) {
 TEST(PathMtu, JumboFramesBeginWithTenToo) {
   HostOptions options;
   options.mtu = 9000;
+  options.config.receive_buffer = 1 << 20;
   TracedPair traced(1, options);
   Pair p = traced.open();
   ASSERT_TRUE(write(traced.sim[0], p.a, "x"));  // its ACK offers more than a SYN's window can

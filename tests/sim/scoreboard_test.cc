@@ -66,6 +66,7 @@ struct InFlight {
   static HostOptions no_restart() {
     HostOptions o;
     o.config.slow_start_after_idle = false;
+    o.config.receive_buffer = o.config.send_buffer = 2 << 20;
     return o;
   }
   static PairOptions small_segments() {

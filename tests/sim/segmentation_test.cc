@@ -94,7 +94,7 @@ struct Gathering : testing::Test {
     HostOptions o;
     o.tso = true;
     o.frames = frames;
-    o.config.send_buffer = 1 << 20;
+    o.config.receive_buffer = o.config.send_buffer = 1 << 20;
     return o;
   }
   Pair open(PairOptions o = {}) {

@@ -10,10 +10,10 @@ namespace accel::tcp {
 static uint32_t wanted_send_buffer(const TcpContext& t, const TcpConn& c) {
   constexpr uint32_t kHeaders = 640;  ///< MAX_TCP_HEADER and sizeof(skb_shared_info)
   constexpr uint32_t kBuffer = 256;   ///< sizeof(sk_buff)
-  constexpr uint64_t kLeastSegments = 10;
+  constexpr uint64_t kInitialWindowSegments = 10;
   const uint32_t mss = std::max<uint32_t>(c.snd_mss, 1);
   const uint64_t each = std::bit_ceil(std::max<uint32_t>(mss, c.peer_mss) + kHeaders) + kBuffer;
-  const uint64_t segments = std::max<uint64_t>(kLeastSegments, c.cwnd / mss);
+  const uint64_t segments = std::max<uint64_t>(kInitialWindowSegments, c.cwnd / mss);
   return static_cast<uint32_t>(std::min<uint64_t>(2 * segments * each, t.core.config.tcp_send_most));
 }
 

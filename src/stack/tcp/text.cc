@@ -322,7 +322,7 @@ void take_fin(TcpContext& t, TcpConn& c, Instant now) {
   c.read_shut = true;
   forget_out_of_order(c);  // beyond the FIN: cannot be
   const bool answered = c.tcp_state == TcpState::kSynReceived || c.tcp_state == TcpState::kEstablished;
-  c.pingpong |= answered;  // our FIN is likely to follow, and the ACK with it: tcp_fin()
+  c.pingpong |= answered;         // our FIN is likely to follow, and the ACK with it: tcp_fin()
   owe_ack(t, c, !answered, now);  // at once where no text has come
   switch (c.tcp_state) {
     case TcpState::kSynReceived:
