@@ -41,7 +41,8 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
     Reason reason = Reason::no_port;
     auto id = interface_of(ifindex, &reason);
     if (!id) {
-      if (reason != Reason::no_port && reason != Reason::loopback) *why = reason;
+      if (reason != Reason::no_port && reason != Reason::loopback && *why != Reason::port_opening)
+        *why = reason;
       return;
     }
     const PortInfo& port = *info_of(*id);
@@ -99,6 +100,7 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
   for (const auto& key : flow.keys)
     if (std::find(now.begin(), now.end(), key) == now.end()) unsteer(key.interface, key.key);
   flow.keys = std::move(now);
+  flow.uncovered = flow.keys.empty() ? *why : Reason::accelerated;
   return !flow.keys.empty();
 }
 
@@ -110,6 +112,12 @@ Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoi
       later ? coverage(raw->protocol, raw->local, raw->remote, raw->v6_only, raw->bound_ifindex, &why)
       : cover_again(*raw, &why) ? raw->keys
                                 : std::vector<BoundFlow::Key>{};
+  if (keys.empty() && why == Reason::port_opening) {
+    raw->uncovered = why;
+    choice = engine.path_of(*raw);
+    flows.push_back(std::move(flow));
+    return raw;
+  }
   if (keys.empty()) {
     if (raw->listener) stack->tcp_close_listener(raw->listener);
     if (raw->udp) stack->udp_close(raw->udp);
@@ -135,7 +143,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   impl_->learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
   const auto keys = impl_->coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason);
-  if (keys.empty()) {
+  if (keys.empty() && choice.reason != Reason::port_opening) {
     choice = kernel(choice.reason);
     return err(EOPNOTSUPP);
   }
@@ -145,8 +153,9 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   flow->v6_only = v6_only;
   flow->bound_ifindex = bound_ifindex;
   flow->shared = true;  // by fork() it may become so at any time
-  auto listener = impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
-                                           bound_ifindex ? keys.front().interface : kAnyInterface);
+  auto listener =
+      impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
+                               bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
   if (!listener) {
     choice = kernel(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return listener.error();
@@ -163,7 +172,9 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   if (choice.reason == Reason::not_decided && impl_->rules_barred()) choice = kernel(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   impl_->learn_address(local.address);
-  if (impl_->coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty()) {
+  const bool covered =
+      !impl_->coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty();
+  if (!covered && choice.reason != Reason::port_opening) {
     choice = kernel(choice.reason);
     return err(EOPNOTSUPP);
   }
@@ -234,6 +245,7 @@ bool Engine::serves_only(size_t count) const {
 
 void Engine::rest(std::span<BoundFlow* const> resting) {
   for (BoundFlow* flow : resting) impl_->drop_flow(flow);
+  impl_->requested_ports.clear();
   auto& slots = impl_->slots;
   std::array<bool, kMaxInterfaces> needed{};
   for (InterfaceId id = 0; id < impl_->slot_count; ++id)

@@ -19,6 +19,7 @@
 #include "base/inherited_filter.h"
 #include "base/libraries.h"
 #include "base/log.h"
+#include "base/memory_room.h"
 #include "base/proc.h"
 #include "base/real.h"
 #include "base/start_paths.h"
@@ -31,6 +32,9 @@ namespace accel {
 namespace {
 
 constexpr uint32_t kFramesWithoutPorts = 64;
+/// A cgroup's memory is the program's: frames may take this part of what is left of it as the engine opens.
+constexpr uint64_t kRoomPart = 4;
+constexpr uint32_t kLeastFrames = 1024;
 
 WorkerLock open_lock;
 /// Why this process has no engine, once that is settled; nothing that is found out here changes while it
@@ -82,6 +86,17 @@ std::array<uint64_t, 2> host_key() {
     word = word << 4 | static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
   }
   return key;
+}
+
+/// As the setting says, or as the cgroup's room allows.
+uint32_t frames_to_have() {
+  const uint32_t wanted = config().settings.frames;
+  const uint64_t room = memory_room() / kRoomPart / FrameRegion::kFrameSize;
+  if (room >= wanted) return wanted;
+  const uint32_t frames = std::max(static_cast<uint32_t>(room), kLeastFrames);
+  log(LogLevel::kInfo, "%u packet buffers instead of %u: the memory cgroup leaves no room for more", frames,
+      wanted);
+  return frames;
 }
 
 uint32_t usable_cpus() {
@@ -165,9 +180,9 @@ Result<void> Engine::Impl::start() {
   const Settings& settings = config().settings;
   if (!privileged()) ports_barred = Reason::no_privilege;  // which soft-iWARP does not need
   const bool ports = ports_barred == Reason::accelerated;
-  if (auto r = region.map(ports ? settings.frames : kFramesWithoutPorts, ports && settings.huge_pages); !r)
+  if (auto r = region.map(ports ? frames_to_have() : kFramesWithoutPorts, ports && settings.huge_pages); !r)
     return r;
-  pool = std::make_unique<FramePool>(region.bytes(), FrameRegion::kFrameSize);
+  pool = std::make_unique<FramePool>(region.bytes(), FrameRegion::kFrameSize, 0);
   StackConfig c = stack_config(settings);
   c.timestamp_secret = host_key();
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
@@ -299,8 +314,14 @@ void Engine::inherit_listener() { listener_inherited = true; }
 
 bool Engine::others_wait() const { return !impl_->asleep.empty(); }
 
-void Engine::before_fork() { impl_->lock_in(); }
-void Engine::after_fork_in_parent() { impl_->unlock_out(); }
+void Engine::before_fork() {
+  impl_->opening.lock();  // a half-opened port's descriptors would be the child's, too
+  impl_->lock_in();
+}
+void Engine::after_fork_in_parent() {
+  impl_->unlock_out();
+  impl_->opening.unlock();
+}
 
 void Engine::after_fork_in_child() {
   stats::after_fork_in_child();

@@ -130,11 +130,20 @@ class Engine {
   /// A socket of this process has the local end. While it has the privilege: its guardian will help there.
   void tell_guardian(const Endpoint& local, bool v6_only);
   bool keeping_ready() const;
+  /// Opens what has been asked for (set_ports_opened), while the privilege is there. Without a Pass.
+  void open_requested_ports();
   /// Behind it: the process has become another user.
   void user_changed();
   /// A port's rule for a process without CAP_NET_RAW; `device`: of its file. Gives the rule's handle.
   static Result<int> make_rule_by_guardian(const FlowRule& rule, int device);
   void open_all_ports();
+
+  // ---- ports that are opened in the background (engine/opening.cc) ----
+  /// Called without the lock once some have been opened, or could not be: for sockets whose choice has
+  /// Reason::port_opening.
+  void set_ports_opened(void (*hook)());
+  /// The choice of a listener or bound UDP socket as it is now.
+  PathChoice path_of(const BoundFlow& flow) const;
 
   Stack& stack();
 

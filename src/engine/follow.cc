@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/housekeeping.h"
 #include "engine/source_rules.h"
 #include "engine/stats.h"
 #include "engine/worker.h"
@@ -12,6 +13,8 @@ namespace {
 
 /// The kernel forgets neighbours that it thinks nobody uses: those in use here are used there, too.
 constexpr Duration kKeepNeighbours = 5s;
+/// Nothing tells that a redirect has gone; a change of links or addresses has it tried again before.
+constexpr Duration kNotSoon = 1h;
 
 }  // namespace
 
@@ -149,9 +152,28 @@ void Engine::Impl::look_at_ports() {
     port->count(counters);
     if (!port->alive())
       lose_port(id, port->failure().c_str());
+    else if (look_for_passing_by(id); slots[id].lost)
+      continue;
     else if (stack->interface(id).tso && !port->info().tso)
       tell_stack_of(id);
   }
+}
+
+/// What the XDP program does not see the kernel gets, which would reset each connection. So they are the
+/// kernel's from here on; a device whose generic hook is passed by is tried with the driver's.
+void Engine::Impl::look_for_passing_by(InterfaceId id) {
+  PortSlot& slot = slots[id];
+  if (!is_passed_by(*slot.port())) {
+    slot.passed_by = 0;
+    return;
+  }
+  if (++slot.passed_by < 2) return housekeeping->needed();
+  slot.passed_by = 0;
+  cover_after_loss = true;
+  if (passed_by_links.insert(slot.ifindex).second)
+    return lose_port(id, "frames come past its generic XDP hook (a tc redirect), native XDP is tried");
+  failed_ports[slot.ifindex] = {Reason::redirected, pass_now + kNotSoon};
+  lose_port(id, "frames come past its XDP hook (a tc redirect), its traffic stays on the kernel");
 }
 
 bool Engine::Impl::tick(Instant now) {

@@ -13,6 +13,8 @@ FrameRegion::~FrameRegion() {
   if (start_) munmap(start_, size_);
 }
 
+void FrameRegion::empty() { madvise(start_, size_, MADV_REMOVE); }
+
 Result<void> FrameRegion::map(uint32_t frames, bool huge) {
   const size_t size = (size_t{frames} * kFrameSize + kHugePage - 1) / kHugePage * kHugePage;
   const int flags = MAP_SHARED | MAP_ANONYMOUS;

@@ -23,6 +23,8 @@ class FrameRegion {
   /// Huge pages when `huge` and the system has free ones, else ordinary pages.
   Result<void> map(uint32_t frames, bool huge);
   std::span<uint8_t> bytes() const { return {start_, size_}; }
+  /// Its pages go back to the system. Nobody has a frame, and no device knows the region.
+  void empty();
   bool huge() const { return huge_; }
 
  private:

@@ -386,9 +386,19 @@ uint8_t protocol_of(const std::vector<uint8_t>& packet) {
 
 void Engine::Impl::tell_of_lost_ports() {
   if (!std::exchange(lost_untold, false)) return;
-  if (port_lost) return port_lost();
-  Pass pass{engine, Pass::Polling::kNo};
-  engine.let_go_of_lost(pass);
+  if (port_lost) {
+    port_lost();
+  } else {
+    Pass pass{engine, Pass::Polling::kNo};
+    engine.let_go_of_lost(pass);
+  }
+  if (!std::exchange(cover_after_loss, false)) return;
+  lock_in();
+  pass_now = clock_now();
+  cover_flows();
+  work(pass_now);
+  unlock_out();
+  if (ports_opened) ports_opened();
 }
 
 bool Engine::lost(const TcpConn& conn) const { return impl_->slots[impl_->stack->tcp_interface(conn)].lost; }
@@ -494,6 +504,7 @@ void Engine::Impl::unsteer_for_good() {
 
 void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
+  impl_->requested_ports.clear();
   Stack& stack = *impl_->stack;
   stack.flush(pass.now());
   std::vector<int> shadows;

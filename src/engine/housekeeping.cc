@@ -23,6 +23,9 @@ constexpr double kTick = 0.1;  ///< seconds; a thread of the application was asl
 constexpr double kBusyTick = 0.008;  ///< the application makes passes and may stop any time
 constexpr Duration kOfferAfter =
     20ms;  ///< so long it has to be away before what it has not accepted is offered
+/// As kBusyTick, where so much comes that the rings would be full soon: at 40 000 frames a second a ring of
+/// 512 takes 12 ms.
+constexpr double kCrowdedTick = 0.004;
 constexpr double kRestTick = std::chrono::duration<double>(Housekeeping::kRest).count();
 constexpr double kWatch = 0.001;       ///< threads are out that others rely on
 constexpr int kWatchesInVain = 4;      ///< then it ends
@@ -53,6 +56,7 @@ struct Housekeeping::Loop {
   ev_timer deadline{};
   ev_timer watch{};
   ev_timer look{};
+  ev_timer opening{};
   int watched_in_vain = 0;
   // The ports' descriptors, while serving: a set of the kernel's, which one that is closed meanwhile leaves
   // (a port that goes, or rests over fork). Asked for in select(2) itself libev would find it invalid, and
@@ -93,6 +97,7 @@ struct Housekeeping::Loop {
   void on_watch();
   void on_look();
   void arm_look(Instant now);
+  void open_ports();
   void take_changes();
   void apply_changes();
   uint64_t passes() const { return worker.passes.load(std::memory_order_relaxed); }
@@ -144,6 +149,11 @@ void Housekeeping::watch() {
   loop_->wake();
 }
 
+void Housekeeping::ports_requested() {
+  ports_wanted_.store(true, std::memory_order_relaxed);
+  loop_->wake();
+}
+
 void Housekeeping::end_rest() { application_began(); }
 
 void Housekeeping::begin_look(Instant due, Instant now) {
@@ -184,6 +194,7 @@ void Housekeeping::Loop::prepare() {
       self.arm_look(clock_now());
       self.worker.unlock_out();
     }
+    if (self.owner.ports_wanted_.exchange(false, std::memory_order_relaxed)) self.open_ports();
     if (self.serving || !self.owner.ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
     self.tick.repeat = kBusyTick;
     ev_timer_again(l, &self.tick);
@@ -196,9 +207,10 @@ void Housekeeping::Loop::prepare() {
   ev_init(&deadline, (call<&Loop::serve, ev_timer>));
   ev_init(&watch, (call<&Loop::on_watch, ev_timer>));
   ev_init(&look, (call<&Loop::on_look, ev_timer>));
+  ev_init(&opening, (call<&Loop::open_ports, ev_timer>));
   watch.repeat = kWatch;
   nudge.data = netlink_io.data = ports_io.data = settle.data = tick.data = deadline.data = watch.data =
-      look.data = this;
+      look.data = opening.data = this;
   ev_io_start(ev, &nudge);
   ev_io_start(ev, &netlink_io);
   tick.repeat = kRestTick;
@@ -214,16 +226,22 @@ void Housekeeping::Loop::on_tick() {
   const bool asleep = !worker.asleep.empty();
   const bool asked = worker.tick(now);
   const bool woken = std::exchange(wakes_seen, worker.wakes) != worker.wakes;
-  const bool quiet = asleep && !woken && !asked && !worker.due_within(Housekeeping::kRest, now);
+  const bool doubtful = std::any_of(worker.slots.begin(), worker.slots.begin() + worker.slot_count,
+                                    [](const PortSlot& s) { return s.passed_by != 0; });
+  const bool quiet = asleep && !woken && !asked && !doubtful && !worker.due_within(Housekeeping::kRest, now);
   owner.resting_.store(sockets && quiet, std::memory_order_relaxed);
   const bool unaccepted = worker.has_unaccepted();
+  const bool crowded = std::exchange(worker.crowded, false);
   worker.unlock_out();
   worker.tell_of_lost_ports();
   worker.tell_of_strays();
   // Threads that sleep may have other things to do.
   if (std::exchange(unaccepted_seen, unaccepted) && unaccepted && asleep) (void)offer_unaccepted();
   if (sockets && !asleep && !came_by) return begin_serving();
-  tick.repeat = quiet || (!sockets && !asked) ? kRestTick : asleep || !sockets ? kTick : kBusyTick;
+  tick.repeat = quiet || (!sockets && !asked)       ? kRestTick
+                : (asleep && !doubtful) || !sockets ? kTick
+                : crowded                           ? kCrowdedTick
+                                                    : kBusyTick;
   ev_timer_again(ev, &tick);
 }
 
@@ -299,6 +317,18 @@ void Housekeeping::Loop::stop_serving() {
   passes_seen = passes();
   tick.repeat = kBusyTick;
   ev_timer_again(ev, &tick);
+}
+
+void Housekeeping::Loop::open_ports() {
+  bool opened = false;
+  const Instant next = worker.open_requested(false, &opened);
+  if (opened && worker.ports_opened) worker.ports_opened();
+  if (opened && serving) stop_serving();  // the new ones' descriptors
+  ev_timer_stop(ev, &opening);
+  if (next == kNever) return;
+  ev_now_update(ev);
+  opening.repeat = std::max(seconds(next - clock_now()), 0.0001);
+  ev_timer_again(ev, &opening);
 }
 
 void Housekeeping::Loop::on_watch() {

@@ -46,6 +46,8 @@ class Housekeeping {
   }
   /// So late it may look. Whoever makes passes does by itself what is due, and is interrupted no more often.
   static constexpr Duration kLookLate = 8ms;
+  /// Some ports are to be opened (Engine::Impl::requested_ports). Under the worker's lock.
+  void ports_requested();
   bool resting() const { return resting_.load(std::memory_order_relaxed); }
   /// How long a rest's tick may be late for what comes due meanwhile.
   static constexpr Duration kRest = 500ms;
@@ -63,8 +65,8 @@ class Housekeeping {
   bool running_ = false;
   std::atomic<bool> resting_{false};
   Instant next_look_ = kNever;  ///< under the worker's lock
-  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false},
-      look_wanted_{false};  ///< what the loop is nudged for
+  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false},
+      ports_wanted_{false};  ///< what the loop is nudged for
 };
 
 }  // namespace accel

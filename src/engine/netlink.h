@@ -33,6 +33,7 @@ struct Link {
   bool up = false;
   bool loopback = false;
   bool ethernet = false;
+  bool passed_by = false;  ///< the worker's: frames come to it past the generic XDP hook (Reason::redirected)
   bool operator==(const Link&) const = default;
 };
 

@@ -45,7 +45,7 @@ bool Engine::Impl::some_device_allowed() const {
   });
 }
 
-Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
+Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why, Need need) {
   for (InterfaceId id = 0; id < slot_count; ++id)
     if (slots[id].ifindex == ifindex && port_of(id)) return id;
   auto refuse = [&](Reason reason, int number) -> Result<InterfaceId> {
@@ -64,6 +64,10 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
   if (auto lower = port_below(*link))
     if (auto id = free_slot(ifindex)) return install_vlan(*id, *link, *lower);
   if (Engine::in_handler()) return refuse(Reason::handler, EOPNOTSUPP);
+  if (!waits_for_ports()) {
+    request_port(ifindex, need);
+    return refuse(Reason::port_opening, EAGAIN);
+  }
   // The kernel takes no XDP program on a device below one that has one, so that one's port comes first.
   if (Reason ignored; link->lower != 0 && network.has_address(link->lower))
     (void)interface_of(link->lower, &ignored);
@@ -72,15 +76,22 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why) {
 
   OpenedPort opened = open_port_of(*link);
   if (!opened.port) {
-    failed_ports[ifindex] = {opened.reason, pass_now};
-    log_failure(*link, opened);
+    note_failure(*link, opened);
     return refuse(opened.reason, EOPNOTSUPP);
   }
   install(*id, std::move(opened), ifindex);
   return *id;
 }
 
-OpenedPort Engine::Impl::open_port_of(const Link& link) {
+void Engine::Impl::note_failure(const Link& link, const OpenedPort& opened) {
+  failed_ports[link.ifindex] = {opened.reason, pass_now};
+  log_failure(link, opened);
+  give_up_memory();
+}
+
+OpenedPort Engine::Impl::open_port_of(const Link& known) {
+  Link link = known;
+  link.passed_by = passed_by_links.contains(link.ifindex);
   const uint32_t queues = one_queue_only ? 1 : config().settings.queues;
   if (auto ready = ready_ports.extract(link.ifindex)) {
     OpenedPort& opened = ready.mapped();
@@ -234,6 +245,7 @@ void Engine::Impl::close_port(InterfaceId id) {
   slots[id].opened = {};
   slots[id].vlan.reset();
   tell_routes();
+  give_up_memory();
 }
 
 /// Its queues would bring nothing, and cost memory and polls; it is tried again as one that could not be
@@ -278,7 +290,9 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
       return kernel(Reason::route_unusual);
   }
   PathChoice choice;
-  auto id = interface_of(answer->ifindex, &choice.reason);
+  const bool opens = request.role == Role::kTcpClient || request.role == Role::kUdpConnect ||
+                     request.role == Role::kUdpSender;
+  auto id = interface_of(answer->ifindex, &choice.reason, opens ? Need::kIfItLives : Need::kNow);
   if (!id) return kernel(choice.reason);
   const PortInfo& port = *info_of(*id);
   if (needs_all_queues && rules_barred()) return kernel(Reason::handler);

@@ -23,6 +23,8 @@ Reason reason_of(Errno error) {
       return Reason::no_xdp;
     case EBUSY:
       return Reason::no_queue;
+    case ENOTUNIQ:
+      return Reason::redirected;
     case ENOMEM:
     case ENOBUFS:
     case EMFILE:
@@ -34,7 +36,9 @@ Reason reason_of(Errno error) {
   }
 }
 
-OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, bool without_queue = false) {
+enum class Queues : uint8_t { kTake, kLater, kLaterEvenIfHeld };
+
+OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, Queues take = Queues::kTake) {
   const Settings& settings = config().settings;
   XdpOptions options;
   options.netdev = link.name;
@@ -43,7 +47,10 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, bool wit
   options.tx_ring = settings.tx_ring;
   options.segmentation = settings.tso;
   options.note_descriptor = &note_private;
-  options.without_queue = without_queue;
+  options.native_only = link.passed_by;
+  options.virtual_device = !link.kind.empty();
+  options.without_queue = take != Queues::kTake;
+  options.even_if_held = take == Queues::kLaterEvenIfHeld;
   if (settings.xdp_mode == XdpMode::kZerocopy) options.copy = XdpCopy::kForceZeroCopy;
   if (settings.xdp_mode == XdpMode::kCopy) options.copy = XdpCopy::kForceCopy;
   // Native XDP on a bond runs on its members, from where no frame may go to a socket of the bond
@@ -51,6 +58,12 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, bool wit
   options.force_generic = settings.xdp_mode == XdpMode::kGeneric || link.kind == "bond";
   OpenedPort opened;
   opened.kind = PathKind::kXdp;
+  if (options.native_only && options.force_generic) {
+    opened.reason = Reason::redirected;
+    opened.detail =
+        "frames come past its generic XDP hook, and another is not allowed (xdp_mode) or not there";
+    return opened;
+  }
   const MakingPrivate making;
   auto port = XdpPort::open(options, pool, &opened.detail);
   if (port) {
@@ -135,7 +148,22 @@ bool load_port_modules(std::string& why) {
 }
 
 OpenedPort open_ready_port(const Link& link, uint32_t queues, FramePool& pool) {
-  return open_xdp(link, queues, pool, true);
+  return open_xdp(link, queues, pool, Queues::kLaterEvenIfHeld);
+}
+
+OpenedPort begin_port(const Link& link, uint32_t queues, FramePool& pool) {
+  // mlx5 makes its queues of the pool's buffers as it opens.
+  if (open_port != open_fastest || Mlx5Port::can_serve(link.name, link.ifindex)) return {};
+  return open_xdp(link, queues, pool, Queues::kLater);
+}
+
+void complete_port(OpenedPort& begun, const Link& link, uint32_t queues, FramePool& pool) {
+  if (begun.kind == PathKind::kUndecided) {
+    begun = open_port(link, queues, pool);
+  } else if (begun.port) {
+    take_queues(begun);
+    if (begun.reason != Reason::accelerated) begun.port.reset();
+  }
 }
 
 void take_queues(OpenedPort& ready) {
@@ -175,6 +203,11 @@ void abandon_port(OpenedPort& opened) {
   } else {
     (void)opened.port.release();  // of another kind: its destructor might touch the device
   }
+}
+
+bool is_passed_by(Port& port) {
+  auto* xdp = dynamic_cast<XdpPort*>(&port);
+  return xdp && xdp->is_passed_by();
 }
 
 bool carries_frames(const Link& link) {

@@ -26,6 +26,11 @@ extern PortOpener open_port;  ///< tests put their own here before the engine op
 /// Loads the modules that opening a port would load. False: why is appended to.
 bool load_port_modules(std::string& why);
 
+/// As open_port, in two steps. The first has the parts of AF_XDP that take long, and needs no lock: it does
+/// not use the pool. The second does the rest.
+OpenedPort begin_port(const Link& link, uint32_t queues, FramePool& pool);
+void complete_port(OpenedPort& begun, const Link& link, uint32_t queues, FramePool& pool);
+
 /// An AF_XDP port that has all that takes privilege and no queue; take_queues() is to give it one. No port:
 /// `reason`.
 OpenedPort open_ready_port(const Link& link, uint32_t queues, FramePool& pool);
@@ -45,6 +50,10 @@ void tell_of_address(Port& port, const MacAddress& mac);
 
 /// Gives a port up in a forked child, without a trace on the device.
 void abandon_port(OpenedPort& port);
+
+/// Frames come to the device, and none of them to its XDP program, since the port was opened. To be believed
+/// when it is said twice: a frame may be on its way from the one to the other.
+bool is_passed_by(Port& port);
 
 /// Whether a port can make sense on the device at all: Ethernet, and frames arrive on it itself.
 bool carries_frames(const Link& link);

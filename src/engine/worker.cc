@@ -119,6 +119,7 @@ void Engine::Impl::poll(Instant now) {
       if (n == 0) break;
       stack->on_packets({frames, n}, id, now, sched_getcpu());
       if (n < kBurst) break;
+      crowded = true;
     }
   }
   if (stack->has_route_questions()) answer_route_questions(now);

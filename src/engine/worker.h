@@ -50,6 +50,7 @@ struct PortSlot {
   std::optional<Vlan> vlan;  ///< instead of a port of its own
   bool lost = false;         ///< until nothing names it: see Engine::set_port_lost()
   bool table_full = false;
+  uint8_t passed_by = 0;     ///< how often in a row is_passed_by() was so
   bool has_steered = false;  ///< since the port was opened
   struct Steered {
     uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
@@ -94,6 +95,7 @@ struct BoundFlow {
   int bound_ifindex = 0;
   bool shared = false;   ///< other processes may have a socket for the same local end
   bool leaving = false;  ///< stop_taking(), or not yet begin_taking()
+  Reason uncovered = Reason::accelerated;  ///< why `keys` is empty
   struct Key {
     InterfaceId interface;
     FlowKey key;
@@ -190,15 +192,28 @@ struct Engine::Impl {
   void tell_guardian_of_local_ends();
   void guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered);
 
+  // ---- ports opened in the background (opening.cc) ----
+  /// A program that opens a connection or two and ends is not to pay for a port.
+  enum class Need : uint8_t { kNow, kIfItLives };
+  bool waits_for_ports() const;
+  void request_port(int ifindex, Need need);
+  bool still_wanted(int ifindex) const;
+  /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes. On
+  /// a thread without the lock.
+  Instant open_requested(bool all, bool* opened);
+  void open_in_background(const Link& link, uint32_t queues);
+  void give_up_memory();  ///< where no port is left
+
   // ---- paths (path_select.cc) ----
   /// The interface of a device, its port opened if need be; or why there is none.
-  Result<InterfaceId> interface_of(int ifindex, Reason* why);
+  Result<InterfaceId> interface_of(int ifindex, Reason* why, Need need = Need::kNow);
   bool some_device_allowed() const;
   /// The lower device's port, where that carries a VLAN's frames.
   std::optional<InterfaceId> port_below(const Link& vlan);
   bool has_address_of_below(const Link& vlan) const;
   std::optional<InterfaceId> free_slot(int ifindex) const;
   OpenedPort open_port_of(const Link& link);
+  void note_failure(const Link& link, const OpenedPort& opened);
   void install(InterfaceId id, OpenedPort opened, int ifindex);
   InterfaceId install_vlan(InterfaceId id, const Link& link, InterfaceId lower);
   const PortSlot& carrier(InterfaceId id) const {
@@ -244,6 +259,7 @@ struct Engine::Impl {
   void tell_of_link(InterfaceId id, const Link& link);
   void cover_flows();
   void look_at_ports();
+  void look_for_passing_by(InterfaceId id);
   void follow_neighbours(const NetworkChanges& changes);
   void resolve_neighbours();
   void keep_neighbours(Instant now);
@@ -276,6 +292,12 @@ struct Engine::Impl {
     Reason reason;
     Instant when;
   };
+  struct PortRequest {
+    Instant due;
+    Need need;
+  };
+  std::map<int, PortRequest> requested_ports;  ///< by ifindex
+  WorkerLock opening;                     ///< of who opens them: taken before `lock`, and held over fork()
   std::map<int, OpenedPort> ready_ports;  ///< by ifindex, without a queue: see Engine::begin_keeping_ready()
   bool keep_ready = false;
   std::map<int, Failure> failed_ports;               ///< by ifindex: not tried again for a while
@@ -292,10 +314,14 @@ struct Engine::Impl {
   Notifier notifier = nullptr;
   void (*after_unlock)() = nullptr;
   void (*port_lost)() = nullptr;
+  void (*ports_opened)() = nullptr;
   void (*strays_found)() = nullptr;
   void (*abandoned)(Pass& pass, void* retained) = nullptr;
   Engine::Offered (*unaccepted)() = nullptr;
+  bool crowded = false;      ///< a poll has found a whole burst; until housekeeping has looked
   bool poll_at_end = false;  ///< of the pass: frames of a connection handed back in it may have come
+  std::set<int> passed_by_links;  ///< ifindex of those whose generic hook sees no frames
+  bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device
   bool lost_untold = false;  ///< tell_of_lost_ports() has something to do
 
   Instant last_poll{};

@@ -28,7 +28,7 @@ void CyclicQueue::refill(uint32_t at_least) {
   const uint32_t segments = segments_;
   uint32_t head = head_, number = 0;
   Packet** link = nullptr;
-  pool_->take(n * segments, [&](Packet* p) {
+  pool_->take_registered(n * segments, FramePool::kAll, [&](Packet* p) {
     *(number == 0 ? &slots[head & (ring.entries - 1)] : link) = p;
     link = &p->more;
     write_receive(ring, head, number, p->buffer, p->capacity);

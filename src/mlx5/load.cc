@@ -59,6 +59,10 @@ bool Mlx5Port::load_module(std::string& why) {
   return module != nullptr;
 }
 
+bool Mlx5Port::can_serve(const std::string& netdev, int ifindex) {
+  return mlx5::is_candidate(mlx5::look(netdev, ifindex, mlx5::sysfs_root()));
+}
+
 Result<std::unique_ptr<Mlx5Port>> Mlx5Port::open(const Mlx5Options& options, FramePool& pool,
                                                  std::string* why) {
   mlx5::Evidence seen = mlx5::look(options.netdev, options.ifindex, mlx5::sysfs_root());

@@ -66,6 +66,8 @@ class Mlx5Port : public Port {
   /// where the host has no RDMA device, nothing. False: why is appended to.
   static bool load_module(std::string& why);
 
+  /// Whether open() would try: else it says ENODEV.
+  static bool can_serve(const std::string& netdev, int ifindex);
   /// Errors, each with cause and cure in *why: the errno of what lacked. ENODEV: the netdev is not an mlx5
   /// one.
   static Result<std::unique_ptr<Mlx5Port>> open(const Mlx5Options& options, FramePool& pool,

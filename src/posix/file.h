@@ -90,6 +90,9 @@ class File {
   virtual BoundFlow* resting_flow() { return nullptr; }
   virtual void rested() {}
 
+  /// Ports have been opened, or could not be (Engine::set_ports_opened). The file may be gone afterwards.
+  virtual void ports_opened(Pass&) {}
+
   /// A device is gone (Engine::set_port_lost): what it carried of this file goes on in the kernel. The file
   /// may be gone afterwards.
   virtual void port_lost(Pass&) {}

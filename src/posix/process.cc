@@ -394,14 +394,14 @@ Engine::Offered offer_unaccepted() {
 namespace {
 
 /// Tells every file of this process's own, then the engine. On housekeeping's thread, without a Guard.
-template <void (File::*tell)(Pass&), void (Engine::*end)(Pass&)>
+template <void (File::*tell)(Pass&), void (Engine::*end)(Pass&) = nullptr>
 void tell_files() {
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() == nullptr) return;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) (file->*tell)(*guard.pass());
   });
-  (guard.pass()->engine().*end)(*guard.pass());
+  if constexpr (end != nullptr) (guard.pass()->engine().*end)(*guard.pass());
 }
 
 }  // namespace
@@ -419,6 +419,7 @@ void attach_engine(Engine& engine) {
       file->notify(edges);
   });
   engine.set_after_unlock(&admit_put_off_signals);
+  engine.set_ports_opened(&tell_files<&File::ports_opened>);
   engine.set_port_lost(&tell_files<&File::port_lost, &Engine::let_go_of_lost>);
   engine.set_strays_found(&tell_files<&File::strayed, &Engine::let_go_of_strays>);
   engine.set_abandoned([](Pass& pass, void* file) { static_cast<File*>(file)->release(&pass); });

@@ -138,6 +138,19 @@ void TcpSocket::listen_here_too(Pass& pass) {
   begin_options();
 }
 
+/// It was made while its device's port was being opened: the shadow alone has listened so far.
+void TcpSocket::ports_opened(Pass& pass) {
+  if (state_ != State::kListening || flow_ == nullptr) return;
+  const PathChoice now = pass.engine().path_of(*flow_);
+  if (choice.reason != Reason::port_opening && now.reason != Reason::port_opening &&
+      now.reason != Reason::redirected)
+    return;
+  choice = now;
+  if (choice.accelerated()) return;
+  pass.engine().close(pass, std::exchange(flow_, nullptr));
+  if (!waits_for_queue()) (void)to_kernel(pass, choice.reason);
+}
+
 /// The shadow alone listens; what it accepts may turn out to be iWARP.
 Result<int> TcpSocket::listen_for_iwarp(Pass& pass) {
   if (pass.engine().channels() == nullptr) return err(ENOBUFS);

@@ -56,6 +56,7 @@ class TcpSocket final : public Socket {
   void share_queue() override;
   void give_up_queue(Pass& pass) override;
   void serve_queue() override { serve_shared_queue(); }
+  void ports_opened(Pass& pass) override;
   void port_lost(Pass& pass) override;
   void strayed(Pass& pass) override;
   void unanswered() override;

@@ -107,6 +107,21 @@ Standing UdpSocket::standing() const {
   return standing_at(shadow_name().port, cookie_of(shadow()));
 }
 
+/// It was bound while its device's port was being opened: the shadow alone has received so far.
+void UdpSocket::ports_opened(Pass& pass) {
+  if (state_ != State::kOpen || flow_ == nullptr) return;
+  const PathChoice now = pass.engine().path_of(*flow_);
+  if (choice.reason != Reason::port_opening && now.reason != Reason::port_opening &&
+      now.reason != Reason::redirected)
+    return;
+  choice = now;
+  if (!choice.accelerated()) return (void)to_kernel(pass, choice.reason);
+  // What the shadow has came first.
+  pollfd kernel{shadow(), POLLIN, 0};
+  shadows_first_ = real.poll(&kernel, 1, 0) > 0;
+  look_at_shadow_ = true;
+}
+
 /// A connected one could have the device bring all that comes to its port, where others hold queues of it.
 void UdpSocket::contend(Pass& pass) {
   const Standing now = standing();
@@ -157,7 +172,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   request_ = flow_request(role, local, remote);
   if (remote.port != 0) {
     choice = pass.engine().choose(request_);
-    if (!choice.accelerated()) return decline(choice.reason);
+    if (!choice.accelerated() && choice.reason != Reason::port_opening) return decline(choice.reason);
   }
   contended_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && standing() != Standing::kAlone;
   using enum Engine::Taking;

@@ -54,6 +54,7 @@ class UdpSocket final : public Socket {
   void on_last_close(Pass* pass) override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
+  void ports_opened(Pass& pass) override;
   BoundFlow* resting_flow() override;
   BoundFlow* bound_flow() const override { return state_ == State::kOpen ? flow_ : nullptr; }
   void rested() override { flow_ = nullptr; }

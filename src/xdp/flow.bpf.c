@@ -64,6 +64,8 @@ struct icmp_header {
 };
 enum { ICMP4_UNREACHABLE = 3, ICMP4_TIME_EXCEEDED = 11, ICMP6_UNREACHABLE = 1, ICMP6_TIME_EXCEEDED = 3 };
 
+enum { FLAG_FIN = 1, FLAG_SYN = 2, FLAG_RST = 4, FLAG_ACK = 16 };
+
 static __always_inline void count(__u32 which) {
   __u64 *value = bpf_map_lookup_elem(&accel_counters, &which);
   if (value) ++*value;
@@ -80,46 +82,47 @@ static __always_inline int take(struct xdp_md *ctx) {
   return bpf_redirect_map(&accel_xsks, ctx->rx_queue_index, XDP_PASS);
 }
 
-static __always_inline void note_stray(struct accel_flow_value *flow, const struct tcphdr *tcp) {
-  flow->stray_seq = bpf_ntohl(tcp->seq);
-  flow->stray_ack = bpf_ntohl(tcp->ack_seq);
-  flow->stray = ACCEL_XDP_STRAYED | ((const __u8 *)tcp)[13];
-}
-
-// Whether a key without remote may take the frame: never; as what opens a conversation; or where the listener
-// has sent SYN cookies, one of which the frame's ACK may bring back.
-enum unconnected { UNCONNECTED_NO, UNCONNECTED_OPENS, UNCONNECTED_ACK };
-
-// `unconnected`: a key without remote may take the frame. `mismatch`: what to do with a frame of a living owner that came
-// in on a queue which is not the owner's; `tcp`: its owner is to know of it
-// (SocketPort::strayed()).
-static __always_inline int steer(struct xdp_md *ctx, struct accel_flow_key *key, int unconnected, int mismatch,
-                                 const struct tcphdr *tcp) {
-  struct accel_flow_value *flow;
-
-  key->queue = ACCEL_XDP_CONNECTED;
-  flow = bpf_map_lookup_elem(&accel_flows, key);
-  if (flow) {
-    __u32 home = flow->home;
-    if (holds(ctx->rx_queue_index, flow->owner)) return take(ctx);
-    if (!holds(home, flow->owner) || !bpf_map_lookup_elem(&accel_xsks, &home)) return XDP_PASS;
-    if (!flow->resting || key->protocol != IPPROTO_TCP || unconnected != UNCONNECTED_OPENS) {
-      // The kernel would reset the connection, which lives. The sender will send again: to its owner, which has the
-      // connection moved to the kernel when it learns that it strays.
-      if (tcp) note_stray(flow, tcp);
-      if (mismatch == XDP_DROP) count(ACCEL_XDP_DROPPED_OTHER_QUEUE);
-      return mismatch;
-    }
-    bpf_map_delete_elem(&accel_flows, key);
+// The verifier lets only CAP_PERFMON add a variable to a packet pointer, since the addition could be
+// speculated upon (kernel/bpf/verifier.c, sanitize_ptr_alu()). So each length of an IPv4 header has a
+// constant and a branch of its own. Assembly, or else the compiler makes a multiplication of them.
+static __always_inline void* behind_ipv4(const struct iphdr* ip) {
+  void* at = (void*)ip;
+  switch (ip->ihl) {
+    case 5:
+      asm volatile("%0 += 20" : "+r"(at));
+      break;
+    case 6:
+      asm volatile("%0 += 24" : "+r"(at));
+      break;
+    case 7:
+      asm volatile("%0 += 28" : "+r"(at));
+      break;
+    case 8:
+      asm volatile("%0 += 32" : "+r"(at));
+      break;
+    case 9:
+      asm volatile("%0 += 36" : "+r"(at));
+      break;
+    case 10:
+      asm volatile("%0 += 40" : "+r"(at));
+      break;
+    case 11:
+      asm volatile("%0 += 44" : "+r"(at));
+      break;
+    case 12:
+      asm volatile("%0 += 48" : "+r"(at));
+      break;
+    case 13:
+      asm volatile("%0 += 52" : "+r"(at));
+      break;
+    case 14:
+      asm volatile("%0 += 56" : "+r"(at));
+      break;
+    case 15:
+      asm volatile("%0 += 60" : "+r"(at));
+      break;
   }
-  if (!unconnected) return XDP_PASS;
-  key->queue = ctx->rx_queue_index;
-  key->remote_port = 0;
-  __builtin_memset(key->remote, 0, sizeof(key->remote));
-  flow = bpf_map_lookup_elem(&accel_flows, key);
-  if (!flow || !holds(ctx->rx_queue_index, flow->owner)) return XDP_PASS;
-  if (unconnected == UNCONNECTED_ACK && flow->resting != ACCEL_XDP_TAKES_ACKS) return XDP_PASS;
-  return take(ctx);
+  return at;
 }
 
 static __always_inline void set_v4(__u8 *to, const void *address) {
@@ -127,94 +130,139 @@ static __always_inline void set_v4(__u8 *to, const void *address) {
   __builtin_memcpy(to + 12, address, 4);
 }
 
-static __always_inline int steer_tcp(struct xdp_md *ctx, struct accel_flow_key *key, void *l4, void *end) {
+// What the headers say of a frame. One steer() behind all of them keeps the program short: the kernel's
+// verifier and compiler run in the first call of a process that needs the device.
+struct frame {
+  struct accel_flow_key key;
+  __u32 seq, ack;  // TCP's
+  __u8 flags;      // TCP's
+  __u8 quoted;     // by an ICMP error: the frame is not the flow's own
+};
+
+// Each parse function: 0 when the frame is none of those that can be steered.
+static __always_inline int parse_tcp(struct frame* f, void* l4, void* end) {
   struct tcphdr *tcp = l4;
-  if ((void *)(tcp + 1) > end) return XDP_PASS;
-  key->local_port = tcp->dest;
-  key->remote_port = tcp->source;
-  int unconnected = UNCONNECTED_NO;
-  if (tcp->syn && !tcp->ack && !tcp->rst && !tcp->fin)
-    unconnected = UNCONNECTED_OPENS;
-  else if (tcp->ack && !tcp->syn && !tcp->rst)
-    unconnected = UNCONNECTED_ACK;
-  return steer(ctx, key, unconnected, XDP_DROP, tcp->syn ? 0 : tcp);
+  if ((void*)(tcp + 1) > end) return 0;
+  f->key.local_port = tcp->dest;
+  f->key.remote_port = tcp->source;
+  f->seq = tcp->seq;
+  f->ack = tcp->ack_seq;
+  f->flags = ((const __u8*)tcp)[13];
+  return 1;
 }
 
-static __always_inline int steer_udp(struct xdp_md *ctx, struct accel_flow_key *key, void *l4, void *end) {
+static __always_inline int parse_udp(struct frame* f, void* l4, void* end) {
   struct udphdr *udp = l4;
-  if ((void *)(udp + 1) > end) return XDP_PASS;
-  key->local_port = udp->dest;
-  key->remote_port = udp->source;
-  return steer(ctx, key, 1, XDP_DROP, 0);
+  if ((void*)(udp + 1) > end) return 0;
+  f->key.local_port = udp->dest;
+  f->key.remote_port = udp->source;
+  return 1;
+}
+
+static __always_inline int parse_l4(struct frame* f, __u8 protocol, void* l4, void* end) {
+  f->key.protocol = protocol;
+  if (protocol == IPPROTO_TCP) return parse_tcp(f, l4, end);
+  if (protocol == IPPROTO_UDP) return parse_udp(f, l4, end);
+  return 0;
 }
 
 // The packet that an ICMP error quotes was sent by us: its source is our local end. Two ports is all that RFC 792 promises.
-static __always_inline int steer_quoted(struct xdp_md *ctx, struct accel_flow_key *key, void *l4, void *end) {
+static __always_inline int parse_quoted(struct frame* f, __u8 protocol, void* l4, void* end) {
   __be16 *ports = l4;
-  if ((void *)(ports + 2) > end) return XDP_PASS;
-  key->local_port = ports[0];
-  key->remote_port = ports[1];
-  return steer(ctx, key, key->protocol == IPPROTO_UDP, XDP_PASS, 0);
+  if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) return 0;
+  if ((void*)(ports + 2) > end) return 0;
+  f->key.protocol = protocol;
+  f->key.local_port = ports[0];
+  f->key.remote_port = ports[1];
+  f->quoted = 1;
+  return 1;
 }
 
-static __always_inline int steer_icmp4(struct xdp_md *ctx, struct accel_flow_key *key, void *l4, void *end) {
+static __always_inline int parse_icmp4(struct frame* f, void* l4, void* end) {
   struct icmp_header *icmp = l4;
   struct iphdr *ip = (void *)(icmp + 1);
-  if ((void *)(ip + 1) > end) return XDP_PASS;
-  if (icmp->type != ICMP4_UNREACHABLE && icmp->type != ICMP4_TIME_EXCEEDED) return XDP_PASS;
-  if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP) return XDP_PASS;
-  if (ip->version != 4 || ip->ihl < 5 || ip->frag_off & bpf_htons(0x1fff)) return XDP_PASS;
-  key->protocol = ip->protocol;
-  set_v4(key->local, &ip->saddr);
-  set_v4(key->remote, &ip->daddr);
-  return steer_quoted(ctx, key, (void *)ip + ip->ihl * 4, end);
+  if ((void*)(ip + 1) > end) return 0;
+  if (icmp->type != ICMP4_UNREACHABLE && icmp->type != ICMP4_TIME_EXCEEDED) return 0;
+  // Packets of ours have no options: sockets that want them are the kernel's.
+  if (ip->version != 4 || ip->ihl != 5 || ip->frag_off & bpf_htons(0x1fff)) return 0;
+  set_v4(f->key.local, &ip->saddr);
+  set_v4(f->key.remote, &ip->daddr);
+  return parse_quoted(f, ip->protocol, ip + 1, end);
 }
 
-static __always_inline int steer_icmp6(struct xdp_md *ctx, struct accel_flow_key *key, void *l4, void *end) {
+static __always_inline int parse_icmp6(struct frame* f, void* l4, void* end) {
   struct icmp_header *icmp = l4;
   struct ipv6hdr *ip = (void *)(icmp + 1);
-  if ((void *)(ip + 1) > end) return XDP_PASS;
-  if (icmp->type < ICMP6_UNREACHABLE || icmp->type > ICMP6_TIME_EXCEEDED) return XDP_PASS;
-  if (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_UDP) return XDP_PASS;
-  key->protocol = ip->nexthdr;
-  __builtin_memcpy(key->local, &ip->saddr, 16);
-  __builtin_memcpy(key->remote, &ip->daddr, 16);
-  return steer_quoted(ctx, key, ip + 1, end);
+  if ((void*)(ip + 1) > end) return 0;
+  if (icmp->type < ICMP6_UNREACHABLE || icmp->type > ICMP6_TIME_EXCEEDED) return 0;
+  __builtin_memcpy(f->key.local, &ip->saddr, 16);
+  __builtin_memcpy(f->key.remote, &ip->daddr, 16);
+  return parse_quoted(f, ip->nexthdr, ip + 1, end);
 }
 
-static __always_inline int steer_v4(struct xdp_md *ctx, void *l3, void *end) {
-  struct accel_flow_key key = {};
+static __always_inline int parse_v4(struct frame* f, void* l3, void* end) {
   struct iphdr *ip = l3;
-  if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5) return XDP_PASS;
-  if (ip->frag_off & bpf_htons(0x3fff)) return XDP_PASS;  // more fragments, or an offset
-  void *l4 = l3 + ip->ihl * 4;
-  if (ip->protocol == IPPROTO_ICMP) return steer_icmp4(ctx, &key, l4, end);
-  key.protocol = ip->protocol;
-  set_v4(key.local, &ip->daddr);
-  set_v4(key.remote, &ip->saddr);
-  if (ip->protocol == IPPROTO_TCP) return steer_tcp(ctx, &key, l4, end);
-  if (ip->protocol == IPPROTO_UDP) return steer_udp(ctx, &key, l4, end);
-  return XDP_PASS;
+  if ((void*)(ip + 1) > end || ip->version != 4 || ip->ihl < 5) return 0;
+  if (ip->frag_off & bpf_htons(0x3fff)) return 0;  // more fragments, or an offset
+  void* l4 = behind_ipv4(ip);
+  if (ip->protocol == IPPROTO_ICMP) return parse_icmp4(f, l4, end);
+  set_v4(f->key.local, &ip->daddr);
+  set_v4(f->key.remote, &ip->saddr);
+  return parse_l4(f, ip->protocol, l4, end);
 }
 
-static __always_inline int steer_v6(struct xdp_md *ctx, void *l3, void *end) {
-  struct accel_flow_key key = {};
+static __always_inline int parse_v6(struct frame* f, void* l3, void* end) {
   struct ipv6hdr *ip = l3;
-  if ((void *)(ip + 1) > end || ip->version != 6) return XDP_PASS;
-  if (ip->nexthdr == IPPROTO_ICMPV6) return steer_icmp6(ctx, &key, ip + 1, end);
-  key.protocol = ip->nexthdr;
-  __builtin_memcpy(key.local, &ip->daddr, 16);
-  __builtin_memcpy(key.remote, &ip->saddr, 16);
-  if (ip->nexthdr == IPPROTO_TCP) return steer_tcp(ctx, &key, ip + 1, end);
-  if (ip->nexthdr == IPPROTO_UDP) return steer_udp(ctx, &key, ip + 1, end);
-  return XDP_PASS;
+  if ((void*)(ip + 1) > end || ip->version != 6) return 0;
+  if (ip->nexthdr == IPPROTO_ICMPV6) return parse_icmp6(f, ip + 1, end);
+  __builtin_memcpy(f->key.local, &ip->daddr, 16);
+  __builtin_memcpy(f->key.remote, &ip->saddr, 16);
+  return parse_l4(f, ip->nexthdr, ip + 1, end);
 }
 
-SEC("xdp.frags")
-int ACCEL_XDP_PROGRAM(struct xdp_md *ctx) {
+static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
+  struct accel_flow_key* key = &f->key;
+  struct accel_flow_value* flow;
+  const int opens = (f->flags & (FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_SYN;
+  // Where the listener has sent SYN cookies, one of which the segment may bring back.
+  const int acknowledges = (f->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_ACK;
+
+  key->queue = ACCEL_XDP_CONNECTED;
+  flow = bpf_map_lookup_elem(&accel_flows, key);
+  if (flow) {
+    __u32 home = flow->home;
+    if (holds(ctx->rx_queue_index, flow->owner)) return take(ctx);
+    if (!holds(home, flow->owner) || !bpf_map_lookup_elem(&accel_xsks, &home)) return XDP_PASS;
+    if (f->quoted) return XDP_PASS;
+    if (!flow->resting || key->protocol != IPPROTO_TCP || !opens) {
+      // The kernel would reset the connection, which lives. The sender will send again: to its owner, which
+      // has the connection moved to the kernel when it learns that it strays (SocketPort::strayed()).
+      if (key->protocol == IPPROTO_TCP && !(f->flags & FLAG_SYN)) {
+        flow->stray_seq = bpf_ntohl(f->seq);
+        flow->stray_ack = bpf_ntohl(f->ack);
+        flow->stray = ACCEL_XDP_STRAYED | f->flags;
+      }
+      count(ACCEL_XDP_DROPPED_OTHER_QUEUE);
+      return XDP_DROP;
+    }
+    bpf_map_delete_elem(&accel_flows, key);
+  }
+  if (key->protocol == IPPROTO_TCP && !opens && !acknowledges) return XDP_PASS;
+  key->queue = ctx->rx_queue_index;
+  key->remote_port = 0;
+  __builtin_memset(key->remote, 0, sizeof(key->remote));
+  flow = bpf_map_lookup_elem(&accel_flows, key);
+  if (!flow || !holds(ctx->rx_queue_index, flow->owner)) return XDP_PASS;
+  if (acknowledges && flow->resting != ACCEL_XDP_TAKES_ACKS) return XDP_PASS;
+  return take(ctx);
+}
+
+static __always_inline int decide(struct xdp_md* ctx) {
   void *end = (void *)(long)ctx->data_end;
   struct ethhdr *eth = (void *)(long)ctx->data;
+  struct frame frame = {};
   void *l3 = eth + 1;
+  int steerable = 0;
   if (l3 > end) return XDP_PASS;
   __be16 type = eth->h_proto;
   if (type == bpf_htons(ETH_P_8021Q)) {
@@ -224,7 +272,14 @@ int ACCEL_XDP_PROGRAM(struct xdp_md *ctx) {
     type = vlan->type;
     l3 = vlan + 1;
   }
-  if (type == bpf_htons(ETH_P_IP)) return steer_v4(ctx, l3, end);
-  if (type == bpf_htons(ETH_P_IPV6)) return steer_v6(ctx, l3, end);
-  return XDP_PASS;
+  if (type == bpf_htons(ETH_P_IP)) steerable = parse_v4(&frame, l3, end);
+  if (type == bpf_htons(ETH_P_IPV6)) steerable = parse_v6(&frame, l3, end);
+  return steerable ? steer(ctx, &frame) : XDP_PASS;
+}
+
+SEC("xdp.frags")
+int ACCEL_XDP_PROGRAM(struct xdp_md* ctx) {
+  const int action = decide(ctx);
+  if (action == XDP_PASS) count(ACCEL_XDP_PASSED);
+  return action;
 }

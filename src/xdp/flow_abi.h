@@ -5,7 +5,7 @@
 
 #include <linux/types.h>
 
-#define ACCEL_XDP_PROGRAM accel_steer_4 /* at most 15 characters (BPF_OBJ_NAME_LEN) */
+#define ACCEL_XDP_PROGRAM accel_steer_5 /* at most 15 characters (BPF_OBJ_NAME_LEN) */
 #define ACCEL_XDP_MAX_QUEUES 256
 /* accel_flow_key.queue of a connected key: matches on every queue. */
 #define ACCEL_XDP_CONNECTED 0xffff
@@ -41,5 +41,6 @@ struct accel_flow_value {
 enum accel_xdp_counter {
   ACCEL_XDP_REDIRECTED,
   ACCEL_XDP_DROPPED_OTHER_QUEUE, /* connected flow on a queue that its owner does not hold */
+  ACCEL_XDP_PASSED,              /* to the kernel */
   ACCEL_XDP_COUNTERS
 };

@@ -10,7 +10,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 
 #include "base/module_fd.h"
 #include "xdp/flow_abi.h"
@@ -80,6 +83,7 @@ Result<Netdev> describe_netdev(const std::string& name, std::string* why) {
   const bool named = ask_ethtool(driver, ETHTOOL_GDRVINFO);
   const bool veth = named && std::strcmp(driver.driver, "veth") == 0;
   info.tso = told && named && ask_ethtool(checksums, ETHTOOL_GTXCSUM) && cuts_well(channels, veth, checksums);
+  device.veth = veth;
   // With several queues the generic hook does not always know on which one a frame came.
   device.generic_is_faster = veth && info.queues_total == 1;
   info.tso_max = SegmentSocket::limit(!ask_ethtool(segmentation, ETHTOOL_GTSO) || segmentation.data != 0);
@@ -89,6 +93,19 @@ Result<Netdev> describe_netdev(const std::string& name, std::string* why) {
   if (info.queues_total > ACCEL_XDP_MAX_QUEUES)
     return fail(ENOTSUP, name + " has more than 256 receive queues: lower them with ethtool -L");
   return device;
+}
+
+/// Linux: net/core/net-procfs.c.
+std::optional<uint64_t> frames_received(const std::string& name) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/proc/thread-self/net/dev", "re"), &fclose);
+  std::array<char, 512> line;
+  while (file && fgets(line.data(), static_cast<int>(line.size()), file.get())) {
+    const char* at = line.data() + std::strspn(line.data(), " ");
+    if (std::strncmp(at, name.c_str(), name.size()) != 0 || at[name.size()] != ':') continue;
+    unsigned long long bytes = 0, frames = 0;
+    if (std::sscanf(at + name.size() + 1, "%llu %llu", &bytes, &frames) == 2) return frames;
+  }
+  return {};
 }
 
 }  // namespace accel::xdp

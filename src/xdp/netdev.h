@@ -1,6 +1,8 @@
 // What must be known of a netdev before sockets are bound to its queues.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "stack/port.h"
@@ -14,9 +16,13 @@ struct Netdev {
   /// makes a page of each, which then has to be freed, and shows a burst's frames only when the last is
   /// through.
   bool generic_is_faster = false;
+  bool veth = false;
 };
 
 /// Errors: ENOENT, ENOTSUP (not Ethernet), the kernel's.
 Result<Netdev> describe_netdev(const std::string& name, std::string* why);
+
+/// By the device, as it counts them itself. {}: not to be found out.
+std::optional<uint64_t> frames_received(const std::string& name);
 
 }  // namespace accel::xdp

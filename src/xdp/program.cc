@@ -27,6 +27,8 @@ constexpr int kJoinAttempts = 500;
 constexpr timespec kJoinPause{0, 2'000'000};
 /// As often the device had no program, and the kernel took none: nobody comes and goes there.
 constexpr int kRefusals = 10;
+/// Attempts until a program on the generic hook is taken to stay.
+constexpr int kGenericGoes = 50;
 
 struct ObjectCloser {
   void operator()(bpf_object* o) const { bpf_object__close(o); }
@@ -60,7 +62,7 @@ class ProgramFactory {
 
   Result<std::shared_ptr<Program>> run() {
     int refused_in_a_row = 0;
-    for (int attempt = 0; attempt < kJoinAttempts; ++attempt) {
+    for (int attempt = 0; attempt < kJoinAttempts; ++attempt, ++attempts_) {
       if (attempt > 2) nanosleep(&kJoinPause, nullptr);
       LIBBPF_OPTS(bpf_xdp_query_opts, query);
       if (int error = -bpf_xdp_query(options_.ifindex, 0, &query); error > 0)
@@ -101,7 +103,7 @@ class ProgramFactory {
       error = link(*program, program_fd, create);
       program->native_ = error == 0;
     }
-    if (error != 0 && error != EBUSY && error != EEXIST && error != EPERM) {
+    if (error != 0 && error != EBUSY && error != EEXIST && error != EPERM && !options_.native_only) {
       create.flags = XDP_FLAGS_SKB_MODE;
       error = link(*program, program_fd, create);
     }
@@ -109,6 +111,9 @@ class ProgramFactory {
     if (error == EBUSY || error == EEXIST) return err(EAGAIN);
     if (error == EPERM)
       return fail(error, "not allowed to attach an XDP program: the process needs CAP_NET_ADMIN");
+    if (error != 0 && options_.native_only)
+      return fail(ENOTUNIQ, "frames come past the generic XDP hook of " + options_.netdev +
+                                " (a tc redirect), and its driver takes no program: " + std::strerror(error));
     if (error != 0)
       return fail(error, "cannot attach an XDP program to " + options_.netdev + ": " + std::strerror(error));
     auto map = [&](const char* name) {
@@ -160,6 +165,13 @@ class ProgramFactory {
     auto program = std::make_shared<Program>();
     program->id_ = info.id;
     program->native_ = query.attach_mode == XDP_ATTACHED_DRV;
+    // It may be that of a port or process that has just ended.
+    if (options_.native_only && !program->native_ && attempts_ < kGenericGoes) return err(EAGAIN);
+    if (options_.native_only && !program->native_)
+      return fail(ENOTUNIQ,
+                  options_.netdev +
+                      " has the XDP program on its generic hook, for other processes, and frames come past "
+                      "that (a tc redirect): restart them");
     for (uint32_t i = 0; i < info.nr_map_ids && i < 16; ++i)
       if (auto taken = take_map(*program, map_ids[i]); !taken) return taken.error();
     if (!program->xsks_ || !program->owners_ || !program->flows_ || !program->counters_) return foreign(info);
@@ -225,6 +237,7 @@ class ProgramFactory {
 
   const ProgramOptions& options_;
   std::string* why_;
+  int attempts_ = 0;
 };
 
 namespace {
@@ -260,7 +273,8 @@ Result<std::shared_ptr<Program>> Program::join(const ProgramOptions& options, st
   std::lock_guard lock(r.mutex);
   const Registry::Key key{network_namespace(), options.ifindex};
   auto known = r.held[key].lock();
-  if (known && still_attached(*known, options.ifindex)) return known;
+  if (known && still_attached(*known, options.ifindex) && (known->native() || !options.native_only))
+    return known;
   r.inherited.erase(key);
   auto program = ProgramFactory(options, why).run();
   if (program) r.held[key] = *program;

@@ -20,6 +20,7 @@ struct ProgramOptions {
   std::string netdev;  ///< for messages
   uint32_t flow_table = 0;
   bool force_generic = false;
+  bool native_only = false;
 };
 
 class Program {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/bare_syscall.h"
+#include "xdp/netdev.h"
 
 namespace accel::xdp {
 namespace {
@@ -94,6 +95,7 @@ size_t SocketPort::receive(Queue& queue, std::span<Packet*> out) {
     Packet* p = from_address(descriptor.addr);
     p->offset = static_cast<uint32_t>(descriptor.addr % umem_.buffer_size);
     p->length = descriptor.len;
+    if (pool_.available_registered() < move_below_) p = move_out(p);
     (queue.chain ? queue.chain_end->more : queue.chain) = p;
     queue.chain_end = p;
     if (descriptor.options & XDP_PKT_CONTD) continue;
@@ -107,6 +109,20 @@ size_t SocketPort::receive(Queue& queue, std::span<Packet*> out) {
   return n;
 }
 
+/// Of a received frame that the stack may keep: the rings are to have the UMEM's buffers.
+Packet* SocketPort::move_out(Packet* buffer) {
+  Packet* copy = pool_.take_ordinary();
+  if (!copy || pool_.is_registered(*copy)) {
+    FramePool::release(copy);
+    return buffer;
+  }
+  copy->offset = buffer->offset;
+  copy->length = buffer->length;
+  std::memcpy(copy->data(), buffer->data(), buffer->length);
+  FramePool::release(buffer);
+  return copy;
+}
+
 /// `waiting`: frames found in the ring, of which `used` were taken.
 void SocketPort::fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used) {
   queue.largest_burst = std::max(queue.largest_burst, waiting);
@@ -118,15 +134,19 @@ void SocketPort::fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used) {
 }
 
 void SocketPort::refill(Queue& queue) {
-  const uint32_t spare = pool_.available() > reserve_ ? pool_.available() - reserve_ : 0;
+  const uint32_t free = pool_.available_registered();
+  const uint32_t spare = free > reserve_ ? free - reserve_ : 0;
   if (queue.filled >= queue.fill_level) return;
-  const uint32_t n = std::min(queue.fill_level - queue.filled, spare);
+  uint32_t n = std::min(queue.fill_level - queue.filled, spare);
   uint32_t at = 0;
-  if (n == 0 || xsk_ring_prod__reserve(&queue.fill, n, &at) != n) return;
-  pool_.take(n, [&](const Packet* p) {
+  n = std::min(n, xsk_prod_nb_free(&queue.fill, n));
+  if (n == 0) return;
+  at = queue.fill.cached_prod;
+  n = pool_.take_registered(n, umem_frames_, [&](const Packet* p) {
     lent_[p->index] = true;
     *xsk_ring_prod__fill_addr(&queue.fill, at++) = uint64_t{p->index} * umem_.buffer_size;
   });
+  queue.fill.cached_prod += n;
   xsk_ring_prod__submit(&queue.fill, n);
   queue.filled += n;
 }
@@ -212,11 +232,13 @@ void SocketPort::take_back_untold() {
 }
 
 bool SocketPort::put(Queue& queue, Packet* frame) {
-  uint32_t buffers = 0;
-  for (const Packet* p = frame; p; p = p->more) ++buffers;
+  uint32_t buffers = 0, outside = 0;
+  for (const Packet* p = frame; p; p = p->more, ++buffers) outside += p->index >= umem_frames_;
   uint32_t at = 0;
-  if (queue.sent + buffers > tx_limit_ || xsk_ring_prod__reserve(&queue.tx, buffers, &at) != buffers)
-    return false;
+  if (queue.sent + buffers > tx_limit_ || outside > pool_.available_registered()) return false;
+  if (xsk_prod_nb_free(&queue.tx, buffers) < buffers) return false;
+  if (outside != 0 && !(frame = move_in(frame))) return false;
+  (void)xsk_ring_prod__reserve(&queue.tx, buffers, &at);
   for (Packet* p = frame; p; ++at) {
     xdp_desc& descriptor = *xsk_ring_prod__tx_desc(&queue.tx, at);
     descriptor.addr = uint64_t{p->index} * umem_.buffer_size + p->offset;
@@ -232,6 +254,33 @@ bool SocketPort::put(Queue& queue, Packet* frame) {
   queue.sent += buffers;
   queue.kick = true;
   return true;
+}
+
+/// The frame with all its buffers in the UMEM; nullptr: not now.
+Packet* SocketPort::move_in(Packet* frame) {
+  Packet* copies = nullptr;
+  uint32_t missing = 0;
+  for (const Packet* p = frame; p; p = p->more) missing += p->index >= umem_frames_;
+  missing -= pool_.take_registered(missing, umem_frames_, [&](Packet* copy) {
+    copy->next = copies;
+    copies = copy;
+  });
+  if (missing != 0) {
+    while (copies) FramePool::release(std::exchange(copies, copies->next));
+    return nullptr;
+  }
+  for (Packet** at = &frame; *at; at = &(*at)->more) {
+    Packet* p = *at;
+    if (p->index < umem_frames_) continue;
+    Packet* copy = std::exchange(copies, copies->next);
+    copy->offset = p->offset;
+    copy->length = p->length;
+    std::memcpy(copy->data(), p->data(), p->length);
+    *at = copy;
+    copy->more = std::exchange(p->more, nullptr);
+    FramePool::release(p);
+  }
+  return frame;
 }
 
 /// By the packet socket, behind the frames before it. False: not now.
@@ -331,6 +380,17 @@ bool SocketPort::has_strays() {
   if (!flows_ || info_.queues_held == info_.queues_total) return false;
   const uint64_t now = flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE);
   return std::exchange(strays_seen_, now) != now;
+}
+
+bool SocketPort::is_passed_by() {
+  if (!may_be_passed_by_) return false;
+  // In this order: a frame that comes in between counts as seen.
+  const uint64_t received = frames_received(info_.name).value_or(0);
+  if (flows_->counter(ACCEL_XDP_REDIRECTED) + flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE) +
+          flows_->counter(ACCEL_XDP_PASSED) !=
+      0)
+    may_be_passed_by_ = false;
+  return may_be_passed_by_ && received > received_before_;
 }
 
 std::optional<StraySegment> SocketPort::strayed(const FlowKey& key) const {

@@ -41,6 +41,7 @@ class SocketPort final : public XdpPort {
   Result<void> take_queues(std::string* why) override;
   void abandon_in_child() override;
   uint32_t mtu_most() const override;
+  bool is_passed_by() override;
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
 
@@ -51,6 +52,8 @@ class SocketPort final : public XdpPort {
   uint32_t one_buffer() const;
   bool all_queues_in_use() const;
   Errno no_queue(std::string* why) const;
+  void divide(uint32_t queues);
+  Result<void> register_frames(std::string* why);
   Result<void> bind_queues(std::string* why);
   Result<void> bind_one(Queue& queue, std::string* why);
   void allow_sends(int fd);
@@ -60,6 +63,8 @@ class SocketPort final : public XdpPort {
   void refill(Queue& queue);
   void reclaim(Queue& queue);
   bool put(Queue& queue, Packet* frame);
+  Packet* move_out(Packet* buffer);
+  Packet* move_in(Packet* frame);
   bool put_for_cutting(Packet* frame);
   void tell_kernel(Queue& queue);
   bool tell_kernel_unlocked(const Queue& queue);
@@ -74,7 +79,9 @@ class SocketPort final : public XdpPort {
   uint16_t bind_flags_ = 0;
   uint32_t fill_target_ = 0;  ///< buffers a queue's receive side holds at most
   uint32_t tx_limit_ = 0;     ///< buffers of a queue that may wait for completion
-  uint32_t reserve_ = 0;      ///< buffers of the pool that receiving leaves to sending
+  uint32_t reserve_ = 0;      ///< registered buffers that receiving leaves to sending
+  uint32_t umem_frames_ = 0;  ///< buffers of the pool that the UMEM has
+  uint32_t move_below_ = 0;   ///< with fewer registered ones free, received frames are moved out of the UMEM
   Umem umem_;
   std::shared_ptr<Program> program_;
   std::optional<FlowMap> flows_;
@@ -84,6 +91,8 @@ class SocketPort final : public XdpPort {
   std::vector<int> fds_;
   SegmentSocket segments_;  ///< open: info_.tso
   uint64_t tx_dropped_ = 0;
+  bool may_be_passed_by_ = false;  ///< until the program has seen a frame
+  uint64_t received_before_ = 0;   ///< by the device, when the port was opened
   uint64_t strays_seen_ = 0;  ///< ACCEL_XDP_DROPPED_OTHER_QUEUE by then
   bool deferring_ = false;    ///< the kernel is told by tell()
   bool deferred_ = false;     ///< begin_telling() has something to do

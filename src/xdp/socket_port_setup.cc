@@ -26,6 +26,11 @@ constexpr uint32_t kLinkHeader = 18;
 /// The kernel frees the queue of a closed socket a moment later (xsk_buff_pool.c, xp_release_deferred), and
 /// another process's queue_is_bound() has it for a moment.
 constexpr timespec kSettlePause{0, 2'000'000};
+/// Where the kernel copies frames: buffers of each queue, and those that all share, for sending and for
+/// frames that stay with the stack for a while. 3.5 MiB on a device of one queue.
+constexpr uint32_t kQueueFrames = 512, kSharedFrames = 384;
+/// RLIMIT_MEMLOCK may allow less; with fewer than this the port would only drop.
+constexpr uint32_t kLeastFrames = 128;
 constexpr int kSettlePasses = 250;
 
 Errno fail(std::string* why, int error, const std::string& text) {
@@ -73,25 +78,40 @@ Result<std::unique_ptr<XdpPort>> SocketPort::open(const XdpOptions& options, Fra
 
 Result<void> SocketPort::set_up(std::string* why) {
   if (auto planned = plan(why); !planned) return planned;
-  auto program = Program::join({info_.ifindex, info_.name, options_.flow_table, options_.force_generic}, why);
+  auto program = Program::join(
+      {info_.ifindex, info_.name, options_.flow_table, options_.force_generic, options_.native_only}, why);
   if (!program) return program.error();
   program_ = *program;
   flows_.emplace(program_, info_.ifindex, random_owner());
-  if (!options_.without_queue && all_queues_in_use()) return no_queue(why);
+  received_before_ = frames_received(info_.name).value_or(0);
+  if (!options_.even_if_held && all_queues_in_use()) return no_queue(why);
   info_.tso = info_.tso && options_.segmentation && segments_.open(info_.ifindex);
   next_ = std::make_unique<Queue>();
-  if (auto created = create_umem(umem_, *next_, info_.name, why); !created) return created;
+  if (auto registered = register_frames(why); !registered) return registered;
   allow_sends(next_->fd);
   if (options_.without_queue) return hide_rings_from_children(*next_, umem_.rings, why);
   return take_queues(why);
 }
 
+/// As many as planned, or as RLIMIT_MEMLOCK allows.
+Result<void> SocketPort::register_frames(std::string* why) {
+  for (;;) {
+    umem_.region = pool_.region().first(size_t{umem_frames_} * umem_.buffer_size);
+    auto created = create_umem(umem_, *next_, info_.name, why);
+    if (created || !created.is(ENOBUFS) || umem_frames_ / 2 < kLeastFrames) return created;
+    umem_frames_ /= 2;
+  }
+}
+
 Result<void> SocketPort::take_queues(std::string* why) {
   if (auto bound = bind_queues(why); !bound) return bound;
+  pool_.extend_registered(umem_frames_);
+  divide(info_.queues_held);
   for (auto& queue : queues_) {
     allow_sends(queue->fd);
     if (auto hidden = hide_rings_from_children(*queue, umem_.rings, why); !hidden) return hidden;
-    queue->fill_level = fill_target_;
+    queue->fill_level = std::min(fill_target_, kQueueFrames);
+    if (umem_frames_ == pool_.size()) queue->fill_level = fill_target_;
     refill(*queue);
     if (auto claimed = flows_->claim(queue->id, queue->fd); !claimed)
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
@@ -109,7 +129,9 @@ Result<void> SocketPort::plan(std::string* why) {
   auto device = describe_netdev(options_.netdev, why);
   if (!device) return device.error();
   info_ = device->info;
-  if (options_.copy == XdpCopy::kAuto) options_.force_generic |= device->generic_is_faster;
+  if (options_.copy == XdpCopy::kAuto && !options_.native_only)
+    options_.force_generic |= device->generic_is_faster;
+  may_be_passed_by_ = device->veth;
   const uint32_t buffer = pool_.buffer_size();
   if (buffer != 2048 && buffer != 4096)
     return fail(why, EINVAL, "AF_XDP needs buffers of 2048 or 4096 bytes");
@@ -121,17 +143,26 @@ Result<void> SocketPort::plan(std::string* why) {
 
   const uint32_t wanted =
       options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
-  reserve_ = pool_.size() / 8;
-  fill_target_ = std::min(options_.rx_ring, pool_.size() / 2 / wanted);
-  // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames
-  // under way than its ring has descriptors; the completion ring bounds what the kernel accepts.
-  tx_limit_ = std::min(options_.tx_ring * 4, pool_.size() / 2);
+  const bool copied =
+      options_.virtual_device || options_.force_generic || options_.copy == XdpCopy::kForceCopy;
+  umem_frames_ = copied ? std::min(pool_.size(), wanted * kQueueFrames + kSharedFrames) : pool_.size();
+  divide(wanted);
   if (fill_target_ < 16) return fail(why, EINVAL, "the frame pool is too small for that many queues");
-  umem_.region = pool_.region();
   umem_.buffer_size = buffer;
   umem_.rings = {options_.rx_ring, options_.tx_ring * 4, options_.rx_ring, options_.tx_ring};
   lent_.resize(pool_.size());
   return {};
+}
+
+/// The UMEM's buffers among receiving and sending.
+void SocketPort::divide(uint32_t queues) {
+  reserve_ = umem_frames_ / 8;
+  const bool all = umem_frames_ == pool_.size();
+  fill_target_ = std::min(options_.rx_ring, (all ? umem_frames_ / 2 : umem_frames_ / 4 * 3) / queues);
+  // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames
+  // under way than its ring has descriptors; the completion ring bounds what the kernel accepts.
+  tx_limit_ = std::min(options_.tx_ring * 4, umem_frames_ / 2);
+  move_below_ = all ? 0 : umem_frames_ / 4;
 }
 
 /// The MTU whose frames one buffer holds.

@@ -27,7 +27,10 @@ struct XdpOptions {
       nullptr;                 ///< told of each that is opened, and just before it is closed
   bool segmentation = true;    ///< in copy mode: the kernel cuts frames with Packet::tso_size
   bool force_generic = false;  ///< attach in generic (SKB) mode even where the driver could
-  bool without_queue = false;  ///< all that takes privilege, and no queue: take_queues() follows
+  bool native_only = false;    ///< frames come past the generic hook: see XdpPort::is_passed_by()
+  bool virtual_device = false;  ///< its driver cannot take buffers of ours (zero copy)
+  bool without_queue = false;   ///< all that takes privilege and time, and no queue: take_queues() follows
+  bool even_if_held = false;    ///< with that: also where all queues are held now
 };
 
 struct XdpStats {
@@ -40,7 +43,10 @@ struct XdpStats {
   uint64_t tx_invalid = 0;       ///< this port: descriptors the kernel refused
 };
 
-/// One AF_XDP socket for each queue held, all on one UMEM, which is the pool's region.
+/// One AF_XDP socket for each queue held, all on one UMEM: the first buffers of the pool's region. The kernel
+/// pins them at once and can add none later. Where it copies frames a few hundred for each queue do, what the
+/// rings need; received frames that stay, and frames to send, may lie in the pool's other buffers, which cost
+/// a copy here. A driver that takes the buffers themselves (zero copy) has all.
 ///
 /// The region must be a shared mapping (MAP_SHARED | MAP_ANONYMOUS, or a memfd): the kernel pins its pages,
 /// and after a fork a private mapping's next write would give the parent other pages than those the kernel
@@ -59,7 +65,8 @@ struct XdpStats {
 class XdpPort : public Port {
  public:
   /// Errors, each with its cause and cure in *why: ENOENT (no such netdev), EPERM (which capability), EBUSY
-  /// (all queues are held by others), EEXIST (foreign XDP program), EPROTONOSUPPORT (kernel without AF_XDP),
+  /// (all queues are held by others), EEXIST (foreign XDP program), ENOTUNIQ (native_only, and the device
+  /// has the program on its generic hook), EPROTONOSUPPORT (kernel without AF_XDP),
   /// ENOBUFS (RLIMIT_MEMLOCK), EINVAL (buffer size and MTU), ELIBACC (libaccel-xdp.so cannot be loaded), or
   /// the kernel's.
   static Result<std::unique_ptr<XdpPort>> open(const XdpOptions& options, FramePool& pool, std::string* why);
@@ -68,7 +75,7 @@ class XdpPort : public Port {
   static bool load_module(std::string& why);
 
   /// What `without_queue` left out: once, before any use. Needs no privilege (Linux 5.19). EBUSY: all are
-  /// held, to be tried again.
+  /// held, to be tried again. Uses the pool, as open() does not where it leaves this out.
   virtual Result<void> take_queues(std::string* why) = 0;
 
   /// In a child after fork(): lets go of descriptors without touching rings or steering, which are still the
@@ -78,6 +85,10 @@ class XdpPort : public Port {
 
   /// The largest MTU whose frames its buffers hold.
   virtual uint32_t mtu_most() const = 0;
+  /// Frames have come to the device since the port was opened, and its program has seen none. So it is where
+  /// they come by a redirect of tc, which the generic hook leaves alone (netif_receive_generic_xdp()), as
+  /// those of bpf_redirect_peer() pass by the native one of veth.
+  virtual bool is_passed_by() = 0;
   /// False: the kernel's generic mode is used.
   virtual bool native() const = 0;
   virtual XdpStats stats() const = 0;

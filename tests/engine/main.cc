@@ -20,6 +20,7 @@ World& world() {
       opened.kind = PathKind::kXdp;
       return opened;
     };
+    setenv("ACCEL_WAIT_FOR_PORTS", "1", 1);
     Reason why{};
     made->engine = Engine::open(&why);
     if (!made->engine) ADD_FAILURE() << reason_text(why);

@@ -38,8 +38,9 @@ def library():
 
 
 def accel_environment(extra=None, require=True):
-    """Variables that preload libaccel; `require`: a socket that cannot be accelerated is an error."""
-    env = dict(os.environ, LD_PRELOAD=library(), ACCEL_CONFIG="/dev/null")
+    """Variables that preload libaccel; `require`: a socket that cannot be accelerated is an error. Otherwise, too, the first call that
+    needs a port waits for it, so that the path does not depend on the moment."""
+    env = dict(os.environ, LD_PRELOAD=library(), ACCEL_CONFIG="/dev/null", ACCEL_WAIT_FOR_PORTS="1")
     env.pop("LAB_BUILD", None)  # the tests' own
     if require:
         env["ACCEL_REQUIRE"] = "1"

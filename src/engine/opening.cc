@@ -1,0 +1,120 @@
+// Ports that are opened in the background. To load and attach the XDP program takes 10 to 30 ms, most of it a
+// grace period of RCU (bpf_dispatcher_change_prog()), and registering memory a few more. Whoever listens,
+// binds or connects does not wait for that: what needs the port is the kernel's until it is open.
+#include <algorithm>
+
+#include "base/config.h"
+#include "engine/housekeeping.h"
+#include "engine/worker.h"
+
+namespace accel {
+namespace {
+
+/// A process that opens connections only and has ended by then has no port.
+constexpr Duration kShortLife = 50ms;
+
+}  // namespace
+
+bool Engine::Impl::waits_for_ports() const {
+  const Settings& settings = config().settings;
+  return settings.wait_for_ports || settings.require != Require::kOff || settings.path == Path::kStack ||
+         config().wants_iwarp || keep_ready;
+}
+
+void Engine::Impl::request_port(int ifindex, Need need) {
+  const Instant due = need == Need::kNow ? pass_now : pass_now + kShortLife;
+  auto [entry, is_new] = requested_ports.try_emplace(ifindex, PortRequest{due, need});
+  if (!is_new) {
+    if (need != Need::kNow || entry->second.need == Need::kNow) return;
+    entry->second = {due, need};
+  }
+  housekeeping->ports_requested();
+}
+
+/// A listener may have been closed since, or rest over fork().
+bool Engine::Impl::still_wanted(int ifindex) const {
+  const Link* link = network.link(ifindex);
+  return link != nullptr && link->up && std::any_of(flows.begin(), flows.end(), [](const auto& f) {
+           return f->uncovered == Reason::port_opening;
+         });
+}
+
+Instant Engine::Impl::open_requested(bool all, bool* opened) {
+  Instant next = kNever;
+  opening.lock();
+  for (;;) {
+    lock_in();
+    pass_now = clock_now();
+    const auto first = std::min_element(requested_ports.begin(), requested_ports.end(),
+                                        [](auto& a, auto& b) { return a.second.due < b.second.due; });
+    if (first == requested_ports.end() || (!all && first->second.due > pass_now)) {
+      if (first != requested_ports.end()) next = first->second.due;
+      unlock_out();
+      break;
+    }
+    const int ifindex = first->first;
+    const bool wanted = first->second.need == Need::kIfItLives || still_wanted(ifindex);
+    const Link* known = network.link(ifindex);
+    std::optional<Link> link = known && wanted ? std::optional(*known) : std::nullopt;
+    if (!link) requested_ports.erase(first);
+    const bool passed_by = passed_by_links.contains(ifindex);
+    unlock_out();
+    if (!link) continue;
+    link->passed_by = passed_by;
+    open_in_background(*link, one_queue_only ? 1 : config().settings.queues);
+    *opened = true;
+  }
+  opening.unlock();
+  return next;
+}
+
+void Engine::Impl::open_in_background(const Link& link, uint32_t queues) {
+  thread_state.inside = true;  // its own socket calls, through our wrappers, go to the kernel
+  OpenedPort opened = begin_port(link, queues, *pool);
+  lock_in();
+  pass_now = clock_now();
+  requested_ports.erase(link.ifindex);
+  const bool is_there = std::any_of(slots.begin(), slots.begin() + slot_count,
+                                    [&](const PortSlot& s) { return s.ifindex == link.ifindex && s.port(); });
+  const auto id = free_slot(link.ifindex);
+  if (!is_there && id) {
+    complete_port(opened, link, queues, *pool);
+    if (opened.port)
+      install(*id, std::move(opened), link.ifindex);
+    else
+      note_failure(link, opened);
+    cover_flows();
+  }
+  work(pass_now);
+  unlock_out();
+}
+
+void Engine::Impl::give_up_memory() {
+  const bool any = std::any_of(slots.begin(), slots.begin() + slot_count,
+                               [](const PortSlot& s) { return s.opened.port != nullptr; });
+  if (!any && ready_ports.empty() && pool->available() == pool->size()) region.empty();
+}
+
+void Engine::open_requested_ports() {
+  bool opened = false;
+  (void)impl_->open_requested(true, &opened);
+  if (opened && impl_->ports_opened) impl_->ports_opened();
+}
+
+void Engine::set_ports_opened(void (*hook)()) { impl_->ports_opened = hook; }
+
+PathChoice Engine::path_of(const BoundFlow& flow) const {
+  PathChoice choice;
+  choice.reason = flow.keys.empty() ? flow.uncovered : Reason::accelerated;
+  // What the socket is to become: until then its shadow serves.
+  choice.path = choice.reason == Reason::port_opening ? PathKind::kXdp : PathKind::kKernel;
+  if (flow.keys.empty()) return choice;
+  const InterfaceId id = flow.keys.front().interface;
+  choice.path = impl_->slots[id].opened.kind;
+  choice.route.interface = id;
+  choice.route.source = flow.keys.front().key.local.address;
+  choice.route.mtu = impl_->stack->interface(id).mtu;
+  return choice;
+}
+
+}  // namespace accel
