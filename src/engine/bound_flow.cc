@@ -76,6 +76,7 @@ void Engine::Impl::learn_address(const IpAddress& address) {
 }
 
 bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
+  flow.uncovered = Reason::accelerated;
   if (flow.leaving) return false;
   auto wanted = coverage(flow.protocol, flow.local, flow.remote, flow.v6_only, flow.bound_ifindex, why);
   if (flow.bound_ifindex && !wanted.empty()) {

@@ -505,6 +505,7 @@ void Engine::Impl::unsteer_for_good() {
 void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
   impl_->requested_ports.clear();
+  impl_->ending |= for_good;
   Stack& stack = *impl_->stack;
   stack.flush(pass.now());
   std::vector<int> shadows;

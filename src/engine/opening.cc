@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/config.h"
+#include "base/signals_blocked.h"
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
 
@@ -53,7 +54,9 @@ Instant Engine::Impl::open_requested(bool all, bool* opened) {
       break;
     }
     const int ifindex = first->first;
-    const bool wanted = first->second.need == Need::kIfItLives || still_wanted(ifindex);
+    // Of all those are left out that may never be needed: the privilege goes, and logins and cron jobs do
+    // that.
+    const bool wanted = first->second.need == Need::kIfItLives ? !all : still_wanted(ifindex);
     const Link* known = network.link(ifindex);
     std::optional<Link> link = known && wanted ? std::optional(*known) : std::nullopt;
     if (!link) requested_ports.erase(first);
@@ -77,7 +80,7 @@ void Engine::Impl::open_in_background(const Link& link, uint32_t queues) {
   const bool is_there = std::any_of(slots.begin(), slots.begin() + slot_count,
                                     [&](const PortSlot& s) { return s.ifindex == link.ifindex && s.port(); });
   const auto id = free_slot(link.ifindex);
-  if (!is_there && id) {
+  if (!is_there && id && !ending) {
     complete_port(opened, link, queues, *pool);
     if (opened.port)
       install(*id, std::move(opened), link.ifindex);
@@ -97,6 +100,7 @@ void Engine::Impl::give_up_memory() {
 
 void Engine::open_requested_ports() {
   bool opened = false;
+  const AllSignalsBlocked handlers_wait;  // one that forks would wait for us
   (void)impl_->open_requested(true, &opened);
   if (opened && impl_->ports_opened) impl_->ports_opened();
 }

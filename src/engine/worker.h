@@ -318,6 +318,7 @@ struct Engine::Impl {
   void (*strays_found)() = nullptr;
   void (*abandoned)(Pass& pass, void* retained) = nullptr;
   Engine::Offered (*unaccepted)() = nullptr;
+  bool ending = false;       ///< Engine::finish(): no port is opened any more
   bool crowded = false;      ///< a poll has found a whole burst; until housekeeping has looked
   bool poll_at_end = false;  ///< of the pass: frames of a connection handed back in it may have come
   std::set<int> passed_by_links;  ///< ifindex of those whose generic hook sees no frames

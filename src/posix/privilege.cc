@@ -45,6 +45,7 @@ void before_privileges_go(bool may_return) {
   if (!Engine::privileged() || !Engine::ports_outlive_privilege()) return;
   const bool early = config().settings.early_ports;
   if (!active() && !early) return;
+  if (Engine* engine = Engine::get(); engine != nullptr && !Engine::inside()) engine->open_requested_ports();
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok()) return;
   std::vector<File*> files;

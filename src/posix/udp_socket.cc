@@ -110,7 +110,8 @@ Standing UdpSocket::standing() const {
 /// It was bound while its device's port was being opened: the shadow alone has received so far.
 void UdpSocket::ports_opened(Pass& pass) {
   if (state_ != State::kOpen || flow_ == nullptr) return;
-  const PathChoice now = pass.engine().path_of(*flow_);
+  Engine& engine = pass.engine();
+  const PathChoice now = engine.is_taking(*flow_) ? engine.path_of(*flow_) : engine.covers(request_);
   if (choice.reason != Reason::port_opening && now.reason != Reason::port_opening &&
       now.reason != Reason::redirected)
     return;
