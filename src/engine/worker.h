@@ -93,8 +93,8 @@ struct BoundFlow {
   Endpoint local, remote;
   bool v6_only = false;
   int bound_ifindex = 0;
-  bool shared = false;   ///< other processes may have a socket for the same local end
-  bool leaving = false;  ///< stop_taking(), or not yet begin_taking()
+  bool shared = false;                     ///< other processes may have a socket for the same local end
+  bool leaving = false;                    ///< stop_taking(), or not yet begin_taking()
   Reason uncovered = Reason::accelerated;  ///< why `keys` is empty
   struct Key {
     InterfaceId interface;
@@ -318,12 +318,12 @@ struct Engine::Impl {
   void (*strays_found)() = nullptr;
   void (*abandoned)(Pass& pass, void* retained) = nullptr;
   Engine::Offered (*unaccepted)() = nullptr;
-  bool ending = false;       ///< Engine::finish(): no port is opened any more
-  bool crowded = false;      ///< a poll has found a whole burst; until housekeeping has looked
-  bool poll_at_end = false;  ///< of the pass: frames of a connection handed back in it may have come
+  bool ending = false;            ///< Engine::finish(): no port is opened any more
+  bool crowded = false;           ///< a poll has found a whole burst; until housekeeping has looked
+  bool poll_at_end = false;       ///< of the pass: frames of a connection handed back in it may have come
   std::set<int> passed_by_links;  ///< ifindex of those whose generic hook sees no frames
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device
-  bool lost_untold = false;  ///< tell_of_lost_ports() has something to do
+  bool lost_untold = false;       ///< tell_of_lost_ports() has something to do
 
   Instant last_poll{};
   Instant pass_now{};

@@ -77,11 +77,12 @@ class SocketPort final : public XdpPort {
   FramePool& pool_;
   PortInfo info_;
   uint16_t bind_flags_ = 0;
-  uint32_t fill_target_ = 0;  ///< buffers a queue's receive side holds at most
-  uint32_t tx_limit_ = 0;     ///< buffers of a queue that may wait for completion
-  uint32_t reserve_ = 0;      ///< registered buffers that receiving leaves to sending
-  uint32_t umem_frames_ = 0;  ///< buffers of the pool that the UMEM has
-  uint32_t move_below_ = 0;   ///< with fewer registered ones free, received frames are moved out of the UMEM
+  uint32_t fill_target_ = 0;   ///< buffers a queue's receive side holds at most
+  uint32_t tx_limit_ = 0;      ///< buffers of a queue that may wait for completion
+  uint32_t reserve_ = 0;       ///< registered buffers that receiving leaves to sending
+  uint32_t queue_frames_ = 0;  ///< of the UMEM for each queue, where the kernel copies
+  uint32_t umem_frames_ = 0;   ///< buffers of the pool that the UMEM has
+  uint32_t move_below_ = 0;    ///< with fewer registered ones free, received frames are moved out of the UMEM
   Umem umem_;
   std::shared_ptr<Program> program_;
   std::optional<FlowMap> flows_;
@@ -93,9 +94,9 @@ class SocketPort final : public XdpPort {
   uint64_t tx_dropped_ = 0;
   bool may_be_passed_by_ = false;  ///< until the program has seen a frame
   uint64_t received_before_ = 0;   ///< by the device, when the port was opened
-  uint64_t strays_seen_ = 0;  ///< ACCEL_XDP_DROPPED_OTHER_QUEUE by then
-  bool deferring_ = false;    ///< the kernel is told by tell()
-  bool deferred_ = false;     ///< begin_telling() has something to do
+  uint64_t strays_seen_ = 0;       ///< ACCEL_XDP_DROPPED_OTHER_QUEUE by then
+  bool deferring_ = false;         ///< the kernel is told by tell()
+  bool deferred_ = false;          ///< begin_telling() has something to do
   enum : uint32_t { kNobody, kTelling, kAgain };
   /// One thread tells for all. kAgain: there is more since it looked.
   std::atomic<uint32_t> telling_{kNobody};

@@ -110,8 +110,7 @@ Result<void> SocketPort::take_queues(std::string* why) {
   for (auto& queue : queues_) {
     allow_sends(queue->fd);
     if (auto hidden = hide_rings_from_children(*queue, umem_.rings, why); !hidden) return hidden;
-    queue->fill_level = std::min(fill_target_, kQueueFrames);
-    if (umem_frames_ == pool_.size()) queue->fill_level = fill_target_;
+    queue->fill_level = umem_frames_ == pool_.size() ? fill_target_ : std::min(fill_target_, queue_frames_);
     refill(*queue);
     if (auto claimed = flows_->claim(queue->id, queue->fd); !claimed)
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
@@ -145,7 +144,9 @@ Result<void> SocketPort::plan(std::string* why) {
       options_.queues == 0 ? info_.queues_total : std::min(options_.queues, info_.queues_total);
   const bool copied =
       options_.virtual_device || options_.force_generic || options_.copy == XdpCopy::kForceCopy;
-  umem_frames_ = copied ? std::min(pool_.size(), wanted * kQueueFrames + kSharedFrames) : pool_.size();
+  // A longer ring than usual is asked for by who expects such bursts.
+  queue_frames_ = options_.rx_ring > XdpOptions{}.rx_ring ? options_.rx_ring : kQueueFrames;
+  umem_frames_ = copied ? std::min(pool_.size(), wanted * queue_frames_ + kSharedFrames) : pool_.size();
   divide(wanted);
   if (fill_target_ < 16) return fail(why, EINVAL, "the frame pool is too small for that many queues");
   umem_.buffer_size = buffer;

@@ -24,10 +24,10 @@ struct XdpOptions {
   XdpCopy copy =
       XdpCopy::kAuto;  ///< kAuto: generic mode where that is faster (netdev.h), else the best there is
   void (*note_descriptor)(int fd, bool open) =
-      nullptr;                 ///< told of each that is opened, and just before it is closed
-  bool segmentation = true;    ///< in copy mode: the kernel cuts frames with Packet::tso_size
-  bool force_generic = false;  ///< attach in generic (SKB) mode even where the driver could
-  bool native_only = false;    ///< frames come past the generic hook: see XdpPort::is_passed_by()
+      nullptr;                  ///< told of each that is opened, and just before it is closed
+  bool segmentation = true;     ///< in copy mode: the kernel cuts frames with Packet::tso_size
+  bool force_generic = false;   ///< attach in generic (SKB) mode even where the driver could
+  bool native_only = false;     ///< frames come past the generic hook: see XdpPort::is_passed_by()
   bool virtual_device = false;  ///< its driver cannot take buffers of ours (zero copy)
   bool without_queue = false;   ///< all that takes privilege and time, and no queue: take_queues() follows
   bool even_if_held = false;    ///< with that: also where all queues are held now
