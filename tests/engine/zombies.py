@@ -52,7 +52,7 @@ for _ in range(int(sys.argv[5])):
     while guards() - len(zombies()) > 0: time.sleep(0.01)
     ended = ended or time.clock_gettime(time.CLOCK_BOOTTIME)
     while kind == "init" and guards() > 0: os.waitpid(-1, 0)
-    while kind == "server" and time.clock_gettime(time.CLOCK_BOOTTIME) < ended + 5: time.sleep(0.1)  # so long a zombie counts for nothing
+    while kind == "server" and time.clock_gettime(time.CLOCK_BOOTTIME) < ended + 12: time.sleep(0.1)  # so long a zombie counts for nothing
 print(with_guardian, len(zombies()))
 """
 
