@@ -148,7 +148,7 @@ class Repair {
     guardian::Request request{Errand::kBind, 0, to_address(local, family_, ifindex_, a), {}, {}};
     std::memcpy(request.address, &a, request.length);
     ask(request);
-    if (!ok() && named && !is_bound()) real.bind(fd_, &a.any, request.length);
+    if (!ok() && named) real.bind(fd_, &a.any, request.length);
   }
   Repair& set_privileged(int name, int value, int level, Errand errand) {
     if (!set(name, value, level).ok() && error_ == EPERM) ask({errand, value, 0, {}, {}});

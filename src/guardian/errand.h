@@ -19,7 +19,7 @@ enum class Errand : uint32_t {
   /// SO_SNDBUFFORCE to `value` or the guardian's bound (kMostBuffer in main.cc), of a socket in repair mode.
   kSendBuffer,
   kReceiveBuffer,  ///< the same with SO_RCVBUFFORCE
-  /// Puts a TCP socket that has no name yet into repair mode, bound to `address`. That is a local end of
+  /// Puts a TCP socket that is not bound into repair mode, bound to `address`. That is a local end of
   /// kLocalEnd, or the end at which a second descriptor listens: then beside whatever has it (repair mode
   /// implies SK_FORCE_REUSE). Any other end: only where bind() would give it to a process without privilege,
   /// and not on loopback. Else -EPERM.

@@ -133,6 +133,21 @@ TEST(Guardian, TheNameIsForGood) {
   EXPECT_EQ(port_of(a.fd), 45002);
 }
 
+// connect() has the kernel choose a port; a socket gives that back when it stops listening, and getsockname() tells it still.
+TEST(Guardian, BindsAgainWhatWasGivenBack) {
+  Asked a;
+  const sockaddr_in any_port = to_sockaddr({kNear, 0});
+  ASSERT_EQ(::bind(a.fd, reinterpret_cast<const sockaddr*>(&any_port), sizeof any_port), 0);
+  const uint16_t port = port_of(a.fd);
+  EXPECT_EQ(a.bind({kNear, port}), EINVAL) << "it is bound";
+  EXPECT_EQ(option(a.fd, IPPROTO_TCP, TCP_REPAIR), 0);
+  const sockaddr none{};
+  ASSERT_EQ(listen(a.fd, 0), 0);
+  ASSERT_EQ(connect(a.fd, &none, sizeof none), 0);
+  EXPECT_EQ(a.bind({kNear, port}), 0);
+  EXPECT_EQ(option(a.fd, IPPROTO_TCP, TCP_REPAIR), 1);
+}
+
 TEST(Guardian, WhoListensThereHasTheEnd) {
   Asked a;
   const int listener = tcp_socket();
