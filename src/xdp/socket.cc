@@ -24,7 +24,9 @@ Errno explain_umem(std::string* why, int error, const std::string& netdev) {
       return fail(why, EPERM,
                   "not allowed to make an AF_XDP socket for " + netdev + ": the process needs CAP_NET_RAW");
     case EAFNOSUPPORT:
-      return fail(why, EPROTONOSUPPORT, "the kernel has no AF_XDP: it needs CONFIG_XDP_SOCKETS");
+      return fail(why, EAFNOSUPPORT,
+                  "no AF_XDP sockets: the kernel lacks CONFIG_XDP_SOCKETS, or the service may not make any "
+                  "(systemd: RestrictAddressFamilies=AF_XDP)");
     case ENOBUFS:
       return fail(why, ENOBUFS,
                   "the frame region is larger than RLIMIT_MEMLOCK: raise it (ulimit -l, LimitMEMLOCK=) or "
