@@ -11,7 +11,7 @@ using namespace accel::preload;  // NOLINT
 namespace accel::preload {
 
 void before_root_change() {
-  if (on() && !in_vfork_child()) deferred([] { posix::before_root_changes(); });
+  if (on() && !in_vfork_child()) served([] { posix::before_root_changes(); });
 }
 
 }  // namespace accel::preload

@@ -563,6 +563,20 @@ void add_processes(Cases& c) {
     EXPECT_EQ(syscall(SYS_capget, &header, sets), 0);
     return f.as<int(cap_user_header_t, const cap_user_data_t)>(&header, sets) == 0;
   };
+  // In a child, which keeps what it gets for itself.
+  c["chroot"] = [](Call& f) {
+    return in_child([&] { return f.as<int(const char*)>("/") == 0 && f.after == kBefore; });
+  };
+  c["unshare"] = [](Call& f) {
+    return in_child([&] { return f.as<int(int)>(int{CLONE_NEWNS}) == 0 && f.after == kBefore; });
+  };
+  c["setns"] = [](Call& f) {
+    return in_child([&] {
+      const int mounts = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+      return f.as<int(int, int)>(mounts, int{CLONE_NEWNS}) == 0 && f.after == kBefore;
+    });
+  };
+  c["pivot_root"] = nullptr;  // wants a root of its own; goes as chroot()
   c["prctl"] = [](Call& f) { return f.as<int(int, ...)>(PR_GET_DUMPABLE, 0L, 0L, 0L, 0L) >= 0; };
   for (const char* name : {"_exit", "quick_exit", "execve", "execv", "execvp", "execvpe", "fexecve",
                            "execveat", "execl", "execlp", "execle"})
