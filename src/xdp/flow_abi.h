@@ -38,6 +38,16 @@ struct accel_flow_value {
 #define ACCEL_XDP_STRAYED 0x100
 #define ACCEL_XDP_TAKES_ACKS 2
 
+/* What fragments of one packet have in common (RFC 791, RFC 8200). The protocol of IPv6 is 0: only the first
+ * fragment has it for sure. */
+struct accel_fragment_key {
+  __u8 source[16];
+  __u8 destination[16];
+  __u32 id;
+  __u32 protocol;
+};
+#define ACCEL_XDP_MAX_FRAGMENTED 4096
+
 enum accel_xdp_counter {
   ACCEL_XDP_REDIRECTED,
   ACCEL_XDP_DROPPED_OTHER_QUEUE, /* connected flow on a queue that its owner does not hold */

@@ -377,7 +377,7 @@ void SocketPort::rest(const FlowKey& key) {
 }
 
 bool SocketPort::has_strays() {
-  if (!flows_ || info_.queues_held == info_.queues_total) return false;
+  if (!flows_) return false;
   const uint64_t now = flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE);
   return std::exchange(strays_seen_, now) != now;
 }
