@@ -16,6 +16,8 @@ struct World {
     Interface i;
     i.mac = {2, 0, 0, 0, 0, 1};
     stack->set_interface(0, i);
+    // Every unicast source is one that can be answered.
+    stack->set_routes({{IpAddress::any_v4(), 96, 0, {}, 1500}, {IpAddress::any_v6(), 0, 0, {}, 1500}});
     (void)stack->tcp_listen({IpAddress::any_v6(), 80}, false, false, 8, {}, &owner);
     (void)stack->udp_open({IpAddress::any_v6(), 53}, {}, false, &owner);
   }
@@ -46,6 +48,8 @@ struct World {
     now += later;
     stack->on_deadlines(now);
     stack->flush(now);
+    for (const auto& wanted : stack->take_unresolved())
+      stack->set_neighbour(wanted.interface, wanted.address, MacAddress{2, 0, 0, 0, 0, 2});
     while (StackSocket* s = stack->take_ready()) s->edges = 0;
     stack->flow_changes().clear();
   }
