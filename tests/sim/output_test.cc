@@ -157,7 +157,9 @@ TEST_F(OutputTest, SendBufferBoundsAndWritableReturns) {
 
 // Linux forgets it when it makes the receive buffer grow, or learns how much of a frame is payload.
 TEST_F(OutputTest, AWindowClampHoldsForTheConnectionsLife) {
-  Pair p = open();
+  PairOptions options;
+  options.b.receive_buffer = 1 << 20;
+  Pair p = open(options);
   size_t got = 0;
   /// Of two million bytes that are read as they come.
   auto largest_window = [&] {
