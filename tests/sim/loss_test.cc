@@ -316,6 +316,31 @@ TEST(Loss, IsToldByTheInformation) {
   EXPECT_EQ(info(0).window_limited_us, 0u);
 }
 
+/// Segments that overtake others: how far, and that it is a state of its own.
+TEST(Loss, ReorderingIsToldByTheInformation) {
+  Sim sim(4);
+  sim[0].link.reorder = 0.3;
+  sim[0].link.reorder_by = 4ms;
+  sim[0].link.bits_per_second = 100'000'000;
+  Pairs pairs(sim);
+  Pair p = pairs.connect();
+  ASSERT_TRUE(p.b);
+  auto info = [&] { return sim[0].stack->tcp_info(*p.a, sim.now); };
+  EXPECT_EQ(info().reordering, 3u);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(300'000, 'x')));
+  bool disorder = false;
+  EXPECT_TRUE(sim.run_until(
+      [&] {
+        disorder |= info().congestion_state == 1;  // TCP_CA_Disorder
+        return info().unacked_segments == 0;
+      },
+      10s));
+  EXPECT_TRUE(disorder);
+  EXPECT_GT(info().reorderings, 0u);
+  EXPECT_GT(info().reordering, 3u);
+  EXPECT_LE(info().reordering, 40u);  // 4 ms of 12 segments each
+}
+
 TEST(PathMtu, IcmpTellsTheWay) {
   for (bool v6 : {false, true}) {
     Sim sim;

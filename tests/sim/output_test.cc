@@ -237,6 +237,24 @@ TEST_F(OutputTest, UrgentDataStopsAtTheLowWaterMark) {
   EXPECT_EQ(read(sim[1], p.b)->size(), mss - 1);  // the last byte is the urgent one
 }
 
+// tcp_sendmsg_locked() asks for room before each buffer that it begins.
+TEST_F(OutputTest, TheLowWaterMarkBoundsOneWrite) {
+  Pair p = open();
+  sim[0].stack->settings(*p.a).notsent_low_water = 5000;
+  sim.links([](Link& l) { l.cut = true; });
+  const std::string text(1'000'000, 'x');
+  size_t taken = 0;
+  while (auto r = write(sim[0], p.a, text)) taken += *r;
+  const size_t waiting = sim[0].stack->tcp_unsent_bytes(*p.a);
+  EXPECT_GE(waiting, 5000u);
+  EXPECT_LT(waiting, 5000u + 65536);
+  EXPECT_EQ(taken, waiting + 10 * 1448);
+  EXPECT_FALSE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
+  sim.links([](Link& l) { l.cut = false; });
+  sim.run_for(2s);
+  EXPECT_TRUE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
+}
+
 TEST_F(OutputTest, UrgentByteIsOutOfLine) {
   Pair p = open();
   const char text[] = "ab!";

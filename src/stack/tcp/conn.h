@@ -118,6 +118,7 @@ union WindowGrowth {
   CubicState cubic;  ///< with one
 };
 
+constexpr uint16_t kDefaultReordering = 3;     ///< net.ipv4.tcp_reordering
 constexpr uint32_t kNoThreshold = 0x7fffffff;  ///< TcpConn::ssthresh before the first loss
 
 /// Linux' rcvq_space and rcv_rtt_est. Times are low bits of microseconds.
@@ -250,6 +251,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint8_t dupacks = 0;
   uint8_t reorder_windows = 1;  ///< RACK's multiplier
   uint8_t reorder_persist = 0;
+  uint16_t reordering = kDefaultReordering;  ///< seen, in segments (tcp_check_sack_reordering())
   uint32_t cwnd = 0;
   uint32_t ssthresh = kNoThreshold;
   uint32_t cwnd_acked = 0;  ///< NewReno's byte count in congestion avoidance

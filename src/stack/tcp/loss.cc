@@ -18,8 +18,12 @@ void clear_marks(TcpConn& c, const SentSegment& s) {
 /// RFC 8985 section 6.2, step 2. What one ACK tells of came together, in whatever order it tells of it.
 void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant now) {
   if (!s.ever_resent && seq_lt(s.end, e.delivered_before)) {  // step 3
+    constexpr uint32_t kMostReordering = 300;                 // net.ipv4.tcp_max_reordering
     c.reordering_seen = true;
     ++c.reorderings;
+    const uint32_t distance = (e.delivered_before - s.begin + c.snd_mss - 1) / c.snd_mss;
+    c.reordering =
+        static_cast<uint16_t>(std::max<uint32_t>(c.reordering, std::min(distance, kMostReordering)));
   }
   c.high_delivered = seq_max(c.high_delivered, s.end);
   uint32_t rtt = microseconds(now) - s.sent_us;
@@ -325,6 +329,9 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
       --c.sacked_segments;
     }
   suspect_black_hole(c, now);
+  // A timeout among SACKs says that the degree was overestimated.
+  if (c.recovery == Recovery::kOpen && c.sacked_segments >= kDupThreshold)
+    c.reordering = std::min(c.reordering, kDefaultReordering);
   // tcp_enter_loss(): a timeout of what fast recovery sent reduces nothing again, one after progress does.
   if (c.recovery == Recovery::kOpen || (c.recovery == Recovery::kTimeout && c.retransmits == 1)) {
     remember_for_undo(c);

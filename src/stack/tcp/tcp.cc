@@ -93,12 +93,17 @@ void TcpLayer::flush(Instant now) {
 
 // ---------------------------------------------------------------- sending
 
+/// tcp_xmit_size_goal(): as much goes into one buffer of unsent bytes.
+static uint32_t size_goal(const TcpConn& c, bool urgent) {
+  const uint32_t mss = std::max<uint32_t>(c.snd_mss, 1);
+  return urgent ? mss : std::max(std::min(c.max_window / 2, 65535u) / mss * mss, mss);
+}
+
 /// What the last buffer of unsent bytes has room for: tcp_sendmsg_locked() fills it without asking for
 /// memory.
 static uint32_t tail_room(const TcpConn& c, bool urgent) {
-  uint32_t waiting = unsent(c), mss = std::max<uint32_t>(c.snd_mss, 1);
+  const uint32_t waiting = unsent(c), goal = size_goal(c, urgent);
   if (waiting == 0) return 0;
-  uint32_t goal = urgent ? mss : std::max(std::min(c.max_window / 2, 65535u) / mss * mss, mss);
   return waiting % goal ? goal - waiting % goal : 0;
 }
 
@@ -133,6 +138,13 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     const uint64_t fresh = begun < low_water ? (low_water - begun + mss - 1) / mss * mss : 0;
     room = static_cast<uint32_t>(std::min<uint64_t>(room, tail + fresh));
   }
+  // It asks for each buffer of other data as well: the caller comes again for the rest.
+  bool part = false;
+  if (!urgent && c.settings.notsent_low_water != kNoLowWater) {
+    const uint32_t tail = tail_room(c, false), step = tail ? tail : size_goal(c, false);
+    part = step < room;
+    room = std::min(room, step);
+  }
   if (!can_read(data, room)) return err(EFAULT);
   size_t done = 0, wanted = 0;
   for (const iovec& v : data) {
@@ -145,7 +157,8 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
     done += copied;
     room = copied < n ? 0 : room - copied;
   }
-  if (done < wanted) c.no_space = true;
+  part = part && room == 0 && done < wanted;
+  if (done < wanted && !part) c.no_space = true;
   if (done == 0) {
     if (wanted == 0) return size_t{0};
     return err(EAGAIN);
@@ -153,7 +166,8 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, bool more
   if (c.busy == Busy::kIdle) note_busy(c, Busy::kSending, now);
   c.more = more;
   // tcp_push(), forced_push()
-  if (!more || seq_gt(c.send_queue.end(), c.snd_pushed + c.max_window / 2)) c.snd_pushed = c.send_queue.end();
+  if ((!more && !part) || seq_gt(c.send_queue.end(), c.snd_pushed + c.max_window / 2))
+    c.snd_pushed = c.send_queue.end();
   if (!more && !c.settings.cork) clear_timer(c, kTimerCork);
   if (urgent) {  // also a part of it: tcp_push()
     c.snd_up = c.send_queue.end();
@@ -597,6 +611,7 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.data_segments_out = c.data_segments_out;
   i.delivered = c.delivered;
   i.duplicates_reported = c.duplicates_reported;
+  i.reordering = c.reordering;
   i.reorderings = c.reorderings;
   i.rehashes = c.rehashes;
   i.out_of_order_segments = c.out_of_order_segments;
