@@ -274,7 +274,7 @@ static __always_inline void note_stray(struct accel_flow_value* flow, const stru
 
 static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
   struct accel_flow_key* key = &f->key;
-  struct accel_flow_value *flow;
+  struct accel_flow_value* flow;
   const int opens = (f->flags & (FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_SYN;
   // Where the listener has sent SYN cookies, one of which the segment may bring back.
   const int acknowledges = (f->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_ACK;
@@ -314,7 +314,7 @@ struct fragment {
 // it (RFC 8200 section 4.5).
 static __always_inline int parse_fragment(struct frame* f, struct fragment* fragment, __u32 id, int later,
                                           void* l4, void* end) {
-  struct tcphdr *tcp = l4;
+  struct tcphdr* tcp = l4;
   fragment->is_one = 1;
   fragment->later = later != 0;
   fragment->packet.id = id;
@@ -441,7 +441,7 @@ static __always_inline int decide(struct xdp_md* ctx) {
 }
 
 SEC("xdp.frags")
-int ACCEL_XDP_PROGRAM(struct xdp_md *ctx) {
+int ACCEL_XDP_PROGRAM(struct xdp_md* ctx) {
   const int action = decide(ctx);
   if (action == XDP_PASS) count(ACCEL_XDP_PASSED);
   return action;
