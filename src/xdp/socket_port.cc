@@ -22,6 +22,9 @@ constexpr uint32_t kRefillBatch = 64;
 /// many at least.
 constexpr uint32_t kFillEpoch = 16384, kFillLeast = 512;
 
+/// More frames that its program passes show that a device's frames come by its hook.
+constexpr uint64_t kOwnFrames = 16;
+
 uint32_t consumed(const xsk_ring_prod& ring) { return __atomic_load_n(ring.consumer, __ATOMIC_ACQUIRE); }
 
 bool is_drained(const xsk_ring_prod& ring) {
@@ -385,12 +388,13 @@ bool SocketPort::has_strays() {
 bool SocketPort::is_passed_by() {
   if (!may_be_passed_by_) return false;
   // In this order: a frame that comes in between counts as seen.
-  const uint64_t received = frames_received(info_.name).value_or(0);
-  if (flows_->counter(ACCEL_XDP_REDIRECTED) + flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE) +
-          flows_->counter(ACCEL_XDP_PASSED) !=
-      0)
-    may_be_passed_by_ = false;
-  return may_be_passed_by_ && received > received_before_;
+  const uint64_t received = frames_received(info_.name).value_or(0) - received_before_;
+  const uint64_t steered =
+      flows_->counter(ACCEL_XDP_REDIRECTED) + flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE);
+  const uint64_t passed = flows_->counter(ACCEL_XDP_PASSED) - passed_before_;
+  if (steered != 0 || passed > kOwnFrames) may_be_passed_by_ = false;
+  // The device at the other end sends a few itself, which no redirect brings (MLD, router solicitations).
+  return may_be_passed_by_ && received > passed * (kOwnFrames + 1);
 }
 
 std::optional<StraySegment> SocketPort::strayed(const FlowKey& key) const {

@@ -83,6 +83,7 @@ Result<void> SocketPort::set_up(std::string* why) {
   if (!program) return program.error();
   program_ = *program;
   flows_.emplace(program_, info_.ifindex, random_owner());
+  passed_before_ = flows_->counter(ACCEL_XDP_PASSED);
   received_before_ = frames_received(info_.name).value_or(0);
   if (!options_.even_if_held && all_queues_in_use()) return no_queue(why);
   info_.tso = info_.tso && options_.segmentation && segments_.open(info_.ifindex);

@@ -91,10 +91,6 @@ TEST_F(Steering, AVlansFramesAreNotTheDevices) {
 // Errors may arrive on another queue than the flow (they hash by addresses only): then they are the kernel's.
 TEST_F(Steering, IcmpErrorsOfOurFlows) {
   if (at_a.port->info().queues_held > 1) GTEST_SKIP() << "one queue only";
-  at_a.port.reset();
-  XdpOptions long_ring;
-  long_ring.rx_ring = 4096;
-  ASSERT_TRUE(at_a.open(a, long_ring)) << at_a.why;
   ASSERT_TRUE(at_a.steer(tcp(a, kLocal, b, kRemote)));
   ASSERT_TRUE(at_a.steer(udp(a, kLocal)));
   const auto ours = a_to_b.tcp4(kLocal, kRemote, kAck), other = a_to_b.tcp4(kLocal + 1, kRemote, kAck);
@@ -176,6 +172,10 @@ TEST_F(Steering, ManyFramesAndNoneLost) {
 // In the caches lie the buffers that bursts need, and never fewer than a burst may want.
 TEST_F(Steering, ReceiveBuffersFollowTheBursts) {
   if (at_a.port->info().queues_held > 1) GTEST_SKIP() << "one queue only";
+  at_a.port.reset();
+  XdpOptions long_ring;
+  long_ring.rx_ring = 4096;
+  ASSERT_TRUE(at_a.open(a, long_ring)) << at_a.why;
   ASSERT_TRUE(at_a.steer(udp(a, kLocal)));
   const auto frame = b_to_a.udp4(kRemote, kLocal, "hello");
   auto burst = [&](int n) {
