@@ -350,6 +350,7 @@ void Engine::forget(TcpConn* conn) {
 }
 
 bool Engine::replies_may_stray(InterfaceId sent_by) const {
+  if (Port* port = impl_->port_of(sent_by); port && may_be_passed_by(*port)) return true;
   const Network& network = impl_->network;
   return std::any_of(network.addresses.begin(), network.addresses.end(), [&](const LocalAddress& a) {
     const Link* link = network.link(a.ifindex);

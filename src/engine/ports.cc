@@ -210,6 +210,11 @@ bool is_passed_by(Port& port) {
   return xdp && xdp->is_passed_by();
 }
 
+bool may_be_passed_by(Port& port) {
+  auto* xdp = dynamic_cast<XdpPort*>(&port);
+  return xdp && xdp->may_be_passed_by();
+}
+
 bool carries_frames(const Link& link) {
   if (!link.ethernet || link.loopback || link.master != 0) return false;
   constexpr std::string_view kKinds[] = {"", "veth", "tun", "vlan", "bond", "macvlan"};

@@ -54,6 +54,8 @@ void abandon_port(OpenedPort& port);
 /// Frames come to the device, and none of them to its XDP program, since the port was opened. To be believed
 /// when it is said twice: a frame may be on its way from the one to the other.
 bool is_passed_by(Port& port);
+/// It cannot be told yet.
+bool may_be_passed_by(Port& port);
 
 /// Whether a port can make sense on the device at all: Ethernet, and frames arrive on it itself.
 bool carries_frames(const Link& link);

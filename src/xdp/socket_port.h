@@ -42,6 +42,7 @@ class SocketPort final : public XdpPort {
   void abandon_in_child() override;
   uint32_t mtu_most() const override;
   bool is_passed_by() override;
+  bool may_be_passed_by() const override { return may_be_passed_by_; }
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
 

@@ -89,6 +89,8 @@ class XdpPort : public Port {
   /// they come by a redirect of tc, which the generic hook leaves alone (netif_receive_generic_xdp()), as
   /// those of bpf_redirect_peer() pass by the native one of veth.
   virtual bool is_passed_by() = 0;
+  /// It cannot be told yet: the program has not seen enough.
+  virtual bool may_be_passed_by() const = 0;
   /// False: the kernel's generic mode is used.
   virtual bool native() const = 0;
   virtual XdpStats stats() const = 0;
