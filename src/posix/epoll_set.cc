@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <new>
 
 #include "base/private_fds.h"
 #include "base/real.h"
@@ -174,7 +175,8 @@ Result<void> EpollSet::add(int real_set, int fd, File* file, const epoll_event& 
     return err(EINVAL);
   if (find(fd, file) != nullptr) return err(EEXIST);
   (void)tag_mark();  // made here: who waits may filter its system calls by the time that it asks
-  auto item = std::make_unique<EpollItem>(this, file, fd);
+  std::unique_ptr<EpollItem> item(new (std::nothrow) EpollItem(this, file, fd));
+  if (item == nullptr) return err(ENOMEM);
   item->events = event.events | kAlways;
   item->data = event.data;
   if (find_set(first_fd_) == this) fds.end_plain(first_fd_);
