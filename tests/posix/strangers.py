@@ -36,7 +36,7 @@ if how == "successor":
     print("closed", flush=True)
     sys.stdin.readline()
     sys.exit()
-if how == "newcomer" and os.fork(): os.wait()
+if how in ("newcomer", "visitor") and os.fork(): os.wait()
 while True:
     print("listens", flush=True)
     c = listener.accept()[0]
@@ -224,7 +224,7 @@ def main(how):
     with Lab() as lab:
         near = lab.near
         stranger = leave_mark(near) if how == "marker" else None
-        server = near.popen([sys.executable, "-c", SERVER, how, near.address], accel=True, stdin=-1, stdout=-1, text=True, require=how != "newcomer")
+        server = near.popen([sys.executable, "-c", SERVER, how, near.address], accel=True, stdin=-1, stdout=-1, text=True, require=how not in ("newcomer", "visitor"))
         assert server.stdout.readline() == "listens\n"
         until(lambda: accelerated_sockets(server.pid, 7000), "the listener")
         globals()[how](lab, server)
