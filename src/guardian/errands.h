@@ -131,7 +131,8 @@ class Errands {
   long bind(const Request& request, int fd, int listener) {
     LocalEnd end;
     if (!end.read(request.address, request.length) || fd < 0 || state_of(fd) != kTcpClose) return -EPERM;
-    if (is_unnamed_tcp(fd) && (ends_.covers(end) || listens_at(listener, end))) return bind_by_force(request, fd);
+    if (is_unnamed_tcp(fd) && (ends_.covers(end) || listens_at(listener, end)))
+      return bind_by_force(request, fd);
     // A socket that has a name gets no other one: -EINVAL. What getsockname() says of a port that was given
     // back counts for nothing.
     if (end.port < first_free_port_ || end.is_loopback()) return -EPERM;

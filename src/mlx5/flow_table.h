@@ -79,7 +79,7 @@ class FlowTable final : private ListenerSharing::Holder {
   /// A rule that many flows may lie under: a local end's, or a remote end's.
   struct Wide {
     void* rule = nullptr;
-    bool open = false;     ///< steered itself: SYNs are ours
+    bool open = false;  ///< steered itself: SYNs are ours
     bool takes_acks = false;
     bool shared = false;   ///< add(): others may have shares of it
     uint32_t covered = 0;  ///< connected flows that have no rule of their own

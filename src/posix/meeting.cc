@@ -27,7 +27,8 @@ namespace accel::posix {
 namespace {
 
 constexpr int kMostVisitors = 4096;
-constexpr int kWordsCome = 500;  ///< ms: so long a busy machine may keep who connects from its next system call
+constexpr int kWordsCome =
+    500;  ///< ms: so long a busy machine may keep who connects from its next system call
 constexpr socklen_t kPath = offsetof(sockaddr_un, sun_path) + 1;
 
 socklen_t to_address(const std::string& name, sockaddr_un& out) {

@@ -225,10 +225,10 @@ class TcpSocket final : public Socket {
   /// Of a disconnected socket: what SIOCOUTQ and SIOCOUTQNSD count, since tcp_disconnect() moves write_seq
   /// on.
   uint32_t left_unacked_ = 0, left_unsent_ = 0;
-  uint16_t left_mss_ = 0;  ///< likewise, for TCP_MAXSEG
+  uint16_t left_mss_ = 0;            ///< likewise, for TCP_MAXSEG
   std::optional<uint16_t> set_mss_;  ///< TCP_MAXSEG as this process has set it; 0: taken back
-  bool inq_ = false;       ///< TCP_INQ
-  bool linger_ = false;    ///< SO_LINGER
+  bool inq_ = false;                 ///< TCP_INQ
+  bool linger_ = false;              ///< SO_LINGER
   Duration linger_time_{0};
   uint32_t backlog_ = 0;        ///< listen()'s
   Iwarp iwarp_ = Iwarp::kOff;   ///< of a listener: what its shadow's connections may be

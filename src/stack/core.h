@@ -22,8 +22,8 @@ namespace accel {
 struct Hop {
   InterfaceId interface = 0;
   bool resolved = false;
-  uint8_t times_asked = 0;             ///< by take_unresolved() since it was last known; at most kMostAsked
-  bool waiting = false;                ///< listed in StackCore::waiting_hops
+  uint8_t times_asked = 0;  ///< by take_unresolved() since it was last known; at most kMostAsked
+  bool waiting = false;     ///< listed in StackCore::waiting_hops
   IpAddress address;
   std::array<uint8_t, 12> ethernet{};  ///< destination and source MAC as transmit() writes them
   uint32_t users = 0;                  ///< HopRefs; at 0 the entry may be swept
@@ -195,7 +195,7 @@ struct StackCore {
     InterfaceId lower, id;
     uint16_t vlan;
   };
-  std::vector<Tagged> tagged;      ///< those of `interfaces` that have a lower one
+  std::vector<Tagged> tagged;  ///< those of `interfaces` that have a lower one
   RouteTable routes;
   IpReassembly reassembly;
   PacketQueue awaiting_route;  ///< from the IP header on; at most kMostAwaiting
@@ -208,8 +208,8 @@ struct StackCore {
   PacketQueue frames_for_kernel;
   StackSocket* ready_head = nullptr;
   StackSocket* ready_tail = nullptr;
-  Instant now{};          ///< of the pass that runs
-  int cpu = -1;           ///< that last brought frames
+  Instant now{};                         ///< of the pass that runs
+  int cpu = -1;                          ///< that last brought frames
   MemoryAccount tcp_memory, udp_memory;  ///< of all sockets' queues, both ways; TCP and UDP keep them
   std::unique_ptr<TcpLayer> tcp;
   std::unique_ptr<UdpLayer> udp;

@@ -100,8 +100,8 @@ class Port {
   /// A steered connection is in TIME-WAIT: where other processes hold queues of the device, a SYN that comes
   /// in on one of theirs may take the tuple over. Until steer() or unsteer().
   virtual void rest(const FlowKey&) {}
-  /// On: of this steered TCP key without remote not only SYNs come, but also segments with ACK and without SYN
-  /// or RST that no connected key takes (SYN cookies). Until unsteer().
+  /// On: of this steered TCP key without remote not only SYNs come, but also segments with ACK and without
+  /// SYN or RST that no connected key takes (SYN cookies). Until unsteer().
   virtual void take_acks(const FlowKey&, bool) {}
   /// Whether frames of steered connections, of any process, have been dropped since the last call, because
   /// they came on queues of the device that the owner does not hold.

@@ -271,11 +271,11 @@ struct StackConfig {
   uint32_t tcp_receive_least = 4096, tcp_receive_first = 131072, tcp_receive_most = 6u << 20;
   /// net.ipv4.tcp_wmem, likewise.
   uint32_t tcp_send_least = 4096, tcp_send_first = 16384, tcp_send_most = 4u << 20;
-  uint32_t most_receive_buffer = 0;   ///< net.core.rmem_max: SO_RCVBUF may become as large
-  uint32_t udp_receive_least = 4096;  ///< net.ipv4.udp_rmem_min
+  uint32_t most_receive_buffer = 0;      ///< net.core.rmem_max: SO_RCVBUF may become as large
+  uint32_t udp_receive_least = 4096;     ///< net.ipv4.udp_rmem_min
   uint32_t udp_receive_buffer = 212992;  ///< net.core.rmem_default, as SO_RCVBUF counts
-  Duration min_rto = 200ms;     ///< Linux' TCP_RTO_MIN
-  Duration delayed_ack = 40ms;  ///< Linux' TCP_DELACK_MIN
+  Duration min_rto = 200ms;              ///< Linux' TCP_RTO_MIN
+  Duration delayed_ack = 40ms;           ///< Linux' TCP_DELACK_MIN
   Duration time_wait = 60s;
   uint32_t retries = 15;                                       ///< net.ipv4.tcp_retries2
   uint32_t synack_retries = 5;                                 ///< net.ipv4.tcp_synack_retries

@@ -133,7 +133,8 @@ TEST(Guardian, TheNameIsForGood) {
   EXPECT_EQ(port_of(a.fd), 45002);
 }
 
-// connect() has the kernel choose a port; a socket gives that back when it stops listening, and getsockname() tells it still.
+// connect() has the kernel choose a port; a socket gives that back when it stops listening, and getsockname()
+// tells it still.
 TEST(Guardian, BindsAgainWhatWasGivenBack) {
   Asked a;
   const sockaddr_in any_port = to_sockaddr({kNear, 0});

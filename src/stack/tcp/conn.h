@@ -272,11 +272,11 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t rack_sent_us = 0;
   bool rack_valid = false;
   bool undo_stamped = false;  ///< undo_timestamp is one
-  uint16_t reorderings = 0;  ///< seen
+  uint16_t reorderings = 0;   ///< seen
   uint32_t rack_end = 0;
   uint32_t rack_rtt_us = 0;
   uint32_t tail_probe_end = 0;
-  uint32_t flow_hash = 0;  ///< Linux' sk_txhash, which a timeout changes
+  uint32_t flow_hash = 0;         ///< Linux' sk_txhash, which a timeout changes
   uint32_t answered_invalid = 0;  ///< when an unacceptable segment was last answered (ms); 0: never
   WindowGrowth growth;
 

@@ -269,10 +269,10 @@ void free_send_space(TcpContext& t, TcpConn& c);
 // ---- loss.cc ----
 struct AckEvent {
   uint32_t ack = 0;
-  uint32_t acked = 0;      ///< bytes newly acknowledged cumulatively
-  uint32_t sacked = 0;     ///< bytes newly SACKed
-  uint32_t delivered = 0;  ///< bytes of which we learn now that they arrived
-  uint32_t tsecr = 0;      ///< 0: none
+  uint32_t acked = 0;             ///< bytes newly acknowledged cumulatively
+  uint32_t sacked = 0;            ///< bytes newly SACKed
+  uint32_t delivered = 0;         ///< bytes of which we learn now that they arrived
+  uint32_t tsecr = 0;             ///< 0: none
   uint32_t delivered_before = 0;  ///< TcpConn::high_delivered when it came
   bool dsack = false;
   bool duplicate = false;  ///< a duplicate ACK in RFC 5681's sense
