@@ -385,14 +385,17 @@ namespace accel::preload {
 
 int replacing(int (*exec)(const void* context), const void* context) {
   if (!posix::active() || ServedCall::inside()) return exec(context);
-  return served([=] {
-    posix::before_exec();
-    const int r = exec(context);
-    const int error = errno;
-    posix::after_failed_exec();
-    errno = error;
-    return r;
-  });
+  served(posix::before_exec);
+  // The memory of a vfork() child, this thread's mark in it, is its parent's again when exec() succeeds.
+  const auto marked = [&] {
+    const ServedCall inside;
+    return exec(context);
+  };
+  const int r = in_vfork_child() ? exec(context) : marked();
+  const int error = errno;
+  served(posix::after_failed_exec);
+  errno = error;
+  return r;
 }
 
 }  // namespace accel::preload
