@@ -113,6 +113,7 @@ def test_config(tool, lab):
 
     ours, loopback = ("xdp", "accelerated"), ("kernel", "loopback")
     by_setting = [("kernel", "path_setting"), loopback, ("kernel", "path_setting")]
+    misread = [("kernel", "misread"), loopback, ("kernel", "misread")]
     paths, said = serve("")
     expect(paths == [ours, loopback, ours] and said == "", paths, said)
     paths, said = serve("[[application]]\nname='python3*'\n[[application.rule]]\nrole='tcp_server'\nports=7000\npath='kernel'\n")
@@ -124,14 +125,14 @@ def test_config(tool, lab):
     paths, said = serve(f"[default]\ndevices='!{lab.near.device}'\n")
     expect(paths[0][0] == "kernel" and paths[2][0] == "kernel", paths)
     paths, said = serve("[default]\nspinn = 3\n")
-    expect(paths == by_setting, paths)
+    expect(paths == misread, paths)
     expect(said.startswith('libaccel: FILE:2: unknown key "spinn"; allowed: path, require,') and said.count("\n") == 1, said)
     paths, said = serve("[default]\nspin = 3\n", {"ACCEL_SPIN": "-1"})
     expect(said == 'libaccel: ACCEL_SPIN: "-1" is not a value of it; allowed: 0-1000000\n', said)
     paths, said = serve("[default]\nstats = false\n")
     expect(paths == [None, None, None] and said == "", paths, said)
     paths, said = serve("[default\n", {"ACCEL_LOG": "off"})
-    expect(paths == by_setting and said == "", paths, said)
+    expect(paths == misread and said == "", paths, said)
 
 
 if __name__ == "__main__":
