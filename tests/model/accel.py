@@ -781,7 +781,8 @@ there()
 def libraries():
     """libibverbs and the device's library come into a program with the first socket that needs them."""
     with ModelLab() as lab:
-        said = lab.near.run([sys.executable, "-c", LIBRARIES, lab.far.address], accel=True, require=False).splitlines()
+        said = lab.near.run([sys.executable, "-c", LIBRARIES, lab.far.address], accel=True, require=False,
+                            env={"ACCEL_WAIT_FOR_PORTS": "1"}).splitlines()
         check(said[:2] == ["", ""] and "libibverbs" in said[2] and "libaccel-mlx5" in said[2], said)
 
 
@@ -836,7 +837,7 @@ def multicast():
         near, far = lab.hosts
         for accel in False, True:
             before = near.counters().get("rx_packets", 0)
-            members = [near.popen([sys.executable, "-c", MEMBER, near.address], accel=on, stdout=subprocess.PIPE, text=True) for on in (False, accel)]
+            members = [near.popen([sys.executable, "-c", MEMBER, near.address], accel=on, require=False, stdout=subprocess.PIPE, text=True) for on in (False, accel)]
             for member in members:
                 check(member.stdout.readline() == "ready\n", "no member")
             words = [f"{group}={group[-1]}-{i:02}" for i in range(20) for group in ("239.1.2.3", "239.1.2.4")]
