@@ -93,7 +93,8 @@ def run(case, address):
     from lab import Lab
     with Lab() as lab:
         me = [sys.executable, __file__]
-        server = lab.near.popen([*me, "--serve", case], accel=True)
+        # Room for all that is sent before anything is read.
+        server = lab.near.popen([*me, "--serve", case], accel=True, env={"ACCEL_RECEIVE_BUFFER": "1048576", "ACCEL_SEND_BUFFER": "1048576"})
         lab.near.wait_for_listener(7000, server)
         before = lab.near.kernel_packets()["tcp"]
         client = lab.far.popen([*me, "--call", getattr(lab.near, address), case], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
