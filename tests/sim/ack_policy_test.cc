@@ -158,5 +158,24 @@ TEST_F(AckPolicy, AfterALongPauseTheSenderIsHelpedToGrow) {
   EXPECT_EQ((sent[0].at - sim->trace_start) / 1ms, 5);
 }
 
+// A server that has nothing to say ends its direction as soon as it is asked: what the client goes on to send
+// is acknowledged at once nonetheless, down to an odd last segment.
+TEST(AckPolicyOfAHalfClosed, AFinIsNoAnswer) {
+  TracedPair traced(1);
+  Sim& sim = traced.sim;
+  const Pair p = traced.open();
+  ASSERT_TRUE(p.b);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448, 'x')));
+  sim.run_for(5ms);  // it is there
+  ASSERT_TRUE(sim[1].stack->tcp_shutdown(*p.b, SHUT_WR, sim.now));
+  sim.run_for(100ms);
+  sim.clear_trace();
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448, 'x')));
+  sim.run_for(100ms);
+  const auto sent = sim.sent_by(1);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ((sent[0].at - sim.trace_start) / 1ms, 5);
+}
+
 }  // namespace
 }  // namespace accel::sim

@@ -55,7 +55,11 @@ static uint32_t end_slow_start(TcpConn& c) {
 
 uint32_t hystart_step(TcpConn& c, uint32_t acked, const AckEvent& e, Instant now) {
   HyStart& h = c.growth.hystart;
-  if (!h.begun) {
+  // As Linux' hystart_update() a round begins with the first ACK behind the last one's end: the pause between
+  // two flights is no gap of either's train.
+  if (!h.begun || seq_gt(c.snd_una, h.round_end)) {
+    if (h.begun && h.baseline_us != HyStart::kNone && ++h.slow_rounds >= kSlowRounds)
+      return end_slow_start(c);
     begin_round(c, now);
   } else if (e.gap > kTrainGap) {
     h.train = false;
@@ -74,10 +78,6 @@ uint32_t hystart_step(TcpConn& c, uint32_t acked, const AckEvent& e, Instant now
   } else if (slow && h.samples >= kSamples && h.round_min_us < h.baseline_us) {
     h.baseline_us = HyStart::kNone;  // it was jitter
     slow = false;
-  }
-  if (seq_ge(c.snd_una, h.round_end)) {
-    if (slow && ++h.slow_rounds >= kSlowRounds) return end_slow_start(c);
-    begin_round(c, now);
   }
   return slow ? acked / kSlowDivisor : acked;
 }

@@ -15,16 +15,19 @@ void clear_marks(TcpConn& c, const SentSegment& s) {
   if (s.resent) c.resent_bytes -= s.length();
 }
 
+/// tcp_check_sack_reordering(): text from `low` on came behind what ends at `high`.
+static void note_reordering(TcpConn& c, uint32_t low, uint32_t high) {
+  constexpr uint32_t kMostReordering = 300;  // net.ipv4.tcp_max_reordering
+  c.reordering_seen = true;
+  ++c.reorderings;
+  const uint32_t distance = (high - low + c.snd_mss - 1) / c.snd_mss;
+  c.reordering = static_cast<uint16_t>(std::max<uint32_t>(c.reordering, std::min(distance, kMostReordering)));
+}
+
 /// RFC 8985 section 6.2, step 2. What one ACK tells of came together, in whatever order it tells of it.
 void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant now) {
-  if (!s.ever_resent && seq_lt(s.end, e.delivered_before)) {  // step 3
-    constexpr uint32_t kMostReordering = 300;                 // net.ipv4.tcp_max_reordering
-    c.reordering_seen = true;
-    ++c.reorderings;
-    const uint32_t distance = (e.delivered_before - s.begin + c.snd_mss - 1) / c.snd_mss;
-    c.reordering =
-        static_cast<uint16_t>(std::max<uint32_t>(c.reordering, std::min(distance, kMostReordering)));
-  }
+  if (!s.ever_resent && seq_lt(s.end, e.delivered_before))  // step 3
+    note_reordering(c, s.begin, e.delivered_before);
   c.high_delivered = seq_max(c.high_delivered, s.end);
   uint32_t rtt = microseconds(now) - s.sent_us;
   if (s.ever_resent && rtt < c.min_rtt_us) return;  // an ACK of the first transmission, most likely
@@ -236,14 +239,28 @@ static void end_recovery(TcpConn& c) {
   if (c.reorder_persist > 0 && --c.reorder_persist == 0) c.reorder_windows = 1;
 }
 
-/// All that was sent again had arrived the first time: D-SACKs say so, or the echoed timestamp is older than
-/// the first retransmission's (RFC 3522). In fast recovery a hole may be filled so while others are losses:
-/// what is in flight has to tell first (tcp_try_undo_partial()).
+/// The echoed timestamp is older than the first retransmission's (RFC 3522): the ACK is of a first
+/// transmission (tcp_packet_delayed()).
+static bool was_delayed(const TcpConn& c, const AckEvent& e) {
+  return c.recovery != Recovery::kOpen && c.undo_retransmits >= 0 && c.undo_stamped && e.acked > 0 &&
+         e.tsecr != 0 && seq_lt(e.tsecr, c.undo_timestamp);
+}
+
+/// All that was sent again had arrived the first time: D-SACKs say so, or the echoed timestamp does. In fast
+/// recovery a hole may be filled so while others are losses: what is in flight has to tell first
+/// (tcp_try_undo_partial()).
 static bool spurious(const TcpConn& c, const AckEvent& e) {
   if (c.recovery == Recovery::kOpen || c.undo_retransmits < 0 || !c.undo_stamped) return false;
   if (e.dsack && c.undo_retransmits == 0) return true;
-  if (e.acked == 0 || e.tsecr == 0 || !seq_lt(e.tsecr, c.undo_timestamp)) return false;
+  if (!was_delayed(c, e)) return false;
   return c.recovery == Recovery::kTimeout || c.resent_bytes == 0 || seq_ge(c.snd_una, c.recovery_point);
+}
+
+/// tcp_try_undo_partial(): a hole that a delayed segment fills, and not its retransmission, is reordering.
+/// rack_delivered() cannot see it, since the segment was sent again.
+static void judge_filled_hole(TcpConn& c, const AckEvent& e) {
+  if (c.sack_ok && c.recovery == Recovery::kFast && seq_lt(c.snd_una, c.recovery_point) && was_delayed(c, e))
+    note_reordering(c, c.snd_una - e.acked, seq_max(c.high_delivered, c.snd_una));
 }
 
 static void undo(TcpConn& c) {
@@ -281,6 +298,7 @@ static void judge_tail_probe(TcpConn& c, const AckEvent& e) {
 
 void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
   judge_tail_probe(c, e);
+  judge_filled_hole(c, e);
   if (spurious(c, e)) undo(c);
   if (c.recovery != Recovery::kOpen && seq_ge(c.snd_una, c.recovery_point)) end_recovery(c);
   if (!c.sack_ok)

@@ -257,12 +257,14 @@ uint32_t segment_size(const TcpConn& c) {
   return c.snd_mss - blocks;  // snd_mss is at least 76, blocks at most 36
 }
 
+/// tcp_event_data_sent(). A FIN alone is no data: it answers nothing.
 static void note_data_sent(TcpConn& c, uint32_t segments, uint32_t n, Instant now) {
-  if (n > 0) c.data_segments_out += segments;
+  if (n == 0) return;
+  c.data_segments_out += segments;
   c.bytes_sent += n;
   c.last_sent = now;
   // An answer soon after a question: from now on ACKs ride on answers. What opens the conversation answers
-  // nothing: tcp_event_data_sent(), where ato is 0 until the first data have come.
+  // nothing, where ato is 0 until the first data have come.
   if (now - c.last_received < Duration{c.ato_ns}) c.pingpong = true;
   if (c.recovery == Recovery::kFast) c.prr_out += n;
 }
