@@ -18,6 +18,7 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared
   PortSlot& slot = slots[id];
   Port* port = port_of(id);
   if (!port) return err(ENODEV);
+  if (key.protocol == Protocol::kTcp && key.is_connected()) learn_address(key.local.address);
   auto [entry, is_new] = slot.steered.try_emplace(key);
   PortSlot::Steered& steered = entry->second;
   if (is_new || std::exchange(steered.resting, false)) {
@@ -121,17 +122,18 @@ void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
     return std::any_of(all.begin(), all.end(),
                        [&](const LocalAddress& a) { return a.usable && a.address == address; });
   };
+  // The device goes on bringing its frames: the kernel would reset it once the address is back.
   for (InterfaceId id = 0; id < slot_count; ++id) {
-    Port* port = port_of(id);
-    if (!port) continue;
+    if (!port_of(id)) continue;
     for (auto& [key, steered] : slots[id].steered) {
       if (key.protocol != Protocol::kTcp || !key.is_connected() || steered.resting) continue;
       const bool here = has(network.addresses, key.local.address);
       if (!steered.suspended && !here && has(before, key.local.address)) {
         steered.suspended = true;
-        port->unsteer(tagged(id, key));
-      } else if (steered.suspended && here && port->steer(tagged(id, key))) {
+        stack->tcp_set_deaf(key, true);
+      } else if (steered.suspended && here) {
         steered.suspended = false;
+        stack->tcp_set_deaf(key, false);
       }
     }
   }

@@ -397,9 +397,12 @@ void StackCore::report_unreachable(const Packet* sent, InterfaceId id) {
 std::vector<Stack::RouteQuestion> StackCore::take_route_questions() {
   std::vector<Stack::RouteQuestion> questions;
   for (const Packet* p = awaiting_route.front(); p; p = p->next) {
-    const auto [source, destination] = addresses_of(p->bytes());
-    const auto same = [&](const auto& q) { return q.remote == source && q.local == destination; };
-    if (std::none_of(questions.begin(), questions.end(), same)) questions.push_back({source, destination});
+    const auto addresses = addresses_of(p->bytes());
+    const auto same = [&](const auto& q) {
+      return q.remote == addresses.first && q.local == addresses.second;
+    };
+    if (std::none_of(questions.begin(), questions.end(), same))
+      questions.push_back({addresses.first, addresses.second});
   }
   return questions;
 }

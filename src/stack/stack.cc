@@ -94,6 +94,7 @@ bool Stack::tcp_strayed(const FlowKey& key, const StraySegment& segment, Instant
   return core_->tcp->strayed(key, segment, now);
 }
 void Stack::tcp_end_handshake(const FlowKey& key) { core_->tcp->end_handshake(key); }
+void Stack::tcp_set_deaf(const FlowKey& key, bool deaf) { core_->tcp->set_deaf(key, deaf); }
 void Stack::tcp_complete_handshakes(TcpListener& listener, Instant now) {
   core_->tcp->complete_handshakes(listener, now);
 }

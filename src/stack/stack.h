@@ -382,6 +382,9 @@ class Stack {
   bool tcp_strayed(const FlowKey& key, const StraySegment& segment, Instant now);
   /// A handshake that is another process's, which has the key: nothing is sent.
   void tcp_end_handshake(const FlowKey& key);
+  /// The host has lost the connection's local address, or has it again: meanwhile its segments are dropped,
+  /// as the kernel's routing drops them. It sends on.
+  void tcp_set_deaf(const FlowKey& key, bool deaf);
   /// The listener is about to be closed, but may listen again: handshakes under way are left to it. Whatever
   /// happens to one of them next (a segment, a timeout) finds who listens by then, or ends it.
   void tcp_leave_handshakes(TcpListener& listener);

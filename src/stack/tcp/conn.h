@@ -244,6 +244,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t ts_recent = 0;
   uint32_t ts_recent_ms = 0;  ///< when it was taken
   bool ts_recent_valid = false;
+  bool deaf = false;    ///< its local address is gone: what comes is dropped (TcpLayer::set_deaf())
   bool orphan = false;  ///< the application has closed it: counted in TcpContext::orphans
 
   // ---- congestion and loss ----

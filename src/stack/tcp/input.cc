@@ -340,6 +340,8 @@ void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant n
     destroy(t, c);
     return input_unknown(t, frame, s, now);
   }
+  if (c.deaf) [[unlikely]]
+    return t.core.drop(frame, Counter::drop_martian);
   TcpOptions options;
   if (!parse_options(s.options, options)) return t.core.drop(frame, Counter::drop_tcp_header);
   Working working(t, c);

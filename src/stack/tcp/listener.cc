@@ -271,6 +271,11 @@ bool TcpLayer::strayed(const FlowKey& key, const StraySegment& s, Instant now) {
   return false;
 }
 
+void TcpLayer::set_deaf(const FlowKey& key, bool deaf) {
+  TcpConn* c = find_connection(*context_, key.local, key.remote);
+  if (c != nullptr) c->deaf = deaf;
+}
+
 void TcpLayer::end_handshake(const FlowKey& key) {
   TcpConn* c = find_connection(*context_, key.local, key.remote);
   if (c != nullptr && is_embryo(*c)) destroy(*context_, *c);

@@ -52,6 +52,7 @@ class TcpLayer {
   void complete_handshakes(TcpListener& listener, Instant now);
   bool strayed(const FlowKey& key, const StraySegment& segment, Instant now);
   void end_handshake(const FlowKey& key);
+  void set_deaf(const FlowKey& key, bool deaf);
   void note_numbers(const FlowKey& key, TcpNumbers* numbers);
   void leave_handshakes(TcpListener& listener);
   void close_listener(TcpListener* listener);
