@@ -1,4 +1,4 @@
-// Points in time, passed in as arguments: nothing below the engine reads a clock (DESIGN 1.5).
+// Points in time, passed in as arguments: nothing below the engine reads a clock.
 #pragma once
 
 #include <chrono>

@@ -202,7 +202,7 @@ class Engine {
   /// early.
   PathChoice covers(const FlowRequest& request);
 
-  // ---- soft-iWARP (DESIGN 7) ----
+  // ---- soft-iWARP ----
   /// The process's channels, made at the first need. nullptr: no descriptor for them.
   siw::Reactor* channels();
   /// There is no engine for ports, only for channels (no privilege); else `accelerated`.
@@ -230,7 +230,7 @@ class Engine {
   /// as needed.
   void touch() { touched_ = true; }
 
-  // ---- hand-back (DESIGN 9) ----
+  // ---- hand-back ----
   /// Moves a connection into `shadow`, an unconnected kernel TCP socket of the same family, with TCP_REPAIR;
   /// `conn` is gone on success. Errors: EPERM (no CAP_NET_ADMIN), ENOTCONN and others: the connection is then
   /// untouched.

@@ -1,4 +1,4 @@
-// Following the kernel's network: links, addresses, routes and neighbours as they change (DESIGN 5).
+// Following the kernel's network: links, addresses, routes and neighbours as they change.
 #include <algorithm>
 #include <utility>
 

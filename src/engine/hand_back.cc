@@ -1,4 +1,4 @@
-// A live connection moves into a kernel socket by TCP_REPAIR (DESIGN 9; net/ipv4/tcp.c: do_tcp_setsockopt,
+// A live connection moves into a kernel socket by TCP_REPAIR (net/ipv4/tcp.c: do_tcp_setsockopt,
 // tcp_repair_*).
 //
 // Order: the kernel's socket gets the whole state while it is still mute (repair mode); our copy is

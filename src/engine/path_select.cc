@@ -1,4 +1,4 @@
-// Which path a flow takes, and why (DESIGN 3): configuration, then the kernel's routing, then the port of the
+// Which path a flow takes, and why: configuration, then the kernel's routing, then the port of the
 // route's device.
 #include <algorithm>
 #include <cstring>

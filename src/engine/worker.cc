@@ -1,4 +1,4 @@
-// The way through the worker: enter, poll, the caller's work, flush, transmit, notify, leave (DESIGN 3).
+// The way through the worker: enter, poll, the caller's work, flush, transmit, notify, leave.
 #include "engine/worker.h"
 
 #include <sys/random.h>

@@ -1,5 +1,5 @@
 // The port on ConnectX raw-packet queues as the engine sees it. Opening it loads libaccel-mlx5.so, and with
-// it libibverbs and libmlx5; nothing of them is in the process before (DESIGN 11).
+// it libibverbs and libmlx5; nothing of them is in the process before.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A TCP socket whose connection is, or may become, iWARP (DESIGN 7): the shadow carries it. A TcpSocket gives
+// A TCP socket whose connection is, or may become, iWARP: the shadow carries it. A TcpSocket gives
 // its place to one when connect() or accept() finds that the configuration wants it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A TCP or UDP socket of ours over its shadow (DESIGN 4): what is common to both.
+// A TCP or UDP socket of ours over its shadow: what is common to both.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
 // The ways to install a handler. All of them are sigaction(): posix keeps the program's action and stands in
-// front of it, so that a call interrupted within our stack ends as the kernel's would (DESIGN 3).
+// front of it, so that a call interrupted within our stack ends as the kernel's would.
 #include <string.h>
 
 #include "preload/preload.h"

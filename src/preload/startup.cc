@@ -1,5 +1,5 @@
 // The library's beginning and end. The beginning is a look at the environment: no file, no thread, no
-// allocation (DESIGN 1.4); everything else waits for the first Internet socket. Linked last, so that it runs
+// allocation; everything else waits for the first Internet socket. Linked last, so that it runs
 // after the layers' own initialisers and its destructor before theirs.
 #include <stdlib.h>
 #include <sys/auxv.h>

@@ -1,4 +1,4 @@
-// The lower end that moves frames (DESIGN 2): mlx5 raw-packet queues, AF_XDP queues, the simulator's link.
+// The lower end that moves frames: mlx5 raw-packet queues, AF_XDP queues, the simulator's link.
 #pragma once
 
 #include <array>

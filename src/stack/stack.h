@@ -1,6 +1,6 @@
 // The protocol stack: Ethernet, IPv4, IPv6, ICMP errors, UDP and TCP for the flows that a worker owns.
 //
-// Pure (DESIGN 1.5): no clock, system call, thread or randomness; time and secrets come in as arguments,
+// Pure: no clock, system call, thread or randomness; time and secrets come in as arguments,
 // memory from the FramePool and operator new. One owner at a time (the worker's lock). Nothing calls upward:
 // what changed is collected and taken with take_ready() and tx_queue().
 //
@@ -193,7 +193,7 @@ struct TcpInfo {
   uint32_t last_data_sent_ms = 0, last_data_received_ms = 0, last_ack_received_ms = 0;
 };
 
-/// A connection's whole state as TCP_REPAIR takes it (DESIGN 9); enough to carry on elsewhere.
+/// A connection's whole state as TCP_REPAIR takes it; enough to carry on elsewhere.
 struct TcpSnapshot {
   Endpoint local, remote;
   TcpState state = TcpState::kEstablished;

@@ -1,5 +1,5 @@
 // The XDP program of a netdev: hands the frames of steered flows to the AF_XDP socket of the queue they
-// arrived on, and leaves everything else to the kernel (DESIGN 5). One program and one set of maps per
+// arrived on, and leaves everything else to the kernel. One program and one set of maps per
 // netdev, shared by all processes.
 //
 // A frame is taken when its 5-tuple is in `flows`, or else its 3-tuple is: for TCP only a plain SYN, for UDP

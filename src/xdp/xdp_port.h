@@ -1,5 +1,5 @@
 // The AF_XDP port as the engine sees it. Opening it loads libaccel-xdp.so; nothing of libbpf and libxdp is in
-// the process before (DESIGN 11).
+// the process before.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A connection's state out of the stack and back (DESIGN 9): the fields of TCP_REPAIR.
+// A connection's state out of the stack and back: the fields of TCP_REPAIR.
 #include <algorithm>
 
 #include "stack/tcp/context.h"
