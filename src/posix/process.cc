@@ -393,15 +393,33 @@ Engine::Offered offer_unaccepted() {
 
 namespace {
 
-/// Tells every file of this process's own, then the engine. On housekeeping's thread, without a Guard.
-template <void (File::*tell)(Pass&), void (Engine::*end)(Pass&) = nullptr>
-void tell_files() {
+/// Tells every file of this process's own.
+template <void (File::*tell)(Pass&)>
+void tell_files(Pass& pass) {
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) (file->*tell)(pass);
+  });
+}
+
+// The next three run on housekeeping's thread, without a Guard.
+
+void tell_ports_opened() {
+  Guard guard(Pass::Polling::kNo);
+  if (guard.pass() != nullptr) tell_files<&File::ports_opened>(*guard.pass());
+}
+
+void tell_port_lost() {
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() == nullptr) return;
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) (file->*tell)(*guard.pass());
-  });
-  if constexpr (end != nullptr) (guard.pass()->engine().*end)(*guard.pass());
+  tell_files<&File::port_lost>(*guard.pass());
+  guard.pass()->engine().let_go_of_lost(*guard.pass());
+}
+
+void tell_strayed() {
+  Guard guard(Pass::Polling::kNo);
+  if (guard.pass() == nullptr) return;
+  tell_files<&File::strayed>(*guard.pass());
+  guard.pass()->engine().let_go_of_strays(*guard.pass());
 }
 
 }  // namespace
@@ -419,9 +437,9 @@ void attach_engine(Engine& engine) {
       file->notify(edges);
   });
   engine.set_after_unlock(&admit_put_off_signals);
-  engine.set_ports_opened(&tell_files<&File::ports_opened>);
-  engine.set_port_lost(&tell_files<&File::port_lost, &Engine::let_go_of_lost>);
-  engine.set_strays_found(&tell_files<&File::strayed, &Engine::let_go_of_strays>);
+  engine.set_ports_opened(&tell_ports_opened);
+  engine.set_port_lost(&tell_port_lost);
+  engine.set_strays_found(&tell_strayed);
   engine.set_abandoned([](Pass& pass, void* file) { static_cast<File*>(file)->release(&pass); });
   engine.set_unaccepted(&offer_unaccepted);
   stats::set_source(publish_sockets);
