@@ -17,6 +17,7 @@ enum class Require : uint8_t { kOff, kAny, kXdp, kMlx5 };
 enum class Profile : uint8_t { kDefault, kLatency, kThroughput, kFrugal };
 enum class XdpMode : uint8_t { kAuto, kZerocopy, kCopy, kGeneric };
 enum class Iwarp : uint8_t { kOff, kPrefer, kRequire };
+enum class FirewallUse : uint8_t { kRespect, kIgnore };
 
 /// How the words of an enumeration are spelt, in the order of its values.
 template <class E>
@@ -32,6 +33,8 @@ template <>
 inline constexpr std::array<std::string_view, 4> kWords<XdpMode>{"auto", "zerocopy", "copy", "generic"};
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Iwarp>{"off", "prefer", "require"};
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<FirewallUse>{"respect", "ignore"};
 template <>
 inline constexpr std::array<std::string_view, 5> kWords<LogLevel>{"off", "error", "warning", "info", "debug"};
 

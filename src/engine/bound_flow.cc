@@ -7,10 +7,12 @@
 namespace accel {
 namespace {
 
-PathChoice kernel(Reason why) {
+/// `rule`: the one that refused, with Reason::firewall.
+PathChoice kernel(Reason why, uint8_t rule = 0) {
   PathChoice choice;
   choice.path = PathKind::kKernel;
   choice.reason = why;
+  if (why == Reason::firewall) choice.rule = rule;
   return choice;
 }
 
@@ -36,13 +38,25 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
     return keys;
   }
   *why = Reason::no_port;
+  refresh_firewall();
   auto add = [&](int ifindex, const IpAddress& address) {
     if (bound_ifindex && bound_ifindex != ifindex) return;
     Reason reason = Reason::no_port;
     auto id = interface_of(ifindex, &reason);
     if (!id) {
-      if (reason != Reason::no_port && reason != Reason::loopback && *why != Reason::port_opening)
+      if (reason != Reason::no_port && reason != Reason::loopback && *why != Reason::port_opening &&
+          *why != Reason::firewall)
         *why = reason;
+      return;
+    }
+    FilteredFlow flow;
+    flow.protocol = protocol;
+    flow.local = {address, local.port};
+    flow.remote = remote;
+    flow.ifindex = ifindex;
+    if (const PathChoice refused = filtered(flow); refused.reason != Reason::accelerated) {
+      if (*why != Reason::port_opening) *why = refused.reason;
+      refusing_rule = refused.rule;
       return;
     }
     const PortInfo& port = *info_of(*id);
@@ -79,6 +93,8 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
   flow.uncovered = Reason::accelerated;
   if (flow.leaving) return false;
   auto wanted = coverage(flow.protocol, flow.local, flow.remote, flow.v6_only, flow.bound_ifindex, why);
+  flow.refused.reset();
+  if (wanted.empty() && *why == Reason::firewall) flow.refused = refusing_rule;
   if (flow.bound_ifindex && !wanted.empty()) {
     const InterfaceId device = wanted.front().interface;
     flow.listener ? stack->set_device(*flow.listener, device) : stack->udp_set_device(*flow.udp, device);
@@ -122,7 +138,7 @@ Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoi
   if (keys.empty()) {
     if (raw->listener) stack->tcp_close_listener(raw->listener);
     if (raw->udp) stack->udp_close(raw->udp);
-    choice = kernel(why);
+    choice = kernel(why, refusing_rule);
     return err(EOPNOTSUPP);
   }
   const InterfaceId id = keys.front().interface;
@@ -145,7 +161,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   // Before the stack is told: with no interface there is no listener to undo.
   const auto keys = impl_->coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason);
   if (keys.empty() && choice.reason != Reason::port_opening) {
-    choice = kernel(choice.reason);
+    choice = kernel(choice.reason, impl_->refusing_rule);
     return err(EOPNOTSUPP);
   }
   auto flow = std::make_unique<BoundFlow>();
@@ -176,7 +192,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   const bool covered =
       !impl_->coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty();
   if (!covered && choice.reason != Reason::port_opening) {
-    choice = kernel(choice.reason);
+    choice = kernel(choice.reason, impl_->refusing_rule);
     return err(EOPNOTSUPP);
   }
   auto flow = std::make_unique<BoundFlow>();
@@ -261,7 +277,7 @@ PathChoice Engine::covers(const FlowRequest& request) {
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;
   const auto keys = impl_->coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, false,
                                     request.bound_ifindex, &choice.reason);
-  if (keys.empty()) return kernel(choice.reason);
+  if (keys.empty()) return kernel(choice.reason, impl_->refusing_rule);
   choice.path = impl_->slots[keys.front().interface].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = keys.front().interface;

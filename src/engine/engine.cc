@@ -338,6 +338,7 @@ void Engine::after_fork_in_child() {
   if (w.channels) w.channels->abandon_in_child();
   w.guardian.abandon_in_child();
   w.netlink->abandon_in_child();
+  w.firewall.abandon();
   w.housekeeping->abandon_in_child();
   // The rest is a copy that nobody uses: freeing it would only copy its pages.
 }

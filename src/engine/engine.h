@@ -37,6 +37,8 @@ struct PathChoice {
   PathKind path = PathKind::kKernel;
   Reason reason = Reason::not_decided;
   Route route;
+  uint8_t rule =
+      0;  ///< with Reason::firewall: of the rules that the statistics page names (stats::note_rule)
   bool accelerated() const { return path == PathKind::kXdp || path == PathKind::kMlx5; }
 };
 
@@ -188,6 +190,8 @@ class Engine {
   /// And again. Where they cannot it has what the kernel's socket gets.
   void begin_taking(BoundFlow& flow);
   bool is_taking(const BoundFlow& flow) const;
+  /// What serves it now: `chosen`, or the kernel where rules of the firewall have come since.
+  PathChoice path_of(const BoundFlow& flow, const PathChoice& chosen) const;
   /// For fork(), between before_fork() and the fork itself. True when `flows` is all that this engine serves.
   bool serves_only(size_t flows) const;
   /// Closes those flows and the ports that nobody uses then: their queues are free for the children.
@@ -259,6 +263,8 @@ class Engine {
   void set_strays_found(void (*hook)());
   bool strayed(const TcpConn& conn) const;
   bool strayed(const BoundFlow& flow) const;  ///< an unaccepted connection of it
+  /// The kernel's path with the reason, of one that strayed() names.
+  PathChoice why_strayed(const TcpConn& conn) const;
   /// Those that the application has closed.
   void let_go_of_strays(Pass& pass);
 

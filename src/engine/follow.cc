@@ -46,6 +46,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
     for (InterfaceId id = 0; id < slot_count; ++id) tell_stack_of(id);
   }
   if (links || addresses || routes) route_cache.clear();
+  if (links || addresses || routes) firewall.forget_judgements();
   if (links) follow_links();
   const bool lost = lost_untold;
   if (links || addresses) failed_ports.clear();
@@ -180,6 +181,7 @@ bool Engine::Impl::tick(Instant now) {
   pass_now = now;
   look_at_ports();
   look_for_strays(now);
+  follow_firewall();
   // A thread that is asleep may not be the one that watches the deadlines.
   if (next_deadline() <= now) {
     counters.add(Counter::housekeeping_polls);

@@ -297,10 +297,19 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
   const PortInfo& port = *info_of(*id);
   if (needs_all_queues && rules_barred()) return kernel(Reason::handler);
   if (needs_all_queues && port.queues_held < port.queues_total) return kernel(Reason::queues_elsewhere);
+  choice.route.source = request.local.address.is_any() ? answer->source : request.local.address;
+  FilteredFlow flow;
+  flow.protocol = request.role == Role::kTcpClient ? Protocol::kTcp : Protocol::kUdp;
+  flow.local = {choice.route.source, request.local.port};
+  flow.remote = request.remote;
+  flow.active = request.role != Role::kUdpConnect;
+  flow.routed = true;
+  flow.ifindex = answer->ifindex;
+  flow.mark = request.mark;
+  if (PathChoice refused = filtered(flow); refused.reason != Reason::accelerated) return refused;
   choice.path = slots[*id].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = *id;
-  choice.route.source = request.local.address.is_any() ? answer->source : request.local.address;
   choice.route.next_hop = answer->gateway.is_any() ? to : answer->gateway;
   const uint32_t device = stack->interface(*id).mtu;
   choice.route.mtu = answer->mtu ? std::min(answer->mtu, device) : device;
@@ -309,6 +318,7 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
 }
 
 PathChoice Engine::choose(const FlowRequest& request) {
+  impl_->refresh_firewall();
   return impl_->choose(request, request.role == Role::kTcpClient);
 }
 

@@ -134,7 +134,7 @@ bool requested() {
   return p && p->asked.load(std::memory_order_relaxed) != p->answered.load(std::memory_order_relaxed);
 }
 
-void note_kernel(int fd, Reason reason) {
+void note_kernel(int fd, Reason reason, uint8_t rule) {
   if (fd < 0 || static_cast<uint32_t>(fd) >= kMaxNotes) return;
   Page* p = ensure();
   if (!p) return;
@@ -144,9 +144,19 @@ void note_kernel(int fd, Reason reason) {
     NoteRow& note = p->note[fd];
     note.inode.store(0, std::memory_order_release);
     note.reason = static_cast<uint8_t>(reason);
+    note.rule = reason == Reason::firewall ? rule : 0;
     note.inode.store(facts.st_ino, std::memory_order_release);
   }
   errno = saved;
+}
+
+uint8_t note_rule(const char* text) {
+  Page* p = page();
+  for (uint32_t i = 1; p != nullptr && i <= kMaxRules; ++i) {
+    if (p->rule[i][0] == 0) copy_text(p->rule[i], sizeof p->rule[i], text);
+    if (std::strncmp(p->rule[i], text, sizeof p->rule[i] - 1) == 0) return static_cast<uint8_t>(i);
+  }
+  return 0;
 }
 
 void forget(int fd) {

@@ -57,7 +57,10 @@ void set_source(Source source);
 void publish(Engine& engine, Instant now);
 
 /// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
-void note_kernel(int fd, Reason reason);
+void note_kernel(int fd, Reason reason, uint8_t rule = 0);
+/// A rule of the host's packet filters that refuses a socket. Its number for PathChoice::rule; 0: no page, or
+/// no room. Under the engine's lock.
+uint8_t note_rule(const char* text);
 /// Optional: a note whose socket is closed is recognised as old by the reader.
 void forget(int fd);
 

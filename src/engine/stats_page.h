@@ -19,9 +19,10 @@ namespace accel::stats {
 
 inline constexpr char kStatsName[] = "libaccel-stats";
 inline constexpr uint64_t kMagic = 0x7461747363636131;  // "1accstat"
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr uint32_t kMaxPorts = 32;
-inline constexpr uint32_t kMaxRows = 65536;   ///< sockets beyond it are counted, not listed
+inline constexpr uint32_t kMaxRows = 65536;  ///< sockets beyond it are counted, not listed
+inline constexpr uint32_t kMaxRules = 255;
 inline constexpr uint32_t kMaxNotes = 65536;  ///< by descriptor
 
 /// Enough of an Endpoint, in a layout of its own.
@@ -42,8 +43,10 @@ struct SocketRow {
   uint32_t retransmits, queue_in,
       queue_out;  ///< bytes waiting to be read / acknowledged; of a listener: connections to accept
   uint64_t rx_bytes, tx_bytes, drops;
+  uint8_t rule;  ///< of Page::rule, with Reason::firewall; 0: none
+  uint8_t unused[7];
 };
-static_assert(sizeof(SocketRow) == 96);
+static_assert(sizeof(SocketRow) == 104);
 
 struct PortRow {
   char name[16];
@@ -58,7 +61,8 @@ static_assert(sizeof(PortRow) == 36);
 struct NoteRow {
   std::atomic<uint64_t> inode;  ///< 0: none; written last
   uint8_t reason;               ///< Reason
-  uint8_t unused[7];
+  uint8_t rule;                 ///< of Page::rule, with Reason::firewall; 0: none
+  uint8_t unused[6];
 };
 static_assert(sizeof(NoteRow) == 16);
 
@@ -75,6 +79,8 @@ struct Page {
   // when the first TCP connection or listener is accelerated
   int32_t guardian;      ///< pid of the guardian, in the process's pid namespace; 0: none
   char no_guardian[92];  ///< why there is none though it is wanted; empty: not known yet, or not wanted
+  // as they refuse sockets: rules of the host's packet filters, from 1 on, written once each
+  char rule[kMaxRules + 1][96];
   // the exchange
   std::atomic<uint64_t> asked;     ///< by readers
   std::atomic<uint64_t> answered;  ///< by the process

@@ -22,6 +22,7 @@
 #include "engine/netlink.h"
 #include "engine/ports.h"
 #include "engine/spin.h"
+#include "firewall/firewall.h"
 #include "siw_fallback/reactor.h"
 
 namespace accel {
@@ -96,12 +97,24 @@ struct BoundFlow {
   bool shared = false;                     ///< other processes may have a socket for the same local end
   bool leaving = false;                    ///< stop_taking(), or not yet begin_taking()
   Reason uncovered = Reason::accelerated;  ///< why `keys` is empty
+  std::optional<uint8_t> refused;          ///< the rule (PathChoice::rule) for which no interface is left
   struct Key {
     InterfaceId interface;
     FlowKey key;
     bool operator==(const Key&) const = default;
   };
   std::vector<Key> keys;  ///< steered now
+};
+
+/// A flow as the host's packet filters are asked of it.
+struct FilteredFlow {
+  Protocol protocol = Protocol::kTcp;
+  Endpoint local, remote;  ///< as firewall::Question
+  bool active = false;
+  bool established = false;
+  bool routed = false;  ///< the route to the peer leaves by the device
+  int ifindex = 0;
+  uint32_t mark = 0;
 };
 
 class Housekeeping;
@@ -252,6 +265,15 @@ struct Engine::Impl {
   Result<BoundFlow*> admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice);
   void drop_flow(BoundFlow* flow);
 
+  // ---- the host's packet filters (firewall.cc) ----
+  PathChoice filtered(const FilteredFlow& flow);
+  firewall::Question question_of(const FilteredFlow& flow) const;
+  bool peers_come_by(int ifindex, bool v4) const;
+  void refresh_firewall(Duration between_looks = 1s);
+  void follow_firewall();
+  void filter_connection(const TcpConn& conn);
+  bool firewall_listens(const Endpoint& local) const;
+
   // ---- changes of the network (follow.cc), called by housekeeping ----
   bool follow(NetworkChanges& changes);  ///< true: a port was lost
   void follow_links();
@@ -304,7 +326,12 @@ struct Engine::Impl {
   std::map<RouteQuestion, RouteAnswer> route_cache;  ///< emptied when the network changes
   std::vector<std::unique_ptr<BoundFlow>> flows;
   std::vector<Stack::FlowChange> closed_flows;
-  std::set<FlowKey> strays;  ///< connections; until tell_of_strays() has told
+  std::set<FlowKey> strays;                  ///< connections; until tell_of_strays() has told
+  std::map<FlowKey, uint8_t> refused_flows;  ///< those of `strays` that a rule of the firewall refuses
+  firewall::Firewall firewall;
+  bool firewall_changed = false;                    ///< follow_firewall() has something to do
+  uint8_t refusing_rule = 0;                        ///< of the last coverage() that a rule cut down
+  std::pair<uint16_t, uint16_t> local_ports{0, 0};  ///< that sockets get without bind(); 0: not read yet
   Instant strays_looked{};
 
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it

@@ -42,7 +42,7 @@ void publish_tcp(Engine& engine, const TcpSocket& s, int fd, stats::Writer& writ
   if (s.conn() != nullptr)
     writer.tcp(stack, *s.conn(), fd, s.choice, now);
   else if (listener != nullptr)
-    writer.listener(stack, *listener, fd, s.choice, s.local_endpoint());
+    writer.listener(stack, *listener, fd, engine.path_of(*s.flow(), s.choice), s.local_endpoint());
   else
     publish_undecided(s, IPPROTO_TCP, fd, writer);
 }
@@ -84,7 +84,8 @@ void publish_udp(Engine& engine, const UdpSocket& s, int fd, stats::Writer& writ
   PathChoice choice = s.choice;
   if (s.in_group()) choice.reason = Reason::multicast;  // the path is that of the rest
   if (pcb != nullptr)
-    writer.udp(engine.stack(), *pcb, *pcb, fd, choice, s.local_endpoint(), s.remote_endpoint());
+    writer.udp(engine.stack(), *pcb, *pcb, fd, engine.path_of(*s.flow(), choice), s.local_endpoint(),
+               s.remote_endpoint());
   else
     publish_undecided(s, IPPROTO_UDP, fd, writer);
 }

@@ -114,7 +114,7 @@ Errno Socket::leave(Pass* pass, Reason reason) {
   choice.path = PathKind::kKernel;
   choice.reason = reason;
   if (pass != nullptr) pass->engine().counters().add(Counter::sockets_kernel);
-  stats::note_kernel(fd_, reason);
+  stats::note_kernel(fd_, reason, choice.rule);
   fds.forget(this);
   return kOnKernel;
 }

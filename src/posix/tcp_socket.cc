@@ -189,7 +189,7 @@ void TcpSocket::become_kernels(Reason reason) {
   state_ = State::kKernel;
   choice.path = PathKind::kKernel;
   choice.reason = reason;
-  stats::note_kernel(shadow(), reason);
+  stats::note_kernel(shadow(), reason, choice.rule);
   ++readiness_epoch;
   fds.forget(this);
   Engine::get()->touch();

@@ -270,8 +270,11 @@ void TcpSocket::port_lost(Pass& pass) {
 
 void TcpSocket::strayed(Pass& pass) {
   Engine& engine = pass.engine();
-  if (live() && engine.strayed(*conn_))
-    return (void)to_kernel(pass, Reason::strayed);  // or hopes for its queue
+  if (live() && engine.strayed(*conn_)) {
+    const PathChoice next = engine.why_strayed(*conn_);
+    choice.rule = next.rule;
+    return (void)to_kernel(pass, next.reason);  // or hopes for its queue
+  }
   if (flow_ != nullptr && engine.strayed(*flow_)) queue_to_kernel(pass);
 }
 

@@ -153,7 +153,7 @@ Result<void> UdpSocket::to_kernel(Pass& pass, Reason reason) {
   leave_all_to_shadow(pass);
   choice.path = PathKind::kKernel;
   choice.reason = reason;
-  stats::note_kernel(shadow(), reason);
+  stats::note_kernel(shadow(), reason, choice.rule);
   fds.forget(this);
   pass.engine().touch();
   return {};

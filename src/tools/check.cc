@@ -1,4 +1,5 @@
 // accel check: what this machine offers, what it lacks, and the cure for each lack.
+#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/config.h"
+#include "firewall/firewall.h"
 #include "mlx5/device.h"
 #include "tools/commands.h"
 #include "tools/machine.h"
@@ -186,6 +188,81 @@ Findings judge_nic(const Nic& nic, const Config& config) {
   return all;
 }
 
+std::string join(const std::vector<std::string>& all) {
+  std::string text;
+  for (const std::string& one : all) text += (text.empty() ? "" : ", ") + one;
+  return text;
+}
+
+/// Tables with chains that the kernel calls, by name.
+std::string filter_tables(const firewall::Ruleset& rules) {
+  std::vector<std::string> names;
+  for (const firewall::Table& t : rules.tables) {
+    const bool called = std::any_of(t.chains.begin(), t.chains.end(), [](const firewall::Chain& c) {
+      return c.hook != firewall::Hook::kNone && (c.drops || !c.rules.empty());
+    });
+    if (called) names.push_back(t.legacy ? t.name + " (iptables-legacy)" : t.name);
+  }
+  return join(names);
+}
+
+/// The hooks that accelerated packets would pass by, as far as this process may see them.
+Findings judge_filters(const Config& config, const firewall::Firewall& found) {
+  Findings all;
+  if (config.settings.firewall == FirewallUse::kIgnore)
+    all.push_back({Level::kWarning,
+                   "firewall is ignore: accelerated packets pass by every filter of this host",
+                   "firewall = \"respect\" (ACCEL_FIREWALL), unless that is meant"});
+  if (!found.unreadable().empty())
+    all.push_back({Level::kWarning, found.unreadable() + ": sockets stay with the kernel",
+                   "run as root, or with CAP_NET_ADMIN"});
+  if (const std::string names = filter_tables(found.rules()); !names.empty())
+    all.push_back({Level::kOk, "tables with rules: " + names, ""});
+  if (!found.policies().empty())
+    all.push_back({Level::kOk, fmt::format("IPsec policies: {}", found.policies().size()), ""});
+  if (!(found.programs() == firewall::CgroupPrograms{}))
+    all.push_back({Level::kOk, "BPF programs on this process's cgroup", ""});
+  if (all.empty()) all.push_back({Level::kOk, "no packet filter", ""});
+  return all;
+}
+
+/// What the filters mean for the device: flows whose other end may be any.
+Findings judge_flows(const Nic& nic, const Config& config, firewall::Firewall& filters) {
+  Findings all;
+  const bool ignored = config.settings.firewall == FirewallUse::kIgnore;
+  (void)filters.filtered(nic.ifindex);
+  if (ignored || nic.addresses.empty() || filters.touches_nothing(nic.ifindex)) return all;
+  std::string refused_listeners, refused_clients;
+  for (const std::string& text : nic.addresses) {
+    firewall::Question q;
+    const std::string address = text.substr(0, text.find('/'));
+    uint8_t bytes[16];
+    if (inet_pton(AF_INET, address.c_str(), bytes) == 1)
+      q.local.address = IpAddress::from_v4_bytes(bytes);
+    else if (inet_pton(AF_INET6, address.c_str(), bytes) == 1)
+      q.local.address = IpAddress::from_v6_bytes(bytes);
+    else
+      continue;
+    q.device = {nic.ifindex, nic.name};
+    q.local_on_device = true;
+    for (const bool active : {false, true}) {
+      q.active = active;
+      const auto& found = filters.judge({q.protocol, q.local, q.remote, active, false, nic.ifindex, 0}, q);
+      std::string& refused = active ? refused_clients : refused_listeners;
+      if (!found.accepted && refused.empty()) refused = found.rule;
+    }
+  }
+  if (refused_listeners.empty() && refused_clients.empty())
+    all.push_back({Level::kOk, "packet filters accept all TCP connections", ""});
+  if (!refused_listeners.empty())
+    all.push_back(
+        {Level::kOk, "packet filters leave some TCP listeners to the kernel: " + refused_listeners, ""});
+  if (!refused_clients.empty())
+    all.push_back(
+        {Level::kOk, "packet filters leave some outgoing TCP to the kernel: " + refused_clients, ""});
+  return all;
+}
+
 nlohmann::json to_json(const Findings& all) {
   nlohmann::json list = nlohmann::json::array();
   for (const Finding& f : all)
@@ -245,7 +322,8 @@ int check(bool as_json) {
   } parts[] = {{"kernel", judge_kernel(machine)},
                {"privilege", judge_privilege(machine)},
                {"memory", judge_memory(machine, config.settings)},
-               {"configuration", {}}};
+               {"configuration", {}},
+               {"firewall", {}}};
   for (const std::string& p : problems)
     parts[3].findings.push_back({config.misread ? Level::kLack : Level::kWarning, p,
                                  "mend it; accel docs settings lists what is allowed"});
@@ -258,6 +336,10 @@ int check(bool as_json) {
     parts[3].findings.push_back(
         {Level::kOk,
          "iwarp is on: soft-iWARP over the kernel's TCP, where no port serves or a rule requires it", ""});
+
+  firewall::Firewall filters;
+  (void)filters.refresh({});
+  parts[4].findings = judge_filters(config, filters);
 
   bool machine_usable =
       std::all_of(std::begin(parts), std::end(parts), [](const Part& p) { return usable(p.findings); });
@@ -273,6 +355,7 @@ int check(bool as_json) {
   }
   for (const Nic& nic : machine.nics) {
     Findings findings = judge_nic(nic, config);
+    for (Finding& f : judge_flows(nic, config, filters)) findings.push_back(std::move(f));
     bool nic_usable = machine_usable && usable(findings);
     some_nic |= nic_usable;
     if (as_json)

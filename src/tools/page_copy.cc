@@ -28,6 +28,12 @@ void copy_facts(const stats::Page& page, ProcessStats& into) {
   into.engine = once(page.has_engine) != 0;
 }
 
+void copy_rules(const stats::Page& page, ProcessStats& into) {
+  static_assert(std::extent_v<decltype(page.rule)> > UINT8_MAX);
+  into.rules.clear();
+  for (const auto& rule : page.rule) into.rules.push_back(text_of(rule));
+}
+
 bool copy_answer(const stats::Page& page, ProcessStats& into) {
   for (int attempt = 0; attempt < 100; ++attempt) {
     const uint64_t before = page.sequence.load(std::memory_order_acquire);

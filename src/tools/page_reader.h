@@ -19,6 +19,7 @@ struct KernelSocket {
   uint8_t protocol = 0;  ///< 0: the kernel lists no such socket (not bound yet)
   uint8_t state = 0;     ///< TcpState
   stats::Address local{}, remote{};
+  std::string rule;  ///< of the host's packet filters, that refuses it; "": another reason
 };
 
 struct ProcessStats {
@@ -32,6 +33,7 @@ struct ProcessStats {
       true;  ///< false: the process did not answer in time (stopped, or busy); what is shown is old
   uint32_t socket_count = 0;
   std::vector<stats::SocketRow> sockets;
+  std::vector<std::string> rules;  ///< of the host's packet filters, by SocketRow::rule
   std::vector<stats::PortRow> ports;
   std::vector<KernelSocket> kernel_sockets;
   std::map<std::string, uint64_t> counters;

@@ -67,7 +67,7 @@ std::string name_of(const stats::PortRow& port) {
   return printable({port.name, strnlen(port.name, sizeof port.name)});
 }
 
-json to_json(const stats::SocketRow& s) {
+json to_json(const ProcessStats& p, const stats::SocketRow& s) {
   json j = {{"fd", s.fd},
             {"protocol", protocol_name(s.protocol)},
             {"path", pick(kPaths, s.path)},
@@ -80,6 +80,7 @@ json to_json(const stats::SocketRow& s) {
             {"queue_in", s.queue_in},
             {"queue_out", s.queue_out},
             {"drops", s.drops}};
+  if (s.rule != 0) j["rule"] = printable(p.rules[s.rule]);
   if (s.protocol == IPPROTO_TCP) {
     j["state"] = pick(kStates, s.state);
     j["rtt_us"] = s.rtt_us;
@@ -99,6 +100,7 @@ json to_json(const KernelSocket& s) {
             {"reason_text", reason(s.reason).text},
             {"local", address_text(s.local)},
             {"remote", address_text(s.remote)}};
+  if (!s.rule.empty()) j["rule"] = printable(s.rule);
   if (s.protocol == IPPROTO_TCP) j["state"] = pick(kStates, s.state);
   return j;
 }
@@ -129,7 +131,7 @@ json to_json(const ProcessStats& p) {
             {"sockets", json::array()},
             {"ports", json::array()},
             {"counters", p.counters}};
-  for (auto& s : p.sockets) j["sockets"].push_back(to_json(s));
+  for (auto& s : p.sockets) j["sockets"].push_back(to_json(p, s));
   for (auto& s : p.kernel_sockets) j["sockets"].push_back(to_json(s));
   for (auto& port : p.ports) j["ports"].push_back(to_json(port));
   return j;
@@ -147,13 +149,15 @@ void print_sockets(const ProcessStats& p) {
                s.protocol == IPPROTO_TCP ? pick(kStates, s.state) : "-", address_text(s.local),
                address_text(s.remote), s.rx_bytes, s.tx_bytes,
                connection ? fmt::format("{}us", s.rtt_us) : "-", connection ? std::to_string(s.cwnd) : "-",
-               s.retransmits, reason(s.reason).text);
+               s.retransmits,
+               s.rule == 0 ? reason(s.reason).text : "firewall: " + printable(p.rules[s.rule]));
   }
   for (const KernelSocket& s : p.kernel_sockets)
     fmt::print("  {:<5} {:>5} {:<9} {:<12} {:<22} {:<22} {:>12} {:>12} {:>8} {:>6} {:>7}  {}\n",
                protocol_name(s.protocol), fd_text(s.fd), "kernel",
                s.protocol == IPPROTO_TCP ? pick(kStates, s.state) : "-", address_text(s.local),
-               address_text(s.remote), "-", "-", "-", "-", "-", reason(s.reason).text);
+               address_text(s.remote), "-", "-", "-", "-", "-",
+               s.rule.empty() ? reason(s.reason).text : "firewall: " + printable(s.rule));
   if (p.socket_count > p.sockets.size()) fmt::print("  ... and {} more\n", p.socket_count - p.sockets.size());
 }
 

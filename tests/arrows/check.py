@@ -14,14 +14,15 @@ MAY = {
     "operators": set(),
     "guardian": STACK,
     "stack": set(),
+    "firewall": set(),
     "mlx5": STACK | {"operators"},
     "xdp": STACK | {"operators"},
     "siw_fallback": STACK,
     "shm": STACK,
-    "engine": STACK | PORTS | {"guardian"},
+    "engine": STACK | PORTS | {"guardian", "firewall"},
     "posix": STACK | PORTS | {"engine"},
     "preload": STACK | PORTS | {"engine", "posix", "operators"},
-    "tools": {"engine", "mlx5"},
+    "tools": {"engine", "mlx5", "firewall"},
 }
 # Ports and channels see the stack only through these.
 STACK_FOR_PORTS = {"stack/port.h", "stack/packet.h", "stack/frame_pool.h"}

@@ -1,0 +1,152 @@
+#include "firewall/firewall.h"
+
+#include <sys/socket.h>
+// after libc's names for the same
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/xfrm.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace accel::firewall {
+namespace {
+
+constexpr size_t kMostJudged = 8192;
+
+bool lacks_privilege(const Result<void>& r) { return r.is(EPERM) || r.is(EACCES); }
+
+std::string why_unreadable(const char* what, Errno error) {
+  const char* text = strerrordesc_np(static_cast<int>(error));
+  return std::string(what) + " cannot be read: " + (text != nullptr ? text : "unknown error");
+}
+
+}  // namespace
+
+bool Firewall::refresh(Instant now, Duration between_looks) {
+  if (events_.heard()) nft_changed_ = true;
+  const bool due = !looked_ || now - last_look_ >= between_looks;
+  if (due || nft_changed_) {
+    const std::string before = std::exchange(unreadable_, {});
+    auto note = [&](const char* what, const Result<void>& read, bool known) {
+      if (!read && unreadable_.empty() && !(known && lacks_privilege(read)))
+        unreadable_ = why_unreadable(what, read.error());
+    };
+    note("nf_tables' rules", look_at_nft(due), false);
+    if (due) {
+      looked_ = true;
+      last_look_ = now;
+      note("iptables' tables", look_at_legacy(), knows_legacy_);
+      note("IPsec policies", look_at_ipsec(), knows_ipsec_);
+      note("programs of the cgroup", look_at_programs(), knows_programs_);
+      look_at_devices();
+    } else if (unreadable_.empty()) {
+      unreadable_ = before.starts_with("nf_tables") ? "" : before;
+    }
+    if (unreadable_ != before) changed_ = true;
+    if (changed_) judged_.clear();
+    const bool meets_rules = std::any_of(rules_.tables.begin(), rules_.tables.end(), [](const Table& t) {
+      return std::any_of(t.chains.begin(), t.chains.end(), [](const Chain& c) {
+        return c.hook != Hook::kNone && (c.drops || !c.rules.empty());
+      });
+    });
+    plain_ = unreadable_.empty() && !meets_rules && policies_.empty() && programs_ == CgroupPrograms{};
+  }
+  return std::exchange(changed_, false);
+}
+
+Result<void> Firewall::look_at_nft(bool due) {
+  if (!events_.is_open()) {
+    if (!due || !netlink_protocol_exists(NETLINK_NETFILTER)) return {};
+    Result<void> opened = events_.open(NETLINK_NETFILTER);
+    if (opened) opened = events_.join(NFNLGRP_NFTABLES);
+    if (opened) opened = netfilter_.open(NETLINK_NETFILTER);
+    if (!opened) {
+      events_.close();
+      return opened;
+    }
+    nft_changed_ = true;
+  }
+  if (!nft_changed_) return {};
+  const auto read = read_nft(netfilter_);
+  if (!read) return read.error();
+  nft_changed_ = false;
+  changed_ = changed_ || !read->empty() || !rules_.empty();
+  std::erase_if(rules_.tables, [](const Table& t) { return !t.legacy; });
+  parse_nft(*read, rules_);
+  return {};
+}
+
+Result<void> Firewall::look_at_legacy() {
+  auto read = read_legacy();
+  if (!read) return read.error();
+  knows_legacy_ = true;
+  if (*read == legacy_) return {};
+  legacy_ = std::move(*read);
+  changed_ = true;
+  std::erase_if(rules_.tables, [](const Table& t) { return t.legacy; });
+  for (const LegacyTable& table : legacy_) parse_legacy(table, rules_);
+  return {};
+}
+
+Result<void> Firewall::look_at_ipsec() {
+  if (!ipsec_.is_open()) {
+    if (!netlink_protocol_exists(NETLINK_XFRM)) return {};
+    if (auto opened = ipsec_.open(NETLINK_XFRM); !opened) return opened;
+  }
+  Bytes answer;
+  if (auto r = ipsec_.dump(XFRM_MSG_GETPOLICY, Payload{xfrm_userpolicy_id{}}.view(), answer); !r) return r;
+  knows_ipsec_ = true;
+  auto policies = parse_policies(answer);
+  if (policies == policies_) return {};
+  policies_ = std::move(policies);
+  changed_ = true;
+  return {};
+}
+
+Result<void> Firewall::look_at_programs() {
+  const auto read = cgroup_programs();
+  if (!read) return read.error();
+  knows_programs_ = true;
+  if (*read == programs_) return {};
+  programs_ = *read;
+  changed_ = true;
+  return {};
+}
+
+void Firewall::look_at_devices() {
+  if (filtered_.empty()) return;
+  for (auto& [ifindex, before] : filtered_)
+    if (const auto now = has_tc_filter(route_, ifindex); now && *now != before) {
+      before = *now;
+      changed_ = true;
+    }
+}
+
+bool Firewall::filtered(int ifindex) {
+  if (const auto known = filtered_.find(ifindex); known != filtered_.end()) return known->second;
+  if (!route_.open(NETLINK_ROUTE)) return false;
+  const auto asked = has_tc_filter(route_, ifindex);
+  return filtered_[ifindex] = asked && *asked;
+}
+
+const Finding& Firewall::judge(const Key& key, const Question& q) {
+  if (judged_.size() >= kMostJudged) judged_.clear();
+  return judged_[key] = unreadable_.empty() ? judge_anew(q) : Finding{false, unreadable_};
+}
+
+Finding Firewall::judge_anew(const Question& q) {
+  for (const Device& d : q.below)
+    if (filtered(d.ifindex)) return {false, "tc filters on " + d.name};
+  if (filtered(q.device.ifindex)) return {false, "tc filters on " + q.device.name};
+  if (const char* hook = cgroup_hook_for(programs_, q)) return {false, hook};
+  if (const IpsecPolicy* p = policy_for(policies_, q))
+    return {false, "IPsec policy with index " + std::to_string(p->index)};
+  return evaluate(rules_, q);
+}
+
+void Firewall::abandon() {
+  for (NetlinkSocket* s : {&events_, &netfilter_, &ipsec_, &route_}) s->close();
+}
+
+}  // namespace accel::firewall

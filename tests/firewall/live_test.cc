@@ -1,0 +1,122 @@
+// The rule files loaded into the running kernel, each in a network namespace of its own, and read from it.
+// With FIREWALL_RECORD=FOLDER what the kernel tells is written there (data/ is made so).
+#include <net/if.h>
+#include <sched.h>
+
+#include <cstdlib>
+
+#include "firewall/firewall.h"
+#include "tests/firewall/cases.h"
+#include "tests/firewall/recording.h"
+
+namespace accel::firewall::test {
+namespace {
+
+bool sh(const std::string& command) { return std::system(command.c_str()) == 0; }
+
+class Live : public testing::TestWithParam<RuleFile> {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(unshare(CLONE_NEWNET), 0) << "root is needed";
+    ASSERT_TRUE(sh("ip link set lo up && ip link add eth0 type veth peer name eth0p && ip link set eth0 up"));
+  }
+};
+
+TEST_P(Live, MeansWhatItShould) {
+  const RuleFile& file = GetParam();
+  const std::string tool = std::string(file.how).substr(0, std::string(file.how).find(' '));
+  if (!sh("command -v " + tool + " > /dev/null")) GTEST_SKIP() << tool << " is not installed";
+  ASSERT_TRUE(sh(std::string(file.how) + " < " + RULES_FOLDER + "/" + file.file));
+  NetlinkSocket netfilter;
+  ASSERT_TRUE(netfilter.open(NETLINK_NETFILTER));
+  Recording read;
+  auto nft = read_nft(netfilter);
+  ASSERT_TRUE(nft);
+  read.nft = *nft;
+  auto legacy = read_legacy();
+  ASSERT_TRUE(legacy);
+  read.legacy = *legacy;
+  check(read.rules(), file);
+  if (const char* folder = std::getenv("FIREWALL_RECORD")) {
+    ASSERT_TRUE(read.write(std::string(folder) + "/" + file.name + ".rules"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Live, testing::ValuesIn(rule_files()),
+                         [](const auto& file) { return std::string(file.param.name); });
+
+/// The whole way: what Firewall reads by itself, and hears of.
+TEST(Follow, ChangesActAtOnce) {
+  ASSERT_EQ(unshare(CLONE_NEWNET), 0);
+  Firewall firewall;
+  const Question q = listen(80);
+  const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
+  Instant now{};
+  (void)firewall.refresh(now);
+  EXPECT_TRUE(firewall.judge(key, q).accepted);
+  EXPECT_FALSE(firewall.refresh(now));
+  ASSERT_TRUE(
+      sh("nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; "
+         "add rule inet t c tcp dport 80 drop'"));
+  EXPECT_TRUE(firewall.refresh(now));
+  EXPECT_EQ(firewall.judged(key), nullptr);
+  const Finding refused = firewall.judge(key, q);
+  EXPECT_FALSE(refused.accepted);
+  EXPECT_NE(refused.rule.find("inet t/c handle"), std::string::npos) << refused.rule;
+  ASSERT_TRUE(sh("nft delete table inet t"));
+  EXPECT_TRUE(firewall.refresh(now));
+  EXPECT_TRUE(firewall.judge(key, q).accepted);
+  EXPECT_FALSE(firewall.refresh(now));
+}
+
+TEST(Follow, LegacyTablesAreSeenBySlowLooks) {
+  if (!sh("command -v iptables-legacy > /dev/null")) GTEST_SKIP() << "iptables is not installed";
+  ASSERT_EQ(unshare(CLONE_NEWNET), 0);
+  Firewall firewall;
+  const Question q = listen(80);
+  const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
+  Instant now{};
+  (void)firewall.refresh(now);
+  EXPECT_TRUE(firewall.judge(key, q).accepted);
+  ASSERT_TRUE(sh("iptables-legacy -A INPUT -p tcp --dport 80 -j DROP"));
+  EXPECT_TRUE(firewall.refresh(now + 2s));
+  EXPECT_NE(firewall.judge(key, q).rule.find("ip filter/INPUT rule 1 (iptables-legacy): drops"),
+            std::string::npos)
+      << firewall.judge(key, q).rule;
+  ASSERT_TRUE(sh("iptables-legacy -D INPUT 1"));
+  EXPECT_TRUE(firewall.refresh(now + 4s));
+  EXPECT_TRUE(firewall.judge(key, q).accepted);
+}
+
+TEST(Follow, IpsecPoliciesAndTcFilters) {
+  ASSERT_EQ(unshare(CLONE_NEWNET), 0);
+  ASSERT_TRUE(sh("ip link add eth0 type veth peer name eth0p && ip link set eth0 up"));
+  const auto number = static_cast<int>(if_nametoindex("eth0"));
+  Question q = connect("192.0.2.9", 443);
+  q.device = {number, "eth0"};
+  Firewall firewall;
+  const auto judge = [&](Instant now) {
+    (void)firewall.refresh(now);
+    const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
+    return firewall.judge(key, q);
+  };
+  Instant now{};
+  EXPECT_TRUE(judge(now).accepted);
+  EXPECT_TRUE(firewall.touches_nothing(number));
+  ASSERT_TRUE(sh(
+      "ip xfrm policy add src 0.0.0.0/0 dst 192.0.2.0/24 dir out tmpl src 10.7.0.1 dst 203.0.113.1 proto esp "
+      "mode tunnel"));
+  EXPECT_NE(judge(now += 2s).rule.find("IPsec policy"), std::string::npos);
+  q.remote.address = address("198.51.100.1");
+  EXPECT_TRUE(judge(now).accepted);
+  ASSERT_TRUE(
+      sh("tc qdisc add dev eth0 clsact && tc filter add dev eth0 egress protocol ip u32 match u32 0 0 "
+         "classid 1:1"));
+  EXPECT_EQ(judge(now += 2s).rule, "tc filters on eth0");
+  ASSERT_TRUE(sh("tc qdisc del dev eth0 clsact && ip xfrm policy flush"));
+  EXPECT_TRUE(judge(now += 2s).accepted);
+  EXPECT_TRUE(firewall.touches_nothing(number));
+}
+
+}  // namespace
+}  // namespace accel::firewall::test
