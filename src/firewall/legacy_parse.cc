@@ -253,9 +253,9 @@ class Reader {
 
   Chain& begin_chain(uint32_t at, const std::string& name) {
     names_[std::to_string(at)] = name;
-    table_.chains.push_back({});
-    table_.chains.back().name = name;
-    return table_.chains.back();
+    Chain chain;
+    chain.name = name;
+    return table_.add(std::move(chain));
   }
 
   bool name_jumps() {
@@ -300,7 +300,7 @@ void parse_legacy(const LegacyTable& from, Ruleset& out) {
       chain.name = kHookNames[i];
       chain.hook = kHooks[i];
       chain.rules.push_back({0, {refusing("the table is not understood")}});
-      table.chains.push_back(std::move(chain));
+      table.add(std::move(chain));
     }
   }
   take_policies(table);

@@ -258,10 +258,28 @@ void add(Found& found, const SetElement& element, Match match) {
   found.candidates.push_back(&element);
 }
 
-/// Elements come sorted by key: one begins an interval, the next that ends one ends it (nft_set_rbtree.c).
+bool all_known(const Registers& r, size_t at, size_t size) {
+  return std::all_of(&r.known[at], &r.known[at] + size, [](uint8_t mask) { return mask == 0xff; });
+}
+
+/// Elements come sorted by key. The first that may be equal to one that is known.
+size_t first_not_below(const Set& set, const Registers& r, size_t at) {
+  const Bytes key(&r.value[at], &r.value[at] + set.key_size);
+  const auto first = std::lower_bound(set.elements.begin(), set.elements.end(), key,
+                                      [](const SetElement& e, const Bytes& k) { return e.key < k; });
+  return static_cast<size_t>(first - set.elements.begin());
+}
+
+/// One begins an interval, the next that ends one ends it (nft_set_rbtree.c).
 Found look_up_interval(const Set& set, const Registers& r, size_t at) {
   Found found;
-  for (size_t i = 0; i < set.elements.size() && found.match != Match::kYes; ++i) {
+  size_t i = 0, end = set.elements.size();
+  if (all_known(r, at, set.key_size)) {  // that with its key, or the one before
+    const size_t next = first_not_below(set, r, at);
+    i = next == 0 ? 0 : next - 1;
+    end = std::min(end, next + 2);
+  }
+  for (; i < end && found.match != Match::kYes; ++i) {
     const SetElement& begin = set.elements[i];
     if (begin.ends || begin.any) continue;
     Match match = compare(r, at, begin.key, Comparison::kGreaterOrEqual);
@@ -289,7 +307,10 @@ Found look_up(const Set& set, const Registers& r, size_t at) {
   if (set.intervals && set.fields.size() <= 1) {
     found = look_up_interval(set, r, at);
   } else {
-    for (const SetElement& e : set.elements) {
+    const bool sorted = !set.intervals && all_known(r, at, set.key_size);
+    for (size_t i = sorted ? first_not_below(set, r, at) : 0; i < set.elements.size(); ++i) {
+      const SetElement& e = set.elements[i];
+      if (sorted && !e.any && compare(r, at, e.key, Comparison::kLess) == Match::kYes) break;
       if (e.any || e.ends) continue;
       add(found, e, in_element(set, e, r, at));
       if (found.match == Match::kYes) break;

@@ -78,7 +78,7 @@ void add_chain(const Subject& s, Ruleset& out) {
     if (const View policy = attribute(s.attributes, NFTA_CHAIN_POLICY); !policy.empty())
       chain.drops = be32(policy) != NF_ACCEPT;
   }
-  table->chains.push_back(std::move(chain));
+  table->add(std::move(chain));
 }
 
 void add_set(const Subject& s, Ruleset& out) {
@@ -97,7 +97,7 @@ void add_set(const Subject& s, Ruleset& out) {
   each_attribute(fields, [&](uint16_t, View field) {
     set.fields.push_back(be32(attribute(field, NFTA_SET_FIELD_LEN)));
   });
-  table->sets.push_back(std::move(set));
+  table->add(std::move(set));
 }
 
 Bytes data_value(View data) {

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace accel::firewall {
@@ -109,16 +111,23 @@ struct Table {
   std::string name;
   std::vector<Chain> chains;
   std::vector<Set> sets;
+  std::map<std::string, int> chain_numbers, set_numbers;  ///< by name: kube-proxy has thousands
 
-  int chain_index(const std::string& chain) const {
-    for (size_t i = 0; i < chains.size(); ++i)
-      if (chains[i].name == chain) return static_cast<int>(i);
-    return -1;
+  Chain& add(Chain chain) {
+    chain_numbers[chain.name] = static_cast<int>(chains.size());
+    return chains.emplace_back(std::move(chain));
   }
-  int set_index(const std::string& set) const {
-    for (size_t i = 0; i < sets.size(); ++i)
-      if (sets[i].name == set) return static_cast<int>(i);
-    return -1;
+  Set& add(Set set) {
+    set_numbers[set.name] = static_cast<int>(sets.size());
+    return sets.emplace_back(std::move(set));
+  }
+  int chain_index(const std::string& chain) const { return number_in(chain_numbers, chain); }
+  int set_index(const std::string& set) const { return number_in(set_numbers, set); }
+
+ private:
+  static int number_in(const std::map<std::string, int>& numbers, const std::string& name) {
+    const auto found = numbers.find(name);
+    return found == numbers.end() ? -1 : found->second;
   }
 };
 
