@@ -59,6 +59,7 @@ class ModelHost(base.Host):
             "MLX5_MODEL_REPORT": str(self.folder / "report"),
             "MLX5_MODEL_PART": self.part,
             "LD_PRELOAD": ":".join(preload + [model_library()]),
+            "ACCEL_FIREWALL": "ignore",  # the model takes frames from the kernel by rules of nf_tables, which are a packet filter's to us
         }
         if self.faults:
             found["MLX5_MODEL_FAULTS"] = self.faults
