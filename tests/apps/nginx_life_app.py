@@ -17,7 +17,7 @@ class Nginx:
         self.host, self.accel = host, accel
         path = nginx_configuration(host, 8080, WORKERS, keepalive=False, user=user)
         # nginx clears its environment; the upgraded binary is to be preloaded as the first one was.
-        kept = "LD_PRELOAD ACCEL_REQUIRE ACCEL_CONFIG SYSFS_PATH MLX5_MODEL_NETDEV MLX5_MODEL_REPORT".split()
+        kept = "LD_PRELOAD ACCEL_REQUIRE ACCEL_CONFIG ACCEL_FIREWALL SYSFS_PATH MLX5_MODEL_NETDEV MLX5_MODEL_REPORT".split()
         path.write_text("".join(f"env {name};\n" for name in kept) + path.read_text().replace("daemon off", "daemon on"))
         self.directory = path.parent
         host.run(["/usr/sbin/nginx", "-c", path, "-p", path.parent], accel, timeout=60)

@@ -486,7 +486,8 @@ TEST(Ends, ADisconnectGivesUpThePortThatWasNotAskedFor) {
   proof.all();
 }
 
-/// FINs that come into, or leave, this namespace's kernel are lost meanwhile.
+/// FINs that come into, or leave, this namespace's kernel are lost meanwhile. An accelerated connection
+/// passes by no rule, and would become the kernel's.
 class LostFins {
  public:
   explicit LostFins(const std::string& way) {
@@ -497,7 +498,8 @@ class LostFins {
 
  private:
   static void run(const std::string& words) {
-    EXPECT_EQ(system(("unset LD_PRELOAD; nft '" + words + "'").c_str()), 0) << words;
+    if (getenv("LD_PRELOAD") != nullptr) return;
+    EXPECT_EQ(system(("nft '" + words + "'").c_str()), 0) << words;
   }
 };
 
