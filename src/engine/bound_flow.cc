@@ -41,14 +41,7 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
   refresh_firewall();
   auto add = [&](int ifindex, const IpAddress& address) {
     if (bound_ifindex && bound_ifindex != ifindex) return;
-    Reason reason = Reason::no_port;
-    auto id = interface_of(ifindex, &reason);
-    if (!id) {
-      if (reason != Reason::no_port && reason != Reason::loopback && *why != Reason::port_opening &&
-          *why != Reason::firewall)
-        *why = reason;
-      return;
-    }
+    // Before the device's port is opened: it would hold queues that no flow uses.
     FilteredFlow flow;
     flow.protocol = protocol;
     flow.local = {address, local.port};
@@ -57,6 +50,14 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
     if (const PathChoice refused = filtered(flow); refused.reason != Reason::accelerated) {
       if (*why != Reason::port_opening) *why = refused.reason;
       refusing_rule = refused.rule;
+      return;
+    }
+    Reason reason = Reason::no_port;
+    auto id = interface_of(ifindex, &reason);
+    if (!id) {
+      const bool known = *why == Reason::port_opening || *why == Reason::firewall;
+      const bool tells = reason != Reason::no_port && reason != Reason::loopback;
+      if (reason == Reason::port_opening || (tells && !known)) *why = reason;
       return;
     }
     const PortInfo& port = *info_of(*id);

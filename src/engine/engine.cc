@@ -282,6 +282,7 @@ bool Engine::begin_keeping_ready() {
   impl_->guardian.begin();
   if (!impl_->guardian.running()) return false;
   Injector::keep_sockets();
+  impl_->refresh_firewall();  // without privilege, what is read now holds
   return impl_->keep_ready = true;
 }
 

@@ -61,11 +61,12 @@ bool Engine::Impl::peers_come_by(int ifindex, bool v4) const {
   return by_default;
 }
 
-/// The kernel's path with the rule, or `accelerated`.
+/// The kernel's path with the rule, or `accelerated`. Devices that cannot have a port are not asked about.
 PathChoice Engine::Impl::filtered(const FilteredFlow& flow) {
   PathChoice choice;
   choice.reason = Reason::accelerated;
-  if (config().settings.firewall == FirewallUse::kIgnore || firewall.touches_nothing(flow.ifindex))
+  if (config().settings.firewall == FirewallUse::kIgnore || firewall.touches_nothing(flow.ifindex) ||
+      !may_have_port(flow.ifindex))
     return choice;
   const firewall::Key key{flow.protocol,    flow.local,   flow.remote, flow.active,
                           flow.established, flow.ifindex, flow.mark};
@@ -86,9 +87,12 @@ PathChoice Engine::Impl::filtered(const FilteredFlow& flow) {
 
 /// Before new flows are judged: changes are heard at once.
 void Engine::Impl::refresh_firewall(Duration between_looks) {
-  if (config().settings.firewall == FirewallUse::kIgnore) return;
+  if (config().settings.firewall == FirewallUse::kIgnore || ports_barred != Reason::accelerated) return;
   if (local_ports.second == 0) local_ports = automatic_ports();
   if (firewall.refresh(pass_now, between_looks)) firewall_changed = true;
+  if (!firewall.unseen().empty() && !std::exchange(told_of_unseen_rules, true))
+    log(LogLevel::kWarning, "%s: taken to be none; CAP_NET_ADMIN, or firewall = \"ignore\" if that is meant",
+        firewall.unseen().c_str());
 }
 
 /// Housekeeping's, under the lock: changed rules hold for what is open, too. Listeners and UDP sockets are

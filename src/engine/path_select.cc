@@ -38,6 +38,13 @@ PathChoice Engine::Impl::by_configuration(Role role, const Endpoint& endpoint) c
   return kernel(config().settings.path == Path::kKernel ? Reason::path_setting : Reason::rule);
 }
 
+/// As far as is known before one is opened.
+bool Engine::Impl::may_have_port(int ifindex) const {
+  const Link* link = network.link(ifindex);
+  return ports_barred == Reason::accelerated && link && !link->loopback && link->up &&
+         carries_frames(*link) && config().device_allowed(link->name);
+}
+
 /// Of those that could have a port.
 bool Engine::Impl::some_device_allowed() const {
   return std::any_of(network.links.begin(), network.links.end(), [](const auto& entry) {
@@ -290,13 +297,6 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
       return kernel(Reason::route_unusual);
   }
   PathChoice choice;
-  const bool opens = request.role == Role::kTcpClient || request.role == Role::kUdpConnect ||
-                     request.role == Role::kUdpSender;
-  auto id = interface_of(answer->ifindex, &choice.reason, opens ? Need::kIfItLives : Need::kNow);
-  if (!id) return kernel(choice.reason);
-  const PortInfo& port = *info_of(*id);
-  if (needs_all_queues && rules_barred()) return kernel(Reason::handler);
-  if (needs_all_queues && port.queues_held < port.queues_total) return kernel(Reason::queues_elsewhere);
   choice.route.source = request.local.address.is_any() ? answer->source : request.local.address;
   FilteredFlow flow;
   flow.protocol = request.role == Role::kTcpClient ? Protocol::kTcp : Protocol::kUdp;
@@ -307,6 +307,13 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
   flow.ifindex = answer->ifindex;
   flow.mark = request.mark;
   if (PathChoice refused = filtered(flow); refused.reason != Reason::accelerated) return refused;
+  const bool opens = request.role == Role::kTcpClient || request.role == Role::kUdpConnect ||
+                     request.role == Role::kUdpSender;
+  auto id = interface_of(answer->ifindex, &choice.reason, opens ? Need::kIfItLives : Need::kNow);
+  if (!id) return kernel(choice.reason);
+  const PortInfo& port = *info_of(*id);
+  if (needs_all_queues && rules_barred()) return kernel(Reason::handler);
+  if (needs_all_queues && port.queues_held < port.queues_total) return kernel(Reason::queues_elsewhere);
   choice.path = slots[*id].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = *id;

@@ -220,6 +220,7 @@ struct Engine::Impl {
   // ---- paths (path_select.cc) ----
   /// The interface of a device, its port opened if need be; or why there is none.
   Result<InterfaceId> interface_of(int ifindex, Reason* why, Need need = Need::kNow);
+  bool may_have_port(int ifindex) const;
   bool some_device_allowed() const;
   /// The lower device's port, where that carries a VLAN's frames.
   std::optional<InterfaceId> port_below(const Link& vlan);
@@ -329,7 +330,8 @@ struct Engine::Impl {
   std::set<FlowKey> strays;                  ///< connections; until tell_of_strays() has told
   std::map<FlowKey, uint8_t> refused_flows;  ///< those of `strays` that a rule of the firewall refuses
   firewall::Firewall firewall;
-  bool firewall_changed = false;                    ///< follow_firewall() has something to do
+  bool firewall_changed = false;  ///< follow_firewall() has something to do
+  bool told_of_unseen_rules = false;
   uint8_t refusing_rule = 0;                        ///< of the last coverage() that a rule cut down
   std::pair<uint16_t, uint16_t> local_ports{0, 0};  ///< that sockets get without bind(); 0: not read yet
   Instant strays_looked{};

@@ -28,20 +28,27 @@ bool Firewall::refresh(Instant now, Duration between_looks) {
   const bool due = !looked_ || now - last_look_ >= between_looks;
   if (due || nft_changed_) {
     const std::string before = std::exchange(unreadable_, {});
+    if (due) unseen_.clear();
     auto note = [&](const char* what, const Result<void>& read, bool known) {
-      if (!read && unreadable_.empty() && !(known && lacks_privilege(read)))
-        unreadable_ = why_unreadable(what, read.error());
+      if (read || (known && lacks_privilege(read))) return;
+      std::string& why = lacks_privilege(read) ? unseen_ : unreadable_;
+      if (why.empty()) why = why_unreadable(what, read.error());
     };
-    note("nf_tables' rules", look_at_nft(due), false);
+    const Result<void> nft = look_at_nft(due);
+    if (knows_nft_ && lacks_privilege(nft))  // asked only after a change
+      unreadable_ = why_unreadable("changed rules of nf_tables", nft.error());
+    else
+      note("nf_tables' rules", nft, false);
     if (due) {
       looked_ = true;
       last_look_ = now;
       note("iptables' tables", look_at_legacy(), knows_legacy_);
       note("IPsec policies", look_at_ipsec(), knows_ipsec_);
-      note("programs of the cgroup", look_at_programs(), knows_programs_);
+      const Result<void> programs = look_at_programs();
+      note("programs of the cgroup", programs, knows_programs_ || lacks_privilege(programs));
       look_at_devices();
     } else if (unreadable_.empty()) {
-      unreadable_ = before.starts_with("nf_tables") ? "" : before;
+      unreadable_ = before.find("nf_tables") != std::string::npos ? "" : before;
     }
     if (unreadable_ != before) changed_ = true;
     if (changed_) judged_.clear();
@@ -71,6 +78,7 @@ Result<void> Firewall::look_at_nft(bool due) {
   const auto read = read_nft(netfilter_);
   if (!read) return read.error();
   nft_changed_ = false;
+  knows_nft_ = true;
   changed_ = changed_ || !read->empty() || !rules_.empty();
   std::erase_if(rules_.tables, [](const Table& t) { return !t.legacy; });
   parse_nft(*read, rules_);
@@ -95,7 +103,10 @@ Result<void> Firewall::look_at_ipsec() {
     if (auto opened = ipsec_.open(NETLINK_XFRM); !opened) return opened;
   }
   Bytes answer;
-  if (auto r = ipsec_.dump(XFRM_MSG_GETPOLICY, Payload{xfrm_userpolicy_id{}}.view(), answer); !r) return r;
+  if (auto r = ipsec_.dump(XFRM_MSG_GETPOLICY, Payload{xfrm_userpolicy_id{}}.view(), answer); !r) {
+    ipsec_.close();  // the kernel looks at the privilege of whoever opened it, too
+    return r;
+  }
   knows_ipsec_ = true;
   auto policies = parse_policies(answer);
   if (policies == policies_) return {};

@@ -48,6 +48,8 @@ class Firewall {
   const std::vector<IpsecPolicy>& policies() const { return policies_; }
   const CgroupPrograms& programs() const { return programs_; }
   const std::string& unreadable() const { return unreadable_; }
+  /// Not empty: rules that lack of privilege hides, and that were never read. They are taken to be none.
+  const std::string& unseen() const { return unseen_; }
   bool filtered(int ifindex);  ///< by tc
 
   /// In a forked child, whose engine is a new one: closes the descriptors.
@@ -68,10 +70,11 @@ class Firewall {
   CgroupPrograms programs_;
   std::map<int, bool> filtered_;  ///< by ifindex
   std::string unreadable_;        ///< not empty: why nothing can be judged
+  std::string unseen_;
   std::map<Key, Finding> judged_;
   bool nft_changed_ = true;
   /// Read once: a process that gives up its privilege goes on with what it knows.
-  bool knows_legacy_ = false, knows_ipsec_ = false, knows_programs_ = false;
+  bool knows_nft_ = false, knows_legacy_ = false, knows_ipsec_ = false, knows_programs_ = false;
   bool changed_ = false;
   bool plain_ = false;
   bool looked_ = false;

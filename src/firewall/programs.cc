@@ -102,10 +102,11 @@ Result<bool> has_tc_filter(NetlinkSocket& route, int ifindex) {
     if (asked.is(EAGAIN) || !answer.empty()) return true;
   }
   const int saved = errno;
-  bool any = false;
+  Result<bool> any = false;
   for (const uint32_t type : {kTcxIngress, kTcxEgress}) {
     const auto count = programs_at(static_cast<uint32_t>(ifindex), type, 0);
-    any = any || (count && *count > 0);
+    if (count && *count > 0) any = true;
+    if (count.is(EPERM) || count.is(EACCES)) any = count.error();  // others: the kernel has no such hook
   }
   errno = saved;
   return any;

@@ -72,10 +72,13 @@ Result<Bytes> read_once(NetlinkSocket& socket) {
 struct Words {
   bool v4;
   const char* names;
+  const char* modules;
   int family, level;
 };
-constexpr Words kWords[] = {{true, "/proc/thread-self/net/ip_tables_names", AF_INET, IPPROTO_IP},
-                            {false, "/proc/thread-self/net/ip6_tables_names", AF_INET6, IPPROTO_IPV6}};
+constexpr Words kWords[] = {
+    {true, "/proc/thread-self/net/ip_tables_names", "/sys/module/iptable_", AF_INET, IPPROTO_IP},
+    {false, "/proc/thread-self/net/ip6_tables_names", "/sys/module/ip6table_", AF_INET6, IPPROTO_IPV6}};
+constexpr const char* kTables[] = {"raw", "mangle", "nat", "filter", "security"};
 static_assert(IPT_SO_GET_INFO == int{IP6T_SO_GET_INFO} && IPT_SO_GET_ENTRIES == int{IP6T_SO_GET_ENTRIES} &&
               sizeof(ipt_getinfo) == sizeof(ip6t_getinfo) &&
               sizeof(ipt_get_entries) == sizeof(ip6t_get_entries));
@@ -116,11 +119,26 @@ Result<LegacyTable> read_table(int fd, const Words& words, const std::string& na
   return table;
 }
 
-Result<void> read_family(const Words& words, std::vector<LegacyTable>& out) {
+/// A line for each table. The list is root's to read. Others with CAP_NET_ADMIN ask for each table whose
+/// module is loaded: a request for another one would load its module.
+Result<std::string> table_names(const Words& words) {
   const int list = real.open(words.names, O_RDONLY | O_CLOEXEC, 0);
-  if (list < 0) return errno == ENOENT ? Result<void>{} : Result<void>{err(errno)};
-  real.close(list);
-  const std::string names = read_proc(words.names);
+  if (list >= 0) {
+    real.close(list);
+    return read_proc(words.names);
+  }
+  if (errno == ENOENT) return std::string{};
+  if (errno != EACCES) return err(errno);
+  std::string names;
+  for (const char* table : kTables)
+    if (access((std::string(words.modules) + table).c_str(), F_OK) == 0) names += std::string(table) + "\n";
+  return names;
+}
+
+Result<void> read_family(const Words& words, std::vector<LegacyTable>& out) {
+  const auto listed = table_names(words);
+  if (!listed) return listed.error();
+  const std::string& names = *listed;
   if (names.empty()) return {};
   const int fd = static_cast<int>(
       real.syscall(SYS_socket, static_cast<long>(words.family), long{SOCK_DGRAM | SOCK_CLOEXEC}, 0L));
@@ -131,7 +149,7 @@ Result<void> read_family(const Words& words, std::vector<LegacyTable>& out) {
     // The kernel says EAGAIN where the table grew between the two calls; the next look has it.
     if (table)
       out.push_back(std::move(*table));
-    else
+    else if (!table.is(ENOENT))
       result = table.error();
   }
   real.close(fd);

@@ -216,6 +216,9 @@ Findings judge_filters(const Config& config, const firewall::Firewall& found) {
   if (!found.unreadable().empty())
     all.push_back({Level::kWarning, found.unreadable() + ": sockets stay with the kernel",
                    "run as root, or with CAP_NET_ADMIN"});
+  if (!found.unseen().empty())
+    all.push_back(
+        {Level::kWarning, found.unseen() + ": taken to be none", "run as root, or with CAP_NET_ADMIN"});
   if (const std::string names = filter_tables(found.rules()); !names.empty())
     all.push_back({Level::kOk, "tables with rules: " + names, ""});
   if (!found.policies().empty())

@@ -17,7 +17,7 @@ from lab import Lab, build_dir, until  # noqa: E402
 
 PORT = 7000
 # Says its name on each connection and gives back what comes.
-SERVER = """
+LISTENER = """
 import socket, sys, threading
 name, at, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 listener = socket.create_server((at, port), backlog=64)
@@ -34,9 +34,11 @@ def datagrams():
     while True:
         b, peer = udp.recvfrom(2048)
         udp.sendto(b, peer)
+def connections():
+    while True: threading.Thread(target=echo, args=(listener.accept()[0],), daemon=True).start()
 threading.Thread(target=datagrams, daemon=True).start()
-while True: threading.Thread(target=echo, args=(listener.accept()[0],), daemon=True).start()
 """
+SERVER = LISTENER + "connections()\n"
 # One command a line: connect PORT ADDRESS, trip SIZE, datagram PORT ADDRESS; answers a line each.
 CLIENT = """
 import errno, socket, sys
@@ -68,6 +70,8 @@ for line in sys.stdin:
         said = errno.errorcode[e.errno]
     print(said, flush=True)
 """
+# Clients need all queues of their device, so one process is both where both are to be accelerated.
+BOTH = LISTENER + "threading.Thread(target=connections, daemon=True).start()\n" + CLIENT
 
 
 class Program:
@@ -113,6 +117,9 @@ class Case:
 
     def server(self, host, name="server", at="0.0.0.0", port=PORT, env=None):
         return self.program(host, SERVER, name, at, str(port), env=env).heard("listening")
+
+    def both(self, name="near"):
+        return self.program(self.near, BOTH, name, "0.0.0.0", str(PORT)).heard("listening")
 
     def client(self, host, env=None):
         return self.program(host, CLIENT, env=env)
@@ -168,16 +175,15 @@ def plain_accepts_are_accelerated(c):
     nft(c.near, rules("iif lo accept", "ct state vmap { established : accept, related : accept, invalid : drop }",
                       f"tcp dport {{ 22, {PORT} }} accept", "meta l4proto icmp accept", "meta l4proto ipv6-icmp accept", policy="drop"))
     nft(c.near, rules("ct state invalid drop", hook="output"))
-    server, client = c.server(c.near), c.client(c.far)
-    out, peer = c.client(c.near), c.server(c.far, "peer", port=PORT + 2)
-    assert peer and client.say("connect", PORT, c.near.address) == "server"
-    assert out.say("connect", PORT + 2, c.far.address) == "peer"
+    near, visitor, peer = c.both(), c.client(c.far), c.server(c.far, "peer", port=PORT + 2)
+    assert peer and visitor.say("connect", PORT, c.near.address) == "near"
+    assert near.say("connect", PORT + 2, c.far.address) == "peer"
     with c.few_kernel_frames():
         for _ in range(60):
-            assert client.say("trip", 3000) == "same" and out.say("trip", 3000) == "same"
-    c.is_accelerated(server, state="established")
-    c.is_accelerated(out, state="established")
-    c.is_guarded(server, "guard/input: its policy drops", protocol="udp")
+            assert visitor.say("trip", 3000) == "same" and near.say("trip", 3000) == "same"
+    c.is_accelerated(near, state="established", local=f"{c.near.address}:{PORT}")
+    c.is_accelerated(near, state="established", remote=f"{c.far.address}:{PORT + 2}")
+    c.is_guarded(near, "guard/input: its policy drops", protocol="udp")
 
 
 def a_service_address_is_translated(c):
@@ -203,39 +209,39 @@ def a_sidecar_gets_its_connections(c):
 
 
 def later_rules_hold_for_new_flows(c):
+    active = {"state": "established", "remote": f"{c.far.address}:{PORT}"}
     nft(c.near, rules("ct state invalid drop"))  # connections are tracked from here on
-    peer, client = c.server(c.far), c.client(c.near)
-    server, visitor = c.server(c.near, "near"), c.client(c.far)
-    assert peer and client.say("connect", PORT, c.far.address) == "server"
+    peer, near, visitor = c.server(c.far), c.both(), c.client(c.far)
+    assert peer and near.say("connect", PORT, c.far.address) == "server"
     assert visitor.say("connect", PORT, c.near.address) == "near"
-    c.is_accelerated(client, state="established")
+    c.is_accelerated(near, **active)
     nft(c.near, rules(f"ct state new tcp dport {PORT} reject with tcp reset", hook="output"))
-    assert visitor.say("trip", 3000) == "same" and client.say("connect", PORT, c.far.address) == "ECONNREFUSED"
+    assert visitor.say("trip", 3000) == "same" and near.say("connect", PORT, c.far.address) == "ECONNREFUSED"
     nft(c.near, "flush chain inet guard output\n" + rules(f"ct state new tcp dport {PORT} reject with tcp reset"))
-    c.is_guarded(server, "rejects", state="listen")
+    c.is_guarded(near, "rejects", state="listen")
     assert visitor.say("trip", 3000) == "same"  # that one is established
     assert visitor.say("connect", PORT, c.near.address) == "ECONNREFUSED"
     clear(c.near)
-    assert client.say("connect", PORT, c.far.address) == "server"
-    c.is_accelerated(client, state="established")
+    assert near.say("connect", PORT, c.far.address) == "server"
+    c.is_accelerated(near, **active)
 
 
 def later_rules_hold_for_open_connections(c):
-    peer, client = c.server(c.far), c.client(c.near)
-    server, visitor = c.server(c.near, "near"), c.client(c.far)
-    assert peer and client.say("connect", PORT, c.far.address) == "server"
+    active = {"state": "established", "remote": f"{c.far.address}:{PORT}"}
+    peer, near, visitor = c.server(c.far), c.both(), c.client(c.far)
+    assert peer and near.say("connect", PORT, c.far.address) == "server"
     assert visitor.say("connect", PORT, c.near.address) == "near"
-    assert client.say("trip", 3000) == "same" and visitor.say("trip", 3000) == "same"
+    assert near.say("trip", 3000) == "same" and visitor.say("trip", 3000) == "same"
     nft(c.near, rules(f"ip daddr {c.far.address} counter drop", hook="output"))
-    c.is_guarded(client, "guard/output handle [0-9]+: drops", state="established")
-    c.is_guarded(server, "guard/output handle [0-9]+: drops", state="established")
+    c.is_guarded(near, "guard/output handle [0-9]+: drops", **active)
+    c.is_guarded(near, "guard/output handle [0-9]+: drops", state="established", local=f"{c.near.address}:{PORT}")
     # What is sent now is retransmitted into the rule, until it goes.
-    client.child.stdin.write("trip 3000\n")
-    client.child.stdin.flush()
+    near.child.stdin.write("trip 3000\n")
+    near.child.stdin.flush()
     count = lambda: int(re.search(r"counter packets (\d+)", c.near.enter("nft", "list", "ruleset"))[1])  # noqa: E731
     until(lambda: count() >= 2, "the rule sees packets")
     clear(c.near)
-    assert client.child.stdout.readline().strip() == "same"
+    assert near.child.stdout.readline().strip() == "same"
     assert visitor.say("trip", 3000) == "same"
 
 

@@ -1,7 +1,10 @@
 // The rule files loaded into the running kernel, each in a network namespace of its own, and read from it.
 // With FIREWALL_RECORD=FOLDER what the kernel tells is written there (data/ is made so).
+#include <linux/capability.h>
 #include <net/if.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -67,6 +70,67 @@ TEST(Follow, ChangesActAtOnce) {
   EXPECT_TRUE(firewall.refresh(now));
   EXPECT_TRUE(firewall.judge(key, q).accepted);
   EXPECT_FALSE(firewall.refresh(now));
+}
+
+/// Without CAP_NET_ADMIN while it lives. Programs that it starts have the capability again, as root's.
+class Unprivileged {
+ public:
+  Unprivileged() {
+    EXPECT_EQ(syscall(SYS_capget, &header_, before_), 0);
+    __user_cap_data_struct less[2] = {before_[0], before_[1]};
+    less[0].effective &= ~(1u << CAP_NET_ADMIN);
+    EXPECT_EQ(syscall(SYS_capset, &header_, less), 0);
+  }
+  ~Unprivileged() { EXPECT_EQ(syscall(SYS_capset, &header_, before_), 0); }
+
+ private:
+  __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct before_[2]{};
+};
+
+constexpr char kDropPort80[] =
+    "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; "
+    "add rule inet t c tcp dport 80 drop'";
+
+TEST(Privilege, WhatWasReadHoldsUntilSomethingChanges) {
+  ASSERT_EQ(unshare(CLONE_NEWNET), 0);
+  Firewall firewall;
+  const Question q = listen(80);
+  const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
+  Instant now{};
+  (void)firewall.refresh(now);
+  {
+    const Unprivileged less;
+    EXPECT_FALSE(firewall.refresh(now += 2s));
+    EXPECT_TRUE(firewall.judge(key, q).accepted);
+    EXPECT_EQ(firewall.unseen(), "");
+    ASSERT_TRUE(sh(kDropPort80));
+    EXPECT_TRUE(firewall.refresh(now));
+    EXPECT_EQ(firewall.judge(key, q).rule,
+              "changed rules of nf_tables cannot be read: Operation not permitted");
+    EXPECT_FALSE(firewall.refresh(now += 2s));
+    EXPECT_FALSE(firewall.judge(key, q).accepted);
+  }
+  EXPECT_TRUE(firewall.refresh(now));
+  EXPECT_NE(firewall.judge(key, q).rule.find("inet t/c handle"), std::string::npos);
+}
+
+TEST(Privilege, WhatWasNeverReadIsTakenToBeNone) {
+  ASSERT_EQ(unshare(CLONE_NEWNET), 0);
+  ASSERT_TRUE(sh(kDropPort80));
+  Firewall firewall;
+  const Question q = listen(80);
+  const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
+  Instant now{};
+  {
+    const Unprivileged less;
+    (void)firewall.refresh(now);
+    EXPECT_TRUE(firewall.judge(key, q).accepted);
+    EXPECT_EQ(firewall.unseen(), "nf_tables' rules cannot be read: Operation not permitted");
+  }
+  EXPECT_TRUE(firewall.refresh(now += 2s));
+  EXPECT_FALSE(firewall.judge(key, q).accepted);
+  EXPECT_EQ(firewall.unseen(), "");
 }
 
 TEST(Follow, LegacyTablesAreSeenBySlowLooks) {
