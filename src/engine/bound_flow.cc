@@ -272,13 +272,14 @@ void Engine::rest(std::span<BoundFlow* const> resting) {
     if (!needed[id] && !slots[id].lost && impl_->info_of(id)) impl_->close_port(id);
 }
 
-PathChoice Engine::covers(const FlowRequest& request) {
+PathChoice Engine::covers(const FlowRequest& request, bool v6_only) {
   PathChoice choice = impl_->by_configuration(request.role, request.local);
   if (choice.reason != Reason::not_decided) return choice;
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;
-  const auto keys = impl_->coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, false,
+  const auto keys = impl_->coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only,
                                     request.bound_ifindex, &choice.reason);
   if (keys.empty()) return kernel(choice.reason, impl_->refusing_rule);
+  if (impl_->keep_ready) impl_->kept_ends.insert(impl_->kept_ends.end(), keys.begin(), keys.end());
   choice.path = impl_->slots[keys.front().interface].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = keys.front().interface;

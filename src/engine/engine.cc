@@ -235,6 +235,7 @@ void Engine::set_port_lost(void (*hook)()) { impl_->port_lost = hook; }
 void Engine::set_strays_found(void (*hook)()) { impl_->strays_found = hook; }
 void Engine::set_abandoned(void (*hook)(Pass&, void*)) { impl_->abandoned = hook; }
 void Engine::set_unaccepted(Offered (*hook)()) { impl_->unaccepted = hook; }
+void Engine::set_each_tick(void (*hook)(bool absent)) { impl_->each_tick = hook; }
 Counters& Engine::counters() { return impl_->counters; }
 int Engine::receiving_cpu() const { return impl_->stack->receiving_cpu(); }
 uint32_t Engine::interface_count() const { return impl_->slot_count; }

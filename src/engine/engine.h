@@ -204,7 +204,7 @@ class Engine {
   bool is_of_our_network(int socket) const;
   /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide
   /// early.
-  PathChoice covers(const FlowRequest& request);
+  PathChoice covers(const FlowRequest& request, bool v6_only);
 
   // ---- soft-iWARP ----
   /// The process's channels, made at the first need. nullptr: no descriptor for them.
@@ -241,6 +241,10 @@ class Engine {
   /// `listener`: a socket that listens at the connection's local end, or -1: one that a process without
   /// privilege has bound serves as proof (guardian/errand.h).
   Result<void> hand_back(Pass& pass, TcpConn* conn, int shadow, int listener = -1);
+  /// The listener's unaccepted connections join the accept queue of its kernel socket, the oldest first.
+  /// Returns how many did. Errors: none could (the kernel is too old, or the privilege is gone); what could
+  /// not is still the listener's.
+  Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow);
 
   // ---- a device that is gone ----
   /// Called by housekeeping, without the lock, when a port has failed: the layer above moves what lost()
@@ -277,6 +281,9 @@ class Engine {
   };
   /// Called by housekeeping, without the lock, where there are such and the application does not make passes.
   void set_unaccepted(Offered (*hook)());
+  /// Called by housekeeping, without the lock, while sockets are in use. `absent`: the application has made
+  /// no pass since the last time. It makes at most one pass.
+  void set_each_tick(void (*hook)(bool absent));
 
   // ---- process life ----
   /// Around fork(): the lock is held across it, so the child has a consistent copy.

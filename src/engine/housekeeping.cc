@@ -70,6 +70,7 @@ struct Housekeeping::Loop {
   bool serving = false;
   Instant serving_since{};
   bool unaccepted_seen = false;  ///< by the last tick
+  uint64_t opened_seen = 0;      ///< accelerated sockets, then
 
   ~Loop() {
     if (ev) ev_loop_destroy(ev);
@@ -91,6 +92,7 @@ struct Housekeeping::Loop {
   void begin_serving();
   void serve();
   bool offer_unaccepted();
+  void tell_of_tick(bool absent);
   void watch_ports();
   void stop_serving();
   void follow(NetworkChanges& changes);
@@ -232,11 +234,15 @@ void Housekeeping::Loop::on_tick() {
   owner.resting_.store(sockets && quiet, std::memory_order_relaxed);
   const bool unaccepted = worker.has_unaccepted();
   const bool crowded = std::exchange(worker.crowded, false);
+  const uint64_t opened = worker.counters.get(Counter::sockets_accelerated);
   worker.unlock_out();
   worker.tell_of_lost_ports();
   worker.tell_of_strays();
-  // Threads that sleep may have other things to do.
-  if (std::exchange(unaccepted_seen, unaccepted) && unaccepted && asleep) (void)offer_unaccepted();
+  // Threads that sleep may have other things to do; so may those that come by and accept nothing.
+  const bool accepts = std::exchange(opened_seen, opened) != opened;
+  if (std::exchange(unaccepted_seen, unaccepted) && unaccepted && (asleep || !accepts))
+    (void)offer_unaccepted();
+  if (sockets) tell_of_tick(!came_by);
   if (sockets && !asleep && !came_by) return begin_serving();
   tick.repeat = quiet || (!sockets && !asked)       ? kRestTick
                 : (asleep && !doubtful) || !sockets ? kTick
@@ -259,6 +265,14 @@ bool Housekeeping::Loop::offer_unaccepted() {
   const Engine::Offered done = worker.unaccepted();
   if (done == Engine::Offered::kLooked && passes_seen == before && passes() == before + 1) ++passes_seen;
   return done != Engine::Offered::kNobodyElses;
+}
+
+/// As offer_unaccepted().
+void Housekeeping::Loop::tell_of_tick(bool absent) {
+  if (worker.each_tick == nullptr) return;
+  const uint64_t before = passes();
+  worker.each_tick(absent);
+  if (passes_seen == before && passes() == before + 1) ++passes_seen;
 }
 
 /// Under the worker's lock. Where there is no descriptor for it serve() looks at each tick.
@@ -303,6 +317,7 @@ void Housekeeping::Loop::serve() {
   if (lost || !worker.in_use()) return stop_serving();
   const bool early = unaccepted && now - serving_since < kOfferAfter;
   const bool again = early || (unaccepted && offer_unaccepted());
+  tell_of_tick(true);
   // At least a tick: new ports, and who asks for statistics.
   ev_now_update(ev);
   const double longest = again ? kOfferAgain : ports_fd < 0 ? kBusyTick : kRestTick;

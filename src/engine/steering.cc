@@ -50,16 +50,17 @@ void Engine::Impl::tell_guardian_of(Protocol protocol, const Endpoint& local, ui
 /// makes rules, so the protocol and VLAN count.
 void Engine::Impl::tell_guardian_of_local_ends() {
   std::set<Endpoint> told;
-  for (InterfaceId id = 0; id < slot_count; ++id) {
-    const bool mlx5 = carrier(id).opened.kind == PathKind::kMlx5;
-    for (const auto& [untagged, steered] : slots[id].steered) {
-      const FlowKey key = tagged(id, untagged);
-      if (mlx5 && !key.is_connected())
-        tell_guardian_of(key.protocol, key.local, key.vlan);
-      else if (key.protocol == Protocol::kTcp && told.insert(key.local).second)
-        tell_guardian_of(key.protocol, key.local, 0);
-    }
-  }
+  const auto tell = [&](InterfaceId id, const FlowKey& untagged) {
+    const FlowKey key = tagged(id, untagged);
+    if (carrier(id).opened.kind == PathKind::kMlx5 && !key.is_connected())
+      tell_guardian_of(key.protocol, key.local, key.vlan);
+    else if (key.protocol == Protocol::kTcp && told.insert(key.local).second)
+      tell_guardian_of(key.protocol, key.local, 0);
+  };
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    for (const auto& [key, steered] : slots[id].steered) tell(id, key);
+  for (const BoundFlow::Key& end : kept_ends) tell(end.interface, end.key);
+  kept_ends.clear();
 }
 
 void Engine::tell_guardian(const Endpoint& local, bool v6_only) {

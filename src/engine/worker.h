@@ -323,6 +323,8 @@ struct Engine::Impl {
   WorkerLock opening;                     ///< of who opens them: taken before `lock`, and held over fork()
   std::map<int, OpenedPort> ready_ports;  ///< by ifindex, without a queue: see Engine::begin_keeping_ready()
   bool keep_ready = false;
+  /// Meanwhile: what the process will open without privilege.
+  std::vector<BoundFlow::Key> kept_ends;
   std::map<int, Failure> failed_ports;               ///< by ifindex: not tried again for a while
   std::map<RouteQuestion, RouteAnswer> route_cache;  ///< emptied when the network changes
   std::vector<std::unique_ptr<BoundFlow>> flows;
@@ -347,6 +349,7 @@ struct Engine::Impl {
   void (*strays_found)() = nullptr;
   void (*abandoned)(Pass& pass, void* retained) = nullptr;
   Engine::Offered (*unaccepted)() = nullptr;
+  void (*each_tick)(bool absent) = nullptr;
   bool ending = false;            ///< Engine::finish(): no port is opened any more
   bool crowded = false;           ///< a poll has found a whole burst; until housekeeping has looked
   bool poll_at_end = false;       ///< of the pass: frames of a connection handed back in it may have come

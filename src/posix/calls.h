@@ -141,6 +141,9 @@ void used_by_ring(int fd);
 /// There is an io_uring whose requests cannot be seen: sockets made from now on stay on the kernel, those
 /// that exist are handed over.
 void io_uring_used();
+
+/// The same for a thread that waits past libc (posix/foreign_waits.h). On housekeeping's thread.
+void leave_for_foreign_waits();
 /// The calling thread is about to lose system calls (seccomp(2)), among them perhaps those that the library
 /// makes: everything is handed over, and the library's threads end. True: from then on it does nothing in
 /// this process. False: there is a connection that could not follow.

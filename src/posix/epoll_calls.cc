@@ -174,6 +174,7 @@ class Wait {
       return !finish_in_kernel(timeout_.left_as_given());
     set_ = set;
     set_->retain();
+    set_->waited_on_once = true;
     settle_members(guard, *set, timeout_.zero());
     if (resting_connections != 0) set->for_each_item([](EpollItem& item) { (void)item.file->readiness(); });
     ask_kernel_ = timeout_.zero();
@@ -267,10 +268,12 @@ void settle_waited_on(Guard& guard, File* file, bool only_looks) {
   const bool is_set = file->kind() == FileKind::kEpoll;
   if (!is_set && file->inherited == File::Inherited::kNo) return;
   file->retain();
-  if (is_set)
+  if (is_set) {
     settle_members(guard, *static_cast<EpollSet*>(file), only_looks);
-  else if (file->opens_for_wait(only_looks))
-    (void)settle_inherited(guard, file);
+  } else {
+    learn_of_programs(file);
+    if (file->opens_for_wait(only_looks)) (void)settle_inherited(guard, file);
+  }
   file->release(guard.pass());
 }
 

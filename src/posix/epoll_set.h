@@ -92,6 +92,10 @@ class EpollSet final : public File {
     fds.begin_plain(fd);
   }
 
+  /// A thread waits on it by libc's functions.
+  bool waited_on_by_libc() const { return in_epoll_wait > 0 || fds.plain_waits(first_fd_) > 0; }
+  bool waited_on_once = false;  ///< likewise, or has
+
   int in_epoll_wait = 0;   ///< threads blocked there
   int kernel_waiters = 0;  ///< of these, in the real call: woken through an eventfd in the real set
 

@@ -55,8 +55,9 @@ class File {
     return inherited == Inherited::kDormant && use == Use::kSend;
   }
   /// Likewise for a wait that may last or, with a timeout of nothing, does not. Who looks again and again
-  /// waits.
+  /// waits. A supervisor waits for its programs' sake: its own is what it accepts.
   bool opens_for_wait(bool only_looks) {
+    if (has_program && !served) return false;
     return opens_for(Use::kAside) || !only_looks || ++looks_ >= kLooksThatWait;
   }
   /// It carries a live connection of our stack: a forked child must know of it (TCP only).
@@ -89,6 +90,9 @@ class File {
   /// kDormant.
   virtual BoundFlow* resting_flow() { return nullptr; }
   virtual void rested() {}
+  /// A program that may know nothing of us has it too: what nobody has accepted joins the kernel's queue, as
+  /// far as that is possible.
+  virtual void queue_for_program(Pass&) {}
 
   /// Ports have been opened, or could not be (Engine::set_ports_opened). The file may be gone afterwards.
   virtual void ports_opened(Pass&) {}
@@ -126,7 +130,10 @@ class File {
   EpollItem* watches = nullptr;  ///< memberships, linked through EpollItem::next_of_file
   bool shared_listener = false;  ///< other processes have it too; of a set, one that is in it
   bool elsewhere_too = false;    ///< another process has got it: by fork(), or it is from there
-  int waiters = 0;               ///< threads blocked in a call that waits for what comes in by it
+  bool served = false;  ///< a listener or UDP socket on which this process has called accept() or recv()
+  bool has_program =
+      false;        ///< likewise: others serve it: a program that this process or a child has started
+  int waiters = 0;  ///< threads blocked in a call that waits for what comes in by it
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).
   void notify(uint32_t edges);

@@ -46,7 +46,8 @@ std::unique_ptr<Heritage> Heritage::prepare(const std::vector<File*>& files, int
   h->slots_ = static_cast<Slot*>(memory);
   for (File* file : files) {
     const size_t i = h->index_.size();
-    new (&h->slots_[i]) Slot{{raw(Whereabouts::kOwner)}, {1}};
+    const Whereabouts where = file->revivable() ? Whereabouts::kKernel : Whereabouts::kOwner;
+    new (&h->slots_[i]) Slot{{raw(where)}, {1}, {false}, {false}};
     h->index_.emplace(file, i);
   }
   h->owner_ = getpid();
@@ -83,6 +84,23 @@ bool Heritage::extinct() const {
 bool Heritage::has_heirs(const File* file) const {
   const Slot* s = slot(file);
   return s != nullptr && s->heirs.load() > 0 && !extinct();
+}
+
+bool Heritage::has_program(const File* file) const {
+  const Slot* s = slot(file);
+  return s != nullptr && s->program.load();
+}
+
+bool Heritage::take_program_claim(const File* file) {
+  Slot* s = slot(file);
+  return s != nullptr && s->program_claim.exchange(false);
+}
+
+void Heritage::note_program(const File* file) {
+  Slot* s = slot(file);
+  if (s == nullptr) return;
+  s->program.store(true);
+  s->program_claim.store(true);
 }
 
 void Heritage::tell(const File* file, Whereabouts where) {

@@ -26,6 +26,7 @@ enum class Whereabouts : uint32_t {
 class Heritage {
  public:
   /// In the process that is about to fork, for these files. nullptr: no memory or descriptors.
+  /// Listeners and UDP sockets that rest are in the shadow already.
   static std::unique_ptr<Heritage> prepare(const std::vector<File*>& files, int owner_wake_fd);
   ~Heritage();
   Heritage(const Heritage&) = delete;
@@ -42,6 +43,10 @@ class Heritage {
   void tell(const File* file, Whereabouts where);
   /// This process has opened it again: heirs may ask again.
   void take_back(const File* file);
+  /// A program that an heir has started has it.
+  bool has_program(const File* file) const;
+  /// Such a one is what the claim was about. Once.
+  bool take_program_claim(const File* file);
   /// Adds the files that are claimed; all that have heirs with `all`.
   void add_wanted(bool all, std::set<File*>& files) const;
 
@@ -55,6 +60,8 @@ class Heritage {
   bool others_have(const File* file) const;
   /// Asks the owner to move it.
   void ask(const File* file);
+  /// The program that exec() is about to start gets it.
+  void note_program(const File* file);
   /// The same, and waits until it has done so or is dead.
   Whereabouts claim(const File* file);
   /// This process has closed its last descriptor of it.
@@ -66,7 +73,9 @@ class Heritage {
  private:
   struct Slot {
     std::atomic<uint32_t> where;
-    std::atomic<uint32_t> heirs;  ///< processes but the owner that have the file open
+    std::atomic<uint32_t> heirs;      ///< processes but the owner that have the file open
+    std::atomic<bool> program;        ///< one that an heir has started has it
+    std::atomic<bool> program_claim;  ///< kClaimed since then
   };
   Heritage() = default;
   Slot* slot(const File* file) const;

@@ -1,9 +1,13 @@
 // Sockets and sets that become the kernel's while they are open: one by one, or all that the process has.
+#include <sys/socket.h>
+
 #include <atomic>
 #include <vector>
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/real.h"
+#include "base/socket_option.h"
 #include "posix/attendant.h"
 #include "posix/calls.h"
 #include "posix/epoll_set.h"
@@ -80,6 +84,25 @@ void forget_idle() {
   });
 }
 
+/// What came into the socket by TCP_REPAIR has woken nobody: setting these options does, where there is
+/// something to read (tcp_set_rcvlowat()) or room to write (sock_setsockopt()).
+void wake_kernels_pollers(int fd) {
+  const int low = int_option(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+  real.setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
+}
+
+/// Listeners and UDP sockets get what is queued while they leave: the program's data has to be in the real
+/// sets by then. A connection's shadow would report EPOLLHUP until the connection is there.
+void end_memberships_of_receivers() {
+  fds.for_each(0, fds.limit(), [](int, File* file) {
+    if (file->kind() != FileKind::kEpoll) return;
+    auto* set = static_cast<EpollSet*>(file);
+    set->for_each_item([set](EpollItem& item) {
+      if (item.file->bound_flow() != nullptr) set->end(item, true);
+    });
+  });
+}
+
 std::atomic<bool> is_retired{false};
 
 }  // namespace
@@ -105,6 +128,19 @@ void used_by_ring(int fd) {
                         ? leave_to_kernel(guard.pass(), file, Reason::io_uring)
                         : leave_inherited(file, Reason::io_uring);
   if (!left) tell_of_stuck("io_uring");
+}
+
+void leave_for_foreign_waits() {
+  if (sockets_stay_on_kernel.exchange(Reason::foreign_wait) != Reason::accelerated || !active()) return;
+  std::vector<int> sockets;
+  Guard guard;
+  if (!guard.ok()) return;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (file->kind() != FileKind::kEpoll) sockets.push_back(fd);
+  });
+  end_memberships_of_receivers();
+  (void)leave_all(guard, Reason::foreign_wait, "system calls past libc");
+  for (int fd : sockets) wake_kernels_pollers(fd);
 }
 
 bool before_filter() {

@@ -23,9 +23,12 @@ bool bound_and_unused(const File& file) {
   return socket.choice.reason == Reason::not_decided && socket.shadow_name().port != 0;
 }
 
+/// What it will need. It takes nothing yet: a worker has its siblings' listeners too (SO_REUSEPORT, a
+/// listener for each), and waits on its own only.
 void open_device_of(Engine& engine, const Socket& socket) {
   const Role role = socket.kind() == FileKind::kTcp ? Role::kTcpServer : Role::kUdpReceiver;
-  (void)engine.covers(socket.flow_request(role, socket.shadow_name(), {}));
+  const bool v6_only = socket.v6() && socket.shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+  (void)engine.covers(socket.flow_request(role, socket.shadow_name(), {}), v6_only);
 }
 
 /// Of TCP sockets: what hands a connection back needs the guardian later.
@@ -61,7 +64,7 @@ void before_privileges_go(bool may_return) {
   going = true;
   if (pass != nullptr && pass->engine().begin_keeping_ready()) {
     for (File* file : files) {
-      if (file->revivable())
+      if (file->kind() == FileKind::kIwarp)
         (void)settle_inherited(guard, file);
       else
         open_device_of(pass->engine(), *static_cast<Socket*>(file));

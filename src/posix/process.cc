@@ -22,7 +22,8 @@
 #include "posix/calls.h"
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
-#include "posix/heritage.h"
+#include "posix/family.h"
+#include "posix/foreign_waits.h"
 #include "posix/meeting.h"
 #include "posix/published.h"
 #include "posix/rights.h"
@@ -34,19 +35,13 @@
 #include "posix/waiters.h"
 
 namespace accel::posix {
-namespace {
 
-using Heritages = std::vector<std::unique_ptr<Heritage>>;
-
-/// Under the lock, and never destroyed: exit() may still need them.
-struct Family {
-  Heritages bequests;      ///< of forks by this process
-  Heritages inheritances;  ///< of forks by those before it
-};
 Family& family() {
   static Family* const f = new Family;
   return *f;
 }
+
+namespace {
 
 // ---- fork ----
 
@@ -84,6 +79,7 @@ void child_begins(Forking& f) {
   }
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     file->waiters = 0;
+    file->served = file->has_program = false;
     if (file->inherited == File::Inherited::kConnection || fds.first_of(file) != fd) return;
     file->inherited = file->after_fork_in_child();
     if (file->inherited == File::Inherited::kDormant && file->kind() == FileKind::kTcp)
@@ -115,22 +111,20 @@ void bequeath(Forking& f) {
   std::erase_if(all.bequests, [](const auto& h) { return h->extinct(); });
   std::vector<File*> files;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (undecided(*file) && fds.first_of(file) == fd) files.push_back(file);
-  });
-  if (f.engine != nullptr)
-    fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-      const bool bound = file->bound_flow() != nullptr;
-      if ((!bound && !file->carries_connection()) || fds.first_of(file) != fd) return;
-      if (file->kind() == FileKind::kIwarp) {
-        static_cast<SiwSocket*>(file)->before_fork();
-        return;
-      }
+    if (fds.first_of(file) != fd) return;
+    const bool bound = file->bound_flow() != nullptr;
+    // Of one at rest the child may say that it has started a program with it.
+    if (undecided(*file) || dormant(*file)) {
+      files.push_back(file);
+    } else if (f.engine != nullptr && (bound || file->carries_connection())) {
+      if (file->kind() == FileKind::kIwarp) return static_cast<SiwSocket*>(file)->before_fork();
       if (bound)
         file->share_queue();
       else
         static_cast<TcpSocket*>(file)->before_fork();
       files.push_back(file);
-    });
+    }
+  });
   if (!files.empty()) f.heritage = Heritage::prepare(files, attendant_wake_fd());
   all.inheritances.reserve(all.inheritances.size() + 1);
   for (auto& h : all.inheritances) h->change_heirs(+1);
@@ -141,29 +135,52 @@ bool may_be_a_childs(const File& file) {
   return undecided(file) && static_cast<const Socket&>(file).shadow_name().port != 0;
 }
 
-/// Prefork servers: see File::resting_flow(). Ports that nobody uses are the children's too.
-void rest_listeners(Engine& engine) {
+struct Resting {
   std::vector<BoundFlow*> flows;
   std::vector<File*> files;
+  bool wanted = false;
+};
+
+/// Prefork servers: see File::resting_flow(). Ports that nobody uses are the children's too.
+Resting resting_files(const Engine& engine) {
+  Resting resting;
   bool for_children = false;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd || file->inherited != File::Inherited::kNo) return;
     for_children = for_children || may_be_a_childs(*file);
     if (BoundFlow* flow = file->resting_flow()) {
-      flows.push_back(flow);
-      files.push_back(file);
+      resting.flows.push_back(flow);
+      resting.files.push_back(file);
     }
   });
-  if ((flows.empty() && !for_children) || !engine.serves_only(flows.size())) return;
-  engine.rest(flows);
-  for (File* file : files) {
+  resting.wanted = (!resting.flows.empty() || for_children) && engine.serves_only(resting.flows.size());
+  return resting;
+}
+
+void rest_files(Engine& engine) {
+  const Resting resting = resting_files(engine);
+  if (!resting.wanted) return;
+  engine.rest(resting.flows);
+  for (File* file : resting.files) {
     file->rested();
     file->inherited = File::Inherited::kDormant;
   }
 }
 
+/// What has come already is whoever's that receives.
+void empty_resting_files() {
+  if (Engine::get() == nullptr) return;
+  Guard guard(Pass::Polling::kNo);
+  if (guard.pass() == nullptr) return;
+  const Resting resting = resting_files(guard.pass()->engine());
+  if (!resting.wanted) return;
+  for (File* file : resting.files)
+    if (file->kind() == FileKind::kUdp) file->queue_for_program(*guard.pass());
+}
+
 void prepare_files() {
   if (!active() || Guard::inside()) return;
+  empty_resting_files();
   Forking& f = forking();
   for (;;) {
     if (Engine* engine = Engine::get()) {
@@ -176,7 +193,7 @@ void prepare_files() {
     f.guard.reset();  // another thread has opened the engine meanwhile
   }
   f.under_way = true;
-  if (f.engine != nullptr) rest_listeners(*f.engine);
+  if (f.engine != nullptr) rest_files(*f.engine);
   bequeath(f);
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     file->elsewhere_too = true;
@@ -226,8 +243,6 @@ bool active() { return (fds.limit() > 0 || Engine::get() != nullptr) && !retired
 
 // ---- what was inherited ----
 
-namespace {
-
 Result<bool> claim_connection(File* file) {
   for (auto& h : family().inheritances) {
     switch (h->claim(file)) {
@@ -242,13 +257,10 @@ Result<bool> claim_connection(File* file) {
   return err(ECONNRESET);
 }
 
-/// The processes that had it open when they forked, and wait on it no more, give up what they have of it.
 void ask_owners(const File* file) {
   for (auto& h : family().inheritances)
     if (h->owner_wake_fd() >= 0) (void)h->claim(file);
 }
-
-}  // namespace
 
 /// There is no engine for it.
 static void leave_to_shadow(File* file, Reason why) {
@@ -280,6 +292,13 @@ bool leave_inherited(File* file, Reason reason) {
   return true;
 }
 
+void learn_of_programs(File* file) {
+  if (file->has_program) return;
+  file->has_program = std::any_of(family().bequests.begin(), family().bequests.end(),
+                                  [&](const auto& h) { return h->has_program(file); });
+  family().programs_have_listeners |= file->has_program;
+}
+
 bool inherited_elsewhere(const File* file) {
   return std::any_of(family().bequests.begin(), family().bequests.end(),
                      [&](const auto& h) { return h->has_heirs(file); });
@@ -295,11 +314,9 @@ void settle_heirs(const File* file, bool in_kernel) {
   for (auto& h : family().inheritances) h->renounce(file);
 }
 
-namespace {
-
-/// A listener or UDP socket rests, as if it had done so at the fork: what is queued is for those who have it.
 void rest_for_heirs(Pass& pass, File* file) {
   file->retain();
+  if (file->has_program) file->queue_for_program(pass);
   file->give_up_queue(pass);
   if (BoundFlow* flow = file->bound_flow()) pass.engine().rest({&flow, 1});
   file->rested();
@@ -308,15 +325,23 @@ void rest_for_heirs(Pass& pass, File* file) {
   file->release(&pass);
 }
 
-/// Where a thread waits on it, both processes do: it stays. `all`: this process ends.
+namespace {
+
+/// Where a thread waits on it, both processes do: it stays. Who has never accepted by it waits for its
+/// programs' sake (File::has_program). `all`: this process ends.
 Whereabouts answer_for_bound(Pass* pass, File* file, bool all) {
   if (pass == nullptr || file->bound_flow() == nullptr) return Whereabouts::kKernel;
-  if (!all && file->waited_on_now()) {
+  learn_of_programs(file);
+  file->has_program |= file->kind() == FileKind::kUdp;  // what its queue brings would be nobody else's
+  const bool supervises = file->has_program && !file->served;
+  bool for_program = false;
+  for (auto& h : family().bequests) for_program |= h->take_program_claim(file);
+  if (!all && !supervises && (for_program || file->waited_on_now())) {
     file->serve_queue();
     return Whereabouts::kKept;
   }
   rest_for_heirs(*pass, file);
-  if (all || !file->waited_on_now()) return Whereabouts::kKernel;
+  if (all || supervises || !file->waited_on_now()) return Whereabouts::kKernel;
   file->inherited = File::Inherited::kNo;  // one has come meanwhile
   file->revive(*pass);
   return Whereabouts::kKept;
@@ -329,7 +354,9 @@ void hand_back_for_heirs(Pass* pass, File* file) {
   settle_heirs(file, false);
 }
 
-void serve(Pass* pass, bool all) {
+}  // namespace
+
+void serve_heirs(Pass* pass, bool all) {
   Heritages& bequests = family().bequests;
   std::erase_if(bequests, [](const auto& h) { return h->extinct(); });
   std::set<File*> files;
@@ -347,11 +374,9 @@ void serve(Pass* pass, bool all) {
   }
 }
 
-}  // namespace
-
 void serve_claims() {
   Guard guard;
-  if (guard.ok()) serve(guard.pass(), false);
+  if (guard.ok()) serve_heirs(guard.pass(), false);
 }
 
 void add_doors(std::vector<pollfd>& watched) {
@@ -376,13 +401,17 @@ namespace {
 
 /// On housekeeping's thread, without a Guard.
 Engine::Offered offer_unaccepted() {
-  if (!waiters_are_shared()) return Engine::Offered::kNobodyElses;
-  if (!others_wait_for_connections()) return Engine::Offered::kNobodyWaits;
+  if (!waiters_are_shared() && !family().programs_have_listeners) return Engine::Offered::kNobodyElses;
+  const bool waited_for = others_wait_for_connections();
+  if (!waited_for && !family().programs_have_listeners) return Engine::Offered::kNobodyWaits;
   Guard guard(Pass::Polling::kNo);
-  bool on = guard.pass() != nullptr;
+  if (guard.pass() == nullptr) return Engine::Offered::kLooked;
+  bool on = waited_for;
   fds.for_each(0, fds.limit(), [&](int, File* file) {
-    if (on && file->kind() == FileKind::kTcp && file->shared_listener)
-      on = static_cast<TcpSocket*>(file)->give_unaccepted(*guard.pass());
+    if (file->kind() != FileKind::kTcp) return;
+    auto* listener = static_cast<TcpSocket*>(file);
+    if (on && file->shared_listener) on = listener->give_unaccepted(*guard.pass());
+    if (file->has_program) listener->queue_unaccepted(*guard.pass());
   });
   return Engine::Offered::kLooked;
 }
@@ -442,6 +471,7 @@ void attach_engine(Engine& engine) {
   engine.set_strays_found(&tell_strayed);
   engine.set_abandoned([](Pass& pass, void* file) { static_cast<File*>(file)->release(&pass); });
   engine.set_unaccepted(&offer_unaccepted);
+  engine.set_each_tick(&look_for_foreign_waits);
   stats::set_source(publish_sockets);
   start_attendant();
   guard_fatal_signals();
@@ -481,7 +511,7 @@ void deliver_all() {
     Guard guard;
     Pass* pass = guard.pass();
     if (pass == nullptr) return;
-    serve(pass, true);
+    serve_heirs(pass, true);
     for (int fd = 0; fd < fds.limit(); ++fd)
       if (File* file = fds.find(fd)) deliver(*pass, fd, file);
   }
@@ -490,169 +520,6 @@ void deliver_all() {
 
 void at_exit() {
   if (Engine::get() != nullptr && !Guard::inside()) deliver_all();
-}
-
-// ---- exec, spawn, passing ----
-
-namespace {
-
-/// Whether `fd` will be open in the next program.
-bool survives_exec(int fd) {
-  const int flags = real.fcntl(fd, F_GETFD);
-  return flags >= 0 && (flags & FD_CLOEXEC) == 0;
-}
-
-/// Descriptors that a next program uses without being told their number.
-constexpr int kStandard = 2;
-
-/// A parent that has not answered by then for one connection (it is stopped) is not waited for at the next.
-constexpr auto kSilent = std::chrono::seconds(1);
-
-/// Descriptors that are open at exec only if it fails.
-std::vector<int>& withheld() {
-  static auto* const descriptors = new std::vector<int>;
-  return *descriptors;
-}
-
-/// What an iWARP connection is, this process remembers: the next program would find frames in its descriptor.
-void withhold_from_exec(Guard& guard, int fd, const SiwSocket* socket) {
-  if (!survives_exec(fd)) return;
-  if (!socket->rests()) {  // then it is the parent's business
-    if (leave_to_kernel(guard.pass(), fds.find(fd), Reason::handed_back)) return;
-    log(LogLevel::kError, "an iWARP connection cannot go on in another program: exec closes it");
-  }
-  withheld().push_back(fd);
-  real.fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
-/// Its parent's connections that the next program gets, and may use by their number: both have them in the
-/// kernel then. Those that are not meant for it have FD_CLOEXEC, or the child has closed them.
-void claim_for_next_program(Guard& guard) {
-  const auto each = [](auto visit) {
-    fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-      if (file->inherited == File::Inherited::kConnection && survives_exec(fd)) visit(file);
-    });
-  };
-  each([](File* file) {  // first, so that the parent answers for all at once
-    for (auto& h : family().inheritances) h->ask(file);
-  });
-  bool silent = false;
-  each([&](File* file) {
-    const auto asked = std::chrono::steady_clock::now();
-    if (!silent && settle_inherited(guard, file)) return;
-    silent = silent || std::chrono::steady_clock::now() - asked > kSilent;
-    for (auto& h : family().inheritances) h->survive_exec();
-  });
-}
-
-void hand_over_for_exec(Guard& guard, int fd, File* file) {
-  if (file->inherited == File::Inherited::kConnection) return;
-  if (file->inherited == File::Inherited::kDormant && file->kind() != FileKind::kIwarp) {
-    if (fd <= kStandard && survives_exec(fd)) ask_owners(file);  // likewise
-  } else if (file->kind() == FileKind::kIwarp && file->carries_connection()) {
-    withhold_from_exec(guard, fd, static_cast<SiwSocket*>(file));
-  } else if (file->carries_connection() && !leave_to_kernel(guard.pass(), file, Reason::handed_back)) {
-    log(LogLevel::kError, "a connection could not be handed back to the kernel before exec: %s",
-        reason_text(Reason::no_privilege));
-  }
-}
-
-}  // namespace
-
-void before_exec() {
-  if (!active() || Guard::inside()) return;
-  {
-    Guard guard;
-    if (!guard.ok()) return;
-    serve(guard.pass(), true);
-    claim_for_next_program(guard);
-    fds.for_each(0, fds.limit(), [&](int fd, File* file) { hand_over_for_exec(guard, fd, file); });
-  }
-  if (Engine* engine = Engine::get())
-    engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms), false);
-}
-
-void after_failed_exec() {
-  if (!active() || Guard::inside()) return;
-  Guard guard;
-  for (int fd : withheld()) real.fcntl(fd, F_SETFD, 0);
-  withheld().clear();
-}
-
-namespace {
-
-using SpawnSources = std::map<const void*, std::vector<int>>;
-
-/// Under the lock, and never destroyed.
-SpawnSources& spawn_sources() {
-  static SpawnSources* const s = new SpawnSources;
-  return *s;
-}
-
-}  // namespace
-
-void add_spawn_source(const void* actions, int fd) {
-  if (Guard::inside()) return;
-  Guard guard(Pass::Polling::kNo);
-  if (guard.ok()) spawn_sources()[actions].push_back(fd);
-}
-
-void forget_spawn_sources(const void* actions) {
-  if (Guard::inside()) return;
-  Guard guard(Pass::Polling::kNo);
-  if (guard.ok()) spawn_sources().erase(actions);
-}
-
-void before_spawn(const void* actions) {
-  if (!active() || Guard::inside()) return;
-  Guard guard;
-  if (!guard.ok()) return;
-  auto give = [&](File* file) {
-    if (file->inherited == File::Inherited::kConnection)
-      (void)settle_inherited(guard, file);
-    else
-      (void)leave_to_kernel(guard.pass(), file, Reason::handed_back);
-  };
-  fds.for_each(0, kStandard, [&](int fd, File* file) {
-    if (survives_exec(fd) && (file->carries_connection() || file->inherited == File::Inherited::kConnection))
-      give(file);
-  });
-  auto found = spawn_sources().find(actions);
-  if (found == spawn_sources().end()) return;
-  for (int fd : found->second)
-    if (File* file = fds.find(fd)) give(file);
-}
-
-Result<void> pass_on(int fd) {
-  Guard guard;
-  File* file = guard.ok() ? fds.find(fd) : nullptr;
-  if (file == nullptr) return {};
-  file->retain();
-  bool given = true;
-  if (file->inherited == File::Inherited::kConnection) {
-    (void)claim_connection(file);
-  } else {
-    if (!file->carries_connection()) note_passed();
-    given = leave_to_kernel(guard.pass(), file, Reason::handed_back);
-  }
-  const bool iwarp = file->kind() == FileKind::kIwarp;
-  if (!given && !iwarp)
-    log(LogLevel::kError, "a connection passed to another process could not be handed back to the kernel: %s",
-        reason_text(Reason::no_privilege));
-  file->release(guard.pass());
-  return !given && iwarp ? err(EOPNOTSUPP) : Result<void>();
-}
-
-Result<void> before_passing(const msghdr* message) {
-  msghdr copy;
-  if (!active() || !get_user(copy, message) || copy.msg_controllen == 0) return {};
-  if (!can_read(copy.msg_control, copy.msg_controllen)) return {};
-  Result<void> result;
-  each_descriptor_in(copy, [&](int fd) {
-    if (fds.owns(fd)) result = pass_on(fd);
-    return result.ok();
-  });
-  return result;
 }
 
 }  // namespace accel::posix

@@ -31,6 +31,10 @@ bool inherited_elsewhere(const File* file);
 /// By fork(), another process has it open as well.
 bool others_have(const File* file);
 
+/// Programs that forked children have started, and that have this listener or UDP socket, are known from now
+/// on (File::has_program).
+void learn_of_programs(File* file);
+
 /// The file is gone from here: its connection is the kernel's now (`in_kernel`), or over. Tells those who
 /// inherited it. Called by FdTable::forget and File::release.
 void settle_heirs(const File* file, bool in_kernel);

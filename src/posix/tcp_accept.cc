@@ -189,7 +189,7 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
   if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return err(EINVAL);
   if (state_ != State::kListening)
     return state_ == State::kKernel || !live() ? Result<int>(kOnKernel) : err(EINVAL);
-  waited_on_ = true;
+  waited_on_ = served = true;
   const Instant deadline = deadline_after(pass, receive_timeout);
   auto ours = [&] {
     return flow_ != nullptr && pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0;

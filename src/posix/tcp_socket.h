@@ -53,6 +53,10 @@ class TcpSocket final : public Socket {
   int newcomers_door() const override { return company_.asked; }
   void newcomer_came() override;
   bool give_unaccepted(Pass& pass);
+  /// The same for programs that may wait on the shadow.
+  void queue_unaccepted(Pass& pass) {
+    if (flow_ != nullptr) (void)pass.engine().queue_in_kernel(pass, *flow_, shadow());
+  }
   void share_queue() override;
   void give_up_queue(Pass& pass) override;
   void serve_queue() override { serve_shared_queue(); }
@@ -65,6 +69,7 @@ class TcpSocket final : public Socket {
   BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
   BoundFlow* bound_flow() const override { return state_ == State::kListening ? flow_ : nullptr; }
   void rested() override;
+  void queue_for_program(Pass& pass) override;
   void open_own_door();
   void close_door();
   Result<void> to_kernel(Pass& pass, Reason reason) override;

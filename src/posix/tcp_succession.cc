@@ -163,6 +163,23 @@ Result<int> TcpSocket::accept_given(sockaddr* address, socklen_t* length, int fl
   return fd;
 }
 
+/// In the kernel's accept queue it is whoever's that accepts, libaccel or not. Where the kernel cannot take
+/// it (before Linux 6.9) it stands before the door: a program with libaccel has it from there, and so has
+/// this process.
+void TcpSocket::queue_for_program(Pass& pass) {
+  if (flow_ == nullptr) return;
+  pass.engine().stop_taking(*flow_);
+  let_handshakes_end(pass);
+  if (flow_ == nullptr) return;
+  queue_unaccepted(pass);
+  if (pass.engine().listener(*flow_)->accept_size == 0) return;
+  meet_others();
+  const std::string door = bound_name(door_);
+  while (pass.engine().listener(*flow_)->accept_size > 0)
+    if (const int fd = accept_into_kernel(pass); fd >= 0 && !give_by_door(door, true, shadow(), fd))
+      take_over(pass, fd);
+}
+
 /// The shadow listens alone from now on; the connections that have come already are still this process's.
 void TcpSocket::keep_queue(Pass& pass) {
   if (flow_ == nullptr) return;
@@ -208,7 +225,10 @@ void TcpSocket::give_up_queue(Pass& pass) {
   pollfd visitors{door_, POLLIN, 0};
   if (!pending() && given_.empty() && real.poll(&visitors, 1, 0) <= 0) return;
   Successors successors = find_successors(pass);
-  if (!successors.none() && listener != nullptr) let_handshakes_end(pass);
+  if (listener != nullptr && (elsewhere_too || !successors.none())) {
+    let_handshakes_end(pass);
+    if (flow_ != nullptr) queue_unaccepted(pass);  // whoever has the shadow finds them there, libaccel or not
+  }
   while (successors.elsewhere() && real.poll(&visitors, 1, 0) > 0)
     for (int fd : heard(admit_visitor(door_))) given_.push_back(fd);
   for (int fd : given_)
@@ -255,6 +275,7 @@ bool TcpSocket::give_unaccepted(Pass& pass) {
 
 /// What nobody has accepted is the kernel's, and still this process's to accept.
 void TcpSocket::queue_to_kernel(Pass& pass) {
+  queue_unaccepted(pass);
   while (pass.engine().listener(*flow_)->accept_size > 0)
     if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);
 }

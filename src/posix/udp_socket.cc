@@ -111,7 +111,8 @@ Standing UdpSocket::standing() const {
 void UdpSocket::ports_opened(Pass& pass) {
   if (state_ != State::kOpen || flow_ == nullptr) return;
   Engine& engine = pass.engine();
-  const PathChoice now = engine.is_taking(*flow_) ? engine.path_of(*flow_) : engine.covers(request_);
+  const PathChoice now =
+      engine.is_taking(*flow_) ? engine.path_of(*flow_) : engine.covers(request_, v6_only_);
   if (choice.reason != Reason::port_opening && now.reason != Reason::port_opening &&
       now.reason != Reason::redirected)
     return;

@@ -60,6 +60,7 @@ class UdpSocket final : public Socket {
   void rested() override { flow_ = nullptr; }
   void share_queue() override { shared_ = true; }
   void give_up_queue(Pass& pass) override;
+  void queue_for_program(Pass& pass) override { give_queue_to_shadow(pass); }
   Result<void> to_kernel(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> connect(Pass& pass, const sockaddr* address, socklen_t length) override;

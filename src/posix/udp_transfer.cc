@@ -65,7 +65,7 @@ int UdpSocket::take_error(Pass& pass, UdpPcb& p) const {
 Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   bool wait = !nonblocking && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
   if (state_ == State::kKernel || (flow_ == nullptr && !wait)) return kOnKernel;
-  waited_on_ = true;
+  waited_on_ = served = true;
   if ((flags & MSG_ERRQUEUE) != 0) return kOnKernel;
   if (flow_ == nullptr && shadow_name().port != 0 && state_ == State::kUndecided) return kOnKernel;
   Result<size_t> room = iov_bytes(*message);

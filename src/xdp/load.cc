@@ -1,5 +1,6 @@
 // The way to libaccel-xdp.so.
 #include "base/own_module.h"
+#include "xdp/accept_queue.h"
 #include "xdp/module.h"
 
 namespace accel {
@@ -9,18 +10,27 @@ const xdp::Module* find_module(std::string& reason) {
   return static_cast<const xdp::Module*>(load_own_module("xdp", xdp::kModuleAbi, reason));
 }
 
+const xdp::Module* module_of(std::string* why) {
+  std::string reason;
+  const xdp::Module* module = find_module(reason);
+  if (module == nullptr && why != nullptr) *why = "cannot load the AF_XDP module: " + reason;
+  return module;
+}
+
 }  // namespace
 
 bool XdpPort::load_module(std::string& why) { return find_module(why) != nullptr; }
 
 Result<std::unique_ptr<XdpPort>> XdpPort::open(const XdpOptions& options, FramePool& pool, std::string* why) {
-  std::string reason;
-  const auto* module = find_module(reason);
-  if (module == nullptr) {
-    if (why) *why = "cannot load the AF_XDP module: " + reason;
-    return err(ELIBACC);
-  }
+  const xdp::Module* module = module_of(why);
+  if (module == nullptr) return err(ELIBACC);
   return module->open(options, pool, why);
+}
+
+Result<std::unique_ptr<AcceptQueue>> AcceptQueue::open(std::string* why) {
+  const xdp::Module* module = module_of(why);
+  if (module == nullptr) return err(ELIBACC);
+  return module->open_accept_queue(why);
 }
 
 }  // namespace accel

@@ -3,15 +3,19 @@
 #pragma once
 
 #include "base/own_module.h"
+#include "xdp/accept_queue.h"
 #include "xdp/xdp_port.h"
 
 namespace accel::xdp {
 
-constexpr uint32_t kModuleAbi = 5;
+constexpr uint32_t kModuleAbi = 6;
 
 struct Module : OwnModule {
   Result<std::unique_ptr<XdpPort>> (*open)(const XdpOptions&, FramePool&, std::string* why);
+  Result<std::unique_ptr<AcceptQueue>> (*open_accept_queue)(std::string* why);
 };
+
+Result<std::unique_ptr<AcceptQueue>> open_accept_queue(std::string* why);
 
 }  // namespace accel::xdp
 

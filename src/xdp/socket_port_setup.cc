@@ -297,4 +297,5 @@ void SocketPort::abandon_in_child() {
 }  // namespace accel::xdp
 
 const accel::xdp::Module accel_xdp_module = {{accel::xdp::kModuleAbi, &accel::memory::calls},
-                                             &accel::xdp::SocketPort::open};
+                                             &accel::xdp::SocketPort::open,
+                                             &accel::xdp::open_accept_queue};

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """nginx as it lives: `daemon on`, 4 workers; configuration reloads and a binary upgrade under wrk with no failed request, a killed worker
-replaced. A connection a request, so that every moment finds some that are being opened and some that nobody has accepted yet."""
+replaced. --reuseport: with a listener for each worker, which all of them inherit. A connection a request, so that every moment finds some that are being opened and some that nobody has accepted yet."""
 import argparse
 import contextlib
 import os
@@ -13,9 +13,9 @@ WORKERS = 4
 
 
 class Nginx:
-    def __init__(self, host, accel, user):
+    def __init__(self, host, accel, user, listen):
         self.host, self.accel = host, accel
-        path = nginx_configuration(host, 8080, WORKERS, keepalive=False, user=user)
+        path = nginx_configuration(host, 8080, WORKERS, keepalive=False, user=user, listen=listen)
         # nginx clears its environment; the upgraded binary is to be preloaded as the first one was.
         kept = "LD_PRELOAD ACCEL_REQUIRE ACCEL_CONFIG ACCEL_FIREWALL SYSFS_PATH MLX5_MODEL_NETDEV MLX5_MODEL_REPORT".split()
         path.write_text("".join(f"env {name};\n" for name in kept) + path.read_text().replace("daemon off", "daemon on"))
@@ -77,11 +77,12 @@ def main():
     parser.add_argument("--mode", choices=MODES, default="both")
     parser.add_argument("--reloads", type=int, default=3)
     parser.add_argument("--user", default="www-data", help="of the workers")
+    parser.add_argument("--reuseport", action="store_true")
     options = parser.parse_args()
     on_server, on_client = MODES[options.mode]
     with Lab(proved=False, queues=2 * WORKERS) as lab:  # an old and a new worker have a queue each
         url = f"http://{lab.near.address}:8080/"
-        server = Nginx(lab.near, on_server, options.user)
+        server = Nginx(lab.near, on_server, options.user, "reuseport" if options.reuseport else "")
 
         def carries():
             """On mlx5 each worker has its share; on AF_XDP what comes by the queues that it holds."""

@@ -118,7 +118,7 @@ defaults
     return path
 
 
-def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True, user="www-data"):
+def nginx_configuration(host, port, workers, extra="", body="hello from nginx\n", keepalive=True, user="www-data", listen=""):
     directory = host.lab.directory / f"nginx-{port}"
     directory.mkdir(exist_ok=True)
     host.lab.directory.chmod(0o711)  # for the workers, which are not root's
@@ -134,7 +134,7 @@ http {{
   client_body_temp_path {directory}; proxy_temp_path {directory}; fastcgi_temp_path {directory};
   uwsgi_temp_path {directory}; scgi_temp_path {directory};
   {extra}
-  server {{ listen {host.address}:{port}; root {directory}; location / {{ }} }}
+  server {{ listen {host.address}:{port} {listen}; root {directory}; location / {{ }} }}
 }}
 """)
     return path

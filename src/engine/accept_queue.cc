@@ -1,0 +1,140 @@
+// An unaccepted connection moves into the accept queue of its listener's kernel socket, where any process
+// that has the listener finds it (xdp/accept_queue.h). TCP_REPAIR makes connections only for a descriptor.
+//
+// Order: the peer's ACK once more, which makes the kernel's connection; then, in place of the peer, what it
+// has sent; then our copy is forgotten and the frames are the kernel's. The kernel acknowledges again what we
+// have acknowledged already, which the peer takes for duplicates. Connections with more than fits the
+// kernel's first window, with options that only a listener's own handshake settles or on a link-local address
+// stay ours.
+#include "xdp/accept_queue.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/proc.h"
+#include "base/socket_option.h"
+#include "engine/inject.h"
+#include "engine/worker.h"
+#include "stack/tcp/conn.h"
+#include "stack/wire/checksum.h"
+#include "stack/wire/ip_header.h"
+#include "stack/wire/tcp.h"
+
+namespace accel {
+namespace {
+
+/// The kernel's first receive window is 64240 bytes or more (tcp_select_initial_window()).
+constexpr size_t kMostUnread = 32 << 10;
+constexpr size_t kMostPayload = 1220;  ///< of any MTU that IPv6 permits (RFC 8200 section 5)
+
+/// The peer's segments, as it sent them.
+class PeersWords {
+ public:
+  explicit PeersWords(const TcpSnapshot& s)
+      : s_(s), window_(std::min<uint32_t>(s.snd_wnd >> (s.wscale_ok ? s.snd_wscale : 0), 65535)) {}
+
+  Result<void> send(uint32_t seq, uint8_t flags, std::span<const uint8_t> payload) {
+    TcpHeader tcp{};
+    tcp.source = s_.remote.port;
+    tcp.destination = s_.local.port;
+    tcp.sequence = seq;
+    tcp.acknowledgment = s_.snd_una;
+    tcp.data_offset = 5 << 4;
+    tcp.flags = flags;
+    tcp.window = static_cast<uint16_t>(window_);
+    const IpFields fields{
+        .from = s_.remote.address, .to = s_.local.address, .protocol = IPPROTO_TCP, .ttl = 255};
+    const size_t size = sizeof tcp + payload.size();
+    uint8_t packet[40 + sizeof tcp + kMostPayload];
+    const size_t at = put_ip_header(packet, fields, size), length = at + size;
+    std::memcpy(packet + at, &tcp, sizeof tcp);
+    std::copy(payload.begin(), payload.end(), packet + at + sizeof tcp);
+    store_checksum(packet + at + offsetof(TcpHeader, checksum), transport_checksum({packet, length}, fields));
+    return injector_.send({packet, length}, s_.local.address);
+  }
+
+  /// All that has come, and a FIN where there was one.
+  void send_received() {
+    const uint32_t end = s_.rcv_nxt - (s_.fin_received ? 1 : 0);
+    auto seq = static_cast<uint32_t>(end - s_.receive_queue.size());
+    for (std::span<const uint8_t> left(s_.receive_queue); !left.empty();) {
+      const size_t size = std::min(left.size(), kMostPayload);
+      (void)send(seq, TH_ACK | TH_PUSH, left.first(size));
+      seq += static_cast<uint32_t>(size);
+      left = left.subspan(size);
+    }
+    if (s_.fin_received) (void)send(end, TH_FIN | TH_ACK, {});
+  }
+
+ private:
+  const TcpSnapshot& s_;
+  const uint32_t window_;
+  Injector injector_;
+};
+
+accel_tcp_attributes attributes_of(const TcpSnapshot& s) {
+  accel_tcp_attributes a{};
+  a.mss = s.mss != 0 ? s.mss : 536;
+  a.wscale_ok = s.wscale_ok;
+  a.snd_wscale = s.wscale_ok ? s.snd_wscale : 0;
+  a.rcv_wscale = s.wscale_ok ? s.rcv_wscale : 0;
+  a.sack_ok = s.sack_ok;
+  a.tstamp_ok = s.timestamps_ok;
+  a.rcv_tsval = s.timestamp_recent;
+  a.rcv_tsecr = s.timestamp_now;
+  return a;
+}
+
+/// Nothing has been sent, and what has been received goes into the first window.
+bool can_be_queued(const TcpSnapshot& s) {
+  return s.send_queue.empty() && !s.fin_queued && s.snd_una == s.snd_nxt &&
+         !s.local.address.is_link_local() && s.receive_queue.size() <= kMostUnread;
+}
+
+/// The kernel's look-up by the tuple has to find this listener, and no other of a group.
+bool found_by_tuple(int listener) {
+  return int_option(listener, SOL_SOCKET, SO_REUSEPORT) == 0 &&
+         int_option(listener, SOL_SOCKET, SO_BINDTOIFINDEX) == 0 &&
+         sysctl("/proc/sys/net/ipv4/tcp_syncookies", 0) != 0;
+}
+
+}  // namespace
+
+Result<size_t> Engine::queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
+  Stack& stack = *impl_->stack;
+  TcpListener& listener = *flow.listener;
+  if (listener.accept_size == 0) return 0;
+  if (!found_by_tuple(shadow)) return err(EOPNOTSUPP);
+  auto queue = AcceptQueue::open(nullptr);
+  if (!queue) return queue.error();
+  size_t moved = 0;
+  while (TcpConn* conn = stack.tcp_accept(listener)) {
+    const auto snapshot = stack.tcp_snapshot(*conn, pass.now());
+    Result<void> done = err(EOPNOTSUPP);
+    if (snapshot && can_be_queued(*snapshot)) {
+      const TcpSnapshot& s = *snapshot;
+      PeersWords peer(s);
+      const auto begin = static_cast<uint32_t>(s.rcv_nxt - (s.fin_received ? 1 : 0) - s.receive_queue.size());
+      done = (*queue)->expect(s.local, s.remote, attributes_of(s));
+      if (done) done = peer.send(begin, TH_ACK, {});
+      if (done) done = (*queue)->taken();
+      if (done) peer.send_received();
+    }
+    if (!done) {
+      stack.tcp_put_back(listener, *conn);
+      return moved != 0 ? Result<size_t>(moved) : done.error();
+    }
+    stack.tcp_forget(conn);
+    impl_->unsteer_closed();
+    impl_->poll_at_end = true;
+    impl_->counters.add(Counter::handed_back);
+    ++moved;
+  }
+  return moved;
+}
+
+}  // namespace accel

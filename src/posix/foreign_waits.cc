@@ -1,0 +1,172 @@
+#include "posix/foreign_waits.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/proc.h"
+#include "posix/calls.h"
+#include "posix/epoll_set.h"
+#include "posix/guard.h"
+#include "posix/process.h"
+#include "posix/socket.h"
+
+namespace accel::posix {
+namespace {
+
+/// Ticks at which a set that nobody has waited on yet is a reason to look.
+constexpr int kLooksForFirstWait = 100;
+/// While the application is at work (a tick is 10 ms or more).
+constexpr int kBusyTicks = 100;
+constexpr size_t kMostPolled = 1024;
+
+std::atomic<int> looks_left{0};  ///< for a first wait
+uint64_t seen_epoch = 0;         ///< of readiness_epoch; under the lock
+int busy_ticks = 0;              ///< housekeeping's
+
+/// The system call in which a thread sleeps.
+struct Sleep {
+  long number = -1;
+  std::array<uint64_t, 3> arguments{};
+  bool operator==(const Sleep&) const = default;
+};
+
+std::optional<Sleep> sleep_of(const std::string& thread) {
+  const std::string text = read_proc("/proc/self/task/" + thread + "/syscall");
+  Sleep s;
+  const int read = std::sscanf(text.c_str(), "%ld 0x%" SCNx64 " 0x%" SCNx64 " 0x%" SCNx64, &s.number,
+                               &s.arguments[0], &s.arguments[1], &s.arguments[2]);
+  if (read != 4) return std::nullopt;  // "running", or on its way
+  return s;
+}
+
+bool is_epoll(long number) {
+#ifdef SYS_epoll_wait
+  if (number == SYS_epoll_wait) return true;
+#endif
+  return number == SYS_epoll_pwait || number == 441;  // epoll_pwait2, on all machines
+}
+
+bool is_poll(long number) {
+#ifdef SYS_poll
+  if (number == SYS_poll) return true;
+#endif
+  return number == SYS_ppoll;
+}
+
+bool is_select(long number) {
+#ifdef SYS_select
+  if (number == SYS_select) return true;
+#endif
+  return number == SYS_pselect6;
+}
+
+/// The thread may return, and its memory go, while this reads it.
+bool read_memory(void* to, uint64_t from, size_t size) {
+  const iovec local{to, size};
+  const iovec remote{reinterpret_cast<void*>(from), size};  // NOLINT: an address of this process
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(size);
+}
+
+/// A set that is waited on, though nobody waits by libc's functions.
+bool foreign_on_set(int fd) {
+  const EpollSet* set = find_set(fd);
+  return set != nullptr && set->has_items() && set->waiters == 0 && !set->waited_on_by_libc();
+}
+
+/// A listener or UDP socket likewise. The shadow of a connection is not connected: poll() on it returns at
+/// once, so nobody sleeps there.
+bool foreign_on_socket(int fd) {
+  File* file = fds.find(fd);
+  if (file == nullptr || file->inherited != File::Inherited::kNo) return false;
+  if (file->kind() == FileKind::kEpoll) return foreign_on_set(fd);
+  return file->bound_flow() != nullptr && file->waiters == 0;
+}
+
+bool foreign_poll(const Sleep& s) {
+  std::vector<pollfd> polled(std::min<uint64_t>(s.arguments[1], kMostPolled));
+  if (!read_memory(polled.data(), s.arguments[0], polled.size() * sizeof(pollfd))) return false;
+  return std::any_of(polled.begin(), polled.end(), [](const pollfd& p) { return foreign_on_socket(p.fd); });
+}
+
+bool foreign_select(const Sleep& s) {
+  const auto count = std::min<size_t>(s.arguments[0], kMostPolled);
+  for (size_t which : {1u, 2u}) {
+    std::array<unsigned long, kMostPolled / (8 * sizeof(unsigned long))> bits{};
+    constexpr size_t kWord = 8 * sizeof(unsigned long);
+    if (s.arguments[which] == 0) continue;
+    if (!read_memory(bits.data(), s.arguments[which], (count + kWord - 1) / kWord * sizeof(bits[0])))
+      continue;
+    for (size_t fd = 0; fd < count; ++fd)
+      if ((bits[fd / kWord] >> (fd % kWord) & 1) != 0 && foreign_on_socket(static_cast<int>(fd))) return true;
+  }
+  return false;
+}
+
+/// Under the lock: threads that wait by libc's functions are noted there before they sleep.
+bool foreign(const Sleep& s) {
+  if (is_epoll(s.number)) return foreign_on_set(static_cast<int>(s.arguments[0]));
+  return is_poll(s.number) ? foreign_poll(s) : is_select(s.number) && foreign_select(s);
+}
+
+/// Whether one of ours is among what the thread waits for, as far as that can be said without the lock.
+bool worth_a_look(const Sleep& s) {
+  return is_epoll(s.number)
+             ? fds.owns(static_cast<int>(s.arguments[0])) && !fds.plain(static_cast<int>(s.arguments[0]))
+             : is_poll(s.number) || is_select(s.number);
+}
+
+std::vector<std::pair<std::string, Sleep>> sleeping_threads() {
+  std::vector<std::pair<std::string, Sleep>> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir("/proc/self/task"),
+                                                  [](DIR* d) { return closedir(d); });
+  while (const dirent* task = tasks ? readdir(tasks.get()) : nullptr) {
+    if (task->d_name[0] == '.' || std::atoi(task->d_name) == gettid()) continue;
+    if (const auto s = sleep_of(task->d_name); s && worth_a_look(*s)) found.emplace_back(task->d_name, *s);
+  }
+  return found;
+}
+
+/// Something may be ready that nobody hears of.
+bool wanted(bool absent) {
+  const bool first_wait = looks_left.load(std::memory_order_relaxed) > 0;
+  if (first_wait) looks_left.fetch_sub(1, std::memory_order_relaxed);
+  if (!first_wait && !absent && ++busy_ticks < kBusyTicks) return false;
+  busy_ticks = 0;
+  Guard guard(Pass::Polling::kNo);
+  if (guard.pass() == nullptr || sockets_stay()) return false;
+  return std::exchange(seen_epoch, readiness_epoch) != readiness_epoch || first_wait;
+}
+
+}  // namespace
+
+void set_may_be_waited_on_elsewhere() { looks_left.store(kLooksForFirstWait, std::memory_order_relaxed); }
+
+void look_for_foreign_waits(bool absent) {
+  if (!wanted(absent)) return;
+  for (const auto& [thread, before] : sleeping_threads()) {
+    bool found = false;
+    {
+      Guard guard(Pass::Polling::kNo);
+      const auto now = sleep_of(thread);  // still there, with the lock held: so it is not about to be noted
+      found = guard.pass() != nullptr && now == before && foreign(before);
+    }
+    if (found) return leave_for_foreign_waits();
+  }
+}
+
+}  // namespace accel::posix

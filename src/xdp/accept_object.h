@@ -1,0 +1,11 @@
+// accept.bpf.c as clang compiled it (an ELF object), embedded by embed.cmake.
+#pragma once
+
+#include <cstddef>
+
+namespace accel::xdp {
+
+extern const unsigned char kAcceptObject[];
+extern const size_t kAcceptObjectSize;
+
+}  // namespace accel::xdp
