@@ -55,6 +55,8 @@ Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel
                          Pass::Polling polling = Pass::Polling::kSeldom) {
   bool stream = false;
   Result<ssize_t> r = kOnKernel;
+  // An ACK that has come by now lets go what an earlier MSG_MORE held back, and not this call's.
+  if ((flags & MSG_MORE) != 0) polling = Pass::Polling::kYes;
   {
     SocketCall call(fd, polling, Use::kSend);
     if (call.error() != Errno{}) return call.error();
