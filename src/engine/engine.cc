@@ -154,6 +154,9 @@ StackConfig stack_config(const Settings& s) {
   constexpr int kMostTimeWaits = 131072;
   c.max_time_waits = static_cast<uint32_t>(
       std::min(sysctl("/proc/sys/net/ipv4/tcp_max_tw_buckets", kMostTimeWaits), kMostTimeWaits));
+  // 2, the kernel's own choice, is for loopback.
+  if (sysctl("/proc/sys/net/ipv4/tcp_tw_reuse", 2) == 1)
+    c.time_wait_reuse = std::chrono::milliseconds(sysctl("/proc/sys/net/ipv4/tcp_tw_reuse_delay", 1000));
   c.invalid_ratelimit = std::chrono::milliseconds(sysctl("/proc/sys/net/ipv4/tcp_invalid_ratelimit", 500));
   c.syn_cookies = sysctl("/proc/sys/net/ipv4/tcp_syncookies", 1) != 0;
   c.abort_on_overflow = sysctl("/proc/sys/net/ipv4/tcp_abort_on_overflow", 0) != 0;

@@ -277,6 +277,7 @@ struct StackConfig {
   Duration min_rto = 200ms;              ///< Linux' TCP_RTO_MIN
   Duration delayed_ack = 40ms;           ///< Linux' TCP_DELACK_MIN
   Duration time_wait = 60s;
+  Duration time_wait_reuse = Duration::max();  ///< until connect() takes a tuple; net.ipv4.tcp_tw_reuse
   uint32_t retries = 15;                                       ///< net.ipv4.tcp_retries2
   uint32_t synack_retries = 5;                                 ///< net.ipv4.tcp_synack_retries
   uint32_t orphan_retries = 8;                                 ///< net.ipv4.tcp_orphan_retries

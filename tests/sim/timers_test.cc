@@ -320,6 +320,34 @@ TEST_F(TimersTest, TimeWaitLastsAMinute) {
   EXPECT_TRUE(sim[0].steered.empty());
 }
 
+/// net.ipv4.tcp_tw_reuse: a connect() may have the tuple only where that is on, and after its delay.
+TEST(TimeWait, GivesWayToConnectWhereTheHostSaysSo) {
+  for (const bool allowed : {false, true}) {
+    HostOptions options;
+    if (allowed) options.config.time_wait_reuse = 1s;
+    Sim sim(1, 2, options);
+    Pairs pairs(sim);
+    const Pair p = pairs.connect();
+    sim[0].stack->tcp_close(p.a, false, sim.now);
+    sim.run_for(100ms);
+    sim[1].stack->tcp_close(p.b, false, sim.now);
+    sim.run_for(100ms);
+    Recorder owner;
+    auto connect_again = [&] {
+      return sim[0].stack->tcp_connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
+                                       static_cast<Actor*>(&owner), sim.now);
+    };
+    EXPECT_TRUE(connect_again().is(EADDRINUSE));
+    sim.run_for(2s);
+    auto again = connect_again();
+    ASSERT_EQ(again.ok(), allowed);
+    if (!allowed) continue;
+    sim.run_for(500ms);
+    EXPECT_EQ(sim[0].stack->tcp_state(**again), TcpState::kEstablished);
+    sim[0].stack->tcp_close(*again, true, sim.now);
+  }
+}
+
 TEST_F(TimersTest, TimeWaitGivesWayToANewSyn) {
   Pair p = open();
   sim[1].stack->tcp_close(p.b, false, sim.now);  // the server closes first: TIME-WAIT is there

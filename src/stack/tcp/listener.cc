@@ -170,9 +170,9 @@ Result<TcpConn*> TcpLayer::connect(const Endpoint& local, const Endpoint& remote
   uint32_t iss = initial_sequence(t, local, remote, now);
   if (TcpEntry* e = find(t, hash_of(t, local, remote), local, remote)) {
     if (e->kind != TcpEntry::Kind::kTimeWait) return err(EADDRINUSE);
-    // RFC 6191 and Linux' tcp_tw_reuse: with timestamps, a second later, beyond all old sequence numbers.
+    // tcp_twsk_unique(): with timestamps, beyond all old sequence numbers.
     auto& w = static_cast<TcpTimeWait&>(*e);
-    if (!w.timestamps || now - w.entered < 1s) return err(EADDRINUSE);
+    if (!w.timestamps || now - w.entered < t.core.config.time_wait_reuse) return err(EADDRINUSE);
     iss = w.snd_nxt + 65535 + 2;
     destroy_time_wait(t, w, true);  // its steering; the caller has steered the tuple anew
   }
