@@ -26,7 +26,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (changes.addresses) addresses = netlink->read_addresses(fresh.addresses).ok();
   // A device that goes takes routes with it without an event for each.
   if (changes.routes || changes.links || changes.addresses)
-    routes = netlink->read_routes(fresh.routes, fresh.policy_routing).ok();
+    routes = netlink->read_routes(fresh.routes, fresh.policy_routing, fresh.own_first).ok();
   if (changes.neighbours) neighbours = netlink->read_neighbours(fresh.neighbours).ok();
 
   lock_in();
@@ -39,6 +39,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (routes) {
     network.routes = std::move(fresh.routes);
     network.policy_routing = fresh.policy_routing;
+    network.own_first = fresh.own_first;
     tell_routes();
   }
   if (neighbours) {

@@ -431,12 +431,27 @@ Result<void> Netlink::read_addresses(std::vector<LocalAddress>& out) { return ad
 
 Result<void> Netlink::ask_addresses(std::vector<LocalAddress>& out) { return addresses_by(questions_, out); }
 
-Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_routing) {
+namespace {
+
+/// Of the rule that leads to the kernel's local table. fib_default_rules_init(): 0.
+uint32_t priority_of_local(const Cache& rules, int family) {
+  uint32_t least = UINT32_MAX;
+  each<rtnl_rule>(rules, [&](rtnl_rule* r) {
+    if (rtnl_rule_get_family(r) == family && rtnl_rule_get_table(r) == RT_TABLE_LOCAL)
+      least = std::min(least, rtnl_rule_get_prio(r));
+  });
+  return least;
+}
+
+}  // namespace
+
+Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_routing, bool& own_first) {
   nl_cache* raw = nullptr;
   if (int code = rtnl_route_alloc_cache(snapshots_, AF_UNSPEC, 0, &raw); code < 0) return from_nl(code);
   Cache cache{raw};
   out.clear();
   policy_routing = false;
+  own_first = true;
   each<rtnl_route>(cache, [&](rtnl_route* r) {
     read_route(r, out);
     const nl_addr* source = rtnl_route_get_src(r);
@@ -450,6 +465,8 @@ Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_ro
     const bool usual = table == RT_TABLE_LOCAL || table == RT_TABLE_MAIN || table == RT_TABLE_DEFAULT;
     const int family = rtnl_rule_get_family(r);
     if ((family == AF_INET || family == AF_INET6) && !usual) policy_routing = true;
+    if (table != RT_TABLE_LOCAL && rtnl_rule_get_prio(r) < priority_of_local(rules, family))
+      own_first = false;
   });
   return {};
 }
@@ -475,7 +492,7 @@ Result<void> Netlink::read_neighbours(std::map<NeighbourKey, Neighbour>& out) {
 Result<void> Netlink::read_all(Network& out) {
   if (auto r = read_links(out.links); !r) return r;
   if (auto r = read_addresses(out.addresses); !r) return r;
-  if (auto r = read_routes(out.routes, out.policy_routing); !r) return r;
+  if (auto r = read_routes(out.routes, out.policy_routing, out.own_first); !r) return r;
   return read_neighbours(out.neighbours);
 }
 

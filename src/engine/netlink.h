@@ -69,6 +69,7 @@ struct Network {
   std::map<NeighbourKey, Neighbour> neighbours;
   bool policy_routing =
       false;  ///< rules beyond the kernel's own, or routes by source: the tables do not tell all
+  bool own_first = true;  ///< no rule stands before that of the kernel's local table
 
   const Link* link(int ifindex) const {
     auto found = links.find(ifindex);
@@ -132,7 +133,7 @@ class Netlink {
   // ---- snapshots; by one thread at a time: the opener, then housekeeping ----
   Result<void> read_links(std::map<int, Link>& out);
   Result<void> read_addresses(std::vector<LocalAddress>& out);
-  Result<void> read_routes(std::vector<KernelRoute>& out, bool& policy_routing);
+  Result<void> read_routes(std::vector<KernelRoute>& out, bool& policy_routing, bool& own_first);
   Result<void> read_neighbours(std::map<NeighbourKey, Neighbour>& out);
   Result<void> read_all(Network& out);
 

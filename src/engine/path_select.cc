@@ -196,6 +196,7 @@ void Engine::Impl::tell_routes() {
   std::vector<RouteEntry> table;
   table.reserve(network.routes.size());
   for (const KernelRoute& r : network.routes) {
+    if (!network.own_first) break;  // a rule may lead to another host with an address of this one
     RouteEntry entry{r.prefix, r.prefix_length, accelerated(r.ifindex), r.gateway, 0, r.kind};
     const uint32_t device = entry.interface != kAnyInterface ? stack->interface(entry.interface).mtu : 0;
     entry.mtu = r.mtu ? std::min(r.mtu, device) : device;

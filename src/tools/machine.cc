@@ -22,11 +22,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 namespace accel::tools {
 namespace {
@@ -201,7 +203,7 @@ void look_at_privilege(Machine& m) {
 }
 
 /// Whether a socket of somebody's is bound to the queue: another cannot be (xsk_bind()).
-bool queue_is_held(int ifindex, uint32_t queue) {
+bool is_bound(int ifindex, uint32_t queue) {
   constexpr size_t kChunk = 4096;
   constexpr int kEntries = 2;
   void* memory = mmap(nullptr, kChunk, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -226,6 +228,18 @@ bool queue_is_held(int ifindex, uint32_t queue) {
   if (fd >= 0) close(fd);
   munmap(memory, kChunk);
   return held;
+}
+
+/// A queue of a socket that has just been closed is bound until a work item of the kernel's has run
+/// (xp_put_pool()), and nothing tells when.
+bool queue_is_held(int ifindex, uint32_t queue) {
+  constexpr auto kReleased = std::chrono::milliseconds(500), kBetween = std::chrono::milliseconds(5);
+  const auto until = std::chrono::steady_clock::now() + kReleased;
+  while (is_bound(ifindex, queue)) {
+    if (std::chrono::steady_clock::now() > until) return true;
+    std::this_thread::sleep_for(kBetween);
+  }
+  return false;
 }
 
 void look_at_memory(Machine& m) {
