@@ -79,13 +79,17 @@ inline auto deferred(Call call) {
   }
 }
 
+/// Apart: a function with a destructor cannot be unwound from any instruction, as those above may have to be.
+template <class Call>
+[[gnu::noinline]] auto inside_served_call(Call& call) {
+  const ServedCall inside;
+  return call();
+}
+
 /// The same where `call` is the library's own work: what it calls on the way is not served again.
 template <bool kPoint = false, class Call>
 inline auto served(Call call) {
-  return deferred<kPoint>([call]() mutable {
-    const ServedCall inside;
-    return call();
-  });
+  return deferred<kPoint>([call]() mutable { return inside_served_call(call); });
 }
 
 }  // namespace accel::preload
