@@ -98,7 +98,7 @@ struct Housekeeping::Loop {
   void follow(NetworkChanges& changes);
   void on_watch();
   void on_look();
-  void arm_look(Instant now);
+  void arm_look(Instant due);
   void open_ports();
   void take_changes();
   void apply_changes();
@@ -193,8 +193,9 @@ void Housekeeping::Loop::prepare() {
     }
     if (self.owner.look_wanted_.exchange(false, std::memory_order_relaxed)) {
       self.worker.lock_in();
-      self.arm_look(clock_now());
+      const Instant due = self.owner.next_look_;
       self.worker.unlock_out();
+      self.arm_look(due);
     }
     if (self.owner.ports_wanted_.exchange(false, std::memory_order_relaxed)) self.open_ports();
     if (self.serving || !self.owner.ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
@@ -284,8 +285,6 @@ void Housekeeping::Loop::watch_ports() {
     event.events = EPOLLIN;
     (void)real.epoll_ctl(ports_fd, EPOLL_CTL_ADD, fd, &event);
   });
-  ev_io_set(&ports_io, ports_fd, EV_READ);
-  ev_io_start(ev, &ports_io);
 }
 
 /// One pass in the application's stead, then asleep until a frame comes or the stack has something due.
@@ -312,6 +311,10 @@ void Housekeeping::Loop::serve() {
   if (stats::requested()) stats::publish(engine, clock_now());
   worker.serving = false;
   worker.unlock_out();
+  if (ports_fd >= 0 && !ev_is_active(&ports_io)) {
+    ev_io_set(&ports_io, ports_fd, EV_READ);
+    ev_io_start(ev, &ports_io);
+  }
   worker.tell_of_lost_ports();
   worker.tell_of_strays();
   if (lost || !worker.in_use()) return stop_serving();
@@ -357,9 +360,11 @@ void Housekeeping::Loop::on_watch() {
 }
 
 /// Under the worker's lock.
-void Housekeeping::Loop::arm_look(Instant now) {
+/// Without the lock, as all that starts a watcher: libev calls malloc(), which a thread that a handler has
+/// interrupted may be in.
+void Housekeeping::Loop::arm_look(Instant due) {
   ev_now_update(ev);
-  look.repeat = owner.next_look_ == kNever ? 0 : std::max(seconds(owner.next_look_ - now), 0.0001);
+  look.repeat = due == kNever ? 0 : std::max(seconds(due - clock_now()), 0.0001);
   ev_timer_again(ev, &look);
 }
 
@@ -375,8 +380,9 @@ void Housekeeping::Loop::on_look() {
   }
   const Instant due = worker.due_uncovered(now);
   owner.next_look_ = due == kNever ? kNever : std::max(due, now + kLookLate);
-  arm_look(now);
+  const Instant next = owner.next_look_;
   worker.unlock_out();
+  arm_look(next);
 }
 
 void Housekeeping::Loop::take_changes() {
