@@ -505,16 +505,18 @@ TEST(Datagram, ThreadsShareASocket) {
   Address to = there(static_cast<uint16_t>(far.number()));
   Fd fd = udp_socket();
   ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
-  const timeval limit{1, 0};
+  const timeval limit{3, 0};
   ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
-  std::atomic<int> whole{0}, torn{0};
+  std::atomic<int> sent{0}, whole{0}, torn{0};
+  constexpr int kOnTheWay = 64;  // which fit in the buffers on the way
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       const std::string text(static_cast<size_t>(100 + 50 * i), static_cast<char>('a' + i));
       for (int n = 0; n < 300; ++n) {
+        for (int looks = 0; sent - whole - torn >= kOnTheWay && looks < 20000; ++looks) usleep(100);
+        ++sent;
         EXPECT_EQ(send(fd, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
-        usleep(200);  // buffers are not what is to lose them
       }
     });
     threads.emplace_back([&] {
@@ -527,7 +529,7 @@ TEST(Datagram, ThreadsShareASocket) {
   }
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(torn, 0);
-  EXPECT_GT(whole, 1100);
+  EXPECT_EQ(whole, 1200);
   send(fd, "", 0, 0);
   far.finish();
 }
