@@ -214,21 +214,30 @@ class Timer {
  public:
   explicit Timer(void (*handler)(int), int flags = SA_RESTART) {
     struct sigaction action {};
-    action.sa_handler = handler;
+    handler_ = handler;
+    action.sa_handler = [](int number) {
+      handler_(number);
+      if (on_) set(kBetween);
+    };
     action.sa_flags = flags;
     sigaction(SIGALRM, &action, &old_);
-    set(200);
+    on_ = true;
+    set(kBetween);
   }
   ~Timer() {
+    on_ = false;
     set(0);
     sigaction(SIGALRM, &old_, nullptr);
   }
 
  private:
+  static constexpr int kBetween = 200;  // us from a handler's end, so that the program gets on
   static void set(int microseconds) {
-    const itimerval often{{0, microseconds}, {0, microseconds}};
-    setitimer(ITIMER_REAL, &often, nullptr);
+    const itimerval once{{0, 0}, {0, microseconds}};
+    setitimer(ITIMER_REAL, &once, nullptr);
   }
+  static inline void (*handler_)(int) = nullptr;
+  static inline std::atomic<bool> on_{false};
   struct sigaction old_ {};
 };
 
