@@ -68,7 +68,7 @@ struct Network {
   std::vector<KernelRoute> routes;
   std::map<NeighbourKey, Neighbour> neighbours;
   bool policy_routing =
-      false;  ///< rules beyond the kernel's own, or routes by source: the tables do not tell all
+      false;              ///< rules beyond the kernel's own, or routes by source: the tables do not tell all
   bool own_first = true;  ///< no rule stands before that of the kernel's local table
 
   const Link* link(int ifindex) const {

@@ -278,13 +278,13 @@ struct StackConfig {
   Duration delayed_ack = 40ms;           ///< Linux' TCP_DELACK_MIN
   Duration time_wait = 60s;
   Duration time_wait_reuse = Duration::max();  ///< until connect() takes a tuple; net.ipv4.tcp_tw_reuse
-  uint32_t retries = 15;                                       ///< net.ipv4.tcp_retries2
-  uint32_t synack_retries = 5;                                 ///< net.ipv4.tcp_synack_retries
-  uint32_t orphan_retries = 8;                                 ///< net.ipv4.tcp_orphan_retries
-  uint32_t max_orphans = 65536;                                ///< net.ipv4.tcp_max_orphans
-  uint32_t max_time_waits = 262144;                            ///< net.ipv4.tcp_max_tw_buckets
-  Duration invalid_ratelimit = 500ms;                          ///< net.ipv4.tcp_invalid_ratelimit
-  bool syn_cookies = true;                                     ///< net.ipv4.tcp_syncookies
+  uint32_t retries = 15;                       ///< net.ipv4.tcp_retries2
+  uint32_t synack_retries = 5;                 ///< net.ipv4.tcp_synack_retries
+  uint32_t orphan_retries = 8;                 ///< net.ipv4.tcp_orphan_retries
+  uint32_t max_orphans = 65536;                ///< net.ipv4.tcp_max_orphans
+  uint32_t max_time_waits = 262144;            ///< net.ipv4.tcp_max_tw_buckets
+  Duration invalid_ratelimit = 500ms;          ///< net.ipv4.tcp_invalid_ratelimit
+  bool syn_cookies = true;                     ///< net.ipv4.tcp_syncookies
   bool window_scaling = true, sack = true, timestamps = true;  ///< net.ipv4.tcp_*
   bool abort_on_overflow = false;                              ///< likewise
   bool slow_start_after_idle = true;                           ///< likewise
