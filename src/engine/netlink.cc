@@ -464,9 +464,9 @@ Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_ro
     const uint32_t table = rtnl_rule_get_table(r);
     const bool usual = table == RT_TABLE_LOCAL || table == RT_TABLE_MAIN || table == RT_TABLE_DEFAULT;
     const int family = rtnl_rule_get_family(r);
-    if ((family == AF_INET || family == AF_INET6) && !usual) policy_routing = true;
-    if (table != RT_TABLE_LOCAL && rtnl_rule_get_prio(r) < priority_of_local(rules, family))
-      own_first = false;
+    if (family != AF_INET && family != AF_INET6) return;
+    if (!usual) policy_routing = true;
+    if (table != RT_TABLE_LOCAL && rtnl_rule_get_prio(r) < priority_of_local(rules, family)) own_first = false;
   });
   return {};
 }
