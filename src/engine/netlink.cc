@@ -466,7 +466,8 @@ Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_ro
     const int family = rtnl_rule_get_family(r);
     if (family != AF_INET && family != AF_INET6) return;
     if (!usual) policy_routing = true;
-    if (table != RT_TABLE_LOCAL && rtnl_rule_get_prio(r) < priority_of_local(rules, family)) own_first = false;
+    if (table != RT_TABLE_LOCAL && rtnl_rule_get_prio(r) < priority_of_local(rules, family))
+      own_first = false;
   });
   return {};
 }
