@@ -555,7 +555,9 @@ void Engine::wait_for_the_others(Pass& pass, Duration limit) {
   request.context = impl_.get();
   request.may_spin = false;
   request.deadline = pass.now() + limit;
+  impl_->awaits_absence = true;
   (void)wait(pass, request);
+  impl_->awaits_absence = false;
 }
 
 void Engine::wait_for_delivery(Pass& pass, Duration limit) {

@@ -439,6 +439,7 @@ void Engine::Impl::leave_sleep(Sleeper& s) {
   std::erase(asleep, &s);
   asleep_count.store(static_cast<uint32_t>(asleep.size()), std::memory_order_relaxed);
   if (timekeeper == &s) timekeeper = nullptr;
+  if (awaits_absence) engine.touch();  // this thread's pass ends with a look at that condition
 }
 
 void Engine::Impl::wake_ready_sleepers() {

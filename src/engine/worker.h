@@ -370,6 +370,7 @@ struct Engine::Impl {
       0};                          ///< keys on all ports: above 0 the application has accelerated sockets
   std::vector<Sleeper*> sleepers;  ///< every thread's
   std::vector<Sleeper*> asleep;
+  bool awaits_absence = false;  ///< Engine::wait_for_the_others() sleeps
   size_t with_descriptors = 0;  ///< of `sleepers`
   uint32_t out_count = 0;       ///< of `sleepers`
   bool was_out = false;         ///< since housekeeping looked

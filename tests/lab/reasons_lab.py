@@ -144,6 +144,7 @@ ELSEWHERE = {
     "root_changed": "tests/posix/root_change.py",
     "port_lost": "tests/engine/lost_device.py",
     "firewall": "tests/posix",
+    "foreign_wait": "tests/posix/foreign_waits_test.cc",
     "strayed": "tests/posix/strays.py",
     "address_taken": "mlx5: tests/model",
     "steering_failed": "tests/engine/paths_test.cc",
