@@ -275,7 +275,7 @@ bool TcpSocket::give_unaccepted(Pass& pass) {
 
 /// What nobody has accepted is the kernel's, and still this process's to accept.
 void TcpSocket::queue_to_kernel(Pass& pass) {
-  queue_unaccepted(pass);
+  if (has_program) queue_unaccepted(pass);  // else they keep the options of their handshake's time
   while (pass.engine().listener(*flow_)->accept_size > 0)
     if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);
 }
