@@ -22,6 +22,8 @@ bool refused(int level, int name, const void* value, socklen_t length) {
   const int set = length >= sizeof(int) && can_read(value, sizeof(int)) ? *static_cast<const int*>(value) : 0;
   if (level == SOL_SOCKET && name == SO_PEEK_OFF) return set >= 0;
   if (level == IPPROTO_TCP && name == kTcpInq) return set != 0;
+  if (level == SOL_SOCKET && name == SO_ZEROCOPY)
+    return set != 0;  // only the kernel's TCP can tell of completions
   const Option* option = find_option(tcp_options(), level, name);
   const bool kernel_only = option != nullptr && option->effect == OptionEffect::kKernel;
   return kernel_only && vetoes(tcp_options(), level, name, value, length);

@@ -89,7 +89,7 @@ Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
     return answer;
   };
   backlog_ = backlog;
-  iwarp_ = config().iwarp_for(Role::kTcpServer, local);
+  iwarp_ = listener_iwarp(local);
   if (iwarp_ == Iwarp::kRequire) return listen_for_iwarp(pass);
   if (decide_veto(pass) != Reason::accelerated) return decline(veto);
   if (local.address.is_loopback())

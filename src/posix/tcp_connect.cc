@@ -131,6 +131,7 @@ bool TcpSocket::wants_iwarp(Pass& pass, const Endpoint& remote) {
   const Iwarp wanted = config().iwarp_for(Role::kTcpClient, remote);
   if (wanted != Iwarp::kPrefer) return wanted == Iwarp::kRequire;
   if (decide_veto(pass) != Reason::accelerated) return false;
+  if (shadow_option(SOL_SOCKET, SO_ZEROCOPY) != 0) return false;  // as for listener_iwarp()
   if (remote.address.is_loopback()) return true;
   return !pass.engine().choose(flow_request(Role::kTcpClient, shadow_name(), remote)).accelerated();
 }

@@ -100,7 +100,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_TIMESTAMP, kKernel, true},
     {SOL_SOCKET, SO_TIMESTAMPNS, kKernel, true},
     {SOL_SOCKET, SO_TIMESTAMPING, kKernel, true},
-    {SOL_SOCKET, SO_ZEROCOPY, kKernel, true},
+    {SOL_SOCKET, SO_ZEROCOPY, kShadow, true},  // without effect until a send has MSG_ZEROCOPY
 
     {IPPROTO_TCP, TCP_NODELAY, kMirror, true, [](TcpSettings& s, int v) { s.nodelay = v != 0; }},
     {IPPROTO_TCP, TCP_CORK, kMirror, true, [](TcpSettings& s, int v) { s.cork = v != 0; }},

@@ -102,7 +102,7 @@ void TcpSocket::revive(Pass& pass) {
   if (shadow_option(SOL_SOCKET, SO_ACCEPTCONN) == 0) return fds.forget(this);  // another process has ended it
   if (decide_veto(pass) != Reason::accelerated) return (void)leave(&pass, veto);
   read_backlog();
-  iwarp_ = config().iwarp_for(Role::kTcpServer, shadow_name());
+  iwarp_ = listener_iwarp(shadow_name());
   if (iwarp_ == Iwarp::kRequire || choice.path == PathKind::kIwarp) {
     choice = {PathKind::kIwarp, Reason::iwarp, {}};
     return;
@@ -110,6 +110,12 @@ void TcpSocket::revive(Pass& pass) {
   listen_here_too(pass);
   serve_shared_queue();
   if (somebody_stands()) visitor_came(pass);  // before the attendant looks: accept() is about to
+}
+
+Iwarp TcpSocket::listener_iwarp(const Endpoint& local) const {
+  const Iwarp wanted = config().iwarp_for(Role::kTcpServer, local);
+  // A send with MSG_ZEROCOPY takes a plain connection to the kernel; an iWARP one cannot go there.
+  return wanted == Iwarp::kPrefer && shadow_option(SOL_SOCKET, SO_ZEROCOPY) != 0 ? Iwarp::kOff : wanted;
 }
 
 /// The shadow of a socket of this process that listens at the connection's local end, for hand_back(). -1:

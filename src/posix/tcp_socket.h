@@ -209,6 +209,11 @@ class TcpSocket final : public Socket {
   /// A connection's shadow gets the options that it inherited, and those set by set_later_on_shadow(), only
   /// when somebody may look at them.
   void write_inherited_options();
+  /// Whether a send with MSG_ZEROCOPY is to be told when its memory is free again (SO_ZEROCOPY), as the
+  /// kernel alone does.
+  bool wants_completions(Pass& pass);
+  /// What the connections of a listener at this name may be.
+  Iwarp listener_iwarp(const Endpoint& local) const;
   Result<int> set_later_on_shadow(Pass& pass, int name, bool on);
   Result<int> peer_name(Pass& pass, void* value, socklen_t* length);
   Result<int> listener_info(Pass& pass, void* value, socklen_t* length);

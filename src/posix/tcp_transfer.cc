@@ -163,6 +163,12 @@ void TcpSocket::put_control(Pass& pass, msghdr* message) {
   message->msg_controllen = std::min(room, CMSG_SPACE(sizeof queued));
 }
 
+bool TcpSocket::wants_completions(Pass& pass) {
+  if (pass.stack().tcp_state(*conn_) == TcpState::kClosed) return false;
+  write_inherited_options();
+  return shadow_option(SOL_SOCKET, SO_ZEROCOPY) != 0;
+}
+
 Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
@@ -176,6 +182,9 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     if (control == Control::kHeeded)
       return to_kernel(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   }
+  // tcp_sendmsg_locked(): what is empty, or sent without SO_ZEROCOPY, is sent as without the flag.
+  if ((flags & MSG_ZEROCOPY) != 0 && *size > 0 && wants_completions(pass))
+    return to_kernel(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   Stack& stack = pass.stack();
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   const bool more = (flags & MSG_MORE) != 0;

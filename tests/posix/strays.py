@@ -41,7 +41,7 @@ def ask(c):
     assert c.recv(5, socket.MSG_WAITALL) == b"hello"
 cs = [socket.create_connection(address, 30) for _ in range(int(sys.argv[2]))]
 for c in cs: ask(c)
-for c in cs: c.setsockopt(socket.SOL_SOCKET, 60, 1)  # SO_ZEROCOPY: the kernel's from here on
+for c in cs: c.setsockopt(socket.SOL_SOCKET, 29, 1)  # SO_TIMESTAMP: the kernel's from here on
 print("moved", flush=True)
 for c in cs: ask(c)
 print("asked", flush=True)
