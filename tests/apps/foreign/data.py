@@ -42,7 +42,7 @@ maxsize 10485760
 def entries(site):
     where = ["-x", "-H", f"ldap://{site.address}:{site.port}", "-D", "cn=admin,dc=test", "-w", "secret"]
     text = "dn: dc=test\nobjectClass: domain\ndc: test\n\n"
-    text += "".join(f"dn: cn=p{i},dc=test\nobjectClass: person\ncn: p{i}\nsn: s{i}\ndescription: {'d' * i * 20}\n\n" for i in range(100))
+    text += "".join(f"dn: cn=p{i},dc=test\nobjectClass: person\ncn: p{i}\nsn: s{i}\ndescription: d{'d' * i * 20}\n\n" for i in range(100))
     return site.client("ldapadd", *where, text=text) + site.client("ldapsearch", *where, "-LLL", "-b", "dc=test", "(sn=*)")
 
 

@@ -1,5 +1,5 @@
 """Mail, chat."""
-from .site import Program, until
+from .site import CLEARS, Program, until
 
 SMTP_CLIENT = """
 import smtplib, sys
@@ -49,6 +49,48 @@ def delivered(site):
     box = site.directory / "mail" / "box"
     until(lambda: box.exists() and box.read_text().count("Subject:") == 15, "15 mails delivered")
     return f"{said} {box.read_text().count('line of text')}"
+
+
+def postfix(site, imported=""):
+    """Its master waits on the listener and starts the smtpd that accepts, as the user postfix, by fork() and exec. imported: variables that
+    it leaves in its processes' environment."""
+    site.folder("data", "postfix")
+    site.folder("spool")
+    site.folder("mail", "nobody")
+    programs = {"rewrite": "trivial-rewrite", "retry": "error"}
+    services = "".join(f"{name} unix - - n - - {programs.get(name, name)}\n"
+                       for name in ("rewrite", "bounce", "error", "retry", "proxymap"))
+    site.file("conf/master.cf", f"""{site.address}:{site.port} inet n - n - - smtpd
+{services}virtual unix - n n - - virtual
+cleanup unix n - n - 0 cleanup
+qmgr unix n - n 300 1 qmgr
+anvil unix - - n - 1 anvil
+postlog unix-dgram n - n - 1 postlogd
+""")
+    site.file("conf/main.cf", f"""
+compatibility_level = 3.6
+import_environment = MAIL_CONFIG MAIL_DEBUG MAIL_LOGTAG TZ LANG=C {imported}
+queue_directory = {site.directory}/spool
+data_directory = {site.directory}/data
+maillog_file = /dev/stdout
+myhostname = host.test
+inet_interfaces = {site.address}
+mydestination =
+alias_maps =
+virtual_mailbox_domains = test
+virtual_mailbox_base = {site.directory}/mail
+virtual_mailbox_maps = static:box
+virtual_minimum_uid = 1
+virtual_uid_maps = static:65534
+virtual_gid_maps = static:65534
+smtpd_recipient_restrictions = reject_unauth_destination
+smtpd_peername_lookup = no
+""")
+    return ["postfix", "-c", site.directory / "conf", "start-fg"]
+
+
+def postfix_preloaded(site):
+    return postfix(site, "LD_PRELOAD ACCEL_CONFIG ACCEL_WAIT_FOR_PORTS")
 
 
 XMPP_CLIENT = """
@@ -103,6 +145,25 @@ VirtualHost "localhost"
     return site.as_user("prosody", ["prosody", "--config", conf, "-F"])
 
 
+def ejabberd(site):
+    """In Erlang. Who logs in is whom he says."""
+    conf = site.file("ejabberd.yml", f"""
+hosts: [localhost]
+loglevel: info
+listen:
+  - {{ port: {site.port}, ip: "{site.address}", module: ejabberd_c2s, starttls: false }}
+auth_method: [anonymous]
+anonymous_protocol: login_anon
+modules: {{ mod_roster: {{}} }}
+""")
+    for name in ("spool", "log"):
+        site.folder(name)
+    site.give_to("ejabberd")
+    return site.as_user("ejabberd", ["env", f"HOME={site.directory}", "INET_DIST_INTERFACE=127.0.0.1", "ERL_EPMD_ADDRESS=127.0.0.1", "ejabberdctl",
+                                     "--node", "test@localhost", "--config", conf, "--ctl-config", "/dev/null", "--spool", site.directory / "spool", "--logs",
+                                     site.directory / "log", "foreground"])
+
+
 def chat(site):
     return site.python(XMPP_CLIENT)
 
@@ -137,6 +198,7 @@ Ident = no
 PAM = no
 [Limits]
 MaxConnectionsIP = 10
+MaxPenaltyTime = 0
 """)
     site.give_to("irc")
     return ["ngircd", "--nodaemon", "--config", conf]
@@ -148,6 +210,10 @@ def rooms(site):
 
 PROGRAMS = [
     Program("exim", "exim4-daemon-light", 25, exim, delivered, server_kernel="handed_back"),
+    Program("postfix", "postfix", 25, postfix, delivered, server_kernel=CLEARS),
+    Program("postfix_preloaded", "postfix", 25, postfix_preloaded, delivered, server_share=0,
+            defect="the connection that woke the master is lost"),
     Program("prosody", "prosody", 5222, prosody, chat),
+    Program("ejabberd", "ejabberd", 5222, ejabberd, chat),
     Program("ngircd", "ngircd", 6667, ngircd, rooms, environment=("ACCEL_EARLY_PORTS=1",)),
 ]

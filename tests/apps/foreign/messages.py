@@ -4,7 +4,13 @@ from .site import OWN_CALLS, Program, until
 
 
 def mosquitto(site):
-    return ["mosquitto", "-c", site.file("conf", f"listener {site.port} {site.address}\nallow_anonymous true\nuser mosquitto\nlog_dest stderr\nlog_type all\n")]
+    return ["mosquitto", "-c", site.file("conf", f"""
+listener {site.port} {site.address}
+allow_anonymous true
+user mosquitto
+log_dest stderr
+log_type all
+""")]
 
 
 def published(site):

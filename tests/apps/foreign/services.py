@@ -7,7 +7,7 @@ from .site import Program, until
 
 
 def chrony(site):
-    """-x: the clock is left alone."""
+    """-x: the clock is left alone. It asks for time stamps of what it sends (SO_TIMESTAMPING), which are the kernel's."""
     site.give_to("_chrony")
     return ["chronyd", "-d", "-x", "-u", "_chrony", "-f", site.file("conf", f"""
 local stratum 8
@@ -201,7 +201,8 @@ def by_proxy(site):
 
 
 PROGRAMS = [
-    Program("chrony", "chrony", 123, chrony, offsets, transport="u"),
+    Program("chrony", "chrony", 123, chrony, offsets, transport="u", server_kernel="option",
+            client_kernel="it asks for the kernel's time stamps"),
     Program("freeradius", "freeradius", 1812, freeradius, authenticated, needs=("radclient",), transport="u"),
     Program("coturn", "coturn", 3478, coturn, relayed),
     Program("icecast", "icecast2", 8000, icecast, streamed, needs=("ffmpeg",), client_share=0.3),  # two clients, one queue

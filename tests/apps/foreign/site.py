@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import pwd
-import re
 import shutil
 import subprocess
 import sys
@@ -17,10 +16,11 @@ from programs import CommandFailed, accelerated_sockets, descendants, statistics
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 RUNTIMES = ROOT / "build-runtimes" / "node_modules"  # scripts/install_packages runtimes
-REASONS = ROOT / "src" / "engine" / "reasons.def"
 PAGE = "".join(f"line {i} of a page that takes some segments\n" for i in range(2000))
 
-OWN_CALLS = "its runtime makes system calls of its own"  # a server_kernel: libaccel knows none of its sockets
+# Values of server_kernel where libaccel knows none of the sockets.
+OWN_CALLS = "its runtime makes system calls of its own"
+CLEARS = "it clears its environment of LD_PRELOAD"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Program:
     workers: int = 1  # processes that accept; the devices have a queue for each
     environment: tuple = ()  # of the accelerated server, as ("NAME=value", ...)
     end: str = "TERM"
-    server_kernel: str = ""  # a reason of reasons.def, or OWN_CALLS: the server's frames are the kernel's by right, and the test holds it
+    server_kernel: str = ""  # a reason of reasons.def, OWN_CALLS or CLEARS: the server's frames are the kernel's by right, and the test holds it
     client_kernel: str = ""  # why the client's are; in words, since clients have ended when it is looked for
     server_share: float = 0.9  # of the frames at an accelerated end, that libaccel must carry at least
     client_share: float = 0.9
@@ -92,7 +92,7 @@ class Site:
         with open(self.log, "w") as out:
             self.server = self.lab.near.popen(words, self.on[0], environment, require=False, stdout=out, stderr=subprocess.STDOUT,
                                               cwd=self.directory)
-        self.lab.near.wait_for_listener(self.port, self.server, kind=self.program.transport, timeout=120)
+        self.lab.near.wait_for_listener(self.port, self.server, kind=self.program.transport, timeout=300)
         if self.on[0] and not self.program.server_kernel:  # workers that come later take what came before from the kernel
             until(lambda: accelerated_sockets(self.server.pid, self.port) >= self.program.workers or self.server.poll() is not None,
                   f"{self.program.workers} accelerated listeners", timeout=60)
@@ -101,7 +101,8 @@ class Site:
         """Another program that the row needs, ended with the lab."""
         environment = environment if accel else None
         with open(self.directory / f"beside-{pathlib.Path(words[0]).name}", "a") as out:
-            child = host.popen(words, accel, environment, require=False, cwd=self.directory, **{"stdout": out, "stderr": subprocess.STDOUT, **options})
+            options = {"stdout": out, "stderr": subprocess.STDOUT, **options}
+            child = host.popen(words, accel, environment, require=False, cwd=self.directory, **options)
         if port:
             host.wait_for_listener(port, child, kind=kind)
         return child
@@ -140,7 +141,7 @@ class Site:
             while not over.wait(0.02):
                 found.update(self.reasons())
 
-        short = self.on[0] and self.program.server_kernel not in ("", OWN_CALLS, "handed_back")
+        short = self.on[0] and self.program.server_kernel not in ("", OWN_CALLS, CLEARS, "handed_back")
         watcher = threading.Thread(target=watch, daemon=True)
         if short:
             watcher.start()
@@ -157,13 +158,8 @@ class Site:
         """Of its Internet sockets, and whether a connection has been handed back by a process that lives."""
         found = {s["reason"] for p in self.processes() for s in p.get("sockets", [])}
         if any(p.get("counters", {}).get("handed_back", 0) for p in self.processes()):
-            found.add(reason_text("handed_back"))
+            found.add("handed_back")
         return found
-
-
-def reason_text(name):
-    """The text that `accel stat` shows for a reason."""
-    return re.search(rf'REASON\({name}, "(.*)"\)', REASONS.read_text())[1]
 
 
 def frames(host):
@@ -190,4 +186,4 @@ def version(program):
     return done.stdout[2:].strip() if done.stdout.startswith("ii") else None
 
 
-__all__ = ["OWN_CALLS", "PAGE", "RUNTIMES", "CommandFailed", "Program", "Site", "frames", "missing", "reason_text", "until", "version"]
+__all__ = ["CLEARS", "OWN_CALLS", "PAGE", "RUNTIMES", "CommandFailed", "Program", "Site", "frames", "missing", "until", "version"]
