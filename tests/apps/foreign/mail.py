@@ -3,10 +3,10 @@ from .site import CLEARS, Program, until
 
 SMTP_CLIENT = """
 import smtplib, sys
-for i in range(3):
+for i in range(2):
     with smtplib.SMTP(sys.argv[1], int(sys.argv[2]), local_hostname="far", timeout=30) as s:
         print(s.ehlo()[0], s.has_extn("size"))
-        for n in range(5): print(s.sendmail("from@far.test", "to@test", f"Subject: {i}.{n}\\r\\n\\r\\n" + "line of text\\r\\n" * 400 * n))
+        for n in range(3): print(s.sendmail("from@far.test", "to@test", f"Subject: {i}.{n}\\r\\n\\r\\n" + "line of text\\r\\n" * 400 * n))
         try: s.sendmail("from@far.test", "to@elsewhere.test", "x")
         except smtplib.SMTPRecipientsRefused as e: print([r[0] for r in e.recipients.values()])
 """
@@ -47,7 +47,7 @@ begin retry
 def delivered(site):
     said = site.python(SMTP_CLIENT)
     box = site.directory / "mail" / "box"
-    until(lambda: box.exists() and box.read_text().count("Subject:") == 15, "15 mails delivered")
+    until(lambda: box.exists() and box.read_text().count("Subject:") == 6, "6 mails delivered")
     return f"{said} {box.read_text().count('line of text')}"
 
 
