@@ -4,18 +4,21 @@
 // Order: the peer's ACK once more, which makes the kernel's connection; then, in place of the peer, what it
 // has sent; then our copy is forgotten and the frames are the kernel's. The kernel acknowledges again what we
 // have acknowledged already, which the peer takes for duplicates. Connections with more than fits the
-// kernel's first window, with options that only a listener's own handshake settles or on a link-local address
-// stay ours.
-#include "xdp/accept_queue.h"
+// kernel's first window or on a link-local address stay ours.
+#include "engine/accept_queue.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/proc.h"
+#include "base/real.h"
 #include "base/socket_option.h"
 #include "engine/inject.h"
 #include "engine/worker.h"
@@ -23,6 +26,7 @@
 #include "stack/wire/checksum.h"
 #include "stack/wire/ip_header.h"
 #include "stack/wire/tcp.h"
+#include "xdp/accept_queue.h"
 
 namespace accel {
 namespace {
@@ -102,39 +106,81 @@ bool found_by_tuple(int listener) {
          sysctl("/proc/sys/net/ipv4/tcp_syncookies", 0) != 0;
 }
 
+/// The kernel would drop what comes to a full queue (sk_acceptq_is_full(), tcp_get_info()).
+bool has_room(int listener) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return real.getsockopt(listener, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+         info.tcpi_unacked <= info.tcpi_sacked;
+}
+
+/// Under the lock. Kept from its first use on: nobody who waits for the lock is to wait twice for libbpf.
+AcceptQueue* loaded = nullptr;
+/// What the kernel lacks or forbids; tried once.
+bool impossible = false;
+
+AcceptQueue* loaded_queue() {
+  if (loaded != nullptr || impossible) return loaded;
+  auto queue = AcceptQueue::open(nullptr);
+  if (queue) loaded = queue->release();
+  impossible = !queue && !queue.is(EMFILE) && !queue.is(ENFILE) && !queue.is(ENOMEM);
+  return loaded;
+}
+
+class Attached {
+ public:
+  explicit Attached(AcceptQueue& queue) : queue_(queue), done_(queue.attach()) {}
+  ~Attached() {
+    if (done_) queue_.detach();
+  }
+  Attached(const Attached&) = delete;
+  Attached& operator=(const Attached&) = delete;
+  bool ok() const { return done_.ok(); }
+
+ private:
+  AcceptQueue& queue_;
+  const Result<void> done_;
+};
+
+Result<void> move_one(AcceptQueue& queue, const TcpSnapshot& s) {
+  PeersWords peer(s);
+  const auto begin = static_cast<uint32_t>(s.rcv_nxt - (s.fin_received ? 1 : 0) - s.receive_queue.size());
+  Result<void> done = queue.expect(s.local, s.remote, attributes_of(s));
+  if (done) done = peer.send(begin, TH_ACK, {});
+  if (done) done = queue.taken();
+  if (done) peer.send_received();
+  return done;
+}
+
 }  // namespace
+
+void abandon_accept_queue_in_child() {
+  if (loaded != nullptr) std::exchange(loaded, nullptr)->abandon_in_child();
+  impossible = false;
+}
+
+void close_accept_queue() { delete std::exchange(loaded, nullptr); }
 
 Result<size_t> Engine::queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
   Stack& stack = *impl_->stack;
   TcpListener& listener = *flow.listener;
-  if (listener.accept_size == 0) return 0;
-  if (!found_by_tuple(shadow)) return err(EOPNOTSUPP);
-  auto queue = AcceptQueue::open(nullptr);
-  if (!queue) return queue.error();
+  std::optional<Attached> attached;
   size_t moved = 0;
-  while (TcpConn* conn = stack.tcp_accept(listener)) {
+  while (TcpConn* conn = listener.accept_head) {
     const auto snapshot = stack.tcp_snapshot(*conn, pass.now());
-    Result<void> done = err(EOPNOTSUPP);
-    if (snapshot && can_be_queued(*snapshot)) {
-      const TcpSnapshot& s = *snapshot;
-      PeersWords peer(s);
-      const auto begin = static_cast<uint32_t>(s.rcv_nxt - (s.fin_received ? 1 : 0) - s.receive_queue.size());
-      done = (*queue)->expect(s.local, s.remote, attributes_of(s));
-      if (done) done = peer.send(begin, TH_ACK, {});
-      if (done) done = (*queue)->taken();
-      if (done) peer.send_received();
-    }
-    if (!done) {
-      stack.tcp_put_back(listener, *conn);
-      return moved != 0 ? Result<size_t>(moved) : done.error();
-    }
+    if (!snapshot || !can_be_queued(*snapshot) || !found_by_tuple(shadow) || !has_room(shadow)) break;
+    AcceptQueue* queue = loaded_queue();
+    if (queue == nullptr) break;
+    if (!attached) attached.emplace(*queue);
+    if (!attached->ok() || !move_one(*queue, *snapshot)) break;
+    (void)stack.tcp_accept(listener);
     stack.tcp_forget(conn);
     impl_->unsteer_closed();
     impl_->poll_at_end = true;
     impl_->counters.add(Counter::handed_back);
     ++moved;
   }
-  return moved;
+  return moved != 0 || listener.accept_size == 0 ? Result<size_t>(moved) : err(EOPNOTSUPP);
 }
 
 }  // namespace accel

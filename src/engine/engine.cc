@@ -23,6 +23,7 @@
 #include "base/proc.h"
 #include "base/real.h"
 #include "base/start_paths.h"
+#include "engine/accept_queue.h"
 #include "engine/housekeeping.h"
 #include "engine/inject.h"
 #include "engine/stats.h"
@@ -344,6 +345,7 @@ void Engine::after_fork_in_child() {
   w.guardian.abandon_in_child();
   w.netlink->abandon_in_child();
   w.firewall.abandon();
+  abandon_accept_queue_in_child();
   w.housekeeping->abandon_in_child();
   // The rest is a copy that nobody uses: freeing it would only copy its pages.
 }

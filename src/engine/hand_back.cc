@@ -20,6 +20,7 @@
 
 #include "base/real.h"
 #include "base/socket_option.h"
+#include "engine/accept_queue.h"
 #include "engine/housekeeping.h"
 #include "engine/inject.h"
 #include "engine/raw_segment.h"
@@ -539,6 +540,7 @@ void Engine::retire(Duration limit) {
     }
     let_go_of_lost(pass);
     impl_->ready_ports.clear();
+    close_accept_queue();
     stats::close(*this, pass.now());
   }
   impl_->housekeeping->stop();

@@ -78,7 +78,9 @@ Result<void> let_kernel_signal(int fd) {
 
 Result<int> close(int fd) {
   if (is_private(fd)) return err(EBADF);
-  std::optional<Guard> guard(std::in_place);
+  // What has come since the program last looked is not looked at: text that it cannot have known of would
+  // reset the connection (RFC 1122 section 4.2.2.13), which a server that closes idle ones does now and then.
+  std::optional<Guard> guard(std::in_place, Pass::Polling::kNo);
   if (guard->ok()) {
     if (Pass* pass = guard->pass()) pass->engine().give_up_abandoned(*pass);
     const Socket* s = find_socket(fd);

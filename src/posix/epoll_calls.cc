@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <utility>
 #include <vector>
 
 #include "base/real.h"
@@ -16,6 +17,8 @@
 #include "posix/calls.h"
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
+#include "posix/family.h"
+#include "posix/foreign_waits.h"
 #include "posix/guard.h"
 #include "posix/process.h"
 #include "posix/siw_socket.h"
@@ -174,7 +177,7 @@ class Wait {
       return !finish_in_kernel(timeout_.left_as_given());
     set_ = set;
     set_->retain();
-    set_->waited_on_once = true;
+    if (!std::exchange(set_->waited_on_once, true)) set_is_waited_on_by_libc();
     settle_members(guard, *set, timeout_.zero());
     if (resting_connections != 0) set->for_each_item([](EpollItem& item) { (void)item.file->readiness(); });
     ask_kernel_ = timeout_.zero();
@@ -272,7 +275,10 @@ void settle_waited_on(Guard& guard, File* file, bool only_looks) {
     settle_members(guard, *static_cast<EpollSet*>(file), only_looks);
   } else {
     learn_of_programs(file);
-    if (file->opens_for_wait(only_looks)) (void)settle_inherited(guard, file);
+    if (file->opens_for_wait(only_looks))
+      (void)settle_inherited(guard, file);
+    else if (dormant(*file) && file->has_program)
+      file->serve_queue();  // what its programs leave before the door wakes this wait
   }
   file->release(guard.pass());
 }

@@ -275,6 +275,16 @@ Result<void> EpollSet::sync_kernel(int real_set, EpollItem& item) {
   return {};
 }
 
+namespace {
+
+/// By which it is open, be it for the last time.
+int any_number(const File& file) {
+  const int fd = fds.first_of(&file);
+  return fd >= 0 ? fd : fds.leaving();
+}
+
+}  // namespace
+
 void EpollSet::end(EpollItem& item, bool to_kernel) {
   const int real_set = kernel_fd();
   // Only by the descriptor that the kernel knows the member by; a number that is used again would take out
@@ -288,9 +298,12 @@ void EpollSet::end(EpollItem& item, bool to_kernel) {
     epoll_event event{};
     event.events = item.armed ? item.events : item.events & (EPOLLONESHOT | EPOLLET);
     event.data = item.data;
-    const int fd = open ? item.fd : item.file->recent_fd;
-    if (real.epoll_ctl(real_set, EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST)
-      real.epoll_ctl(real_set, EPOLL_CTL_MOD, fd, &event);
+    // A number that is closed may be another's by now, and others of the file's may be members: the kernel
+    // tells members apart by their numbers, and has this one by a number of its own.
+    const int name = open ? item.fd : keep_private(real.fcntl(any_number(*item.file), F_DUPFD_CLOEXEC, 3));
+    if (real.epoll_ctl(real_set, EPOLL_CTL_ADD, name, &event) != 0 && errno == EEXIST)
+      real.epoll_ctl(real_set, EPOLL_CTL_MOD, name, &event);
+    if (!open && name >= 0) close_private(name);
   }
   unlink(item);
 }

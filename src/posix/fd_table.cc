@@ -58,9 +58,14 @@ void FdTable::erase(int fd, Pass* pass) {
 }
 
 void File::finish(Pass* pass) {
-  leave_sets();
+  // An epoll set's member goes with the open file, which another process may have by fork(): then the kernel
+  // tells of it, once it has the connection.
+  const bool stays =
+      watches != nullptr && kind_ == FileKind::kTcp && carries_connection() && inherited_elsewhere(this);
+  if (!stays) leave_sets();
   closed = true;
   on_last_close(pass);
+  if (stays) move_watches_to_kernel();
   settle_heirs(this, false);
 }
 

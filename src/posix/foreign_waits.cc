@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +34,8 @@ constexpr int kLooksForFirstWait = 100;
 /// While the application is at work (a tick is 10 ms or more).
 constexpr int kBusyTicks = 100;
 constexpr size_t kMostPolled = 1024;
+/// At most so much of the time goes into looking: a process may have thousands of threads.
+constexpr int kOneOf = 20;
 
 std::atomic<int> looks_left{0};  ///< for a first wait
 uint64_t seen_epoch = 0;         ///< of readiness_epoch; under the lock
@@ -97,37 +100,48 @@ bool foreign_on_socket(int fd) {
   return file->bound_flow() != nullptr && file->waiters == 0;
 }
 
-bool foreign_poll(const Sleep& s) {
+std::vector<int> polled_by(const Sleep& s) {
   std::vector<pollfd> polled(std::min<uint64_t>(s.arguments[1], kMostPolled));
-  if (!read_memory(polled.data(), s.arguments[0], polled.size() * sizeof(pollfd))) return false;
-  return std::any_of(polled.begin(), polled.end(), [](const pollfd& p) { return foreign_on_socket(p.fd); });
+  if (!read_memory(polled.data(), s.arguments[0], polled.size() * sizeof(pollfd))) return {};
+  std::vector<int> found;
+  for (const pollfd& p : polled) found.push_back(p.fd);
+  return found;
 }
 
-bool foreign_select(const Sleep& s) {
+std::vector<int> selected_by(const Sleep& s) {
+  constexpr size_t kWord = 8 * sizeof(unsigned long);
   const auto count = std::min<size_t>(s.arguments[0], kMostPolled);
+  std::vector<int> found;
   for (size_t which : {1u, 2u}) {
-    std::array<unsigned long, kMostPolled / (8 * sizeof(unsigned long))> bits{};
-    constexpr size_t kWord = 8 * sizeof(unsigned long);
+    std::array<unsigned long, kMostPolled / kWord> bits{};
     if (s.arguments[which] == 0) continue;
     if (!read_memory(bits.data(), s.arguments[which], (count + kWord - 1) / kWord * sizeof(bits[0])))
       continue;
     for (size_t fd = 0; fd < count; ++fd)
-      if ((bits[fd / kWord] >> (fd % kWord) & 1) != 0 && foreign_on_socket(static_cast<int>(fd))) return true;
+      if ((bits[fd / kWord] >> (fd % kWord) & 1) != 0) found.push_back(static_cast<int>(fd));
   }
-  return false;
+  return found;
+}
+
+/// What the thread sleeps on. Empty: nothing that counts here.
+std::vector<int> descriptors_of(const Sleep& s) {
+  if (is_epoll(s.number)) return {static_cast<int>(s.arguments[0])};
+  if (is_poll(s.number)) return polled_by(s);
+  return is_select(s.number) ? selected_by(s) : std::vector<int>{};
 }
 
 /// Under the lock: threads that wait by libc's functions are noted there before they sleep.
 bool foreign(const Sleep& s) {
-  if (is_epoll(s.number)) return foreign_on_set(static_cast<int>(s.arguments[0]));
-  return is_poll(s.number) ? foreign_poll(s) : is_select(s.number) && foreign_select(s);
+  const std::vector<int> descriptors = descriptors_of(s);
+  return std::any_of(descriptors.begin(), descriptors.end(), foreign_on_socket);
 }
 
-/// Whether one of ours is among what the thread waits for, as far as that can be said without the lock.
+/// Without the lock, which the program's threads want: whether any is ours. Threads of the library's own
+/// sleep on descriptors that are not.
 bool worth_a_look(const Sleep& s) {
-  return is_epoll(s.number)
-             ? fds.owns(static_cast<int>(s.arguments[0])) && !fds.plain(static_cast<int>(s.arguments[0]))
-             : is_poll(s.number) || is_select(s.number);
+  const std::vector<int> descriptors = descriptors_of(s);
+  return std::any_of(descriptors.begin(), descriptors.end(),
+                     [](int fd) { return fds.owns(fd) && !fds.plain(fd); });
 }
 
 std::vector<std::pair<std::string, Sleep>> sleeping_threads() {
@@ -152,21 +166,30 @@ bool wanted(bool absent) {
   return std::exchange(seen_epoch, readiness_epoch) != readiness_epoch || first_wait;
 }
 
+bool find_foreign_wait() {
+  for (const auto& [thread, before] : sleeping_threads()) {
+    Guard guard(Pass::Polling::kNo);
+    if (guard.pass() == nullptr) return false;
+    const auto now = sleep_of(thread);  // still there, with the lock held: so it is not about to be noted
+    if (now == before && foreign(before)) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+void set_is_waited_on_by_libc() { looks_left.store(0, std::memory_order_relaxed); }
 
 void set_may_be_waited_on_elsewhere() { looks_left.store(kLooksForFirstWait, std::memory_order_relaxed); }
 
 void look_for_foreign_waits(bool absent) {
-  if (!wanted(absent)) return;
-  for (const auto& [thread, before] : sleeping_threads()) {
-    bool found = false;
-    {
-      Guard guard(Pass::Polling::kNo);
-      const auto now = sleep_of(thread);  // still there, with the lock held: so it is not about to be noted
-      found = guard.pass() != nullptr && now == before && foreign(before);
-    }
-    if (found) return leave_for_foreign_waits();
-  }
+  using Clock = std::chrono::steady_clock;
+  static Clock::time_point next{};
+  const Clock::time_point begin = Clock::now();
+  if (begin < next || !wanted(absent)) return;
+  const bool found = find_foreign_wait();
+  next = begin + kOneOf * (Clock::now() - begin);
+  if (found) leave_for_foreign_waits();
 }
 
 }  // namespace accel::posix

@@ -106,6 +106,7 @@ void adopt_listeners() {
     TcpSocket* s = TcpSocket::received(fd, domain);
     if (s == nullptr) continue;
     s->elsewhere_too = true;
+    s->came_by_exec();
     if (!fds.insert(fd, s)) delete s;
   }
   errno = saved;

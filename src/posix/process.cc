@@ -294,9 +294,11 @@ bool leave_inherited(File* file, Reason reason) {
 
 void learn_of_programs(File* file) {
   if (file->has_program) return;
-  file->has_program = std::any_of(family().bequests.begin(), family().bequests.end(),
-                                  [&](const auto& h) { return h->has_program(file); });
-  family().programs_have_listeners |= file->has_program;
+  // What a UDP socket's queue brings here no child could have.
+  file->has_program = file->kind() == FileKind::kUdp && inherited_elsewhere(file);
+  file->has_program |= std::any_of(family().bequests.begin(), family().bequests.end(),
+                                   [&](const auto& h) { return h->has_program(file); });
+  family().programs_have_listeners |= file->has_program && file->kind() == FileKind::kTcp;
 }
 
 bool inherited_elsewhere(const File* file) {
@@ -410,8 +412,8 @@ Engine::Offered offer_unaccepted() {
   fds.for_each(0, fds.limit(), [&](int, File* file) {
     if (file->kind() != FileKind::kTcp) return;
     auto* listener = static_cast<TcpSocket*>(file);
-    if (on && file->shared_listener) on = listener->give_unaccepted(*guard.pass());
     if (file->has_program) listener->queue_unaccepted(*guard.pass());
+    if (on && file->shared_listener) on = listener->give_unaccepted(*guard.pass());
   });
   return Engine::Offered::kLooked;
 }

@@ -39,6 +39,7 @@ void note_program(const File* file) {
 /// A program that this process is about to start besides itself gets the listener or UDP socket.
 void hand_to_program(Pass* pass, File* file) {
   file->has_program = true;
+  if (file->kind() == FileKind::kTcp) file->share_queue();  // a program that ends leaves there what it has
   if (dormant(*file)) {
     note_program(file);
     ask_owners(file);

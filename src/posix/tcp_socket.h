@@ -57,6 +57,8 @@ class TcpSocket final : public Socket {
   void queue_unaccepted(Pass& pass) {
     if (flow_ != nullptr) (void)pass.engine().queue_in_kernel(pass, *flow_, shadow());
   }
+  /// The program was started with it: others that have it may be without libaccel.
+  void came_by_exec() { came_by_exec_ = true; }
   void share_queue() override;
   void give_up_queue(Pass& pass) override;
   void serve_queue() override { serve_shared_queue(); }
@@ -255,8 +257,9 @@ class TcpSocket final : public Socket {
   bool visitors_seen_ = false;  ///< before the door, by the attendant; perhaps they are gone
   bool met_ = false;            ///< meet_others() has been tried
   Company company_;             ///< then, and `asked` where it has succeeded
-  bool passed_ = false;         ///< another process may get to listen on the shadow at any moment
-  std::vector<int> given_;      ///< those, not accepted yet: kernel sockets
+  bool came_by_exec_ = false;
+  bool passed_ = false;     ///< another process may get to listen on the shadow at any moment
+  std::vector<int> given_;  ///< those, not accepted yet: kernel sockets
   std::shared_ptr<const ListenerOptions> options_now_;  ///< a listener's; nullptr: to be read
   std::vector<PastOptions> past_options_;               ///< that connections in its queue have, oldest first
   std::shared_ptr<const ListenerOptions> inherited_;    ///< not yet on this connection's shadow

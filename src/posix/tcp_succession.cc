@@ -261,6 +261,7 @@ bool TcpSocket::give_unaccepted(Pass& pass) {
   if (flow_ == nullptr || !shared_listener || marker_ < 0) return true;
   TcpListener& listener = *pass.engine().listener(*flow_);
   const std::string door = bound_name(door_);
+  if (came_by_exec_ && others_wait_for_connections(company_.page)) queue_unaccepted(pass);
   while (listener.accept_size > 0) {
     if (!others_wait_for_connections(company_.page)) return false;
     const int fd = accept_into_kernel(pass, true);

@@ -17,6 +17,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define TCP_LISTEN 10 /* net/tcp_states.h */
 #define NOT_MINE (-1) /* TCX_NEXT: whatever else looks at the packet */
+#define DROP 2 /* TCX_DROP: the listener would answer it by a reset, and the peer lose its connection */
 
 // The kernel's names: the verifier compares.
 struct sock {
@@ -113,5 +114,5 @@ int accel_accept(struct __sk_buff* skb) {
     bpf_sk_release(found);
   }
   if (answer <= 0) bpf_ringbuf_output(&accel_answers, &answer, sizeof answer, 0);
-  return NOT_MINE;
+  return answer < 0 ? DROP : NOT_MINE;
 }

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <fcntl.h>
 #include <net/if.h>
 
 #include <cerrno>
@@ -27,24 +28,39 @@ struct RingCloser {
   void operator()(ring_buffer* r) const { ring_buffer__free(r); }
 };
 
+Fd duplicate(int fd) { return high(Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3))); }
+
 class LoopbackAcceptQueue final : public AcceptQueue {
  public:
-  Result<void> attach(std::string* why) {
+  Result<void> load(std::string* why) {
     auto fail = [&](int error, const char* what) -> Result<void> {
       if (why != nullptr) *why = std::string(what) + ": " + std::strerror(error);
       return err(error);
     };
-    object_.reset(bpf_object__open_mem(kAcceptObject, kAcceptObjectSize, nullptr));
-    if (!object_) return fail(errno, "cannot read the program");
-    if (int error = -bpf_object__load(object_.get()); error != 0)
+    const std::unique_ptr<bpf_object, ObjectCloser> object(
+        bpf_object__open_mem(kAcceptObject, kAcceptObjectSize, nullptr));
+    if (!object) return fail(errno, "cannot read the program");
+    if (int error = -bpf_object__load(object.get()); error != 0)
       return fail(error, "the kernel has no bpf_sk_assign_tcp_reqsk() (Linux 6.9), or forbids the program");
-    const int program = bpf_program__fd(bpf_object__find_program_by_name(object_.get(), "accel_accept"));
-    link_ = Fd(bpf_link_create(program, static_cast<int>(if_nametoindex("lo")), kTcxIngress, nullptr));
-    if (!link_) return fail(errno, "cannot attach a program to lo (Linux 6.6)");
-    requests_ = bpf_object__find_map_fd_by_name(object_.get(), "accel_request");
-    const int answers = bpf_object__find_map_fd_by_name(object_.get(), "accel_answers");
-    answers_.reset(ring_buffer__new(answers, &LoopbackAcceptQueue::on_answer, this, nullptr));
-    return answers_ ? Result<void>() : fail(errno, "cannot read the program's answers");
+    program_ = duplicate(bpf_program__fd(bpf_object__find_program_by_name(object.get(), "accel_accept")));
+    requests_ = duplicate(bpf_object__find_map_fd_by_name(object.get(), "accel_request"));
+    answers_ = duplicate(bpf_object__find_map_fd_by_name(object.get(), "accel_answers"));
+    return program_ && requests_ && answers_ ? Result<void>() : fail(EMFILE, "no file descriptors left");
+  }
+
+  Result<void> attach() override {
+    link_ = Fd(bpf_link_create(program_.get(), static_cast<int>(if_nametoindex("lo")), kTcxIngress, nullptr));
+    if (!link_) return err(errno);  // EINVAL: before Linux 6.6
+    ring_.reset(ring_buffer__new(answers_.get(), &LoopbackAcceptQueue::on_answer, this, nullptr));
+    if (ring_) return {};
+    const Errno error = err(errno);
+    link_ = Fd();
+    return error;
+  }
+
+  void detach() override {
+    ring_.reset();
+    link_ = Fd();
   }
 
   Result<void> expect(const Endpoint& local, const Endpoint& peer,
@@ -57,13 +73,17 @@ class LoopbackAcceptQueue final : public AcceptQueue {
     request.peer_port = htons(peer.port);
     const uint32_t first = 0;
     answer_ = ETIMEDOUT;
-    if (bpf_map_update_elem(requests_, &first, &request, BPF_ANY) != 0) return err(errno);
+    if (bpf_map_update_elem(requests_.get(), &first, &request, BPF_ANY) != 0) return err(errno);
     return {};
   }
 
   Result<void> taken() override {
-    (void)ring_buffer__poll(answers_.get(), kDeliveredWithin);
+    (void)ring_buffer__poll(ring_.get(), kDeliveredWithin);
     return answer_ == 0 ? Result<void>() : err(answer_);
+  }
+
+  void abandon_in_child() override {
+    for (Fd* fd : {&program_, &requests_, &answers_}) *fd = Fd();
   }
 
  private:
@@ -74,10 +94,8 @@ class LoopbackAcceptQueue final : public AcceptQueue {
     return 0;
   }
 
-  std::unique_ptr<bpf_object, ObjectCloser> object_;
-  Fd link_;
-  std::unique_ptr<ring_buffer, RingCloser> answers_;
-  int requests_ = -1;
+  Fd program_, requests_, answers_, link_;
+  std::unique_ptr<ring_buffer, RingCloser> ring_;
   int answer_ = ETIMEDOUT;
 };
 
@@ -95,10 +113,11 @@ class Silence {
 
 }  // namespace
 
-Result<std::unique_ptr<AcceptQueue>> open_accept_queue(std::string* why) {
+Result<std::unique_ptr<AcceptQueue>> open_accept_queue(void (*noted)(int fd, bool open), std::string* why) {
+  note_descriptor = noted;
   const Silence silence;
   auto queue = std::make_unique<LoopbackAcceptQueue>();
-  if (Result<void> attached = queue->attach(why); !attached) return attached.error();
+  if (Result<void> loaded = queue->load(why); !loaded) return loaded.error();
   return std::unique_ptr<AcceptQueue>(std::move(queue));
 }
 

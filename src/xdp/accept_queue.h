@@ -15,14 +15,20 @@ namespace accel {
 class AcceptQueue {
  public:
   virtual ~AcceptQueue() = default;
-  /// The program is attached as long as this lives. Errors: `why` says what the kernel lacks.
+  /// Loads the program, which takes tens of milliseconds: libbpf reads the kernel's types. Errors: `why` says
+  /// what the kernel lacks.
   static Result<std::unique_ptr<AcceptQueue>> open(std::string* why);
 
-  /// The next ACK from `peer` to `local` that comes in over loopback makes the connection.
+  /// The program is at `lo` from attach() to detach(). Errors: the kernel's.
+  virtual Result<void> attach() = 0;
+  virtual void detach() = 0;
+  /// The next ACK from `peer` to `local` that comes in over loopback makes the connection. Attached only.
   virtual Result<void> expect(const Endpoint& local, const Endpoint& peer,
                               const accel_tcp_attributes& attributes) = 0;
-  /// It has been sent. Errors: the kernel's for it, ETIMEDOUT: it never came.
+  /// It has been sent. Errors: the kernel's for it, which has dropped it then; ETIMEDOUT: it never came.
   virtual Result<void> taken() = 0;
+  /// In a forked child: closes the descriptors, and frees nothing. The object is left alone afterwards.
+  virtual void abandon_in_child() = 0;
 };
 
 }  // namespace accel

@@ -1,5 +1,6 @@
 // The way to libaccel-xdp.so.
 #include "base/own_module.h"
+#include "base/private_fds.h"
 #include "xdp/accept_queue.h"
 #include "xdp/module.h"
 
@@ -30,7 +31,7 @@ Result<std::unique_ptr<XdpPort>> XdpPort::open(const XdpOptions& options, FrameP
 Result<std::unique_ptr<AcceptQueue>> AcceptQueue::open(std::string* why) {
   const xdp::Module* module = module_of(why);
   if (module == nullptr) return err(ELIBACC);
-  return module->open_accept_queue(why);
+  return module->open_accept_queue(&note_private, why);
 }
 
 }  // namespace accel

@@ -8,14 +8,15 @@
 
 namespace accel::xdp {
 
-constexpr uint32_t kModuleAbi = 6;
+constexpr uint32_t kModuleAbi = 7;
 
 struct Module : OwnModule {
   Result<std::unique_ptr<XdpPort>> (*open)(const XdpOptions&, FramePool&, std::string* why);
-  Result<std::unique_ptr<AcceptQueue>> (*open_accept_queue)(std::string* why);
+  Result<std::unique_ptr<AcceptQueue>> (*open_accept_queue)(void (*noted)(int fd, bool open),
+                                                            std::string* why);
 };
 
-Result<std::unique_ptr<AcceptQueue>> open_accept_queue(std::string* why);
+Result<std::unique_ptr<AcceptQueue>> open_accept_queue(void (*noted)(int fd, bool open), std::string* why);
 
 }  // namespace accel::xdp
 

@@ -94,6 +94,36 @@ TEST(Fork, ChildUsesAConnectionThatTheParentHoldsSilently) {
   EXPECT_EQ(far.all(), "parent child again ");
 }
 
+// epoll(7), question 6: a member goes with its open file, which the child still has. One is known by a number
+// that was closed before the fork.
+TEST(Fork, MembersThatTheParentHasClosedAreToldOfWhileTheChildHasThem) {
+  Echo far;
+  Fd set(epoll_create1(0)), other(dup(far.fd));
+  epoll_event old{EPOLLIN, {.u64 = 7}}, fresh{EPOLLIN, {.u64 = 8}}, told[4];
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, far.fd, &old), 0);
+  ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, other, &fresh), 0);
+  far.fd.reset();
+  write_all(other, "echo");
+  EXPECT_EQ(wait_for(other, POLLIN), POLLIN);
+  EXPECT_EQ(epoll_wait(set, told, 4, 0), 2);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = in_child([&] {
+    close(ends[1]);
+    char end;
+    EXPECT_EQ(read(ends[0], &end, 1), 0);
+  });
+  close(ends[0]);
+  EXPECT_EQ(epoll_wait(set, told, 4, 0), 2);
+  other.reset();
+  ASSERT_EQ(epoll_wait(set, told, 4, 0), 2);
+  EXPECT_EQ(told[0].data.u64 + told[1].data.u64, 15u);
+  EXPECT_EQ(told[0].events | told[1].events, static_cast<uint32_t>(EPOLLIN));
+  close(ends[1]);
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(epoll_wait(set, told, 4, 0), 0);
+}
+
 // Takes records of 100 equal bytes until the end; says how many came and how many were torn.
 FAR(takes_records) {
   Fd listener = listen_at(here());
