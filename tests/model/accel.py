@@ -630,7 +630,7 @@ def wide():
         second = near.popen([sys.executable, "-c", MANY, far.address, 3, 2], accel=True, require=False, env={"MLX5_MODEL_RULES": room}, **pipes)
         check(second.stdout.readline() == "equal\n", near.counters(second.pid))
         theirs = near.counters(second.pid)
-        check(theirs["rules"] == 0 and theirs["rx_packets"] == 0, theirs)
+        check(theirs.get("rules", 0) == 0 and theirs.get("rx_packets", 0) == 0, theirs)
         for child in first, second:
             child.communicate("\n", timeout=30)
             check(child.returncode == 0, child.returncode)
