@@ -36,7 +36,8 @@ local:
 begin transports
 file:
   driver = appendfile
-  file = {site.directory}/mail/box
+  directory = {site.directory}/mail
+  maildir_format
   user = Debian-exim
   group = Debian-exim
 begin retry
@@ -46,9 +47,9 @@ begin retry
 
 def delivered(site):
     said = site.python(SMTP_CLIENT)
-    box = site.directory / "mail" / "box"
-    until(lambda: box.exists() and box.read_text().count("Subject:") == 6, "6 mails delivered")
-    return f"{said} {box.read_text().count('line of text')}"
+    files = site.directory / "mail" / "new"
+    mails = until(lambda: len(found := list(files.glob("*"))) == 6 and [file.read_text() for file in found], "6 mails delivered")
+    return f"{said} {sorted(mail.count('line of text') for mail in mails)}"
 
 
 def postfix(site, imported=""):
@@ -79,7 +80,7 @@ mydestination =
 alias_maps =
 virtual_mailbox_domains = test
 virtual_mailbox_base = {site.directory}/mail
-virtual_mailbox_maps = static:box
+virtual_mailbox_maps = static:/
 virtual_minimum_uid = 1
 virtual_uid_maps = static:65534
 virtual_gid_maps = static:65534
