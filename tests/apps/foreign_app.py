@@ -50,7 +50,7 @@ def run(program, mode):
             with site.watched() as reasons:
                 result = program.ask(site)
                 server, client = (end.take() for end in ends)
-        except CommandFailed as failure:
+        except AssertionError as failure:  # CommandFailed among them
             said = "".join(f"\n--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in site.outputs())
             raise CommandFailed(f"{failure}{said}") from None
         return result, server, client, reasons, time.monotonic() - begun

@@ -36,7 +36,6 @@ class Program:
     transport: str = "t"  # what it listens with, as ss calls it: t or u
     workers: int = 1  # processes that accept; the devices have a queue for each
     environment: tuple = ()  # of the accelerated server, as ("NAME=value", ...)
-    end: str = "TERM"
     server_kernel: str = ""  # a reason of reasons.def, OWN_CALLS or CLEARS: the server's frames are the kernel's by right, and the test holds it
     client_kernel: str = ""  # why the client's are; in words, since clients have ended when it is looked for
     server_share: float = 0.9  # of the frames at an accelerated end, that libaccel must carry at least
@@ -53,7 +52,6 @@ class Site:
         lab.directory.chmod(0o755)
         self.directory = lab.directory / program.name
         self.directory.mkdir()
-        self.peers = []
 
     def file(self, name, content, mode=0o644):
         path = self.directory / name
