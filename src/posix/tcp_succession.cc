@@ -276,7 +276,8 @@ bool TcpSocket::give_unaccepted(Pass& pass) {
 
 /// What nobody has accepted is the kernel's, and still this process's to accept.
 void TcpSocket::queue_to_kernel(Pass& pass) {
-  if (has_program) queue_unaccepted(pass);  // else they keep the options of their handshake's time
+  // Where accept() comes by this library they keep the options of their handshake's time.
+  if (has_program || sockets_stay_on_kernel == Reason::foreign_wait) queue_unaccepted(pass);
   while (pass.engine().listener(*flow_)->accept_size > 0)
     if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);
 }
