@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""TCP over an impaired path (tests/wire): the kernel's, ours as sender, as receiver, at both ends, in turn.
+
+    wire.py [--rows NAME,...] [--rounds N] [--seconds S] [--sides kernel,sender,...] [--json] [--fairness]
+
+Goodput in Mb/s of one flow; retransmissions in percent of the segments sent; the median time in ms of connections that get 20 KB each,
+from connect() to the last byte. --fairness: two flows of ours beside two of the kernel's at one bottleneck.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "wire"))
+from measure import Carried, report  # noqa: E402
+from wire_lab import WireLab  # noqa: E402
+
+FLOWS = HERE.parent / "tests" / "wire" / "flows.py"
+SIDES = {"kernel": (False, False), "sender": (True, False), "receiver": (False, True), "both": (True, True)}
+# Before all else of the machine: otherwise its other programs are measured.
+PROGRAM = ["nice", "-n", "-19", sys.executable, "-B", FLOWS]
+PORT = 9400
+SHORT_BYTES = 20000
+
+
+class Row:
+    """rate in Mb/s, rtt in ms, queue in bandwidth-delay products, the rest as accel_wire takes it."""
+
+    def __init__(self, rate, rtt, queue=1.0, there="", back=""):
+        self.rate, self.rtt = rate, rtt
+        product = rate * 1e6 / 8 * rtt / 1e3
+        self.queue = max(int(queue * product), 3 * 1514)
+        self.there = f"delay={rtt * 500}us,rate={rate}m,queue={self.queue}" + ("," + there if there else "")
+        self.back = f"delay={rtt * 500}us" + ("," + back if back else "")
+
+
+ROWS = {
+    "20m-20ms": Row(20, 20),
+    "20m-100ms-q4": Row(20, 100, 4),
+    "20m-100ms-q0.1": Row(20, 100, 0.1),
+    "50m-10ms-q0.5": Row(50, 10, 0.5),
+    "100m-1ms": Row(100, 1, 4),
+    "100m-20ms": Row(100, 20),
+    "100m-20ms-q0.1": Row(100, 20, 0.1),
+    "100m-20ms-q4": Row(100, 20, 4),
+    "100m-50ms": Row(100, 50),
+    "200m-50ms": Row(200, 50),
+    "200m-200ms": Row(200, 200),
+    "500m-10ms": Row(500, 10),
+    "1g-0.2ms": Row(1000, 0.2, 4),
+    "1g-10ms": Row(1000, 10),
+    "100m-20ms-loss0.1": Row(100, 20, there="loss=0.001"),
+    "100m-20ms-loss1": Row(100, 20, there="loss=0.01"),
+    "20m-50ms-loss2": Row(20, 50, there="loss=0.02"),
+    "20m-20ms-loss5": Row(20, 20, there="loss=0.05"),
+    "100m-20ms-ackloss5": Row(100, 20, back="loss=0.05"),
+    "100m-20ms-reorder1": Row(100, 20, there="reorder=0.01,reorder_by=3ms"),
+    "100m-20ms-reorder10": Row(100, 20, there="reorder=0.1,reorder_by=3ms"),
+    "100m-20ms-reorder1-loss0.5": Row(100, 20, there="reorder=0.01,reorder_by=3ms,loss=0.005"),
+    "100m-20ms-jitter5": Row(100, 20, 2, there="jitter=5ms"),
+    "100m-20ms-burst": Row(100, 20, there="loss=0.0005,burst=2ms"),
+    "100m-20ms-dup1": Row(100, 20, there="duplicate=0.01"),
+}
+
+
+def accelerated(lab, side):
+    return [host for host, on in zip(lab.hosts, SIDES[side]) if on]
+
+
+def start_server(lab, accel, port=PORT):
+    server = lab.near.popen([*PROGRAM, "serve", lab.near.address, port], accel, stdout=subprocess.PIPE, text=True)
+    lab.near.wait_for_listener(port, server)
+    return server
+
+
+def once(lab, row, side, seconds, shorts, seed):
+    """One flow for so long, then short ones; a dict of figures."""
+    lab.impair(row.there, row.back, seed)
+    with Carried(*accelerated(lab, side)):
+        server = start_server(lab, SIDES[side][0])
+        times = json.loads(lab.far.run([*PROGRAM, "short", lab.near.address, PORT, shorts, SHORT_BYTES], SIDES[side][1]))["ms"]
+        got = json.loads(lab.far.run([*PROGRAM, "bulk", lab.near.address, PORT, seconds], SIDES[side][1]))
+        sent = json.loads(server.stdout.readline())
+    lab.near.stop(server)
+    counts = lab.counts()
+    return {"goodput": got["bytes"] * 8e-6 / got["seconds"], "resent": 100 * sent["retransmissions"] / max(1, sent["segments"]),
+            "short": statistics.median(times), "slow": max(times), "algorithm": sent["algorithm"],
+            "dropped": 100 * sum(counts["ab"][k] for k in ("lost", "overflowed")) / max(1, counts["ab"]["frames"]),
+            "not_carried": counts["ab"]["not_carried"] + counts["ba"]["not_carried"]}
+
+
+def measure(options):
+    rows = []
+    for name in options.rows.split(",") if options.rows else ROWS:
+        results = {side: [] for side in options.sides.split(",")}
+        with WireLab() as lab:
+            for r in range(options.rounds):
+                for side in results:
+                    results[side].append(once(lab, ROWS[name], side, options.seconds, options.shorts, r + 1))
+        middle = {side: {k: statistics.median(v[k] for v in all_of) if k != "algorithm" else all_of[0][k] for k in all_of[0]}
+                  for side, all_of in results.items()}
+        base = middle.get("kernel")
+        for side, m in middle.items():
+            rows.append({"path": name, "accelerated": side, "congestion": m["algorithm"], "Mb/s": m["goodput"],
+                         "x kernel": m["goodput"] / base["goodput"] if base else 0.0, "resent %": m["resent"],
+                         "dropped %": m["dropped"], "20 KB ms": m["short"],
+                         "x kernel's time": m["short"] / base["short"] if base else 0.0, "slowest": m["slow"],
+                         "not carried": m["not_carried"]})
+            if not options.json:
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def jain(values):
+    return sum(values) ** 2 / (len(values) * sum(v * v for v in values))
+
+
+def fairness(options):
+    """Two flows of an accelerated sender beside two of the kernel's."""
+    rows = []
+    for rate, rtt in ((20, 20), (100, 20), (100, 50)):
+        row, shares = Row(rate, rtt), []
+        for r in range(options.rounds):
+            with WireLab() as lab:
+                lab.impair(row.there, row.back, r + 1)
+                servers = [start_server(lab, True, PORT), start_server(lab, False, PORT + 1)]
+                clients = [lab.far.popen([*PROGRAM, "bulk", lab.near.address, PORT + i, options.seconds],
+                                         stdout=subprocess.PIPE, text=True) for i in (0, 1, 0, 1)]
+                got = [json.loads(c.communicate()[0]) for c in clients]
+                rates = [8e-6 * g["bytes"] / g["seconds"] for g in got]
+                shares.append({"ours": rates[0] + rates[2], "kernel's": rates[1] + rates[3], "Jain's index": jain(rates)})
+                for s in servers:
+                    lab.near.stop(s)
+        rows.append({"path": f"{rate}m-{rtt}ms", **{k: statistics.median(s[k] for s in shares) for k in shares[0]}})
+        if not options.json:
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="")
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--shorts", type=int, default=10)
+    parser.add_argument("--fairness", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    report("an impaired path", (fairness if chosen.fairness else measure)(chosen), chosen.json)
