@@ -253,6 +253,68 @@ TEST(Goodput, IsSharedFairly) {
   EXPECT_GT(sum * 8 / 60, 40e6);
 }
 
+/// Half a second of a transfer over 100 Mb/s and 20 ms with a queue of one bandwidth-delay product. Slow
+/// start that ends where the path is full loses nothing there.
+struct SlowStart : testing::Test {
+  SlowStart() {
+    sim.tracing = true;
+    sim.links([](Link& l) { l.delay = 10ms; });
+    sim[0].link.bits_per_second = 100'000'000;
+    sim[0].link.queue_frames = 165;
+    acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
+  }
+  static HostOptions options() {
+    HostOptions o;
+    o.frames = 16384;
+    return o;
+  }
+  void run() {
+    client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                             {}, static_cast<Actor*>(&client), sim.now));
+    sim.run_for(500ms);
+    EXPECT_GT(server.read, 3'000'000u);
+  }
+  Sim sim{4, 2, options()};
+  End client{sim[0], 1, 2, 1'000'000'000}, server{sim[1], 2, 1, 0};
+  Acceptor acceptor{sim[1], {sim[1].v4(), 80}};
+};
+
+TEST_F(SlowStart, EndsBeforeTheQueueIsFull) {
+  run();
+  EXPECT_EQ(sim[0].lost_frames, 0u);
+}
+
+// A host that is busy takes ACKs in, or sends them, some milliseconds late and many at once.
+TEST_F(SlowStart, EndsInTimeWhereAcksPause) {
+  sim.filter = [&](int host, std::span<const uint8_t>) {
+    return host == 0 || (sim.now - Instant{}) % Duration{7ms} > Duration{2500us};
+  };
+  run();
+  EXPECT_EQ(sim[0].lost_frames, 0u);
+}
+
+// One late look at the ACKs of a whole flight is no queue.
+TEST_F(SlowStart, DoesNotEndByOneDelayOfManyAcks) {
+  const Instant from = sim.now + 45ms, to = from + 10ms;  // the second flight's, of 20 segments
+  sim.filter = [&](int host, std::span<const uint8_t> frame) {
+    if (host == 0 || sim.now < from || sim.now > to) return true;
+    const std::vector<uint8_t> copy(frame.begin(), frame.end());
+    sim.after(to + 18ms - sim.now, [this, copy] { sim.inject(0, copy); });
+    return false;
+  };
+  run();
+  uint32_t third = 0;
+  for (const Sent& s : sim.sent_by(0)) third += s.payload > 0 && s.at > to + 15ms && s.at < to + 25ms;
+  EXPECT_GE(third, 38u);
+}
+
+// While a gap waits for what comes late, only SACKs tell that the path is full.
+TEST_F(SlowStart, EndsInTimeWhereSegmentsAreReordered) {
+  sim[0].link.reorder = 0.01;
+  run();
+  EXPECT_LT(sim[0].lost_frames, 20u);
+}
+
 TEST(Loss, ACleanPathIsFilled) {
   Sim sim(3);
   sim.links([](Link& l) {

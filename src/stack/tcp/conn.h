@@ -106,10 +106,10 @@ struct HyStart {
   uint32_t round_began_us = 0;    ///< low bits of the stack's clock
   uint32_t round_min_us = kNone;  ///< shortest round trip of this round
   uint32_t baseline_us = kNone;   ///< in conservative slow start: what began it
+  uint32_t paused_us = 0;         ///< of this round, between ACKs that did not follow each other
   uint8_t samples = 0;            ///< of this round, as far as they count
   uint8_t slow_rounds = 0;        ///< of conservative slow start
   bool begun = false;
-  bool train = false;  ///< the round's ACKs have come without a gap
 };
 
 union WindowGrowth {

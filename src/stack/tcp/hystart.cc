@@ -17,34 +17,35 @@ constexpr uint32_t kLeastSegments = 16;
 constexpr Duration kTrainGap = 2ms;
 constexpr uint64_t kBurst = 4 * 65536;
 
-/// RFC 9406 section 4.2: whether the round's shortest trip is so much longer than the path's. That is the
-/// shortest of all, as in Linux, where the RFC has the round's before.
-static bool trips_grow(const TcpConn& c) {
+/// RFC 9406 section 4.2: whether the round's shortest trip is so much longer than `before`.
+static bool trips_grow(const TcpConn& c, uint32_t before) {
   const HyStart& h = c.growth.hystart;
   if (h.samples < kSamples) return false;
   const uint32_t threshold =
       std::clamp(c.min_rtt_us / kThresholdDivisor, kLeastThresholdUs, kMostThresholdUs);
-  return h.round_min_us >= c.min_rtt_us + threshold;
+  return h.round_min_us >= before + threshold;
 }
 
 /// The ACKs of a round come at the rate of the narrowest link. Once they have for half a round trip what is
-/// in flight, twice as much, fills the path.
+/// in flight, twice as much, fills the path. Linux looks no further in a round whose ACKs pause; where a
+/// process that waits for a CPU takes them in, or sends them, they often do, so only the pause does not
+/// count.
 static bool train_fills_path(const TcpConn& c, Instant now) {
   const HyStart& h = c.growth.hystart;
-  if (!h.train) return false;
   // What the kernel's own bursts add: the time of four of them at twice the window a round trip.
   const uint64_t srtt = static_cast<uint64_t>(c.srtt / 1us);
   const uint64_t bursts = std::min<uint64_t>(1000, kBurst * srtt / (2 * uint64_t{c.cwnd}));
-  return microseconds(now) - h.round_began_us > (c.min_rtt_us + bursts) / 2;
+  return microseconds(now) - h.round_began_us > (c.min_rtt_us + bursts) / 2 + h.paused_us;
 }
 
 static void begin_round(TcpConn& c, Instant now) {
   HyStart& h = c.growth.hystart;
-  h.begun = h.train = true;
+  h.begun = true;
   h.round_end = c.snd_nxt;
   h.round_began_us = microseconds(now);
   h.round_min_us = HyStart::kNone;
   h.samples = 0;
+  h.paused_us = 0;
 }
 
 static uint32_t end_slow_start(TcpConn& c) {
@@ -62,22 +63,26 @@ uint32_t hystart_step(TcpConn& c, uint32_t acked, const AckEvent& e, Instant now
       return end_slow_start(c);
     begin_round(c, now);
   } else if (e.gap > kTrainGap) {
-    h.train = false;
+    h.paused_us += static_cast<uint32_t>(std::min<Duration>(e.gap, 1s) / 1us);
   }
   if (e.rtt.count() >= 0) {
     h.round_min_us = std::min(h.round_min_us, static_cast<uint32_t>(e.rtt / 1us));
-    if (h.samples < kSamples) ++h.samples;
+    // What one look brings has one delay: that of the look.
+    if (h.samples < kSamples && e.gap.count() > 0) ++h.samples;
   }
   const bool large = c.cwnd >= kLeastSegments * c.snd_mss;
   if (large && train_fills_path(c, now)) return end_slow_start(c);
   bool slow = h.baseline_us != HyStart::kNone;
-  if (!slow && large && trips_grow(c)) {
+  // The shortest trip of all is what Linux compares with, where the RFC has the round's before.
+  if (!slow && large && trips_grow(c, c.min_rtt_us)) {
     h.baseline_us = h.round_min_us;
     h.slow_rounds = 0;
     slow = true;
   } else if (slow && h.samples >= kSamples && h.round_min_us < h.baseline_us) {
     h.baseline_us = HyStart::kNone;  // it was jitter
     slow = false;
+  } else if (slow && trips_grow(c, h.baseline_us)) {
+    return end_slow_start(c);  // it is a queue, which Linux leaves slow start for at once
   }
   return slow ? acked / kSlowDivisor : acked;
 }

@@ -311,7 +311,7 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
       if (c.lost_bytes > 0) {
         enter_fast_recovery(t, c);
         proportional_rate(c, e);
-      } else if (e.acked > 0) {
+      } else if (e.acked > 0 || (e.sacked > 0 && c.cwnd < c.ssthresh)) {  // HyStart watches SACKs, too
         grow_window(c, e, now);
       }
       break;
