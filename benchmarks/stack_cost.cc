@@ -123,10 +123,10 @@ double request_response(World& w, World::Pair p, int times) {
   const iovec v{w.data, 64};
   const double start = now_ns();
   for (int i = 0; i < times; ++i) {
-    must(w.a.stack.tcp_send(*p.a, {&v, 1}, false, false, w.now).ok(), "send");
+    must(w.a.stack.tcp_send(*p.a, {&v, 1}, {}, w.now).ok(), "send");
     w.pass(w.a, w.b);
     must(receive(w.b, p.b, w, 64) == 64, "request");
-    must(w.b.stack.tcp_send(*p.b, {&v, 1}, false, false, w.now).ok(), "send");
+    must(w.b.stack.tcp_send(*p.b, {&v, 1}, {}, w.now).ok(), "send");
     w.pass(w.b, w.a);
     must(receive(w.a, p.a, w, 64) == 64, "response");
   }
@@ -139,7 +139,7 @@ double bulk(World& w, World::Pair p, int times) {
   const iovec v{w.data, kBurst * kSegment};
   const double start = now_ns();
   for (int i = 0; i < times; i += kBurst) {
-    must(w.a.stack.tcp_send(*p.a, {&v, 1}, false, false, w.now).ok(), "send");
+    must(w.a.stack.tcp_send(*p.a, {&v, 1}, {}, w.now).ok(), "send");
     w.pass(w.a, w.b);
     must(receive(w.b, p.b, w, kBurst * kSegment) == kBurst * kSegment, "bulk");
     w.pass(w.b, w.a);

@@ -44,6 +44,8 @@ class IovCursor {
     window_[0].iov_len -= skip_;
     return std::span(window_).first(n);
   }
+  /// Whether window() is all that is left.
+  bool whole() const { return skip_ == 0 || rest_.size() <= window_.size(); }
   void advance(size_t bytes) {
     skip_ += bytes;
     while (!rest_.empty() && skip_ >= rest_.front().iov_len) {

@@ -187,18 +187,18 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     return to_kernel(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   Stack& stack = pass.stack();
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
-  const bool more = (flags & MSG_MORE) != 0;
-  const bool urgent = (flags & MSG_OOB) != 0;
+  Stack::TcpWrite how{.more = (flags & MSG_MORE) != 0, .urgent = (flags & MSG_OOB) != 0};
   const Instant deadline = deadline_after(pass, send_timeout);
   IovCursor from(vector_of(*message));
   size_t sent = 0;
   for (;;) {
-    Result<size_t> n = stack.tcp_send(*conn_, from.window(), more, urgent, pass.now());
+    how.record_end = (flags & MSG_EOR) != 0 && from.whole();
+    Result<size_t> n = stack.tcp_send(*conn_, from.window(), how, pass.now());
     if (n) {
       sent += *n;
       from.advance(*n);
       if (sent == *size) return static_cast<ssize_t>(sent);
-      if (*n > 0 && (wait || !urgent) && stack.tcp_peek_error(*conn_) == 0) continue;
+      if (*n > 0 && (wait || !how.urgent) && stack.tcp_peek_error(*conn_) == 0) continue;
     } else if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       return n.error();

@@ -103,9 +103,8 @@ void Stack::tcp_note_numbers(const FlowKey& key, TcpNumbers* numbers) {
 }
 void Stack::tcp_leave_handshakes(TcpListener& listener) { core_->tcp->leave_handshakes(listener); }
 void Stack::tcp_close_listener(TcpListener* listener) { core_->tcp->close_listener(listener); }
-Result<size_t> Stack::tcp_send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent,
-                               Instant now) {
-  return core_->tcp->send(conn, data, more, urgent, now);
+Result<size_t> Stack::tcp_send(TcpConn& conn, std::span<const iovec> data, TcpWrite how, Instant now) {
+  return core_->tcp->send(conn, data, how, now);
 }
 Result<size_t> Stack::tcp_receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,
                                   Instant now) {

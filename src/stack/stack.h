@@ -406,10 +406,14 @@ class Stack {
   /// end.
   void tcp_note_numbers(const FlowKey& key, TcpNumbers* numbers);
 
-  /// Copies as much as the send buffer takes; returns bytes. `more`: hold back a last partial segment
-  /// (MSG_MORE). `urgent`: the last byte is urgent (MSG_OOB). Errors: EAGAIN (no room), EPIPE (shut down or
+  struct TcpWrite {
+    bool more = false;        ///< hold back a last partial segment (MSG_MORE)
+    bool urgent = false;      ///< the last byte is urgent (MSG_OOB)
+    bool record_end = false;  ///< no segment reaches beyond the last byte (MSG_EOR)
+  };
+  /// Copies as much as the send buffer takes; returns bytes. Errors: EAGAIN (no room), EPIPE (shut down or
   /// closed by error), ENOTCONN, and the pending error (ECONNRESET, ETIMEDOUT ...) once.
-  Result<size_t> tcp_send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent, Instant now);
+  Result<size_t> tcp_send(TcpConn& conn, std::span<const iovec> data, TcpWrite how, Instant now);
   /// Copies in-order data; 0 at end of stream. `peek_offset` with peek: skips that many bytes (SO_PEEK_OFF, 0
   /// else). Errors: EAGAIN, ENOTCONN, the pending error once.
   Result<size_t> tcp_receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,

@@ -15,7 +15,7 @@ bool acknowledged(World& w, TcpConn& far) {
   bool sent = false;
   w.far.call([&](Stack& s, Instant now) {
     iovec v{text, sizeof(text)};
-    sent = s.tcp_send(far, {&v, 1}, false, false, now).ok();
+    sent = s.tcp_send(far, {&v, 1}, {}, now).ok();
   });
   return sent && comes_true([&] {
            bool acked = false;
@@ -46,7 +46,7 @@ Duration lateness(World& w, TcpConn& near) {
     Pass pass{*w.engine};
     char text[5 * 1448] = "x";
     const iovec v{text, sizeof(text)};
-    EXPECT_TRUE(pass.stack().tcp_send(near, {&v, 1}, false, false, pass.now()));
+    EXPECT_TRUE(pass.stack().tcp_send(near, {&v, 1}, {}, pass.now()));
     pass.stack().flush(pass.now());
     const TcpInfo info = pass.stack().tcp_info(near, pass.now());
     due = pass.now() + std::min(1us * (2 * int64_t{info.rtt_us} + 2000), 1us * int64_t{info.rto_us});
@@ -135,7 +135,7 @@ TEST(Life, ForkedChildHasNoEngineAndTheParentCarriesOn) {
   w.far.call([&](Stack& s, Instant now) {
     char byte = 'b';
     iovec v{&byte, 1};
-    ASSERT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
+    ASSERT_TRUE(s.tcp_send(*c.far, {&v, 1}, {}, now).ok());
   });
   EXPECT_TRUE(wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; }));
   Pass pass{*w.engine};
@@ -150,7 +150,7 @@ TEST(Life, FinishDeliversWhatSendAccepted) {
     Pass pass{*w.engine};
     std::vector<char> data(50000, 'd');
     iovec v{data.data(), data.size()};
-    auto sent = pass.stack().tcp_send(*c.near, {&v, 1}, false, false, pass.now());
+    auto sent = pass.stack().tcp_send(*c.near, {&v, 1}, {}, pass.now());
     ASSERT_TRUE(sent.ok());
     ASSERT_EQ(*sent, data.size());
     pass.stack().tcp_close(c.near, false, pass.now());

@@ -295,7 +295,7 @@ TEST(Wait, DataWakes) {
     w.far.call([&](Stack& s, Instant now) {
       char text[] = "hello";
       iovec v{text, 5};
-      EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
+      EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, {}, now).ok());
     });
     reader.join();
     EXPECT_TRUE(got.load());
@@ -324,7 +324,7 @@ TEST(Wait, TheDeviceIsToldWithoutTheLock) {
       Pass pass{*w.engine};
       char text[] = "hello";
       iovec v{text, 5};
-      EXPECT_TRUE(pass.stack().tcp_send(*c.near, {&v, 1}, false, false, pass.now()).ok());
+      EXPECT_TRUE(pass.stack().tcp_send(*c.near, {&v, 1}, {}, pass.now()).ok());
     }
     EXPECT_GT(told, 0);
     EXPECT_TRUE(comes_true([&] { return w.far.frames_received > before; }));
@@ -378,7 +378,7 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
   w.far.call([&](Stack& s, Instant now) {
     char text[] = "hello";
     iovec v{text, 5};
-    EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, false, false, now).ok());
+    EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, {}, now).ok());
   });
   reader.join();
   EXPECT_TRUE(got);

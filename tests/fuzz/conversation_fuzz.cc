@@ -20,6 +20,8 @@ struct Input {
   uint16_t word() { return static_cast<uint16_t>(byte() << 8 | byte()); }
 };
 
+Stack::TcpWrite write_of(uint8_t bits) { return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0}; }
+
 struct Conversation {
   World w;
   TcpConn* conn = nullptr;
@@ -110,7 +112,7 @@ struct Conversation {
     switch (in.byte() % 9) {
       case 0:
       case 1:
-        (void)w.stack->tcp_send(*conn, {&v, 1}, in.byte() & 1, in.byte() & 1, w.now);
+        (void)w.stack->tcp_send(*conn, {&v, 1}, write_of(in.byte()), w.now);
         break;
       case 2:
       case 3:

@@ -146,6 +146,18 @@ TEST(Info, CountsSegmentsAndBytes) {
   far.end();
 }
 
+// tcp_skb_can_collapse_to(): what follows MSG_EOR begins a segment, and what it ended waits no more.
+TEST(Info, SegmentsEndWhereRecordsDo) {
+  Puppet far;
+  const std::string data = pattern(200);
+  ASSERT_EQ(send(far.fd, data.data(), 100, MSG_MORE | MSG_EOR), 100);
+  ASSERT_EQ(send(far.fd, data.data() + 100, 100, 0), 100);
+  far.read(200);
+  const tcp_info i = info_once(far.fd, [](const tcp_info& now) { return now.tcpi_unacked == 0; });
+  EXPECT_EQ(i.tcpi_data_segs_out, 2u);
+  far.end();
+}
+
 // A FIN counts in the bytes, but is no data.
 TEST(Info, CountsTheEnds) {
   Puppet far;

@@ -79,7 +79,7 @@ TEST_F(OutputTest, MoreHoldsUntilTheNextSend) {
   PairOptions options;
   options.a.nodelay = true;
   Pair p = open(options);
-  ASSERT_TRUE(write(sim[0], p.a, "head", true));
+  ASSERT_TRUE(write(sim[0], p.a, "head", {.more = true}));
   sim.settle();
   EXPECT_EQ(payloads(), Sizes{});
   ASSERT_TRUE(write(sim[0], p.a, "body"));
@@ -92,7 +92,7 @@ struct Answer : Actor {
   Answer(Host& at, TcpConn* by) : host(at), conn(by) { conn->owner = static_cast<Actor*>(this); }
   void on_ready(uint32_t edges) override {
     if ((edges & kReadable) == 0) return;
-    EXPECT_TRUE(write(host, conn, "z", true));
+    EXPECT_TRUE(write(host, conn, "z", {.more = true}));
   }
   Host& host;
   TcpConn* conn;
@@ -102,7 +102,7 @@ TEST_F(OutputTest, MoreTakesNothingBackThatAnAckLetGo) {
   Pair p = open();
   Answer answer(sim[0], p.a);
   sim.filter = [](int host, std::span<const uint8_t> frame) { return host == 0 || frame.size() > 66; };
-  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 100, 'x'), true));
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 100, 'x'), {.more = true}));
   sim.run_for(10ms);
   EXPECT_EQ(payloads(), (Sizes{1448}));
   ASSERT_TRUE(write(sim[1], p.b, "data with an ACK"));
@@ -114,7 +114,7 @@ TEST_F(OutputTest, WhatEndsASendWithoutMoreIsPushed) {  // tcp_push()
   PairOptions options;
   options.a.nodelay = true;
   Pair p = open(options);
-  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 100, 'x'), true));
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 100, 'x'), {.more = true}));
   sim.run_for(1s);
   ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 200, 'x')));
   sim.run_for(1s);
@@ -122,6 +122,116 @@ TEST_F(OutputTest, WhatEndsASendWithoutMoreIsPushed) {  // tcp_push()
   for (const Sent& s : sim.sent_by(0))
     if (s.payload) sent.emplace_back(s.payload, (s.flags & kPsh) != 0);
   EXPECT_EQ(sent, (decltype(sent){{1448, false}, {100, false}, {1448, false}, {200, true}}));
+}
+
+struct Pushed : OutputTest {
+  /// What host 0 has sent: payload, and whether it had PSH.
+  using Segments = std::vector<std::pair<uint32_t, bool>>;
+  Segments segments() const {
+    Segments sent;
+    for (const Sent& s : sim.sent_by(0))
+      if (s.payload) sent.emplace_back(s.payload, (s.flags & kPsh) != 0);
+    return sent;
+  }
+  Pair open_with_window(uint32_t window) {
+    PairOptions options;
+    options.a.nodelay = true;
+    options.a.send_buffer = 1 << 20;
+    options.b.receive_buffer = window;
+    return open(options);
+  }
+};
+
+TEST_F(Pushed, WritesThatShareABufferHaveOne) {
+  Pair p = open_with_window(4000);  // one segment a buffer, two in flight
+  for (uint32_t n : {1448, 1448, 1448, 700, 700, 40}) ASSERT_TRUE(write(sim[0], p.a, std::string(n, 'x')));
+  while (segments().size() < 4) {
+    (void)read(sim[1], p.b);
+    sim.run_for(100ms);
+  }
+  EXPECT_EQ(segments(), (Segments{{1448, true}, {1448, true}, {1448, true}, {1440, true}}));
+}
+
+// tcp_sendmsg_locked() takes PSH from a buffer only where it adds to it.
+TEST_F(Pushed, AFullBufferKeepsIts) {
+  Pair p = open_with_window(4000);
+  for (uint32_t n : {1448, 1448, 1448, 1448, 100}) ASSERT_TRUE(write(sim[0], p.a, std::string(n, 'x')));
+  while (segments().size() < 5) {
+    (void)read(sim[1], p.b);
+    sim.run_for(100ms);
+  }
+  EXPECT_EQ(segments(), (Segments{{1448, true}, {1448, true}, {1448, true}, {1448, true}, {100, true}}));
+}
+
+// forced_push(): a peer that hands text over at PSH only does not wait for a whole window.
+TEST_F(Pushed, HalfAWindowIsInOneWrite) {
+  Pair p = open_with_window(20000);
+  const uint32_t first = p.a->snd_nxt;
+  ASSERT_TRUE(write(sim[0], p.a, std::string(100'000, 'x')));
+  sim.run_until(
+      [&] {
+        (void)read(sim[1], p.b);
+        return p.a->snd_una == first + 100'000;
+      },
+      20s);
+  std::vector<uint32_t> ends;
+  for (const Sent& s : sim.sent_by(0))
+    if (s.payload && (s.flags & kPsh)) ends.push_back(s.seq + s.payload - first);
+  const uint32_t buffer = p.a->max_window / 2 / 1448 * 1448;
+  std::vector<uint32_t> expected;
+  for (uint32_t at = 2 * buffer; at < 100'000; at += 2 * buffer) expected.push_back(at);
+  expected.push_back(100'000);
+  EXPECT_EQ(ends, expected);
+}
+
+TEST_F(Pushed, ARetransmissionIsAsItsFirst) {
+  Pair p = open_with_window(4000);
+  int lost = 0;
+  sim.filter = [&](int host, std::span<const uint8_t> frame) {
+    return host != 0 || frame.size() < 1000 || ++lost != 1;
+  };
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448, 'x')));
+  sim.settle();
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448, 'x'), {.more = true}));
+  sim.run_for(5s);
+  ASSERT_EQ(segments().size(), 3u);
+  EXPECT_EQ(segments()[2], std::pair(1448u, true));
+}
+
+struct Records : Pushed {};
+
+TEST_F(Records, NoSegmentHoldsTwo) {
+  Pair p = open_with_window(65536);
+  ASSERT_TRUE(write(sim[0], p.a, std::string(100, 'x'), {.more = true, .record_end = true}));
+  sim.run_for(50ms);
+  EXPECT_EQ(segments(), Segments{});  // the last one waits as MSG_MORE says
+  ASSERT_TRUE(write(sim[0], p.a, std::string(200, 'x'), {.record_end = true}));
+  sim.settle();
+  EXPECT_EQ(segments(), (Segments{{100, false}, {200, true}}));
+  sim.run_for(1s);
+  EXPECT_EQ(*read(sim[1], p.b), std::string(300, 'x'));
+}
+
+TEST_F(Records, NagleHoldsTheLastOnly) {
+  Pair p = open();
+  ASSERT_TRUE(write(sim[0], p.a, "a"));
+  sim.settle();
+  ASSERT_TRUE(write(sim[0], p.a, "bb", {.record_end = true}));
+  sim.settle();
+  EXPECT_EQ(payloads(), (Sizes{1}));
+  ASSERT_TRUE(write(sim[0], p.a, "ccc"));
+  sim.settle();
+  EXPECT_EQ(payloads(), (Sizes{1, 2}));
+  sim.run_for(1s);
+  EXPECT_EQ(payloads(), (Sizes{1, 2, 3}));
+}
+
+TEST_F(Records, LongOnesAreCutAtTheirEndsOnly) {
+  Pair p = open();
+  ASSERT_TRUE(write(sim[0], p.a, std::string(2 * 1448 + 7, 'x'), {.more = true, .record_end = true}));
+  ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 5, 'x'), {.record_end = true}));
+  sim.run_for(1s);
+  EXPECT_EQ(segments(), (Segments{{1448, false}, {1448, false}, {7, false}, {1448, false}, {5, true}}));
 }
 
 TEST_F(OutputTest, SendBufferBoundsAndWritableReturns) {
@@ -216,12 +326,12 @@ TEST_F(OutputTest, ATakenUrgentByteIsGoneWhenAnotherComes) {
   Pair p = open();
   char text[] = "!b?";
   const iovec first{text, 1}, second{text + 1, 2};
-  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&first, 1}, false, true, sim.now));
+  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&first, 1}, {.urgent = true}, sim.now));
   sim.run_for(1s);
   uint8_t byte = 0;
   ASSERT_TRUE(sim[1].stack->tcp_receive_urgent(*p.b, &byte, false));
   EXPECT_EQ(byte, '!');
-  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&second, 1}, false, true, sim.now));
+  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&second, 1}, {.urgent = true}, sim.now));
   sim.run_for(1s);
   EXPECT_EQ(*read(sim[1], p.b), "b");
 }
@@ -232,7 +342,7 @@ TEST_F(OutputTest, UrgentDataStopsAtTheLowWaterMark) {
   std::string text(5000, 'x');
   const iovec v{text.data(), text.size()};
   const uint32_t mss = sim[0].stack->tcp_info(*p.a, sim.now).snd_mss;
-  EXPECT_EQ(*sim[0].stack->tcp_send(*p.a, {&v, 1}, false, true, sim.now), mss);
+  EXPECT_EQ(*sim[0].stack->tcp_send(*p.a, {&v, 1}, {.urgent = true}, sim.now), mss);
   sim.run_for(1s);
   EXPECT_EQ(read(sim[1], p.b)->size(), mss - 1);  // the last byte is the urgent one
 }
@@ -259,7 +369,7 @@ TEST_F(OutputTest, UrgentByteIsOutOfLine) {
   Pair p = open();
   const char text[] = "ab!";
   const iovec v{const_cast<char*>(text), 3};
-  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&v, 1}, false, true, sim.now));
+  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&v, 1}, {.urgent = true}, sim.now));
   sim.settle();
   ASSERT_TRUE(write(sim[0], p.a, "cd"));
   sim.run_for(1s);

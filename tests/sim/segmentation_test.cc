@@ -100,7 +100,7 @@ struct Gathering : testing::Test {
   Pair open(PairOptions o = {}) {
     pairs = std::make_unique<Pairs>(sim, o);
     Pair p = pairs->connect();
-    p.a->cwnd = p.a->snd_wnd = 1u << 20;
+    p.a->cwnd = p.a->snd_wnd = p.a->max_window = 1u << 20;
     return p;
   }
   using Sizes = std::vector<uint32_t>;
@@ -129,6 +129,18 @@ TEST_F(Gathering, StopsAtTheCongestionWindow) {
   EXPECT_EQ(handed([&] { (void)write(sim[0], p.a, std::string(100'000, 'x')); }), (Sizes{10 * 1448}));
 }
 
+TEST_F(Gathering, StopsBehindPshAndAtARecordsEnd) {
+  Pair p = open();
+  p.a->max_window = 8 * 1448;  // buffers of 4 segments, and PSH on every second one
+  EXPECT_EQ(handed([&] { (void)write(sim[0], p.a, std::string(20 * 1448, 'x')); }),
+            (Sizes{8 * 1448, 8 * 1448, 4 * 1448}));
+  EXPECT_EQ(handed([&] {
+              (void)write(sim[0], p.a, std::string(2 * 1448 + 9, 'x'), {.more = true, .record_end = true});
+              (void)write(sim[0], p.a, std::string(1448, 'x'));
+            }),
+            (Sizes{2 * 1448, 9, 1448}));
+}
+
 TEST_F(Gathering, SmallSegmentsMakeNoEndlessBurst) {
   PairOptions o;
   o.a.max_segment = 112;
@@ -141,7 +153,7 @@ TEST_F(Gathering, UrgentDataGoesSegmentBySegment) {
   const std::string text(3000, 'x');
   const iovec v{const_cast<char*>(text.data()), text.size()};
   EXPECT_EQ(handed([&] {
-              (void)sim[0].stack->tcp_send(*p.a, {&v, 1}, false, true, sim.now);
+              (void)sim[0].stack->tcp_send(*p.a, {&v, 1}, {.urgent = true}, sim.now);
             }),
             (Sizes{1448, 1448, 104}));
 }

@@ -413,7 +413,7 @@ void End::write_some() {
         std::min<uint64_t>({to_write - written, sizeof buffer, host.sim.rng.below(write_chunk) + 1});
     for (uint64_t i = 0; i < limit; ++i) buffer[i] = stream_byte(out, written + i);
     const iovec v{buffer, limit};
-    auto r = host.stack->tcp_send(*conn, {&v, 1}, false, false, host.sim.now);
+    auto r = host.stack->tcp_send(*conn, {&v, 1}, {}, host.sim.now);
     if (!r) {
       if (!r.is(EAGAIN) && !r.is(ENOTCONN)) error = static_cast<int>(r.error());
       return;
@@ -491,9 +491,9 @@ Pair Pairs::connect() {
 
 Recorder& Pairs::recorder(TcpConn* c) { return *static_cast<Recorder*>(static_cast<Actor*>(c->owner)); }
 
-Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, bool more) {
+Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, Stack::TcpWrite how) {
   const iovec v{const_cast<char*>(text.data()), text.size()};
-  return host.stack->tcp_send(*conn, {&v, 1}, more, false, host.sim.now);
+  return host.stack->tcp_send(*conn, {&v, 1}, how, host.sim.now);
 }
 
 Result<std::string> read(Host& host, TcpConn* conn, size_t at_most) {

@@ -143,13 +143,14 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t snd_wnd = 0;
   uint32_t snd_wl1 = 0;
   uint32_t snd_up = 0;      ///< one past the urgent byte; valid while `urgent_out`
-  uint32_t snd_pushed = 0;  ///< end of what was sent without MSG_MORE: a segment that ends there has PSH
+  uint32_t snd_pushed = 0;  ///< Linux' pushed_seq: a segment that ends the queue there has PSH
   uint32_t snd_small = 0;   ///< end of the last partial segment sent (Minshall's Nagle)
   uint32_t max_window = 0;
   uint16_t snd_mss = 536;  ///< payload bytes of a segment without SACK blocks
   uint16_t peer_mss = 536;
   uint16_t own_mss = 536;  ///< what we advertise
   uint8_t snd_wscale = 0;
+  bool send_marks = false;           ///< SendQueue::Mark: there are some
   uint32_t duplicates_reported = 0;  ///< segments that D-SACKs told of
   SendQueue send_queue;              ///< from snd_una on (the SYN's and FIN's numbers not included)
   SentRing sent;

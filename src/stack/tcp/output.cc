@@ -276,7 +276,8 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   bool last = seq + n == end;
   bool window_for_fin = c.snd_wnd > seq - c.snd_una + n;
   bool fin = last && c.fin_queued && !c.fin_sent && window_for_fin;
-  const bool push = last && n > 0 && c.snd_pushed == end;
+  const bool push = n > 0 && ((last && c.snd_pushed == end) ||
+                              (c.send_marks && c.send_queue.ends_within(SendQueue::kPush, seq, n)));
   uint8_t flags = static_cast<uint8_t>((push ? kPsh : 0) | (fin ? kFin : 0));
   if (c.sent.empty()) {
     restart_after_idle(t, c, now);
@@ -292,6 +293,7 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   for (; seq != c.snd_nxt + n - last_length; seq += size) c.sent.add(seq, seq + size, microseconds(now));
   SentSegment& s = c.sent.add(seq, seq + last_length + (fin ? 1 : 0), microseconds(now));
   s.fin = fin;
+  s.push = push;
   c.snd_nxt = s.end;
   if (fin) c.fin_sent = true;
   if (last_length < c.snd_mss) c.snd_small = s.end;
@@ -309,8 +311,7 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   }
   SentSegment& s = c.sent[i];
   uint32_t n = s.length() - s.fin;
-  const bool push = n > 0 && s.begin + n == c.send_queue.end() && s.begin + n == c.snd_pushed;
-  uint8_t flags = static_cast<uint8_t>((s.fin ? kFin : 0) | (push ? kPsh : 0));
+  uint8_t flags = static_cast<uint8_t>((s.fin ? kFin : 0) | (s.push ? kPsh : 0));
   if (!send_segment(t, c, s.begin, n, flags, now)) return false;
   t.count(Counter::tcp_retransmits);
   ++c.total_retransmits;
@@ -359,15 +360,28 @@ static bool held_back(const TcpConn& c, bool in_flight) {
 }
 
 /// How much of `most` sendable bytes one frame may take that the device cuts, a full segment at least: whole
-/// segments, and the last partial one where that would leave as well. Nothing is held back to gather more.
+/// segments, and the last partial one where that would leave as well. Nothing is held back to gather more,
+/// and nothing follows a segment with PSH. `data`: unsent, of one record.
 static uint32_t gathered(const TcpContext& t, const TcpConn& c, uint32_t size, uint32_t data, uint32_t most) {
   const FramePool& pool = t.core.pool;
   if (!c.hop->resolved || pool.available() <= pool.size() / 2) return size;  // memory may not sit in queues
   if (c.urgent_out) return size;  // the pointer counts from each segment's own number
   uint64_t spare = uint64_t{pool.available() - pool.size() / 2 - 1} * pool.buffer_size();
   most = static_cast<uint32_t>(std::min<uint64_t>({most, t.core.of(*c.hop).tso_max, kMaxCuts * size, spare}));
-  if (most >= data && (data % size == 0 || !held_back(c, true))) return data;
-  return std::max(std::min(most, data) / size, 1u) * size;
+  const bool ends_record = data < unsent(c);
+  uint32_t n = std::max(std::min(most, data) / size, 1u) * size;
+  if (most >= data && (data % size == 0 || ends_record || !held_back(c, true))) n = data;
+  // The device sets PSH in the last segment only.
+  if (c.send_marks) n = std::min(n, cuts(c.send_queue.up_to(SendQueue::kPush, c.snd_nxt, n), size) * size);
+  return n;
+}
+
+/// Of the unsent bytes those before the next record's end, as far as a frame could reach.
+static uint32_t unsent_of_record(const TcpContext& t, const TcpConn& c, uint32_t data, uint32_t size) {
+  if (!c.send_marks || data == 0) return data;
+  const uint32_t most = std::min(data, t.core.of(*c.hop).tso ? kMaxCuts * size : size);
+  const uint32_t n = c.send_queue.up_to(SendQueue::kRecord, c.snd_nxt, most);
+  return n < most || c.send_queue.ends_within(SendQueue::kRecord, c.snd_nxt, most) ? n : data;
 }
 
 static Blocked send_unsent(TcpContext& t, TcpConn& c, Instant now) {
@@ -378,20 +392,21 @@ static Blocked send_unsent(TcpContext& t, TcpConn& c, Instant now) {
     uint32_t used = c.snd_nxt - c.snd_una;
     uint32_t window = c.snd_wnd > used ? c.snd_wnd - used : 0;
     uint32_t size = segment_size(c);
-    uint32_t n = std::min({data, window, size});
+    const uint32_t record = unsent_of_record(t, c, data, size);
+    uint32_t n = std::min({record, window, size});
     if (n == 0 && (data > 0 || window == 0)) return Blocked::kWindow;
     uint32_t pipe = c.pipe();
     if (pipe > 0 && pipe + n > c.cwnd) return Blocked::kCongestion;
     if (n < size && n > 0) {
       if (n == data) {
         if (held_back(c, c.snd_nxt != c.snd_una)) return Blocked::kHeld;
-      } else if (n < c.max_window / 2) {
+      } else if (n < record && n < c.max_window / 2) {
         return Blocked::kWindow;  // sender's silly window avoidance (RFC 9293 section 3.8.6.2.1)
       }
     }
     if (t.core.tx_full(*c.hop)) return Blocked::kFrames;
-    if (n == size && data > size && t.core.of(*c.hop).tso)
-      n = gathered(t, c, size, data, std::min(window, c.cwnd - std::min(c.cwnd, pipe)));
+    if (n == size && record > size && t.core.of(*c.hop).tso)
+      n = gathered(t, c, size, record, std::min(window, c.cwnd - std::min(c.cwnd, pipe)));
     if (!send_new(t, c, n, now)) return Blocked::kFrames;
   }
 }

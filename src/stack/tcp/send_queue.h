@@ -19,6 +19,7 @@ struct SendChunk {
   uint32_t capacity = 0;
   uint32_t begin = 0;  ///< acknowledged up to here
   uint32_t end = 0;
+  uint8_t marks = 0;  ///< SendQueue::Mark: what its last byte ends; nothing is added behind it
   uint8_t* data() { return reinterpret_cast<uint8_t*>(this + 1); }
   const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(this + 1); }
 };
@@ -58,6 +59,7 @@ class ChunkCache {
     }
     c->next = nullptr;
     c->begin = c->end = 0;
+    c->marks = 0;
     return c;
   }
 
@@ -94,7 +96,7 @@ class SendQueue {
   uint32_t append(ChunkCache& cache, const uint8_t* from, uint32_t n) {
     uint32_t left = n;
     while (left > 0) {
-      if (!tail_ || tail_->end == tail_->capacity) {
+      if (!tail_ || tail_->end == tail_->capacity || tail_->marks) {
         SendChunk* c = cache.take(left);
         if (!c) break;
         (tail_ ? tail_->next : head_) = c;
@@ -109,6 +111,36 @@ class SendQueue {
       end_ += part;
     }
     return n - left;
+  }
+
+  enum Mark : uint8_t {
+    kPush = 1,    ///< the segment that holds the byte before has PSH
+    kRecord = 2,  ///< no segment holds bytes of both sides
+  };
+  /// Marks the end of what is in the queue, which is not empty.
+  void mark_end(uint8_t marks) { tail_->marks |= marks; }
+  bool at_record_end() const { return tail_ && (tail_->marks & kRecord); }
+  /// How many of the `n` bytes from `seq` on come before the first end that has `mark`; n: none of them is
+  /// one, or the last. The range lies within the queue.
+  uint32_t up_to(uint8_t mark, uint32_t seq, uint32_t n) const {
+    auto [c, at] = chunk_of(seq);
+    for (;; c = c->next) {
+      at += c->end - c->begin;
+      const uint32_t run = at - seq;
+      if (run >= n) return n;
+      if (c->marks & mark) return run;
+    }
+  }
+  /// Whether one of the `n` bytes from `seq` on is the last before an end that has `mark`.
+  bool ends_within(uint8_t mark, uint32_t seq, uint32_t n) const {
+    auto [c, at] = chunk_of(seq);
+    for (;; c = c->next) {
+      at += c->end - c->begin;
+      const uint32_t run = at - seq;
+      if (run > n) return false;
+      if (c->marks & mark) return true;
+      if (run == n) return false;
+    }
   }
 
   /// Forgets the bytes before `seq`, which lies within begin()..end().
@@ -156,12 +188,13 @@ class SendQueue {
     cache.give(c);
   }
 
-  /// Calls visit(pointer, length) for the pieces of [seq, seq + n). The cursor remembers the chunk, so that
-  /// going forward through a long queue does not begin anew each time.
-  template <class Visit>
-  void walk(uint32_t seq, uint32_t n, Visit&& visit) {
+  struct Position {
+    SendChunk* chunk;
+    uint32_t at;  ///< sequence number of its first byte
+  };
+  Position chunk_of(uint32_t seq) const {
     SendChunk* c = head_;
-    uint32_t at = begin_;  // sequence number of c->begin
+    uint32_t at = begin_;
     if (cursor_ && cursor_ != head_ && seq_ge(seq, cursor_seq_)) {
       c = cursor_;
       at = cursor_seq_;
@@ -170,6 +203,14 @@ class SendQueue {
       at += c->end - c->begin;
       c = c->next;
     }
+    return {c, at};
+  }
+
+  /// Calls visit(pointer, length) for the pieces of [seq, seq + n). The cursor remembers the chunk, so that
+  /// going forward through a long queue does not begin anew each time.
+  template <class Visit>
+  void walk(uint32_t seq, uint32_t n, Visit&& visit) {
+    auto [c, at] = chunk_of(seq);
     while (n > 0) {
       uint32_t offset = seq - at;
       uint32_t part = std::min(n, c->end - c->begin - offset);

@@ -25,6 +25,7 @@ struct SentSegment {
   bool resent = false;          ///< a retransmission is in flight
   uint8_t ever_resent : 1 = 0;  ///< Karn: its ACK says nothing of the round-trip time
   uint8_t fin : 1 = 0;
+  uint8_t push : 1 = 0;  ///< it was sent with PSH
   uint32_t length() const { return end - begin; }
 };
 static_assert(sizeof(SentSegment) == 16);
@@ -67,7 +68,7 @@ class SentRing {
     s.end = end;
     s.sent_us = sent_us;
     s.sacked = s.lost = s.resent = false;
-    s.ever_resent = s.fin = 0;
+    s.ever_resent = s.fin = s.push = 0;
     return s;
   }
   void pop_front() {
@@ -80,7 +81,7 @@ class SentRing {
     for (uint32_t k = size_ - 1; k > i + 1; --k) (*this)[k] = (*this)[k - 1];
     (*this)[i + 1] = (*this)[i];
     (*this)[i].end = seq;
-    (*this)[i].fin = 0;
+    (*this)[i].fin = (*this)[i].push = 0;
     (*this)[i + 1].begin = seq;
   }
   /// First segment that ends after `seq`.

@@ -56,7 +56,7 @@ class TcpLayer {
   void note_numbers(const FlowKey& key, TcpNumbers* numbers);
   void leave_handshakes(TcpListener& listener);
   void close_listener(TcpListener* listener);
-  Result<size_t> send(TcpConn& conn, std::span<const iovec> data, bool more, bool urgent, Instant now);
+  Result<size_t> send(TcpConn& conn, std::span<const iovec> data, Stack::TcpWrite how, Instant now);
   Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,
                          Instant now);
   Result<size_t> discard(TcpConn& conn, size_t n, Instant now);

@@ -1,0 +1,140 @@
+// What a program gives to be sent: how much fits, and where its writes and records end.
+#include <algorithm>
+
+#include "base/user_memory.h"
+#include "stack/tcp/context.h"
+#include "stack/tcp/tcp.h"
+
+namespace accel {
+
+using namespace tcp;
+
+/// tcp_xmit_size_goal(): as much goes into one buffer of unsent bytes.
+static uint32_t size_goal(const TcpConn& c, bool urgent) {
+  const uint32_t mss = std::max<uint32_t>(c.snd_mss, 1);
+  return urgent ? mss : std::max(std::min(c.max_window / 2, 65535u) / mss * mss, mss);
+}
+
+/// What the last buffer of unsent bytes has room for: tcp_sendmsg_locked() fills it without asking for
+/// memory.
+static uint32_t tail_room(const TcpConn& c, bool urgent) {
+  const uint32_t waiting = unsent(c), goal = size_goal(c, urgent);
+  if (waiting == 0) return 0;
+  return waiting % goal ? goal - waiting % goal : 0;
+}
+
+/// sk_stream_memory_free()
+static uint32_t send_room(const TcpContext& t, const TcpConn& c, bool urgent) {
+  uint32_t limit = send_limit(t, c), used = c.send_queue.size();
+  if (used >= limit) return 0;
+  if (unsent(c) >= c.settings.notsent_low_water) return std::min(tail_room(c, urgent), limit - used);
+  const uint32_t held = c.send_queue.memory();
+  if (!t.core.tcp_memory.allows(held, 0, t.core.config.tcp_send_least, t.connections)) return 0;
+  return limit - used;
+}
+
+/// tcp_sendmsg_locked() as far as it copies: buffer after buffer, one that is full being pushed where half of
+/// the largest window has come since the last push (forced_push()). Returns how much found memory.
+static uint32_t copy_in(TcpContext& t, TcpConn& c, const uint8_t* from, uint32_t n, uint32_t goal,
+                        uint32_t& room_in_buffer) {
+  uint32_t done = 0;
+  while (done < n) {
+    const uint32_t part = std::min(n - done, room_in_buffer);
+    const uint32_t copied = c.send_queue.append(t.chunks, from + done, part);
+    done += copied;
+    if (copied < part) break;
+    room_in_buffer -= part;
+    if (room_in_buffer > 0) continue;
+    room_in_buffer = goal;
+    if (seq_gt(c.send_queue.end(), c.snd_pushed + c.max_window / 2)) {
+      c.snd_pushed = c.send_queue.end();
+      c.send_queue.mark_end(SendQueue::kPush);
+      c.send_marks = true;
+    }
+  }
+  return done;
+}
+
+/// tcp_push() and MSG_EOR: what a write says of the end of its bytes. `whole`: they are all in the queue.
+static void mark_write(TcpConn& c, const Stack::TcpWrite& how, bool push, bool whole) {
+  const uint32_t end = c.send_queue.end();
+  push |= seq_gt(end, c.snd_pushed + c.max_window / 2);
+  if (push) c.snd_pushed = end;
+  if (how.record_end && whole) {
+    c.send_queue.mark_end(push ? SendQueue::kRecord | SendQueue::kPush : SendQueue::kRecord);
+    c.send_marks = true;
+  }
+}
+
+Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, Stack::TcpWrite how, Instant now) {
+  TcpContext& t = *context_;
+  const bool more = how.more, urgent = how.urgent;
+  if (c.error || c.fin_queued) {
+    int error = take_error(c);
+    return err(error ? error : EPIPE);
+  }
+  if (c.tcp_state == TcpState::kSynSent || c.tcp_state == TcpState::kSynReceived) {
+    c.no_space = true;
+    return err(EAGAIN);
+  }
+  if (c.write_shut) return err(EPIPE);
+  // An ACK has let go what MSG_MORE had held, and this pass has not sent it yet.
+  if (more && !c.more && c.pending && unsent(c) > 0) output(t, c, now);
+  uint32_t room = send_room(t, c, urgent);
+  if (urgent && room > 0 && unsent(c) < c.settings.notsent_low_water) {
+    // tcp_sendmsg_locked() asks for room again before each segment of urgent data that it begins.
+    const uint64_t mss = c.snd_mss, low_water = c.settings.notsent_low_water, tail = tail_room(c, true),
+                   begun = unsent(c) + tail;
+    const uint64_t fresh = begun < low_water ? (low_water - begun + mss - 1) / mss * mss : 0;
+    room = static_cast<uint32_t>(std::min<uint64_t>(room, tail + fresh));
+  }
+  // It asks for each buffer of other data as well: the caller comes again for the rest.
+  bool part = false;
+  if (!urgent && c.settings.notsent_low_water != kNoLowWater) {
+    const uint32_t tail = tail_room(c, false), step = tail ? tail : size_goal(c, false);
+    part = step < room;
+    room = std::min(room, step);
+  }
+  if (!can_read(data, room)) return err(EFAULT);
+  size_t done = 0, wanted = 0;
+  const uint32_t waiting = unsent(c);
+  // What one segment holds fills no buffer that would have to be pushed otherwise than by its own end.
+  const bool small = waiting == 0 && data.size() == 1 && data[0].iov_len <= c.snd_mss;
+  const uint32_t goal = small ? UINT32_MAX : size_goal(c, urgent);
+  const uint32_t tail = c.send_marks && c.send_queue.at_record_end() ? 0 : tail_room(c, urgent);
+  if (waiting == 0) c.send_marks = false;
+  if (waiting > 0 && tail == 0 && c.snd_pushed == c.send_queue.end() && room > 0) {
+    c.send_queue.mark_end(SendQueue::kPush);  // its last buffer is full, and stays as it is
+    c.send_marks = true;
+  }
+  uint32_t room_in_buffer = tail ? tail : goal;
+  for (const iovec& v : data) {
+    wanted += v.iov_len;
+    if (done + v.iov_len > wanted || room == 0) continue;
+    auto n = static_cast<uint32_t>(std::min<size_t>(v.iov_len, room));
+    const uint32_t before = c.send_queue.memory();
+    uint32_t copied = copy_in(t, c, static_cast<const uint8_t*>(v.iov_base), n, goal, room_in_buffer);
+    t.core.tcp_memory.charge(c.send_queue.memory() - before);
+    done += copied;
+    room = copied < n ? 0 : room - copied;
+  }
+  part = part && room == 0 && done < wanted;
+  if (done < wanted && !part) c.no_space = true;
+  if (done == 0) {
+    if (wanted == 0) return size_t{0};
+    return err(EAGAIN);
+  }
+  if (c.busy == Busy::kIdle) note_busy(c, Busy::kSending, now);
+  c.more = more;
+  mark_write(c, how, !part && (!more || done < wanted), done == wanted);
+  if (!more && !c.settings.cork) clear_timer(c, kTimerCork);
+  if (urgent) {  // also a part of it: tcp_push()
+    c.snd_up = c.send_queue.end();
+    c.urgent_out = c.push = true;
+  }
+  Working working(t, c);
+  output(t, c, now);
+  return done;
+}
+
+}  // namespace accel
