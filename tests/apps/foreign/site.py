@@ -52,6 +52,7 @@ class Site:
         lab.directory.chmod(0o755)
         self.directory = lab.directory / program.name
         self.directory.mkdir()
+        self.shares_queue = False  # a client that stays has the far device's queue
 
     def file(self, name, content, mode=0o644):
         path = self.directory / name
@@ -98,6 +99,7 @@ class Site:
     def beside(self, host, words, port=None, accel=False, kind="t", environment=None, **options):
         """Another program that the row needs, ended with the lab."""
         environment = environment if accel else None
+        self.shares_queue |= accel and host is self.lab.far
         with open(self.directory / f"beside-{pathlib.Path(words[0]).name}", "a") as out:
             options = {"stdout": out, "stderr": subprocess.STDOUT, **options}
             child = host.popen(words, accel, environment, require=False, cwd=self.directory, **options)
@@ -106,7 +108,10 @@ class Site:
         return child
 
     def client(self, *words, text=None, check=True, timeout=120, environment=None):
-        """Runs a client to its end, `text` being its standard input; what it wrote."""
+        """Runs a client to its end, `text` being its standard input; what it wrote. The device's queue is free again some time after the client
+        before has ended: the kernel takes AF_XDP sockets and programs off behind it."""
+        if self.on[1] and not self.shares_queue:
+            self.lab.far.xdp_left()
         child = self.lab.far.popen(words, self.on[1], environment, require=False, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, cwd=self.directory)
         try:
