@@ -62,9 +62,11 @@ def environment(lab, host, siw, hold_queues=0):
 def prove(host, wire, kernel, handed_back, nic):
     """nic: what the queues of a model NIC carried; None on AF_XDP."""
     carried = sum(kernel.values())
+    if handed_back and nic is not None:  # its own count says more than the kernel's, which has what loopback carries, too
+        return None if nic >= 20 else f"{host.name}: the NIC's queues carried {nic} of {wire} frames"
     if wire - carried < 20 if handed_back else wire < 20 or carried * 10 > wire:
         return f"{host.name}: the kernel carried {carried} of {wire} frames ({kernel})"
-    if nic is not None and (nic < 20 if handed_back else nic * 10 < wire * 8):
+    if nic is not None and nic * 10 < wire * 8:
         return f"{host.name}: the NIC's queues carried {nic} of {wire} frames"
     return None
 
