@@ -74,6 +74,7 @@ class ModelHost(base.Host):
         variables = self.model_environment(env, accel)
         if accel:
             variables.setdefault("ACCEL_CONFIG", "/dev/null")
+            variables.setdefault("ACCEL_WAIT_FOR_PORTS", "1")  # also where nothing is required: the path does not depend on the moment
             if require:
                 variables.setdefault("ACCEL_REQUIRE", str(require) if isinstance(require, str) else "1")
         return super().popen(command, env=variables, **options)
