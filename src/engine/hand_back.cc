@@ -504,12 +504,21 @@ void Engine::Impl::unsteer_for_good() {
         if (key.protocol == Protocol::kTcp && key.is_connected()) port->unsteer(tagged(id, key));
 }
 
+/// Bounded, since peers may send as fast as this takes.
+void Engine::Impl::empty_rings() {
+  int polls = 0;
+  do {
+    poll(clock_now());
+  } while (!arm_ports() && ++polls < kMostPolls);
+}
+
 void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
   impl_->requested_ports.clear();
   impl_->ending |= for_good;
   Stack& stack = *impl_->stack;
   stack.flush(pass.now());
+  impl_->empty_rings();  // what is acknowledged there need not be handed back
   std::vector<int> shadows;
   for (TcpConn* conn : all_connections(stack))
     if (!stack.tcp_all_acked(*conn))
@@ -517,11 +526,7 @@ void Engine::finish(Duration limit, bool for_good) {
   wait_for_delivery(pass, limit);
   impl_->unsteer_closed();
   if (for_good) impl_->unsteer_for_good();
-  // The queues end with the process: what has come is taken now.
-  int polls = 0;
-  do {
-    impl_->poll(clock_now());
-  } while (!impl_->arm_ports() && ++polls < kMostPolls);
+  impl_->empty_rings();  // the queues end with the process
   // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
   for (const int shadow : shadows) real.close(shadow);
 }

@@ -248,6 +248,7 @@ struct Engine::Impl {
   void let_go_of(InterfaceId id, Pass& pass);
   void close_lost();
   void unsteer_for_good();
+  void empty_rings();
   /// Gives the device's queues back; the slot is taken again when the device is needed again.
   void close_port(InterfaceId id);
   /// The device has refused a rule (`why`) and never took one: see close_port().
