@@ -105,7 +105,7 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
     const bool had = std::find(flow.keys.begin(), flow.keys.end(), key) != flow.keys.end();
     if (had) {
       now.push_back(key);
-    } else if (auto steered = steer(key.interface, key.key, flow.shared, flow.shadow)) {
+    } else if (auto steered = steer(key.interface, key.key, flow.shared)) {
       now.push_back(key);
     } else {
       const bool by_queue = carrier(key.interface).opened.kind == PathKind::kXdp;
@@ -171,7 +171,6 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   flow->v6_only = v6_only;
   flow->bound_ifindex = bound_ifindex;
   flow->shared = true;  // by fork() it may become so at any time
-  flow->shadow = impl_->shown;
   auto listener =
       impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
                                bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
@@ -205,7 +204,6 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   flow->bound_ifindex = bound_ifindex;
   flow->shared = taking == Taking::kShared;
   flow->leaving = taking == Taking::kNotYet;
-  flow->shadow = impl_->shown;
   auto pcb = impl_->stack->udp_open(local, remote, v6_only, owner);
   if (!pcb) {
     choice = kernel(Reason::resources);

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "engine/housekeeping.h"
-#include "engine/shown_socket.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -15,7 +14,7 @@ FlowKey Engine::Impl::tagged(InterfaceId id, FlowKey key) const {
   return key;
 }
 
-Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared, int shadow) {
+Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared) {
   PortSlot& slot = slots[id];
   Port* port = port_of(id);
   if (!port) return err(ENODEV);
@@ -23,13 +22,7 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared
   auto [entry, is_new] = slot.steered.try_emplace(key);
   PortSlot::Steered& steered = entry->second;
   if (is_new || std::exchange(steered.resting, false)) {
-    const FlowKey at_port = tagged(id, key);
-    auto r = shared ? steer_shared(*port, at_port) : port->steer(at_port);
-    if (r.is(EPERM) && prove_end(carrier(id).opened, guardian, at_port, shadow)) {
-      r = port->steer(at_port);
-      if (!r) port->unsteer(at_port);  // what was proved is not needed
-    }
-    if (!r) {
+    if (auto r = shared ? steer_shared(*port, tagged(id, key)) : port->steer(tagged(id, key)); !r) {
       if (is_new) slot.steered.erase(entry);
       if (r.is(ENOSPC)) slot.table_full = true;
       counters.add(Counter::port_errors);
@@ -43,13 +36,6 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared
   ++steered.users;
   return {};
 }
-
-ShownSocket::ShownSocket(Engine& engine, int shadow) : engine_(engine) {
-  Engine::Impl::of(engine).shown = shadow;
-}
-ShownSocket::~ShownSocket() { Engine::Impl::of(engine_).shown = -1; }
-bool ShownSocket::is_needed(Engine& engine) { return Engine::Impl::of(engine).sealed; }
-void ShownSocket::move(Engine&, BoundFlow& flow, int shadow) { flow.shadow = shadow; }
 
 void Engine::Impl::tell_guardian_of(Protocol protocol, const Endpoint& local, uint16_t vlan) {
   guardian::Request request{guardian::Errand::kLocalEnd, 0, 0, {}, {}};

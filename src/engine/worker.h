@@ -96,7 +96,6 @@ struct BoundFlow {
   int bound_ifindex = 0;
   bool shared = false;                     ///< other processes may have a socket for the same local end
   bool leaving = false;                    ///< stop_taking(), or not yet begin_taking()
-  int shadow = -1;                         ///< the kernel's socket with the local end
   Reason uncovered = Reason::accelerated;  ///< why `keys` is empty
   std::optional<uint8_t> refused;          ///< the rule (PathChoice::rule) for which no interface is left
   struct Key {
@@ -190,8 +189,7 @@ struct Engine::Impl {
   void abandon_sleepers_in_child();
 
   // ---- steering (steering.cc) ----
-  /// `shadow`: of the socket that is bound there, for a process without privilege; -1: there is none.
-  Result<void> steer(InterfaceId id, const FlowKey& key, bool shared = false, int shadow = -1);
+  Result<void> steer(InterfaceId id, const FlowKey& key, bool shared = false);
   void unsteer(InterfaceId id, const FlowKey& key);
   /// The connection is there: the guardian's table has its sequence numbers from now on.
   void note_numbers(InterfaceId id, const FlowKey& key);
@@ -326,8 +324,6 @@ struct Engine::Impl {
   WorkerLock opening;                     ///< of who opens them: taken before `lock`, and held over fork()
   std::map<int, OpenedPort> ready_ports;  ///< by ifindex, without a queue: see Engine::begin_keeping_ready()
   bool keep_ready = false;
-  bool sealed = false;  ///< the privilege has gone for good
-  int shown = -1;       ///< ShownSocket
   /// Meanwhile: what the process will open without privilege.
   std::vector<BoundFlow::Key> kept_ends;
   std::map<int, Failure> failed_ports;               ///< by ifindex: not tried again for a while

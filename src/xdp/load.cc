@@ -1,6 +1,4 @@
 // The way to libaccel-xdp.so.
-#include <atomic>
-
 #include "base/own_module.h"
 #include "base/private_fds.h"
 #include "xdp/accept_queue.h"
@@ -9,12 +7,8 @@
 namespace accel {
 namespace {
 
-std::atomic<const xdp::Module*> loaded = nullptr;
-
 const xdp::Module* find_module(std::string& reason) {
-  const auto* module = static_cast<const xdp::Module*>(load_own_module("xdp", xdp::kModuleAbi, reason));
-  loaded = module;
-  return module;
+  return static_cast<const xdp::Module*>(load_own_module("xdp", xdp::kModuleAbi, reason));
 }
 
 const xdp::Module* module_of(std::string* why) {
@@ -32,10 +26,6 @@ Result<std::unique_ptr<XdpPort>> XdpPort::open(const XdpOptions& options, FrameP
   const xdp::Module* module = module_of(why);
   if (module == nullptr) return err(ELIBACC);
   return module->open(options, pool, why);
-}
-
-void XdpPort::forget_inherited() {
-  if (const xdp::Module* module = loaded) module->forget_inherited();
 }
 
 Result<std::unique_ptr<AcceptQueue>> AcceptQueue::open(std::string* why) {

@@ -45,9 +45,6 @@ class SocketPort final : public XdpPort {
   bool may_be_passed_by() const override { return may_be_passed_by_; }
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
-  Result<XdpEntrusted> entrust(std::string* why) override;
-  void seal() override;
-  bool sealed() const override { return flows_ && flows_->sealed(); }
 
  private:
   SocketPort(const XdpOptions& options, FramePool& pool) : options_(options), pool_(pool) {}
@@ -61,7 +58,6 @@ class SocketPort final : public XdpPort {
   Result<void> bind_queues(std::string* why);
   Result<void> bind_one(Queue& queue, std::string* why);
   void allow_sends(int fd);
-  Result<void> claim(const Queue& queue);
 
   size_t receive(Queue& queue, std::span<Packet*> out);
   void fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used);
