@@ -11,7 +11,6 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -21,11 +20,9 @@
 #include "base/real.h"
 #include "base/socket_option.h"
 #include "engine/inject.h"
+#include "engine/raw_segment.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
-#include "stack/wire/checksum.h"
-#include "stack/wire/ip_header.h"
-#include "stack/wire/tcp.h"
 #include "xdp/accept_queue.h"
 
 namespace accel {
@@ -33,50 +30,47 @@ namespace {
 
 /// The kernel's first receive window is 64240 bytes or more (tcp_select_initial_window()).
 constexpr size_t kMostUnread = 32 << 10;
-constexpr size_t kMostPayload = 1220;  ///< of any MTU that IPv6 permits (RFC 8200 section 5)
 
 /// The peer's segments, as it sent them.
 class PeersWords {
  public:
   explicit PeersWords(const TcpSnapshot& s)
-      : s_(s), window_(std::min<uint32_t>(s.snd_wnd >> (s.wscale_ok ? s.snd_wscale : 0), 65535)) {}
+      : s_(s),
+        window_(
+            static_cast<uint16_t>(std::min<uint32_t>(s.snd_wnd >> (s.wscale_ok ? s.snd_wscale : 0), 65535))) {
+  }
+
+  /// Sequence number of the first byte that waits to be read.
+  uint32_t first() const { return static_cast<uint32_t>(end() - s_.receive_queue.size()); }
 
   Result<void> send(uint32_t seq, uint8_t flags, std::span<const uint8_t> payload) {
-    TcpHeader tcp{};
-    tcp.source = s_.remote.port;
-    tcp.destination = s_.local.port;
-    tcp.sequence = seq;
-    tcp.acknowledgment = s_.snd_una;
-    tcp.data_offset = 5 << 4;
-    tcp.flags = flags;
-    tcp.window = static_cast<uint16_t>(window_);
-    const IpFields fields{
-        .from = s_.remote.address, .to = s_.local.address, .protocol = IPPROTO_TCP, .ttl = 255};
-    const size_t size = sizeof tcp + payload.size();
-    uint8_t packet[40 + sizeof tcp + kMostPayload];
-    const size_t at = put_ip_header(packet, fields, size), length = at + size;
-    std::memcpy(packet + at, &tcp, sizeof tcp);
-    std::copy(payload.begin(), payload.end(), packet + at + sizeof tcp);
-    store_checksum(packet + at + offsetof(TcpHeader, checksum), transport_checksum({packet, length}, fields));
-    return injector_.send({packet, length}, s_.local.address);
+    return send_raw(injector_, {.from = s_.remote,
+                                .to = s_.local,
+                                .seq = seq,
+                                .ack = s_.snd_una,
+                                .flags = flags,
+                                .window = window_,
+                                .ttl = 255,
+                                .payload = payload});
   }
 
   /// All that has come, and a FIN where there was one.
   void send_received() {
-    const uint32_t end = s_.rcv_nxt - (s_.fin_received ? 1 : 0);
-    auto seq = static_cast<uint32_t>(end - s_.receive_queue.size());
+    uint32_t seq = first();
     for (std::span<const uint8_t> left(s_.receive_queue); !left.empty();) {
-      const size_t size = std::min(left.size(), kMostPayload);
+      const size_t size = std::min(left.size(), RawSegment::kMostPayload);
       (void)send(seq, TH_ACK | TH_PUSH, left.first(size));
       seq += static_cast<uint32_t>(size);
       left = left.subspan(size);
     }
-    if (s_.fin_received) (void)send(end, TH_FIN | TH_ACK, {});
+    if (s_.fin_received) (void)send(end(), TH_FIN | TH_ACK, {});
   }
 
  private:
+  uint32_t end() const { return s_.rcv_nxt - (s_.fin_received ? 1 : 0); }
+
   const TcpSnapshot& s_;
-  const uint32_t window_;
+  const uint16_t window_;
   Injector injector_;
 };
 
@@ -116,7 +110,7 @@ bool has_room(int listener) {
 
 /// Under the lock. Kept from its first use on: nobody who waits for the lock is to wait twice for libbpf.
 AcceptQueue* loaded = nullptr;
-/// What the kernel lacks or forbids; tried once.
+/// The kernel lacks it, or forbids it: one attempt has shown that.
 bool impossible = false;
 
 AcceptQueue* loaded_queue() {
@@ -144,9 +138,8 @@ class Attached {
 
 Result<void> move_one(AcceptQueue& queue, const TcpSnapshot& s) {
   PeersWords peer(s);
-  const auto begin = static_cast<uint32_t>(s.rcv_nxt - (s.fin_received ? 1 : 0) - s.receive_queue.size());
   Result<void> done = queue.expect(s.local, s.remote, attributes_of(s));
-  if (done) done = peer.send(begin, TH_ACK, {});
+  if (done) done = peer.send(peer.first(), TH_ACK, {});
   if (done) done = queue.taken();
   if (done) peer.send_received();
   return done;
@@ -164,11 +157,12 @@ void close_accept_queue() { delete std::exchange(loaded, nullptr); }
 Result<size_t> Engine::queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
   Stack& stack = *impl_->stack;
   TcpListener& listener = *flow.listener;
+  if (listener.accept_head != nullptr && !found_by_tuple(shadow)) return err(EOPNOTSUPP);
   std::optional<Attached> attached;
   size_t moved = 0;
   while (TcpConn* conn = listener.accept_head) {
     const auto snapshot = stack.tcp_snapshot(*conn, pass.now());
-    if (!snapshot || !can_be_queued(*snapshot) || !found_by_tuple(shadow) || !has_room(shadow)) break;
+    if (!snapshot || !can_be_queued(*snapshot) || !has_room(shadow)) break;
     AcceptQueue* queue = loaded_queue();
     if (queue == nullptr) break;
     if (!attached) attached.emplace(*queue);
