@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/module_fd.h"
 #include "xdp/accept_object.h"
+#include "xdp/bpf_object.h"
 #include "xdp/module.h"
 
 namespace accel::xdp {
@@ -21,14 +21,9 @@ constexpr auto kTcxIngress = static_cast<bpf_attach_type>(46);  // BPF_TCX_INGRE
 /// Loopback delivers within the call that sends; a busy CPU may leave it to ksoftirqd.
 constexpr int kDeliveredWithin = 200;  // ms
 
-struct ObjectCloser {
-  void operator()(bpf_object* o) const { bpf_object__close(o); }
-};
 struct RingCloser {
   void operator()(ring_buffer* r) const { ring_buffer__free(r); }
 };
-
-Fd duplicate(int fd) { return high(Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3))); }
 
 class LoopbackAcceptQueue final : public AcceptQueue {
  public:
@@ -37,8 +32,7 @@ class LoopbackAcceptQueue final : public AcceptQueue {
       if (why != nullptr) *why = std::string(what) + ": " + std::strerror(error);
       return err(error);
     };
-    const std::unique_ptr<bpf_object, ObjectCloser> object(
-        bpf_object__open_mem(kAcceptObject, kAcceptObjectSize, nullptr));
+    const ObjectPtr object(bpf_object__open_mem(kAcceptObject, kAcceptObjectSize, nullptr));
     if (!object) return fail(errno, "cannot read the program");
     if (int error = -bpf_object__load(object.get()); error != 0)
       return fail(error, "the kernel has no bpf_sk_assign_tcp_reqsk() (Linux 6.9), or forbids the program");

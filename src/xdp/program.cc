@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 
+#include "xdp/bpf_object.h"
 #include "xdp/flow_abi.h"
 #include "xdp/flow_object.h"
 
@@ -29,12 +30,6 @@ constexpr timespec kJoinPause{0, 2'000'000};
 constexpr int kRefusals = 10;
 /// Attempts until a program on the generic hook is taken to stay.
 constexpr int kGenericGoes = 50;
-
-struct ObjectCloser {
-  void operator()(bpf_object* o) const { bpf_object__close(o); }
-};
-
-Fd duplicate(int fd) { return high(Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3))); }
 
 std::string explain_load(int error) {
   switch (error) {
@@ -89,7 +84,7 @@ class ProgramFactory {
   }
 
   Result<std::shared_ptr<Program>> attach() {
-    std::unique_ptr<bpf_object, ObjectCloser> object;
+    ObjectPtr object;
     if (int error = load(object, true); error != 0) {
       // 5.18 brought frags; without them only MTUs up to a page work.
       if (error != EINVAL || (error = load(object, false)) != 0) return fail(error, explain_load(error));
@@ -131,7 +126,7 @@ class ProgramFactory {
     return program;
   }
 
-  int load(std::unique_ptr<bpf_object, ObjectCloser>& object, bool frags) {
+  int load(ObjectPtr& object, bool frags) {
     LIBBPF_OPTS(bpf_object_open_opts, open);
     open.object_name = "accel";
     object.reset(bpf_object__open_mem(kFlowObject, kFlowObjectSize, &open));
