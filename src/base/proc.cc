@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "base/real.h"
@@ -35,6 +36,13 @@ std::array<uint64_t, 3> sysctl_triple(const char* path, const std::array<uint64_
     at = end;
   }
   return values;
+}
+
+std::optional<std::pair<uint32_t, uint32_t>> local_port_range() {
+  unsigned first = 0, last = 0;
+  const std::string text = read_proc("/proc/sys/net/ipv4/ip_local_port_range");
+  if (std::sscanf(text.c_str(), "%u %u", &first, &last) != 2) return std::nullopt;
+  return std::pair<uint32_t, uint32_t>(first, last);
 }
 
 }  // namespace accel

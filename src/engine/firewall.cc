@@ -1,6 +1,5 @@
 // The host's packet filters, as path selection and housekeeping ask them (firewall/firewall.h).
 #include <algorithm>
-#include <cstdio>
 
 #include "base/config.h"
 #include "base/log.h"
@@ -15,12 +14,11 @@ namespace {
 /// Of hooks that tell of no changes, where no flow begins.
 constexpr Duration kBetweenIdleLooks = 5s;
 
-/// net.ipv4.ip_local_port_range: two numbers.
+/// Any port, where the kernel does not say.
 std::pair<uint16_t, uint16_t> automatic_ports() {
-  unsigned from = 0, to = 0;
-  const std::string text = read_proc("/proc/sys/net/ipv4/ip_local_port_range");
-  if (std::sscanf(text.c_str(), "%u %u", &from, &to) != 2 || from > to || to > 65535) return {0, 65535};
-  return {static_cast<uint16_t>(from), static_cast<uint16_t>(to)};
+  const auto range = local_port_range();
+  if (!range || range->first > range->second || range->second > 65535) return {0, 65535};
+  return {static_cast<uint16_t>(range->first), static_cast<uint16_t>(range->second)};
 }
 
 }  // namespace

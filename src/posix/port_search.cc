@@ -1,7 +1,6 @@
 #include "posix/port_search.h"
 
 #include <netinet/in.h>
-#include <stdio.h>
 
 #include <algorithm>
 #include <utility>
@@ -24,8 +23,7 @@ PortSearch::PortSearch(int shadow, uint16_t first_conflict, std::function<bool(u
     : shadow_(shadow), used_(std::move(used)) {
   socklen_t size = sizeof before_;
   if (real.getsockopt(shadow_, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &before_, &size) != 0) before_ = 0;
-  uint32_t low = 32768, high = 60999;  // the kernel's own
-  sscanf(read_proc("/proc/sys/net/ipv4/ip_local_port_range").c_str(), "%u %u", &low, &high);
+  auto [low, high] = local_port_range().value_or(std::pair(32768u, 60999u));  // the kernel's own
   if ((before_ & 0xffff) != 0) low = std::max(low, before_ & 0xffff);
   if (before_ >> 16 != 0) high = std::min(high, before_ >> 16);
   low_ = low;
