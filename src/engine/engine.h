@@ -190,7 +190,7 @@ class Engine {
   /// And again. Where they cannot it has what the kernel's socket gets.
   void begin_taking(BoundFlow& flow);
   bool is_taking(const BoundFlow& flow) const;
-  /// What serves it now: `chosen`, or the kernel where rules of the firewall have come since.
+  /// The path that serves it now: `chosen`, or the kernel's where rules of the firewall have come since.
   PathChoice path_of(const BoundFlow& flow, const PathChoice& chosen) const;
   /// For fork(), between before_fork() and the fork itself. True when `flows` is all that this engine serves.
   bool serves_only(size_t flows) const;

@@ -11,7 +11,7 @@
 namespace accel {
 namespace {
 
-/// Of hooks that tell of no changes, where no flow begins.
+/// Some hooks tell of no changes. They are looked at this often where no flow begins.
 constexpr Duration kBetweenIdleLooks = 5s;
 
 /// Any port, where the kernel does not say.
@@ -71,7 +71,7 @@ PathChoice Engine::Impl::filtered(const FilteredFlow& flow) {
   const firewall::Finding* known = firewall.judged(key);
   if (known == nullptr) {
     refresh_firewall();  // a datagram's question comes here first
-    known = &firewall.judge(key, question_of(flow));
+    known = &firewall.judge(question_of(flow));
   }
   if (known->accepted) return choice;
   choice.reason = Reason::firewall;
@@ -134,14 +134,6 @@ bool Engine::Impl::firewall_listens(const Endpoint& local) const {
   return std::any_of(flows.begin(), flows.end(), [&](const auto& f) {
     return f->protocol == Protocol::kTcp && f->local.port == local.port;
   });
-}
-
-PathChoice Engine::path_of(const BoundFlow& flow, const PathChoice& chosen) const {
-  if (!flow.refused) return chosen;
-  PathChoice choice;
-  choice.reason = Reason::firewall;
-  choice.rule = *flow.refused;
-  return choice;
 }
 
 PathChoice Engine::why_strayed(const TcpConn& conn) const {

@@ -122,4 +122,8 @@ PathChoice Engine::path_of(const BoundFlow& flow) const {
   return choice;
 }
 
+PathChoice Engine::path_of(const BoundFlow& flow, const PathChoice& chosen) const {
+  return flow.refused ? path_of(flow) : chosen;
+}
+
 }  // namespace accel

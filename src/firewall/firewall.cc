@@ -52,11 +52,8 @@ bool Firewall::refresh(Instant now, Duration between_looks) {
     }
     if (unreadable_ != before) changed_ = true;
     if (changed_) judged_.clear();
-    const bool meets_rules = std::any_of(rules_.tables.begin(), rules_.tables.end(), [](const Table& t) {
-      return std::any_of(t.chains.begin(), t.chains.end(), [](const Chain& c) {
-        return c.hook != Hook::kNone && (c.drops || !c.rules.empty());
-      });
-    });
+    const bool meets_rules = std::any_of(rules_.tables.begin(), rules_.tables.end(),
+                                         [](const Table& t) { return t.meets_packets(); });
     plain_ = unreadable_.empty() && !meets_rules && policies_.empty() && programs_ == CgroupPrograms{};
   }
   return std::exchange(changed_, false);
@@ -141,9 +138,9 @@ bool Firewall::filtered(int ifindex) {
   return filtered_[ifindex] = asked && *asked;
 }
 
-const Finding& Firewall::judge(const Key& key, const Question& q) {
+const Finding& Firewall::judge(const Question& q) {
   if (judged_.size() >= kMostJudged) judged_.clear();
-  return judged_[key] = unreadable_.empty() ? judge_anew(q) : Finding{false, unreadable_};
+  return judged_[key_of(q)] = unreadable_.empty() ? judge_anew(q) : Finding{false, unreadable_};
 }
 
 Finding Firewall::judge_anew(const Question& q) {

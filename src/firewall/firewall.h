@@ -17,10 +17,13 @@
 
 namespace accel::firewall {
 
-/// What a flow is known by: protocol, local and remote end, active, established (Question), ifindex, mark.
+/// A flow is known by these: protocol, local and remote end, active, established (Question), ifindex, mark.
 using Key = std::tuple<Protocol, Endpoint, Endpoint, bool, bool, int, uint32_t>;
+inline Key key_of(const Question& q) {
+  return {q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
+}
 
-/// Of one network namespace: that of the thread that calls refresh() first. Not thread-safe.
+/// The filters of one network namespace: that of the thread that calls refresh() first. Not thread-safe.
 class Firewall {
  public:
   /// Reads what has changed: nf_tables at once, by its events; the rest, which has none, when the last look
@@ -35,7 +38,7 @@ class Firewall {
   }
   /// Whether the rules as last read plainly accept the flow; else what does not. The answer is kept, for
   /// judged(), until something changes.
-  const Finding& judge(const Key& key, const Question& question);
+  const Finding& judge(const Question& question);
   const Finding* judged(const Key& key) const {
     const auto known = judged_.find(key);
     return known == judged_.end() ? nullptr : &known->second;

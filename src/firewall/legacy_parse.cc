@@ -106,14 +106,25 @@ Expression no_match() {
   return e;
 }
 
+static_assert(IPT_INV_SRCIP == IP6T_INV_SRCIP && IPT_INV_DSTIP == IP6T_INV_DSTIP &&
+              IPT_INV_VIA_IN == IP6T_INV_VIA_IN && IPT_INV_VIA_OUT == IP6T_INV_VIA_OUT);
+
+/// The addresses and devices of a head, ipt_ip or ip6t_ip6. `source`, `destination`: where the packet's
+/// header has them.
+template <class Head>
+std::vector<Expression> ends_of(const Head& h, uint32_t source, uint32_t destination) {
+  std::vector<Expression> m;
+  add_address(m, source, bytes_of(h.src), bytes_of(h.smsk), h.invflags & IPT_INV_SRCIP);
+  add_address(m, destination, bytes_of(h.dst), bytes_of(h.dmsk), h.invflags & IPT_INV_DSTIP);
+  add_device(m, NFT_META_IIFNAME, h.iniface, h.iniface_mask, h.invflags & IPT_INV_VIA_IN);
+  add_device(m, NFT_META_OIFNAME, h.outiface, h.outiface_mask, h.invflags & IPT_INV_VIA_OUT);
+  return m;
+}
+
 /// ip_tables.c: ip_packet_match()
 Entry head_of(const ipt_entry& e) {
-  Entry out{e.target_offset, e.next_offset, (e.ip.flags & IPT_F_GOTO) != 0, {}};
+  Entry out{e.target_offset, e.next_offset, (e.ip.flags & IPT_F_GOTO) != 0, ends_of(e.ip, 12, 16)};
   auto& m = out.matches;
-  add_address(m, 12, bytes_of(e.ip.src), bytes_of(e.ip.smsk), e.ip.invflags & IPT_INV_SRCIP);
-  add_address(m, 16, bytes_of(e.ip.dst), bytes_of(e.ip.dmsk), e.ip.invflags & IPT_INV_DSTIP);
-  add_device(m, NFT_META_IIFNAME, e.ip.iniface, e.ip.iniface_mask, e.ip.invflags & IPT_INV_VIA_IN);
-  add_device(m, NFT_META_OIFNAME, e.ip.outiface, e.ip.outiface_mask, e.ip.invflags & IPT_INV_VIA_OUT);
   if (e.ip.proto != 0) add_protocol(m, static_cast<uint8_t>(e.ip.proto), e.ip.invflags & IPT_INV_PROTO);
   if ((e.ip.flags & IPT_F_FRAG) && !(e.ip.invflags & IPT_INV_FRAG)) m.push_back(no_match());
   return out;
@@ -121,14 +132,9 @@ Entry head_of(const ipt_entry& e) {
 
 /// ip6_tables.c: ip6_packet_match()
 Entry head_of(const ip6t_entry& e) {
-  Entry out{e.target_offset, e.next_offset, (e.ipv6.flags & IP6T_F_GOTO) != 0, {}};
-  auto& m = out.matches;
-  add_address(m, 8, bytes_of(e.ipv6.src), bytes_of(e.ipv6.smsk), e.ipv6.invflags & IP6T_INV_SRCIP);
-  add_address(m, 24, bytes_of(e.ipv6.dst), bytes_of(e.ipv6.dmsk), e.ipv6.invflags & IP6T_INV_DSTIP);
-  add_device(m, NFT_META_IIFNAME, e.ipv6.iniface, e.ipv6.iniface_mask, e.ipv6.invflags & IP6T_INV_VIA_IN);
-  add_device(m, NFT_META_OIFNAME, e.ipv6.outiface, e.ipv6.outiface_mask, e.ipv6.invflags & IP6T_INV_VIA_OUT);
+  Entry out{e.target_offset, e.next_offset, (e.ipv6.flags & IP6T_F_GOTO) != 0, ends_of(e.ipv6, 8, 24)};
   if (e.ipv6.flags & IP6T_F_PROTO)
-    add_protocol(m, static_cast<uint8_t>(e.ipv6.proto), e.ipv6.invflags & IP6T_INV_PROTO);
+    add_protocol(out.matches, static_cast<uint8_t>(e.ipv6.proto), e.ipv6.invflags & IP6T_INV_PROTO);
   return out;
 }
 

@@ -6,6 +6,7 @@
 // on registers and end in a verdict.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -47,7 +48,7 @@ struct Set {
 
 enum class Comparison : uint8_t { kEqual, kNotEqual, kLess, kLessOrEqual, kGreater, kGreaterOrEqual };
 
-/// Where a payload expression reads (enum nft_payload_bases).
+/// The header that a payload expression reads (enum nft_payload_bases).
 enum class Header : uint8_t { kLink, kNetwork, kTransport, kOther };
 
 struct Expression {
@@ -120,6 +121,11 @@ struct Table {
   Set& add(Set set) {
     set_numbers[set.name] = static_cast<int>(sets.size());
     return sets.emplace_back(std::move(set));
+  }
+  /// The kernel calls a chain of it that does something.
+  bool meets_packets() const {
+    return std::any_of(chains.begin(), chains.end(),
+                       [](const Chain& c) { return c.hook != Hook::kNone && (c.drops || !c.rules.empty()); });
   }
   int chain_index(const std::string& chain) const { return number_in(chain_numbers, chain); }
   int set_index(const std::string& set) const { return number_in(set_numbers, set); }

@@ -194,15 +194,11 @@ std::string join(const std::vector<std::string>& all) {
   return text;
 }
 
-/// Tables with chains that the kernel calls, by name.
+/// The names of tables with chains that the kernel calls.
 std::string filter_tables(const firewall::Ruleset& rules) {
   std::vector<std::string> names;
-  for (const firewall::Table& t : rules.tables) {
-    const bool called = std::any_of(t.chains.begin(), t.chains.end(), [](const firewall::Chain& c) {
-      return c.hook != firewall::Hook::kNone && (c.drops || !c.rules.empty());
-    });
-    if (called) names.push_back(t.legacy ? t.name + " (iptables-legacy)" : t.name);
-  }
+  for (const firewall::Table& t : rules.tables)
+    if (t.meets_packets()) names.push_back(t.legacy ? t.name + " (iptables-legacy)" : t.name);
   return join(names);
 }
 
@@ -229,7 +225,7 @@ Findings judge_filters(const Config& config, const firewall::Firewall& found) {
   return all;
 }
 
-/// What the filters mean for the device: flows whose other end may be any.
+/// The filters' meaning for the device: for flows whose other end may be any.
 Findings judge_flows(const Nic& nic, const Config& config, firewall::Firewall& filters) {
   Findings all;
   const bool ignored = config.settings.firewall == FirewallUse::kIgnore;
@@ -250,7 +246,7 @@ Findings judge_flows(const Nic& nic, const Config& config, firewall::Firewall& f
     q.local_on_device = true;
     for (const bool active : {false, true}) {
       q.active = active;
-      const auto& found = filters.judge({q.protocol, q.local, q.remote, active, false, nic.ifindex, 0}, q);
+      const auto& found = filters.judge(q);
       std::string& refused = active ? refused_clients : refused_listeners;
       if (!found.accepted && refused.empty()) refused = found.rule;
     }

@@ -53,22 +53,21 @@ TEST(Follow, ChangesActAtOnce) {
   ASSERT_EQ(unshare(CLONE_NEWNET), 0);
   Firewall firewall;
   const Question q = listen(80);
-  const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
   Instant now{};
   (void)firewall.refresh(now);
-  EXPECT_TRUE(firewall.judge(key, q).accepted);
+  EXPECT_TRUE(firewall.judge(q).accepted);
   EXPECT_FALSE(firewall.refresh(now));
   ASSERT_TRUE(
       sh("nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; "
          "add rule inet t c tcp dport 80 drop'"));
   EXPECT_TRUE(firewall.refresh(now));
-  EXPECT_EQ(firewall.judged(key), nullptr);
-  const Finding refused = firewall.judge(key, q);
+  EXPECT_EQ(firewall.judged(key_of(q)), nullptr);
+  const Finding refused = firewall.judge(q);
   EXPECT_FALSE(refused.accepted);
   EXPECT_NE(refused.rule.find("inet t/c handle"), std::string::npos) << refused.rule;
   ASSERT_TRUE(sh("nft delete table inet t"));
   EXPECT_TRUE(firewall.refresh(now));
-  EXPECT_TRUE(firewall.judge(key, q).accepted);
+  EXPECT_TRUE(firewall.judge(q).accepted);
   EXPECT_FALSE(firewall.refresh(now));
 }
 
@@ -96,23 +95,21 @@ TEST(Privilege, WhatWasReadHoldsUntilSomethingChanges) {
   ASSERT_EQ(unshare(CLONE_NEWNET), 0);
   Firewall firewall;
   const Question q = listen(80);
-  const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
   Instant now{};
   (void)firewall.refresh(now);
   {
     const Unprivileged less;
     EXPECT_FALSE(firewall.refresh(now += 2s));
-    EXPECT_TRUE(firewall.judge(key, q).accepted);
+    EXPECT_TRUE(firewall.judge(q).accepted);
     EXPECT_EQ(firewall.unseen(), "");
     ASSERT_TRUE(sh(kDropPort80));
     EXPECT_TRUE(firewall.refresh(now));
-    EXPECT_EQ(firewall.judge(key, q).rule,
-              "changed rules of nf_tables cannot be read: Operation not permitted");
+    EXPECT_EQ(firewall.judge(q).rule, "changed rules of nf_tables cannot be read: Operation not permitted");
     EXPECT_FALSE(firewall.refresh(now += 2s));
-    EXPECT_FALSE(firewall.judge(key, q).accepted);
+    EXPECT_FALSE(firewall.judge(q).accepted);
   }
   EXPECT_TRUE(firewall.refresh(now));
-  EXPECT_NE(firewall.judge(key, q).rule.find("inet t/c handle"), std::string::npos);
+  EXPECT_NE(firewall.judge(q).rule.find("inet t/c handle"), std::string::npos);
 }
 
 TEST(Privilege, WhatWasNeverReadIsTakenToBeNone) {
@@ -120,16 +117,15 @@ TEST(Privilege, WhatWasNeverReadIsTakenToBeNone) {
   ASSERT_TRUE(sh(kDropPort80));
   Firewall firewall;
   const Question q = listen(80);
-  const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
   Instant now{};
   {
     const Unprivileged less;
     (void)firewall.refresh(now);
-    EXPECT_TRUE(firewall.judge(key, q).accepted);
+    EXPECT_TRUE(firewall.judge(q).accepted);
     EXPECT_EQ(firewall.unseen(), "nf_tables' rules cannot be read: Operation not permitted");
   }
   EXPECT_TRUE(firewall.refresh(now += 2s));
-  EXPECT_FALSE(firewall.judge(key, q).accepted);
+  EXPECT_FALSE(firewall.judge(q).accepted);
   EXPECT_EQ(firewall.unseen(), "");
 }
 
@@ -138,18 +134,16 @@ TEST(Follow, LegacyTablesAreSeenBySlowLooks) {
   ASSERT_EQ(unshare(CLONE_NEWNET), 0);
   Firewall firewall;
   const Question q = listen(80);
-  const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
   Instant now{};
   (void)firewall.refresh(now);
-  EXPECT_TRUE(firewall.judge(key, q).accepted);
+  EXPECT_TRUE(firewall.judge(q).accepted);
   ASSERT_TRUE(sh("iptables-legacy -A INPUT -p tcp --dport 80 -j DROP"));
   EXPECT_TRUE(firewall.refresh(now + 2s));
-  EXPECT_NE(firewall.judge(key, q).rule.find("ip filter/INPUT rule 1 (iptables-legacy): drops"),
-            std::string::npos)
-      << firewall.judge(key, q).rule;
+  EXPECT_NE(firewall.judge(q).rule.find("ip filter/INPUT rule 1 (iptables-legacy): drops"), std::string::npos)
+      << firewall.judge(q).rule;
   ASSERT_TRUE(sh("iptables-legacy -D INPUT 1"));
   EXPECT_TRUE(firewall.refresh(now + 4s));
-  EXPECT_TRUE(firewall.judge(key, q).accepted);
+  EXPECT_TRUE(firewall.judge(q).accepted);
 }
 
 TEST(Follow, IpsecPoliciesAndTcFilters) {
@@ -161,8 +155,7 @@ TEST(Follow, IpsecPoliciesAndTcFilters) {
   Firewall firewall;
   const auto judge = [&](Instant now) {
     (void)firewall.refresh(now);
-    const Key key{q.protocol, q.local, q.remote, q.active, q.established, q.device.ifindex, q.mark};
-    return firewall.judge(key, q);
+    return firewall.judge(q);
   };
   Instant now{};
   EXPECT_TRUE(judge(now).accepted);
