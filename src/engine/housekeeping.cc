@@ -268,7 +268,7 @@ bool Housekeeping::Loop::offer_unaccepted() {
   return done != Engine::Offered::kNobodyElses;
 }
 
-/// As offer_unaccepted().
+/// The pass that it makes is not the application's, as with offer_unaccepted().
 void Housekeeping::Loop::tell_of_tick(bool absent) {
   if (worker.each_tick == nullptr) return;
   const uint64_t before = passes();
@@ -359,9 +359,8 @@ void Housekeeping::Loop::on_watch() {
   if (watched_in_vain >= kWatchesInVain) ev_timer_stop(ev, &watch);
 }
 
-/// Under the worker's lock.
-/// Without the lock, as all that starts a watcher: libev calls malloc(), which a thread that a handler has
-/// interrupted may be in.
+/// Without the worker's lock, as all that starts a watcher: libev calls malloc(), which a thread that a
+/// handler has interrupted may be in.
 void Housekeeping::Loop::arm_look(Instant due) {
   ev_now_update(ev);
   look.repeat = due == kNever ? 0 : std::max(seconds(due - clock_now()), 0.0001);

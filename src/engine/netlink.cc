@@ -433,7 +433,7 @@ Result<void> Netlink::ask_addresses(std::vector<LocalAddress>& out) { return add
 
 namespace {
 
-/// Of the rule that leads to the kernel's local table. fib_default_rules_init(): 0.
+/// The priority of the rule that leads to the kernel's local table. fib_default_rules_init() gives it 0.
 uint32_t priority_of_local(const Cache& rules, int family) {
   uint32_t least = UINT32_MAX;
   each<rtnl_rule>(rules, [&](rtnl_rule* r) {
@@ -460,13 +460,14 @@ Result<void> Netlink::read_routes(std::vector<KernelRoute>& out, bool& policy_ro
   keep_preferred(out);
   if (int code = rtnl_rule_alloc_cache(snapshots_, AF_UNSPEC, &raw); code < 0) return from_nl(code);
   Cache rules{raw};
+  const uint32_t local4 = priority_of_local(rules, AF_INET), local6 = priority_of_local(rules, AF_INET6);
   each<rtnl_rule>(rules, [&](rtnl_rule* r) {
     const uint32_t table = rtnl_rule_get_table(r);
     const bool usual = table == RT_TABLE_LOCAL || table == RT_TABLE_MAIN || table == RT_TABLE_DEFAULT;
     const int family = rtnl_rule_get_family(r);
     if (family != AF_INET && family != AF_INET6) return;
     if (!usual) policy_routing = true;
-    if (table != RT_TABLE_LOCAL && rtnl_rule_get_prio(r) < priority_of_local(rules, family))
+    if (table != RT_TABLE_LOCAL && rtnl_rule_get_prio(r) < (family == AF_INET ? local4 : local6))
       own_first = false;
   });
   return {};

@@ -126,16 +126,10 @@ void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
   // The device goes on bringing its frames: the kernel would reset it once the address is back.
   for (InterfaceId id = 0; id < slot_count; ++id) {
     if (!port_of(id)) continue;
-    for (auto& [key, steered] : slots[id].steered) {
+    for (const auto& [key, steered] : slots[id].steered) {
       if (key.protocol != Protocol::kTcp || !key.is_connected() || steered.resting) continue;
       const bool here = has(network.addresses, key.local.address);
-      if (!steered.suspended && !here && has(before, key.local.address)) {
-        steered.suspended = true;
-        stack->tcp_set_deaf(key, true);
-      } else if (steered.suspended && here) {
-        steered.suspended = false;
-        stack->tcp_set_deaf(key, false);
-      }
+      if (here || has(before, key.local.address)) stack->tcp_set_deaf(key, !here);
     }
   }
 }

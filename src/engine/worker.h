@@ -56,8 +56,6 @@ struct PortSlot {
   struct Steered {
     uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
     bool resting = false;
-    bool suspended =
-        false;  ///< the host has lost the local address: the kernel gets the frames, and drops them
     uint32_t guarded = 0;  ///< its row in the guardian's table
   };
   std::unordered_map<FlowKey, Steered, FlowKeyHash> steered;
