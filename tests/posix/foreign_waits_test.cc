@@ -9,36 +9,13 @@
 #include <functional>
 #include <thread>
 
+#include "base/bare_syscall.h"
 #include "posix/echo.h"
 
+using accel::bare_syscall;   // past libc
 using namespace posix_test;  // NOLINT: a test program
 
 namespace {
-
-/// A system call past libc. The result is the kernel's: a negative errno for an error.
-long inline_call(long number, long a, long b, long c, long d, long e = 0, long f = 0) {
-#if defined(__x86_64__)
-  register long r10 asm("r10") = d;
-  register long r8 asm("r8") = e;
-  register long r9 asm("r9") = f;
-  long result = 0;
-  asm volatile("syscall"
-               : "=a"(result)
-               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-               : "rcx", "r11", "memory");
-  return result;
-#else
-  register long x8 asm("x8") = number;
-  register long x0 asm("x0") = a;
-  register long x1 asm("x1") = b;
-  register long x2 asm("x2") = c;
-  register long x3 asm("x3") = d;
-  register long x4 asm("x4") = e;
-  register long x5 asm("x5") = f;
-  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-  return x0;
-#endif
-}
 
 long address_of(const void* p) { return reinterpret_cast<long>(p); }
 
@@ -47,7 +24,7 @@ constexpr timespec kGuard{20, 0};
 /// The one event that comes; its data is what the program gave.
 epoll_event next_event(int set) {
   epoll_event event{};
-  EXPECT_EQ(inline_call(441, set, address_of(&event), 1, address_of(&kGuard), 0, 8), 1);  // epoll_pwait2
+  EXPECT_EQ(bare_syscall(441, set, address_of(&event), 1, address_of(&kGuard), 0, 8), 1);  // epoll_pwait2
   return event;
 }
 
@@ -101,7 +78,7 @@ void serve_by_epoll(uint32_t flags) {
 TEST(ForeignWaits, EpollByLevel) { serve_by_epoll(0); }
 TEST(ForeignWaits, EpollByEdge) { serve_by_epoll(EPOLLET); }
 
-/// Who comes while `wait` sleeps is accepted and answered.
+/// A caller that comes while `wait` sleeps is accepted and answered.
 void serve_after(const std::function<void(int listener)>& wait) {
   Echo before(kProof);
   EXPECT_EQ(before.all(), "-");
@@ -121,7 +98,7 @@ void serve_after(const std::function<void(int listener)>& wait) {
 
 void poll_past_libc(int fd) {
   pollfd entry{fd, POLLIN, 0};
-  EXPECT_EQ(inline_call(SYS_ppoll, address_of(&entry), 1, address_of(&kGuard), 0, 8), 1);
+  EXPECT_EQ(bare_syscall(SYS_ppoll, address_of(&entry), 1, address_of(&kGuard), 0, 8), 1);
   EXPECT_EQ(entry.revents, POLLIN);
 }
 
@@ -133,7 +110,8 @@ TEST(ForeignWaits, SelectOnAListener) {
     FD_ZERO(&readable);
     FD_SET(listener, &readable);
     timespec guard = kGuard;
-    EXPECT_EQ(inline_call(SYS_pselect6, listener + 1, address_of(&readable), 0, 0, address_of(&guard), 0), 1);
+    EXPECT_EQ(bare_syscall(SYS_pselect6, listener + 1, address_of(&readable), 0, 0, address_of(&guard), 0),
+              1);
   });
 }
 
