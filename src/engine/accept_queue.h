@@ -1,4 +1,4 @@
-// What Engine::queue_in_kernel() keeps loaded.
+// The program that Engine::queue_in_kernel() keeps loaded.
 #pragma once
 
 namespace accel {

@@ -38,7 +38,7 @@ PathChoice Engine::Impl::by_configuration(Role role, const Endpoint& endpoint) c
   return kernel(config().settings.path == Path::kKernel ? Reason::path_setting : Reason::rule);
 }
 
-/// As far as is known before one is opened.
+/// The answer is what is known before a port is opened.
 bool Engine::Impl::may_have_port(int ifindex) const {
   const Link* link = network.link(ifindex);
   return ports_barred == Reason::accelerated && link && !link->loopback && link->up &&

@@ -1,8 +1,8 @@
-// What a host's rules would do to a flow, decided before the flow exists.
+// The verdict of a host's rules on a flow, before the flow exists.
 //
 // Fields that are not known (any peer, a port not chosen yet) make matches that are "maybe", and then both
 // ways count: the flow is accepted only if every way through the rules ends in accept, with the packet
-// unchanged. What is not understood is not accepted.
+// unchanged. A rule that is not understood accepts nothing.
 #pragma once
 
 #include <string>

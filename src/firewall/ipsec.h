@@ -21,7 +21,8 @@ struct IpsecPolicy {
   bool operator==(const IpsecPolicy&) const = default;
 };
 
-/// Of XFRM_MSG_NEWPOLICY messages. Policies of single sockets are left out: they are those sockets' options.
+/// Reads XFRM_MSG_NEWPOLICY messages. Policies of single sockets are left out: they are those sockets'
+/// options.
 std::vector<IpsecPolicy> parse_policies(View messages);
 
 /// The first policy that may apply to the flow's packets; nullptr: none.

@@ -18,7 +18,7 @@ struct LegacyTable {
   bool operator==(const LegacyTable&) const = default;
 };
 
-/// Adds the table to `out`. What is malformed becomes a table that no flow is accepted by.
+/// Adds the table to `out`. A malformed one becomes a table that no flow is accepted by.
 void parse_legacy(const LegacyTable& from, Ruleset& out);
 
 }  // namespace accel::firewall

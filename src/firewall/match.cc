@@ -235,7 +235,7 @@ void swap_bytes(const Expression& e, Registers& r) {
 
 namespace {
 
-/// In a set of concatenated fields each is a range of its own (nft_set_pipapo.c).
+/// Each field of a concatenation is a range of its own (nft_set_pipapo.c).
 Match in_element(const Set& set, const SetElement& element, const Registers& r, size_t at) {
   if (element.key_end.empty()) return compare(r, at, element.key, Comparison::kEqual);
   Match match = Match::kYes;

@@ -1,4 +1,4 @@
-// What single expressions say of a packet that is known in part: yes, no, or maybe.
+// The answer of a single expression to a packet that is known in part: yes, no, or maybe.
 #pragma once
 
 #include "firewall/packet.h"
@@ -17,7 +17,7 @@ constexpr Match sure(bool yes) { return yes ? Match::kYes : Match::kNo; }
 
 using Registers = Known<kRegisterBytes>;
 
-/// Where a rule is evaluated.
+/// The point at which a rule is evaluated.
 struct Place {
   Hook hook = Hook::kNone;
   bool tracked = true;  ///< conntrack has seen the packet

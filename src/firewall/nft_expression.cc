@@ -179,7 +179,7 @@ Expression extension_header(View d) {
   return e;
 }
 
-/// What reads something that cannot be known beforehand into a register.
+/// An expression that reads something into a register that cannot be known beforehand.
 Expression unknown(View dest) {
   Expression e;
   e.kind = Kind::kUnknown;

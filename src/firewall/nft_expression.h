@@ -10,7 +10,7 @@ namespace accel::firewall {
 Expression expression_of(const std::string& name, View data);
 /// An extension of xtables, matches and targets alike: those that keep a state for other rules refuse.
 Expression extension_effect(Expression e);
-/// Of NFTA_DATA_VERDICT's content.
+/// Reads the content of NFTA_DATA_VERDICT.
 Verdict verdict_of(View attributes);
 
 }  // namespace accel::firewall

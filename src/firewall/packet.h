@@ -18,7 +18,7 @@ struct Device {
   std::string name;
 };
 
-/// What is asked: would the host's rules let this flow's packets pass, untouched?
+/// The question: would the host's rules let this flow's packets pass, untouched?
 struct Question {
   Protocol protocol = Protocol::kTcp;
   Endpoint local;                ///< port 0: not known

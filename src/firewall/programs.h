@@ -11,8 +11,8 @@
 
 namespace accel::firewall {
 
-/// Which hooks of the cgroup have programs that an accelerated socket would pass by. bind() and socket() are
-/// made on the kernel's socket all the same, so their programs run.
+/// The hooks of the cgroup that have programs that an accelerated socket would pass by. bind() and socket()
+/// are made on the kernel's socket all the same, so their programs run.
 struct CgroupPrograms {
   bool packets = false;     ///< ingress, egress
   bool connect = false;     ///< connect, getpeername, getsockname; of either family

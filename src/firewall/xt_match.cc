@@ -158,7 +158,7 @@ Match xt_match(const Expression& e, const Packet& p, const Place& place) {
   if (name == "mark") return mark(e, p);
   if (name == "pkttype") return pkttype(e, p);
   if (name == "rpfilter") return rpfilter(e, p);
-  // Of other protocols, and of extension headers (xt_icmp, ip6t_rt, ip6t_hbh, ip6t_frag, ip6t_mh).
+  // Matches of other protocols and of extension headers (xt_icmp, ip6t_rt, ip6t_hbh, ip6t_frag, ip6t_mh).
   for (const std::string_view foreign : {"icmp", "icmp6", "rt", "hbh", "dst", "frag", "mh", "sctp", "dccp"})
     if (name == foreign) return Match::kNo;
   return Match::kMaybe;

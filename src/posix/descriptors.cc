@@ -78,7 +78,7 @@ Result<void> let_kernel_signal(int fd) {
 
 Result<int> close(int fd) {
   if (is_private(fd)) return err(EBADF);
-  // What has come since the program last looked is not looked at: text that it cannot have known of would
+  // Frames that have come since the program last looked stay in the ring: text that it cannot know of would
   // reset the connection (RFC 1122 section 4.2.2.13), which a server that closes idle ones does now and then.
   std::optional<Guard> guard(std::in_place, Pass::Polling::kNo);
   if (guard->ok()) {

@@ -277,7 +277,7 @@ Result<void> EpollSet::sync_kernel(int real_set, EpollItem& item) {
 
 namespace {
 
-/// By which it is open, be it for the last time.
+/// A number by which it is open, be it for the last time.
 int any_number(const File& file) {
   const int fd = fds.first_of(&file);
   return fd >= 0 ? fd : fds.leaving();

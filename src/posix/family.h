@@ -1,5 +1,5 @@
-// What posix/process.cc (fork, the process's end) and posix/programs.cc (exec, spawn, passing) share: who has
-// this process's sockets besides, by fork(). Under the lock.
+// Knowledge that posix/process.cc (fork, exit) and posix/programs.cc (exec, spawn, passing) share: which
+// other processes have this one's sockets, by fork(). Under the lock.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ Result<bool> claim_connection(File* file);
 void ask_owners(const File* file);
 /// A listener or UDP socket rests, as if it had done so at the fork: what is queued is for those who have it.
 void rest_for_heirs(Pass& pass, File* file);
-/// What heirs have claimed; with `all` whatever they have, since this process ends.
+/// Heirs get the sockets that they have claimed; with `all` every one, since this process ends.
 void serve_heirs(Pass* pass, bool all);
 
 }  // namespace accel::posix

@@ -123,7 +123,7 @@ std::vector<int> selected_by(const Sleep& s) {
   return found;
 }
 
-/// What the thread sleeps on. Empty: nothing that counts here.
+/// The descriptors that the thread sleeps on. Empty: none that counts here.
 std::vector<int> descriptors_of(const Sleep& s) {
   if (is_epoll(s.number)) return {static_cast<int>(s.arguments[0])};
   if (is_poll(s.number)) return polled_by(s);

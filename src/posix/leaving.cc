@@ -84,8 +84,8 @@ void forget_idle() {
   });
 }
 
-/// What came into the socket by TCP_REPAIR has woken nobody: setting these options does, where there is
-/// something to read (tcp_set_rcvlowat()) or room to write (sock_setsockopt()).
+/// Bytes that came into the socket by TCP_REPAIR have woken nobody. Setting these options does, where there
+/// is something to read (tcp_set_rcvlowat()) or room to write (sock_setsockopt()).
 void wake_kernels_pollers(int fd) {
   const int low = int_option(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
   real.setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);

@@ -23,7 +23,7 @@ bool bound_and_unused(const File& file) {
   return socket.choice.reason == Reason::not_decided && socket.shadow_name().port != 0;
 }
 
-/// What it will need. It takes nothing yet: a worker has its siblings' listeners too (SO_REUSEPORT, a
+/// The socket will need it. It takes nothing yet: a worker has its siblings' listeners too (SO_REUSEPORT, a
 /// listener for each), and waits on its own only.
 void open_device_of(Engine& engine, const Socket& socket) {
   const Role role = socket.kind() == FileKind::kTcp ? Role::kTcpServer : Role::kUdpReceiver;

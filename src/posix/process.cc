@@ -113,7 +113,7 @@ void bequeath(Forking& f) {
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd) return;
     const bool bound = file->bound_flow() != nullptr;
-    // Of one at rest the child may say that it has started a program with it.
+    // A child may have to say that it has started a program with one that rests.
     if (undecided(*file) || dormant(*file)) {
       files.push_back(file);
     } else if (f.engine != nullptr && (bound || file->carries_connection())) {
@@ -167,7 +167,7 @@ void rest_files(Engine& engine) {
   }
 }
 
-/// What has come already is whoever's that receives.
+/// Datagrams that have come already are for whoever receives.
 void empty_resting_files() {
   if (Engine::get() == nullptr) return;
   Guard guard(Pass::Polling::kNo);
@@ -294,7 +294,7 @@ bool leave_inherited(File* file, Reason reason) {
 
 void learn_of_programs(File* file) {
   if (file->has_program) return;
-  // What a UDP socket's queue brings here no child could have.
+  // Datagrams that a UDP socket's queue brings here no child could have.
   file->has_program = file->kind() == FileKind::kUdp && inherited_elsewhere(file);
   file->has_program |= std::any_of(family().bequests.begin(), family().bequests.end(),
                                    [&](const auto& h) { return h->has_program(file); });
@@ -329,8 +329,8 @@ void rest_for_heirs(Pass& pass, File* file) {
 
 namespace {
 
-/// Where a thread waits on it, both processes do: it stays. Who has never accepted by it waits for its
-/// programs' sake (File::has_program). `all`: this process ends.
+/// It stays where a thread waits on it, since both processes do. A process that has never accepted by it
+/// waits for its programs' sake (File::has_program). `all`: this process ends.
 Whereabouts answer_for_bound(Pass* pass, File* file, bool all) {
   if (pass == nullptr || file->bound_flow() == nullptr) return Whereabouts::kKernel;
   learn_of_programs(file);

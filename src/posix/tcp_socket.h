@@ -214,7 +214,7 @@ class TcpSocket final : public Socket {
   /// Whether a send with MSG_ZEROCOPY is to be told when its memory is free again (SO_ZEROCOPY), as the
   /// kernel alone does.
   bool wants_completions(Pass& pass);
-  /// What the connections of a listener at this name may be.
+  /// The setting for the connections of a listener at this name.
   Iwarp listener_iwarp(const Endpoint& local) const;
   Result<int> set_later_on_shadow(Pass& pass, int name, bool on);
   Result<int> peer_name(Pass& pass, void* value, socklen_t* length);

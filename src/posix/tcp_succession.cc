@@ -163,9 +163,9 @@ Result<int> TcpSocket::accept_given(sockaddr* address, socklen_t* length, int fl
   return fd;
 }
 
-/// In the kernel's accept queue it is whoever's that accepts, libaccel or not. Where the kernel cannot take
-/// it (before Linux 6.9) it stands before the door: a program with libaccel has it from there, and so has
-/// this process.
+/// A connection in the kernel's accept queue is for whoever accepts, libaccel or not. Where the kernel cannot
+/// take it (before Linux 6.9) it stands before the door: a program with libaccel has it from there, and so
+/// has this process.
 void TcpSocket::queue_for_program(Pass& pass) {
   if (flow_ == nullptr) return;
   pass.engine().stop_taking(*flow_);
@@ -276,7 +276,7 @@ bool TcpSocket::give_unaccepted(Pass& pass) {
 
 /// What nobody has accepted is the kernel's, and still this process's to accept.
 void TcpSocket::queue_to_kernel(Pass& pass) {
-  // Where accept() comes by this library they keep the options of their handshake's time.
+  // Connections that accept() takes by this library keep the options of their handshake's time.
   if (has_program || sockets_stay_on_kernel == Reason::foreign_wait) queue_unaccepted(pass);
   while (pass.engine().listener(*flow_)->accept_size > 0)
     if (const int fd = accept_into_kernel(pass); fd >= 0) take_over(pass, fd);

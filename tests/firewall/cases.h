@@ -1,5 +1,6 @@
-// What rule sets of known tools mean for flows of the host 10.7.0.1 / fd07::1 on eth0: one table, evaluated
-// on what the running kernel tells (live_test.cc) and on what one told before (recorded_test.cc, data/).
+// The meaning of known tools' rule sets for flows of the host 10.7.0.1 / fd07::1 on eth0: one table,
+// evaluated on what the running kernel tells (live_test.cc) and on what one told before (recorded_test.cc,
+// data/).
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// What a kernel told of its rules, in a file: sizes and bytes.
+// A kernel's answers about its rules, in a file: sizes and bytes.
 #pragma once
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// What benchmarks/overload.py and tests/posix/overload.py run:
+// The programs of benchmarks/overload.py and tests/posix/overload.py:
 //   overload serve ADDRESS PORT              echoes TCP by one thread, which computes 100 ms once a second;
 //                                            a UDP socket at PORT + 1 that it never reads
 //   overload ask ADDRESS PORT SECONDS        a byte there and back every 10 ms; JSON: trips, median_us,

@@ -125,7 +125,7 @@ TEST_F(OutputTest, WhatEndsASendWithoutMoreIsPushed) {  // tcp_push()
 }
 
 struct Pushed : OutputTest {
-  /// What host 0 has sent: payload, and whether it had PSH.
+  /// The segments that host 0 has sent: payload, and whether they had PSH.
   using Segments = std::vector<std::pair<uint32_t, bool>>;
   Segments segments() const {
     Segments sent;

@@ -1,4 +1,4 @@
-// What the wire does to frames: each impairment alone, in the path's own time.
+// The wire's effect on frames: each impairment alone, in the path's own time.
 #include "path.h"
 
 #include <gtest/gtest.h>

@@ -67,7 +67,7 @@ uint32_t hystart_step(TcpConn& c, uint32_t acked, const AckEvent& e, Instant now
   }
   if (e.rtt.count() >= 0) {
     h.round_min_us = std::min(h.round_min_us, static_cast<uint32_t>(e.rtt / 1us));
-    // What one look brings has one delay: that of the look.
+    // ACKs that one look brings have one delay: that of the look.
     if (h.samples < kSamples && e.gap.count() > 0) ++h.samples;
   }
   const bool large = c.cwnd >= kLeastSegments * c.snd_mss;

@@ -376,7 +376,7 @@ static uint32_t gathered(const TcpContext& t, const TcpConn& c, uint32_t size, u
   return n;
 }
 
-/// Of the unsent bytes those before the next record's end, as far as a frame could reach.
+/// The unsent bytes before the next record's end, as far as a frame could reach.
 static uint32_t unsent_of_record(const TcpContext& t, const TcpConn& c, uint32_t data, uint32_t size) {
   if (!c.send_marks || data == 0) return data;
   const uint32_t most = std::min(data, t.core.of(*c.hop).tso ? kMaxCuts * size : size);

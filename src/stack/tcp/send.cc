@@ -1,4 +1,4 @@
-// What a program gives to be sent: how much fits, and where its writes and records end.
+// The bytes that a program gives to be sent: how many fit, and where its writes and records end.
 #include <algorithm>
 
 #include "base/user_memory.h"
@@ -15,7 +15,7 @@ static uint32_t size_goal(const TcpConn& c, bool urgent) {
   return urgent ? mss : std::max(std::min(c.max_window / 2, 65535u) / mss * mss, mss);
 }
 
-/// What the last buffer of unsent bytes has room for: tcp_sendmsg_locked() fills it without asking for
+/// The room in the last buffer of unsent bytes, which tcp_sendmsg_locked() fills without asking for
 /// memory.
 static uint32_t tail_room(const TcpConn& c, bool urgent) {
   const uint32_t waiting = unsent(c), goal = size_goal(c, urgent);
@@ -98,7 +98,7 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, Stack::Tc
   if (!can_read(data, room)) return err(EFAULT);
   size_t done = 0, wanted = 0;
   const uint32_t waiting = unsent(c);
-  // What one segment holds fills no buffer that would have to be pushed otherwise than by its own end.
+  // A write that fits into one segment fills no buffer, so its own end is the only one to be pushed.
   const bool small = waiting == 0 && data.size() == 1 && data[0].iov_len <= c.snd_mss;
   const uint32_t goal = small ? UINT32_MAX : size_goal(c, urgent);
   const uint32_t tail = c.send_marks && c.send_queue.at_record_end() ? 0 : tail_room(c, urgent);
