@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "base/private_fds.h"
 #include "base/real.h"
@@ -60,9 +61,10 @@ struct Housekeeping::Loop {
   int watched_in_vain = 0;
   // The ports' descriptors, while serving: a set of the kernel's, which one that is closed meanwhile leaves
   // (a port that goes, or rests over fork). Asked for in select(2) itself libev would find it invalid, and
-  // abort.
-  int ports_fd = -1;
+  // abort. One set for the thread's life: a new one takes the program's lowest free number for a moment.
+  int ports_fd = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
   ev_io ports_io{};
+  std::vector<int> watched_ports;
   std::atomic<bool> quit{false};
   NetworkChanges pending;
   uint64_t passes_seen = 0;
@@ -94,6 +96,7 @@ struct Housekeeping::Loop {
   bool offer_unaccepted();
   void tell_of_tick(bool absent);
   void watch_ports();
+  void forget_ports();
   void stop_serving();
   void follow(NetworkChanges& changes);
   void on_watch();
@@ -278,13 +281,23 @@ void Housekeeping::Loop::tell_of_tick(bool absent) {
 
 /// Under the worker's lock. Where there is no descriptor for it serve() looks at each tick.
 void Housekeeping::Loop::watch_ports() {
-  ports_fd = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
+  if (!watched_ports.empty()) return;
+  if (ports_fd < 0) ports_fd = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
   if (ports_fd < 0) return;
   worker.for_each_descriptor([this](int fd) {
     epoll_event event{};
     event.events = EPOLLIN;
-    (void)real.epoll_ctl(ports_fd, EPOLL_CTL_ADD, fd, &event);
+    if (real.epoll_ctl(ports_fd, EPOLL_CTL_ADD, fd, &event) == 0) watched_ports.push_back(fd);
   });
+}
+
+/// Outside of serving no frame wakes this thread. A member that was closed is gone from the set by itself,
+/// unless a copy of it is open (a child's, of fork()): then only a new set is rid of it.
+void Housekeeping::Loop::forget_ports() {
+  bool all = true;
+  for (const int fd : watched_ports) all = real.epoll_ctl(ports_fd, EPOLL_CTL_DEL, fd, nullptr) == 0 && all;
+  watched_ports.clear();
+  if (!all) close_private(std::exchange(ports_fd, -1));
 }
 
 /// One pass in the application's stead, then asleep until a frame comes or the stack has something due.
@@ -307,7 +320,7 @@ void Housekeeping::Loop::serve() {
   const bool lost = worker.lost_untold;
   const bool unaccepted = worker.has_unaccepted();
   next = quiet ? worker.next_poll(now) : now;
-  if (ports_fd < 0) watch_ports();
+  watch_ports();
   if (stats::requested()) stats::publish(engine, clock_now());
   worker.serving = false;
   worker.unlock_out();
@@ -330,7 +343,7 @@ void Housekeeping::Loop::serve() {
 
 void Housekeeping::Loop::stop_serving() {
   ev_io_stop(ev, &ports_io);
-  if (ports_fd >= 0) close_private(std::exchange(ports_fd, -1));
+  forget_ports();
   ev_timer_stop(ev, &deadline);
   serving = false;
   passes_seen = passes();

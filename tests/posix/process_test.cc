@@ -136,11 +136,13 @@ FAR(takes_records) {
 }
 
 // The connection is handed back to the kernel for the second one that sends, while the first goes on: records
-// come whole and none is lost, as where the kernel had it all the time.
+// come whole and none is lost, as where the kernel had it all the time. The send buffer holds them all: a
+// sender that has to wait for room in the middle of a record lets the other one in (sk_stream_wait_memory()).
 TEST(Fork, ParentAndChildSendAtOnce) {
   constexpr int kRecords = 6000;
   Far far("takes_records");
   Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, 2 * kRecords * 100);
   auto send_all = [&](char letter) {
     const std::string record(100, letter);
     int sent = 0;

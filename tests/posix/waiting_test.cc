@@ -99,10 +99,11 @@ struct Holder : Far {
   std::vector<Fd> fds;
 };
 
-/// An address on the test's network that nobody has: what is sent there waits.
-Address nobody(uint16_t port) {
-  Address a = there(port);
-  reinterpret_cast<sockaddr_in*>(a.raw())->sin_addr.s_addr ^= htonl(0x40);
+/// An address on the test's network that nobody has: what is sent there waits. Each test has one of its own
+/// (`test` below 32), since the neighbour's search of an earlier one may be about to fail.
+Address nobody(uint32_t test) {
+  Address a = there(9);
+  reinterpret_cast<sockaddr_in*>(a.raw())->sin_addr.s_addr ^= htonl(0x40 + test);
   return a;
 }
 
@@ -193,7 +194,7 @@ TEST(Wakes, ShutdownEndsAccept) {
 TEST(Wakes, ShutdownEndsConnect) {
   Echo proof(kProof);
   Fd fd = tcp_socket();
-  Address to = nobody(9);
+  Address to = nobody(0);
   Waiter connects([&] { return shown(connect(fd, to.raw(), to.size)); });
   EXPECT_EQ(shutdown(fd, SHUT_RDWR), 0);
   EXPECT_EQ(connects.said(), "ECONNRESET");
@@ -326,7 +327,7 @@ TEST(Connect, InterruptedItGoesOnAndIsAskedAgain) {
   action.sa_handler = nothing;  // without SA_RESTART
   ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
   Fd fd = tcp_socket();
-  Address to = nobody(9);
+  Address to = nobody(4);
   Waiter connects([&] { return shown(connect(fd, to.raw(), to.size)); });
   connects.interrupt(SIGUSR1);
   EXPECT_EQ(connects.said(), "EINTR");
@@ -341,7 +342,7 @@ TEST(Connect, TimesOut) {
   Fd fd = tcp_socket(), counted = tcp_socket(AF_INET, SOCK_NONBLOCK);
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 300);
   set_option(counted, IPPROTO_TCP, TCP_SYNCNT, 1);
-  Address to = nobody(9);
+  Address to = nobody(8);
   EXPECT_EQ(shown(connect(counted, to.raw(), to.size)), "EINPROGRESS");
   const timeval limit{0, 50000};
   Fd limited = tcp_socket();
