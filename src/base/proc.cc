@@ -5,18 +5,27 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/own_table.h"
 #include "base/real.h"
 
 namespace accel {
 
-std::string read_proc(const std::string& path) {
-  std::string text;
+namespace {
+
+void read_into(std::string& text, const std::string& path) {
   const int fd = real.open(path.c_str(), O_RDONLY | O_CLOEXEC, 0);
-  if (fd < 0) return text;
+  if (fd < 0) return;
   char buffer[8192];
   for (ssize_t n; (n = real.read(fd, buffer, sizeof(buffer))) > 0;)
     text.append(buffer, static_cast<size_t>(n));
   real.close(fd);
+}
+
+}  // namespace
+
+std::string read_proc(const std::string& path) {
+  std::string text;
+  in_own_table([&] { read_into(text, path); });
   return text;
 }
 

@@ -263,7 +263,7 @@ bool Engine::serves_only(size_t count) const {
 
 void Engine::rest(std::span<BoundFlow* const> resting) {
   for (BoundFlow* flow : resting) impl_->drop_flow(flow);
-  impl_->requested_ports.clear();
+  impl_->forget_requests();
   auto& slots = impl_->slots;
   std::array<bool, kMaxInterfaces> needed{};
   for (InterfaceId id = 0; id < impl_->slot_count; ++id)

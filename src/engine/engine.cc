@@ -174,6 +174,7 @@ StackConfig stack_config(const Settings& s) {
 }  // namespace
 
 std::atomic<Engine*> Engine::instance_{nullptr};
+constinit std::atomic<bool> Engine::opens_ports_{false};
 
 Engine::Engine() : impl_(std::make_unique<Impl>(*this)) {}
 Engine::~Engine() = default;
@@ -335,6 +336,7 @@ void Engine::after_fork_in_child() {
   refused.reset();
   thread_state = ThreadState{};
   admit_cancellation();
+  opens_ports_.store(false, std::memory_order_relaxed);
   Engine* engine = instance_.exchange(nullptr, std::memory_order_acq_rel);
   if (!engine) return;
   Impl& w = *engine->impl_;

@@ -134,6 +134,11 @@ class Engine {
   bool keeping_ready() const;
   /// Opens what has been asked for (set_ports_opened), while the privilege is there. Without a Pass.
   void open_requested_ports();
+  /// Ports have been asked for that are not open yet. To open one takes the lowest free descriptors for
+  /// moments, which a program sees that relies on their numbers.
+  static bool opens_ports() { return opens_ports_.load(std::memory_order_relaxed); }
+  /// Opens those that are due, in this thread. Others come at least 50 ms later. Without a Pass.
+  void settle_ports();
   /// Behind it: the process has become another user.
   void user_changed();
   /// A port's rule for a process without CAP_NET_RAW; `device`: of its file. Gives the rule's handle.
@@ -325,6 +330,7 @@ class Engine {
   /// Of what connections owe that could not be handed back, and channels.
   void wait_for_delivery(Pass& pass, Duration limit);
   static std::atomic<Engine*> instance_;
+  static constinit std::atomic<bool> opens_ports_;
   bool touched_ = false;
   std::unique_ptr<Impl> impl_;
 };

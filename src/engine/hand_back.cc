@@ -514,7 +514,7 @@ void Engine::Impl::empty_rings() {
 
 void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
-  impl_->requested_ports.clear();
+  impl_->forget_requests();
   impl_->ending |= for_good;
   Stack& stack = *impl_->stack;
   stack.flush(pass.now());

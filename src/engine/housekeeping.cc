@@ -6,10 +6,12 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <utility>
 #include <vector>
 
+#include "base/own_table.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "base/served_call.h"
@@ -33,6 +35,7 @@ constexpr int kWatchesInVain = 4;      ///< then it ends
 constexpr double kOfferAgain = 0.005;  ///< connections that nobody has accepted
 constexpr double kSettle = 0.01;       ///< changes of routes and links come in flocks: read once
 constexpr size_t kStackSize = 512 << 10;
+constexpr size_t kSecondStack = 256 << 10;  ///< of which a few pages are touched
 
 double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -59,6 +62,7 @@ struct Housekeeping::Loop {
   ev_timer look{};
   ev_timer opening{};
   int watched_in_vain = 0;
+  std::array<char, kSecondStack> second_stack;  ///< in_own_table()'s
   // The ports' descriptors, while serving: a set of the kernel's, which one that is closed meanwhile leaves
   // (a port that goes, or rests over fork). Asked for in select(2) itself libev would find it invalid, and
   // abort. One set for the thread's life: a new one takes the program's lowest free number for a moment.
@@ -179,6 +183,7 @@ void* Housekeeping::run(void* self) {
   pthread_setname_np(pthread_self(), "libaccel");
   ServedCall::for_ever();
   Loop& loop = *static_cast<Housekeeping*>(self)->loop_;
+  begin_own_tables(loop.second_stack.data(), loop.second_stack.size());
   ev_run(loop.ev, 0);
   return nullptr;
 }

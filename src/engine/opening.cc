@@ -29,7 +29,13 @@ void Engine::Impl::request_port(int ifindex, Need need) {
     if (need != Need::kNow || entry->second.need == Need::kNow) return;
     entry->second = {due, need};
   }
+  opens_ports_.store(true, std::memory_order_relaxed);
   housekeeping->ports_requested();
+}
+
+void Engine::Impl::forget_requests() {
+  requested_ports.clear();
+  opens_ports_.store(false, std::memory_order_relaxed);
 }
 
 /// A listener may have been closed since, or rest over fork().
@@ -40,7 +46,7 @@ bool Engine::Impl::still_wanted(int ifindex) const {
          });
 }
 
-Instant Engine::Impl::open_requested(bool all, bool* opened) {
+Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
   Instant next = kNever;
   opening.lock();
   for (;;) {
@@ -49,7 +55,11 @@ Instant Engine::Impl::open_requested(bool all, bool* opened) {
     const auto first = std::min_element(requested_ports.begin(), requested_ports.end(),
                                         [](auto& a, auto& b) { return a.second.due < b.second.due; });
     if (first == requested_ports.end() || (!all && first->second.due > pass_now)) {
-      if (first != requested_ports.end()) next = first->second.due;
+      for (auto& [ifindex, request] : requested_ports) {
+        request.due = std::max(request.due, pass_now + pause);
+        next = std::min(next, request.due);
+      }
+      opens_ports_.store(!requested_ports.empty(), std::memory_order_relaxed);
       unlock_out();
       break;
     }
@@ -102,6 +112,13 @@ void Engine::open_requested_ports() {
   bool opened = false;
   const AllSignalsBlocked handlers_wait;  // one that forks would wait for us
   (void)impl_->open_requested(true, &opened);
+  if (opened && impl_->ports_opened) impl_->ports_opened();
+}
+
+void Engine::settle_ports() {
+  bool opened = false;
+  const AllSignalsBlocked handlers_wait;
+  (void)impl_->open_requested(false, &opened, kShortLife);
   if (opened && impl_->ports_opened) impl_->ports_opened();
 }
 

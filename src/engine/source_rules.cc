@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "base/own_table.h"
 #include "base/proc.h"
 
 namespace accel {
 
+namespace {
+
 // How "all" and the device's own go together: include/linux/inetdevice.h IN_DEV_RPFILTER and its neighbours.
-SourceRules read_source_rules(const std::string& device) {
+SourceRules read_rules(const std::string& device) {
   const auto read = [](const std::string& of, const char* name) {
     return sysctl(("/proc/sys/net/ipv4/conf/" + of + "/" + name).c_str(), 0);
   };
@@ -19,6 +22,14 @@ SourceRules read_source_rules(const std::string& device) {
       read("all", "accept_source_route") != 0 && read(device, "accept_source_route") != 0;
   rules.route_localnet = either("route_localnet");
   rules.accept_local = either("accept_local");
+  return rules;
+}
+
+}  // namespace
+
+SourceRules read_source_rules(const std::string& device) {
+  SourceRules rules;
+  in_own_table([&] { rules = read_rules(device); });
   return rules;
 }
 

@@ -211,7 +211,8 @@ struct Engine::Impl {
   bool still_wanted(int ifindex) const;
   /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes. On
   /// a thread without the lock.
-  Instant open_requested(bool all, bool* opened);
+  Instant open_requested(bool all, bool* opened, Duration pause = {});
+  void forget_requests();
   void open_in_background(const Link& link, uint32_t queues);
   void give_up_memory();  ///< where no port is left
 

@@ -10,6 +10,7 @@
 
 #include <cerrno>
 
+#include "base/own_table.h"
 #include "base/proc.h"
 #include "base/real.h"
 
@@ -51,10 +52,8 @@ int open_cgroup() {
   return -1;
 }
 
-}  // namespace
-
-Result<CgroupPrograms> cgroup_programs() {
-  CgroupPrograms found;
+/// Error{}: none.
+Errno find_programs(CgroupPrograms& found) {
   const int saved = errno;
   const int fd = open_cgroup();
   Errno error{};
@@ -77,6 +76,15 @@ Result<CgroupPrograms> cgroup_programs() {
     real.close(fd);
   }
   errno = saved;
+  return error;
+}
+
+}  // namespace
+
+Result<CgroupPrograms> cgroup_programs() {
+  CgroupPrograms found;
+  Errno error{};
+  in_own_table([&] { error = find_programs(found); });
   if (error != Errno{}) return error;
   return found;
 }

@@ -131,6 +131,11 @@ Result<void> before_stdio(int fd);
 void reused(int fd);
 /// Is anything of ours alive in this process? One load.
 bool active();
+/// A port is being opened, or about to be, which takes the lowest free numbers for moments. One load.
+bool opens_ports();
+/// Before calls that say which numbers they rely on: who closes a standard stream opens its successor next,
+/// who names a new number knows what is behind it. Waits for ports that are being opened.
+void settle_numbers();
 
 // ---- signals (posix/signals.cc) ----
 Result<int> sigaction(int number, const struct sigaction* action, struct sigaction* old);

@@ -76,6 +76,13 @@ Result<void> let_kernel_signal(int fd) {
 
 }  // namespace
 
+bool opens_ports() { return Engine::opens_ports(); }
+
+void settle_numbers() {
+  if (!opens_ports() || Engine::inside()) return;
+  if (Engine* engine = Engine::get()) engine->settle_ports();
+}
+
 Result<int> close(int fd) {
   if (is_private(fd)) return err(EBADF);
   // Frames that have come since the program last looked stay in the ring: text that it cannot know of would

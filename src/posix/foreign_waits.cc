@@ -19,6 +19,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/own_table.h"
 #include "base/proc.h"
 #include "posix/calls.h"
 #include "posix/epoll_set.h"
@@ -144,14 +145,18 @@ bool worth_a_look(const Sleep& s) {
                      [](int fd) { return fds.owns(fd) && !fds.plain(fd); });
 }
 
-std::vector<std::pair<std::string, Sleep>> sleeping_threads() {
-  std::vector<std::pair<std::string, Sleep>> found;
+void find_sleeping_threads(std::vector<std::pair<std::string, Sleep>>& found) {
   const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir("/proc/self/task"),
                                                   [](DIR* d) { return closedir(d); });
   while (const dirent* task = tasks ? readdir(tasks.get()) : nullptr) {
     if (task->d_name[0] == '.' || std::atoi(task->d_name) == gettid()) continue;
     if (const auto s = sleep_of(task->d_name); s && worth_a_look(*s)) found.emplace_back(task->d_name, *s);
   }
+}
+
+std::vector<std::pair<std::string, Sleep>> sleeping_threads() {
+  std::vector<std::pair<std::string, Sleep>> found;
+  in_own_table([&] { find_sleeping_threads(found); });
   return found;
 }
 

@@ -85,6 +85,12 @@ inline bool owned(int count, const fd_set* read, const fd_set* write, const fd_s
 Result<int> at_mark(int fd);
 Result<ssize_t> read_flags(int fd, const iovec* vector, int count, int flags);
 Result<ssize_t> write_flags(int fd, const iovec* vector, int count, int flags);
+/// `number`, once posix::settle_numbers() has run.
+template <class T>
+T settled(T number) {
+  if (posix::opens_ports() && !in_vfork_child()) posix::settle_numbers();
+  return number;
+}
 Result<int> for_stdio(int fd, Result<int> made);
 Result<int> for_stdio(Result<int> made);
 void before_io_submit(long count, iocb* const* requests);

@@ -190,7 +190,7 @@ ACCEL_EXPORT(void, closefrom, (int first)) {
   if (!posix::active() || ServedCall::inside()) return real.closefrom(first);
   if (first < 0) first = 0;
   served([=] {
-    if (!posix::close_range(static_cast<unsigned>(first), ~0u, 0)) real.closefrom(first);
+    if (!posix::close_range(static_cast<unsigned>(settled(first)), ~0u, 0)) real.closefrom(first);
   });
 }
 

@@ -2,11 +2,13 @@
 // number: a function of libc's that another preloaded library stands in front of may be what calls here.
 // Calls that differ from libc's in their arguments (the signal masks of ppoll, pselect6 and epoll_pwait are
 // plain 8-byte sets, with their size) are translated.
+#include <linux/bpf.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <array>
 
 #include "preload/preload.h"
@@ -167,6 +169,15 @@ bool on_timeout(long number, const Arguments& a, long* result) {
   return false;
 }
 
+/// Commands of bpf(2) whose result is a new descriptor.
+bool gives_descriptor(int command) {
+  static constexpr std::array kCommands{BPF_MAP_CREATE,          BPF_PROG_LOAD,        BPF_OBJ_GET,
+                                        BPF_PROG_GET_FD_BY_ID,   BPF_BTF_LOAD,         BPF_LINK_CREATE,
+                                        BPF_MAP_GET_FD_BY_ID,    BPF_BTF_GET_FD_BY_ID, BPF_ITER_CREATE,
+                                        BPF_RAW_TRACEPOINT_OPEN, BPF_LINK_GET_FD_BY_ID};
+  return std::find(kCommands.begin(), kCommands.end(), command) != kCommands.end();
+}
+
 /// Calls that concern the process: served here when the library takes part or owns something.
 bool on_process(long number, const Arguments& a, long* result) {
   const auto libc = [&] { return by_number_itself(number, a); };
@@ -175,6 +186,11 @@ bool on_process(long number, const Arguments& a, long* result) {
       if (take(by_number::socket(a.as<int>(0), a.as<int>(1), a.as<int>(2)), result)) return true;
       if (!MakingPrivate::now()) return false;
       *result = move_high(static_cast<int>(libc()));
+      return true;
+    case SYS_bpf:
+      if (!MakingPrivate::now()) return false;
+      *result = libc();
+      if (gives_descriptor(a.as<int>(0))) *result = move_high(static_cast<int>(*result));
       return true;
     case SYS_epoll_create1:
       return take(by_number::epoll_create1(a.as<int>(0)), result);
@@ -268,16 +284,27 @@ struct Numbers {
 };
 constexpr Numbers kOurs = [] {
   Numbers n{};
-  for (long number : {SYS_socket,         SYS_epoll_create1,
-                      SYS_sendmsg,        SYS_sendmmsg,
-                      SYS_recvmsg,        SYS_recvmmsg,
-                      SYS_clone,          SYS_clone3,
-                      SYS_execve,         SYS_execveat,
-                      SYS_exit_group,     SYS_io_uring_setup,
-                      SYS_io_uring_enter, SYS_io_uring_register,
-                      SYS_pidfd_getfd,    SYS_seccomp,
-                      SYS_prctl,          SYS_chroot,
-                      SYS_pivot_root,     SYS_unshare,
+  for (long number : {SYS_socket,
+                      SYS_epoll_create1,
+                      SYS_sendmsg,
+                      SYS_sendmmsg,
+                      SYS_recvmsg,
+                      SYS_recvmmsg,
+                      SYS_clone,
+                      SYS_clone3,
+                      SYS_execve,
+                      SYS_execveat,
+                      SYS_exit_group,
+                      SYS_io_uring_setup,
+                      SYS_io_uring_enter,
+                      SYS_io_uring_register,
+                      SYS_pidfd_getfd,
+                      SYS_seccomp,
+                      SYS_prctl,
+                      SYS_chroot,
+                      SYS_bpf,
+                      SYS_pivot_root,
+                      SYS_unshare,
                       SYS_setns})
     n.process[static_cast<size_t>(number)] = true;
   for (long number :

@@ -16,6 +16,6 @@ struct ObjectCloser {
 using ObjectPtr = std::unique_ptr<bpf_object, ObjectCloser>;
 
 /// Of a program or a map of an object, which closes its own. Empty: no descriptors left.
-inline Fd duplicate(int fd) { return high(Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3))); }
+inline Fd duplicate(int fd) { return Fd(copy_high(fd)); }
 
 }  // namespace accel::xdp

@@ -1,6 +1,7 @@
 #include "xdp/netdev.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <linux/ethtool.h>
 #include <linux/net_tstamp.h>
 #include <linux/sockios.h>
@@ -8,12 +9,14 @@
 #include <net/if_arp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "base/module_fd.h"
 #include "xdp/flow_abi.h"
@@ -95,15 +98,26 @@ Result<Netdev> describe_netdev(const std::string& name, std::string* why) {
   return device;
 }
 
-/// Linux: net/core/net-procfs.c.
-std::optional<uint64_t> frames_received(const std::string& name) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/proc/thread-self/net/dev", "re"), &fclose);
-  std::array<char, 512> line;
-  while (file && fgets(line.data(), static_cast<int>(line.size()), file.get())) {
-    const char* at = line.data() + std::strspn(line.data(), " ");
-    if (std::strncmp(at, name.c_str(), name.size()) != 0 || at[name.size()] != ':') continue;
-    unsigned long long bytes = 0, frames = 0;
-    if (std::sscanf(at + name.size() + 1, "%llu %llu", &bytes, &frames) == 2) return frames;
+Fd open_device_table() { return high(Fd(open("/proc/thread-self/net/dev", O_RDONLY | O_CLOEXEC))); }
+
+/// A line: "name: bytes frames ..." with blanks before the name. Linux: net/core/net-procfs.c.
+std::optional<uint64_t> frames_received(const Fd& table, const std::string& name) {
+  std::array<char, 4096> text;
+  off_t at = 0;
+  for (ssize_t got; (got = pread(table.get(), text.data(), text.size(), at)) > 0;) {
+    const std::string_view read(text.data(), static_cast<size_t>(got));
+    const size_t whole = read.rfind('\n') + 1;  // of a line that is cut the rest comes with the next piece
+    if (whole == 0) return {};
+    at += static_cast<off_t>(whole);
+    for (size_t begin = 0, end = 0; begin < whole; begin = end + 1) {
+      end = read.find('\n', begin);
+      const std::string_view padded = read.substr(begin, end - begin);
+      const std::string_view line = padded.substr(std::min(padded.find_first_not_of(' '), padded.size()));
+      if (!line.starts_with(name) || line.substr(name.size(), 1) != ":") continue;
+      text[end] = '\0';
+      unsigned long long bytes = 0, frames = 0;
+      if (std::sscanf(line.data() + name.size() + 1, "%llu %llu", &bytes, &frames) == 2) return frames;
+    }
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/module_fd.h"
 #include "stack/port.h"
 
 namespace accel::xdp {
@@ -22,7 +23,10 @@ struct Netdev {
 /// Errors: ENOENT, ENOTSUP (not Ethernet), the kernel's.
 Result<Netdev> describe_netdev(const std::string& name, std::string* why);
 
+/// The devices' counts of the thread's network namespace. It stays open, since a thread of the library's that
+/// opened it each time would have the program's lowest free number meanwhile.
+Fd open_device_table();
 /// By the device, as it counts them itself. {}: not to be found out.
-std::optional<uint64_t> frames_received(const std::string& name);
+std::optional<uint64_t> frames_received(const Fd& table, const std::string& name);
 
 }  // namespace accel::xdp

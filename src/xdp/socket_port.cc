@@ -388,11 +388,14 @@ bool SocketPort::has_strays() {
 bool SocketPort::is_passed_by() {
   if (!may_be_passed_by_) return false;
   // In this order: a frame that comes in between counts as seen.
-  const uint64_t received = frames_received(info_.name).value_or(0) - received_before_;
+  const uint64_t received = frames_received(device_table_, info_.name).value_or(0) - received_before_;
   const uint64_t steered =
       flows_->counter(ACCEL_XDP_REDIRECTED) + flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE);
   const uint64_t passed = flows_->counter(ACCEL_XDP_PASSED) - passed_before_;
-  if (steered != 0 || passed > kOwnFrames) may_be_passed_by_ = false;
+  if (steered != 0 || passed > kOwnFrames) {
+    may_be_passed_by_ = false;
+    device_table_ = {};
+  }
   // The device at the other end sends a few itself, which no redirect brings (MLD, router solicitations).
   return may_be_passed_by_ && received > passed * (kOwnFrames + 1);
 }

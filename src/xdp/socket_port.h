@@ -94,6 +94,7 @@ class SocketPort final : public XdpPort {
   SegmentSocket segments_;  ///< open: info_.tso
   uint64_t tx_dropped_ = 0;
   bool may_be_passed_by_ = false;  ///< until the program has seen a frame
+  Fd device_table_;                ///< meanwhile
   uint64_t received_before_ = 0;   ///< by the device, when the port was opened
   uint64_t passed_before_ = 0;     ///< by the program
   uint64_t strays_seen_ = 0;       ///< ACCEL_XDP_DROPPED_OTHER_QUEUE by then

@@ -84,7 +84,8 @@ Result<void> SocketPort::set_up(std::string* why) {
   program_ = *program;
   flows_.emplace(program_, info_.ifindex, random_owner());
   passed_before_ = flows_->counter(ACCEL_XDP_PASSED);
-  received_before_ = frames_received(info_.name).value_or(0);
+  if (may_be_passed_by_) device_table_ = open_device_table();
+  received_before_ = frames_received(device_table_, info_.name).value_or(0);
   if (!options_.even_if_held && all_queues_in_use()) return no_queue(why);
   info_.tso = info_.tso && options_.segmentation && segments_.open(info_.ifindex);
   next_ = std::make_unique<Queue>();

@@ -320,7 +320,10 @@ def icmp():
 DESCRIPTORS = """
 import hashlib, os, socket, sys
 c = socket.create_connection((sys.argv[1], 7000))
-def of_verbs(fd):
+def of_verbs(fd):  # the model has others for a moment: a rule is a descriptor there
+    try: return is_kept(fd)
+    except FileNotFoundError: return False
+def is_kept(fd):
     target = os.readlink(f"/proc/self/fd/{fd}")  # the model's device file is /dev/null, its events are pipes
     flags = next(int(line.split()[1], 8) for line in open(f"/proc/self/fdinfo/{fd}") if line.startswith("flags"))
     return target == "/dev/null" or (target.startswith("pipe:") and flags & os.O_ACCMODE == os.O_RDONLY)

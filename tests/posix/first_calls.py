@@ -2,8 +2,9 @@
 """What a port costs, and whom, in a process that does not wait for its port: first_calls.py kernel|near
 
 A listener and a UDP socket serve from their first call on, by the kernel until their device's port is open, and lose nothing in between; a
-connect() does not wait for a port, and a program that lives has its later connections accelerated. A process without a queue
-keeps no frames, and one with a queue few until it needs them."""
+connect() does not wait for a port, and a program that lives has its later connections accelerated. Descriptor numbers that the program
+has closed are its next ones, whatever is opened meanwhile. A process without a queue keeps no frames, and one with a queue few until
+it needs them."""
 import os
 import pathlib
 import re
@@ -135,6 +136,38 @@ def one_queue_for_many(near, far, accelerated):
         near.stop(server)
 
 
+# What daemons do once they listen, for as long as a port may take.
+DAEMON = """
+import os, socket, sys, time
+source, sink = os.pipe()
+listener = socket.create_server((sys.argv[2], int(sys.argv[1])))
+end = time.monotonic() + 0.3
+while time.monotonic() < end:
+    os.close(0)
+    given = os.open("/dev/null", os.O_RDONLY)
+    assert given == 0, given
+    number = os.dup(sink)
+    os.close(number)
+    os.dup2(sink, number)
+    os.write(number, b"x")
+    assert os.read(source, 1) == b"x"
+    os.close(number)
+print("settled", flush=True)
+while True:
+    with listener.accept()[0] as c: c.sendall(c.recv(100))
+"""
+
+
+def numbers_are_the_programs(near, far, accelerated):
+    daemon = near.popen([sys.executable, "-c", DAEMON, 7300, near.address], accel=accelerated, env=NO_WAIT, require=False,
+                        stdout=subprocess.PIPE, text=True)
+    assert daemon.stdout.readline() == "settled\n", daemon.wait()
+    if accelerated:
+        until(lambda: accelerated_sockets(daemon.pid, 7300) == 1, "the listener to be accelerated")
+    far.run([sys.executable, "-c", CLIENT, near.address, 7300])
+    near.stop(daemon)
+
+
 LIVING_SERVER = """
 import socket, sys
 listener = socket.create_server((sys.argv[2], int(sys.argv[1])))
@@ -147,6 +180,7 @@ def main(accelerated):
     with Lab() as lab:
         os.environ["PRELOADED"] = str(pathlib.Path(os.environ["LAB_BUILD"]) / "lib" / "libaccel.so")
         serves_meanwhile(*lab.hosts, accelerated)
+        numbers_are_the_programs(*lab.hosts, accelerated)
         connect_waits_for_no_port(*lab.hosts, accelerated)
         living_client_has_one(*lab.hosts, accelerated)
         one_queue_for_many(*lab.hosts, accelerated)

@@ -207,6 +207,8 @@ Result<void> before_stdio(int fd) {
   drop(fd);
   return {};
 }
+bool opens_ports() { return false; }
+void settle_numbers() {}
 void reused(int fd) {
   log("reused");
   drop(fd);

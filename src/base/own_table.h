@@ -1,0 +1,24 @@
+// Descriptors that are opened, read and closed at once, on threads of the library's own. The kernel gives the
+// lowest free number, which a program of one thread takes to be its own next one: it would get another, or
+// close the library's. So such threads open them in a table of descriptors that nobody else has.
+#pragma once
+
+#include <type_traits>
+
+namespace accel {
+
+/// The calling thread is the library's, for its whole life, and runs in_own_table() on `stack`.
+void begin_own_tables(void* stack, unsigned long size);
+
+/// Runs `work(context)` in a task of the kernel's beside the calling thread, which waits: with its memory,
+/// its thread-local variables and signal mask, and an empty table of descriptors. What it opens is closed
+/// when it ends. In other threads, and where the kernel refuses (RLIMIT_NPROC, before Linux 5.9), it is
+/// called as it is. It may nest, and must not throw. Linux: clone(2) with CLONE_VFORK, close_range(2).
+void in_own_table(void (*work)(void*), void* context);
+
+template <class F>
+void in_own_table(F&& work) {
+  in_own_table([](void* f) { (*static_cast<std::remove_reference_t<F>*>(f))(); }, &work);
+}
+
+}  // namespace accel
