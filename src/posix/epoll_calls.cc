@@ -275,9 +275,8 @@ void settle_waited_on(Guard& guard, File* file, bool only_looks) {
     settle_members(guard, *static_cast<EpollSet*>(file), only_looks);
   } else {
     learn_of_programs(file);
-    if (file->opens_for_wait(only_looks))
-      (void)settle_inherited(guard, file);
-    else if (dormant(*file) && file->has_program)
+    if (file->opens_for_wait(only_looks)) (void)settle_inherited(guard, file, true);
+    if (dormant(*file) && file->has_program)
       file->serve_queue();  // what its programs leave before the door wakes this wait
   }
   file->release(guard.pass());

@@ -106,9 +106,23 @@ void parent_goes_on(Forking& f, bool forked) {
   }
 }
 
+void learn_of_heirs_programs(File* file) {
+  file->has_program |= std::any_of(family().bequests.begin(), family().bequests.end(),
+                                   [&](const auto& h) { return h->has_program(file); });
+  family().programs_have_listeners |= file->has_program && file->kind() == FileKind::kTcp;
+}
+
+/// No heir of these forks is left, but their programs may be.
+void forget_extinct() {
+  Heritages& bequests = family().bequests;
+  const auto extinct = [](const auto& h) { return h->extinct(); };
+  if (std::none_of(bequests.begin(), bequests.end(), extinct)) return;
+  fds.for_each(0, fds.limit(), [](int, File* file) { learn_of_heirs_programs(file); });
+  std::erase_if(bequests, extinct);
+}
+
 void bequeath(Forking& f) {
-  Family& all = family();
-  std::erase_if(all.bequests, [](const auto& h) { return h->extinct(); });
+  forget_extinct();
   std::vector<File*> files;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd) return;
@@ -126,8 +140,9 @@ void bequeath(Forking& f) {
     }
   });
   if (!files.empty()) f.heritage = Heritage::prepare(files, attendant_wake_fd());
-  all.inheritances.reserve(all.inheritances.size() + 1);
-  for (auto& h : all.inheritances) h->change_heirs(+1);
+  Heritages& inheritances = family().inheritances;
+  inheritances.reserve(inheritances.size() + 1);
+  for (auto& h : inheritances) h->change_heirs(+1);
 }
 
 /// Bound, and nothing done with it: it may be the child that listens.
@@ -268,12 +283,22 @@ static void leave_to_shadow(File* file, Reason why) {
   if (file->kind() == FileKind::kTcp) static_cast<TcpSocket*>(file)->close_door();
 }
 
-Result<bool> settle_inherited(Guard& guard, File* file) {
+/// An heir notes its program first and then looks who has the file; its owner takes the file back first and
+/// then looks for a program: one of both sees the other.
+static bool is_given_meanwhile(File* file) {
+  learn_of_programs(file);
+  if (!file->has_program || file->served) return false;
+  for (auto& h : family().bequests) h->tell(file, Whereabouts::kKernel);
+  return true;
+}
+
+Result<bool> settle_inherited(Guard& guard, File* file, bool waits) {
   if (file->inherited == File::Inherited::kConnection) return claim_connection(file);
   if (file->revivable()) {
     if (file->kind() != FileKind::kIwarp) ask_owners(file);
-    file->inherited = File::Inherited::kNo;
     for (auto& h : family().bequests) h->take_back(file);
+    if (waits && is_given_meanwhile(file)) return true;
+    file->inherited = File::Inherited::kNo;
     Reason why{};
     if (Pass* pass = guard.open_engine(&why))
       file->revive(*pass);
@@ -296,9 +321,7 @@ void learn_of_programs(File* file) {
   if (file->has_program) return;
   // Datagrams that a UDP socket's queue brings here no child could have.
   file->has_program = file->kind() == FileKind::kUdp && inherited_elsewhere(file);
-  file->has_program |= std::any_of(family().bequests.begin(), family().bequests.end(),
-                                   [&](const auto& h) { return h->has_program(file); });
-  family().programs_have_listeners |= file->has_program && file->kind() == FileKind::kTcp;
+  learn_of_heirs_programs(file);
 }
 
 bool inherited_elsewhere(const File* file) {
@@ -332,8 +355,8 @@ namespace {
 /// It stays where a thread waits on it, since both processes do. A process that has never accepted by it
 /// waits for its programs' sake (File::has_program). `all`: this process ends.
 Whereabouts answer_for_bound(Pass* pass, File* file, bool all) {
-  if (pass == nullptr || file->bound_flow() == nullptr) return Whereabouts::kKernel;
   learn_of_programs(file);
+  if (pass == nullptr || file->bound_flow() == nullptr) return Whereabouts::kKernel;
   file->has_program |= file->kind() == FileKind::kUdp;  // what its queue brings would be nobody else's
   const bool supervises = file->has_program && !file->served;
   bool for_program = false;
@@ -359,8 +382,8 @@ void hand_back_for_heirs(Pass* pass, File* file) {
 }  // namespace
 
 void serve_heirs(Pass* pass, bool all) {
+  forget_extinct();
   Heritages& bequests = family().bequests;
-  std::erase_if(bequests, [](const auto& h) { return h->extinct(); });
   std::set<File*> files;
   for (auto& h : bequests) h->add_wanted(all, files);
   for (File* file : files)

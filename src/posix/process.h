@@ -18,8 +18,9 @@ namespace accel::posix {
 
 /// To be called by every call on a file whose `inherited` is not kNo, before it uses it. True: go on, the
 /// file is ready (guard may have opened the engine). False: the kernel serves the descriptor from now on (the
-/// file has left the table). Error: ECONNRESET, the connection could not follow.
-Result<bool> settle_inherited(Guard& guard, File* file);
+/// file has left the table). Error: ECONNRESET, the connection could not follow. `waits`: for a wait alone;
+/// it may rest on, since a program of an heir's has got it meanwhile (File::opens_for_wait).
+Result<bool> settle_inherited(Guard& guard, File* file, bool waits = false);
 
 /// Tells a new engine whom to notify (called by Guard::open_engine, once for each engine).
 void attach_engine(Engine& engine);
