@@ -5,18 +5,21 @@
 #include <sched.h>
 #include <sys/syscall.h>
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 
 #include "base/bare_syscall.h"
-
-// Not by clone(), which the preload library and ThreadSanitizer stand before.
-extern "C" int __clone(int (*)(void*), void*, int, void*, ...) noexcept;
+#include "base/real.h"
 
 namespace accel {
 namespace {
 
+using CloneFunction = int (*)(int (*)(void*), void*, int, void*, ...);
+
 thread_local void* top [[gnu::tls_model("initial-exec")]] = nullptr;
+/// ThreadSanitizer takes clone() for a fork: __clone() is the same.
+std::atomic<CloneFunction> libc_clone{nullptr};
 
 struct Task {
   void (*work)(void*);
@@ -36,6 +39,9 @@ int run(void* of) {
 }  // namespace
 
 void begin_own_tables(void* stack, unsigned long size) {
+  const auto found = reinterpret_cast<CloneFunction>(find_real("__clone"));
+  libc_clone.store(found, std::memory_order_relaxed);
+  if (found == nullptr) return;
   top = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(stack) + size) & ~uintptr_t{63});
 }
 
@@ -45,7 +51,7 @@ void in_own_table(void (*work)(void*), void* context) {
   Task task{work, context};
   if (void* const stack = std::exchange(top, nullptr)) {
     const int saved = errno;
-    (void)__clone(run, stack, kFlags, &task);
+    (void)libc_clone.load(std::memory_order_relaxed)(run, stack, kFlags, &task);
     errno = saved;
     top = stack;
   }

@@ -16,6 +16,9 @@ struct ObjectCloser {
 using ObjectPtr = std::unique_ptr<bpf_object, ObjectCloser>;
 
 /// Of a program or a map of an object, which closes its own. Empty: no descriptors left.
-inline Fd duplicate(int fd) { return Fd(copy_high(fd)); }
+inline Fd duplicate(int fd) {
+  const int high = copy_high(fd);
+  return Fd(high >= 0 ? high : fcntl(fd, F_DUPFD_CLOEXEC, 3));
+}
 
 }  // namespace accel::xdp

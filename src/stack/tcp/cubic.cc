@@ -33,9 +33,9 @@ void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
   float t = std::chrono::duration<float>(now - q.epoch + c.srtt).count() - q.k;
   float target = q.origin + kC * t * t * t * mss;
   target = std::clamp(target, cwnd, 1.5f * cwnd);
-  // Section 4.3: never slower than Reno would be.
-  float alpha = q.w_est >= c.growth.cubic.w_max ? 1.0f : kAlpha;
-  q.w_est += alpha * bytes / cwnd * mss;
+  // Section 4.3: never slower than Reno would be. Above the former window RFC 9438 has 1 for alpha; Linux,
+  // whose flows are beside ours, goes on as before (bictcp_update()).
+  q.w_est += kAlpha * bytes / cwnd * mss;
   float next = cwnd + (target - cwnd) / cwnd * bytes;
   next = std::max(next, q.w_est);
   c.cwnd = static_cast<uint32_t>(std::min(next, 1.5f * cwnd));
