@@ -21,7 +21,7 @@ from programs import Loop, accel_environment
 
 PACKAGE = pathlib.Path("/usr/lib/python3.11/test")
 SUITE = ["test_socket", "test_selectors", "test_select", "test_epoll", "test_poll", "test_socketserver", "test_smtplib",
-          "test_asynchat", "test_urllib2_localnet"]
+         "test_asynchat", "test_urllib2_localnet"]
 LONG = ["test_signal", "test_ftplib", "test_xmlrpc", "test_asyncio", "test_httplib", "test_httpservers", "test_ssl",
         "test_multiprocessing_fork", "test_subprocess", "test_threading"]
 # No connection at all; and connections that forked children use, which are handed back to the kernel.
