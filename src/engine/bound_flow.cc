@@ -1,5 +1,6 @@
 // Listeners and bound UDP sockets: one stack socket, steered on every interface that its address covers.
 #include <algorithm>
+#include <utility>
 
 #include "base/config.h"
 #include "engine/worker.h"
@@ -105,7 +106,7 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
     const bool had = std::find(flow.keys.begin(), flow.keys.end(), key) != flow.keys.end();
     if (had) {
       now.push_back(key);
-    } else if (auto steered = steer(key.interface, key.key, flow.shared)) {
+    } else if (auto steered = steer(key.interface, key.key, flow.shared, flow.shadow)) {
       now.push_back(key);
     } else {
       const bool by_queue = carrier(key.interface).opened.kind == PathKind::kXdp;
@@ -171,6 +172,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   flow->v6_only = v6_only;
   flow->bound_ifindex = bound_ifindex;
   flow->shared = true;  // by fork() it may become so at any time
+  flow->shadow = impl_->shown;
   auto listener =
       impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
                                bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
@@ -204,6 +206,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   flow->bound_ifindex = bound_ifindex;
   flow->shared = taking == Taking::kShared;
   flow->leaving = taking == Taking::kNotYet;
+  flow->shadow = impl_->shown;
   auto pcb = impl_->stack->udp_open(local, remote, v6_only, owner);
   if (!pcb) {
     choice = kernel(Reason::resources);
@@ -227,6 +230,7 @@ void Engine::reconnect_udp(Pass&, BoundFlow& flow, const Endpoint& local, const 
 
 void Engine::Impl::drop_flow(BoundFlow* flow) {
   for (const auto& key : flow->keys) unsteer(key.interface, key.key);
+  end_pause(*flow);
   if (flow->listener) stack->tcp_close_listener(flow->listener);
   if (flow->udp) stack->udp_close(flow->udp);
   std::erase_if(flows, [flow](const auto& f) { return f.get() == flow; });
@@ -234,15 +238,25 @@ void Engine::Impl::drop_flow(BoundFlow* flow) {
 
 void Engine::stop_taking(BoundFlow& flow) {
   flow.leaving = true;
-  for (const auto& key : flow.keys) impl_->unsteer(key.interface, key.key);
-  flow.keys.clear();
+  // Frames of its handshakes are on their way: their connections are steered yet.
+  for (const auto& key : flow.keys) impl_->unsteer(key.interface, key.key, true);
+  flow.paused = std::exchange(flow.keys, {});
   impl_->poll(clock_now());
+}
+
+void Engine::Impl::end_pause(BoundFlow& flow) {
+  for (const auto& [id, key] : std::exchange(flow.paused, {})) {
+    Port* port = carrier(id).opened.port.get();
+    if (port != nullptr && !rules_barred() && !slots[id].steered.contains(key))
+      port->unsteer(tagged(id, key));
+  }
 }
 
 void Engine::begin_taking(BoundFlow& flow) {
   Reason why = Reason::accelerated;
   flow.leaving = false;
   (void)impl_->cover_again(flow, &why);
+  impl_->end_pause(flow);
 }
 
 bool Engine::is_taking(const BoundFlow& flow) const { return !flow.leaving; }

@@ -28,6 +28,7 @@
 #include "engine/inject.h"
 #include "engine/stats.h"
 #include "engine/worker.h"
+#include "xdp/xdp_port.h"
 
 namespace accel {
 namespace {
@@ -277,7 +278,10 @@ bool Engine::ports_outlive_privilege() {
 }
 
 void Engine::privileges_changed() {
-  if (!privileged()) return;
+  if (!privileged()) {
+    if (!may_be_privileged()) XdpPort::forget_inherited();
+    return;
+  }
   open_lock.lock();
   if (refused == Reason::no_privilege) refused.reset();
   open_lock.unlock();
@@ -295,12 +299,19 @@ bool Engine::begin_keeping_ready() {
 void Engine::done_keeping_ready() {
   impl_->keep_ready = false;
   impl_->tell_guardian_of_local_ends();
+  for (InterfaceId id = 0; id < impl_->slot_count; ++id) entrust(impl_->slots[id].opened, impl_->guardian);
+  for (auto& [ifindex, ready] : impl_->ready_ports) entrust(ready, impl_->guardian);
 }
 
 bool Engine::keeping_ready() const { return impl_->keep_ready; }
 
 void Engine::user_changed() {
-  if (!may_be_privileged()) (void)impl_->guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
+  if (!may_be_privileged()) {
+    (void)impl_->guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
+    for (InterfaceId id = 0; id < impl_->slot_count; ++id) seal(impl_->slots[id].opened);
+    for (auto& [ifindex, ready] : impl_->ready_ports) seal(ready);
+    impl_->sealed = true;
+  }
   for (InterfaceId id = 0; id < impl_->slot_count; ++id)
     if (Port* port = impl_->slots[id].port()) tell_of_user(*port);
 }

@@ -294,11 +294,15 @@ void Guardian::remove(uint32_t row) {
 }
 
 Result<int> Guardian::run(const guardian::Request& request, int fd, int listener) {
+  const int fds[] = {fd, listener};
+  return run(request, {fds, fd < 0 ? size_t{0} : listener < 0 ? size_t{1} : size_t{2}});
+}
+
+Result<int> Guardian::run(const guardian::Request& request, std::span<const int> fds) {
   if (errands_ < 0) return err(EPERM);
   iovec vector{const_cast<guardian::Request*>(&request), sizeof request};
-  const int fds[] = {fd, listener};
-  const size_t size = fd < 0 ? 0 : listener < 0 ? sizeof fd : sizeof fds;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)]{};
+  const size_t size = fds.size_bytes();
+  alignas(cmsghdr) char control[CMSG_SPACE(guardian::kMostDescriptors * sizeof(int))]{};
   msghdr message{};
   message.msg_iov = &vector;
   message.msg_iovlen = 1;
@@ -309,7 +313,7 @@ Result<int> Guardian::run(const guardian::Request& request, int fd, int listener
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(size);
-    std::memcpy(CMSG_DATA(header), fds, size);
+    std::memcpy(CMSG_DATA(header), fds.data(), size);
   }
   int32_t answer = 0;
   ssize_t n = real.sendmsg(errands_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);

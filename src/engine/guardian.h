@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/counters.h"
@@ -33,6 +34,7 @@ class Guardian {
   /// answer within two seconds: it is given up then), and the call's. `fd`: what it is about, or -1;
   /// `listener`: kBind's second descriptor, or -1.
   Result<int> run(const guardian::Request& request, int fd, int listener = -1);
+  Result<int> run(const guardian::Request& request, std::span<const int> fds);
   /// A connection has the tuple. Returns what remove() takes; 0: not listed. No system call.
   uint32_t add(const FlowKey& key, int ifindex);
   void remove(uint32_t row);

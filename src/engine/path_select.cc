@@ -346,7 +346,7 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
                                  const Endpoint& remote, const TcpSettings& settings, void* owner) {
   const InterfaceId id = choice.route.interface;
   const FlowKey key{Protocol::kTcp, local, remote};
-  if (auto steered = impl_->steer(id, key); !steered) {
+  if (auto steered = impl_->steer(id, key, false, impl_->shown); !steered) {
     impl_->give_up_barren(id, steered.error());
     choice = kernel(Reason::steering_failed);
     return steered.error();

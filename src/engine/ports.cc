@@ -1,6 +1,8 @@
 #include "engine/ports.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <iterator>
 #include <string_view>
 
@@ -8,6 +10,7 @@
 #include "base/log.h"
 #include "base/private_fds.h"
 #include "base/start_paths.h"
+#include "engine/worker.h"
 #include "mlx5/mlx5_port.h"
 #include "xdp/xdp_port.h"
 
@@ -38,6 +41,16 @@ Reason reason_of(Errno error) {
 
 enum class Queues : uint8_t { kTake, kLater, kLaterEvenIfHeld };
 
+Result<void> claim_queue_by_guardian(uint32_t owner, uint32_t queue, int socket) {
+  Engine* engine = Engine::get();
+  if (engine == nullptr) return err(EPERM);
+  guardian::Request request{guardian::Errand::kQueue, static_cast<int32_t>(queue), 0, {}, {}};
+  request.rule.tag = owner;
+  if (const auto claimed = Engine::Impl::of(*engine).guardian.run(request, socket); !claimed)
+    return claimed.error();
+  return {};
+}
+
 OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, Queues take = Queues::kTake) {
   const Settings& settings = config().settings;
   XdpOptions options;
@@ -51,6 +64,7 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, Queues t
   options.virtual_device = !link.kind.empty();
   options.without_queue = take != Queues::kTake;
   options.even_if_held = take == Queues::kLaterEvenIfHeld;
+  options.claim_queue = &claim_queue_by_guardian;
   if (settings.xdp_mode == XdpMode::kZerocopy) options.copy = XdpCopy::kForceZeroCopy;
   if (settings.xdp_mode == XdpMode::kCopy) options.copy = XdpCopy::kForceCopy;
   // Native XDP on a bond runs on its members, from where no frame may go to a socket of the bond
@@ -187,6 +201,45 @@ Result<void> steer_shared(Port& port, const FlowKey& key) {
 
 void tell_of_user(Port& port) {
   if (auto* mlx5 = dynamic_cast<Mlx5Port*>(&port)) mlx5->user_changed();
+}
+
+void entrust(OpenedPort& opened, Guardian& guardian) {
+  auto* xdp = dynamic_cast<XdpPort*>(opened.port.get());
+  if (xdp == nullptr || opened.entrusted != 0 || xdp->sealed()) return;
+  const MakingPrivate making;
+  const auto all = xdp->entrust(&opened.detail);
+  if (!all) return;
+  guardian::Request request{guardian::Errand::kPort, all->ifindex, 0, {}, {}};
+  request.rule.tag = all->owner;
+  const int fds[guardian::kMostDescriptors] = {all->link, all->xsks, all->owners, all->ends};
+  if (guardian.run(request, fds)) opened.entrusted = all->owner;
+}
+
+void seal(OpenedPort& opened) {
+  auto* xdp = dynamic_cast<XdpPort*>(opened.port.get());
+  if (xdp == nullptr) return;
+  if (opened.entrusted != 0) return xdp->seal();
+  static std::atomic<bool> told{false};
+  if (!told.exchange(true))
+    log(LogLevel::kWarning,
+        "%s: this process has given up its privilege and can still write to the steering maps of all "
+        "processes: %s",
+        xdp->info().name.c_str(), opened.detail.empty() ? "it has no guardian" : opened.detail.c_str());
+}
+
+bool prove_end(const OpenedPort& opened, Guardian& guardian, const FlowKey& key, int socket) {
+  if (opened.entrusted == 0 || socket < 0) return false;
+  guardian::Request request{guardian::Errand::kEnd, 0, 0, {}, {}};
+  FlowRule& rule = request.rule;
+  rule.tag = opened.entrusted;
+  rule.protocol = static_cast<uint8_t>(key.protocol);
+  rule.local_port = key.local.port;
+  std::memcpy(rule.local, key.local.address.bytes.data(), sizeof rule.local);
+  if (key.is_connected()) {
+    rule.remote_port = key.remote.port;
+    std::memcpy(rule.remote, key.remote.address.bytes.data(), sizeof rule.remote);
+  }
+  return bool(guardian.run(request, socket));
 }
 
 void tell_of_address(Port& port, const MacAddress& mac) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "engine/guardian.h"
 #include "engine/netlink.h"
 #include "stack/frame_pool.h"
 #include "stack/port.h"
@@ -17,6 +18,7 @@ struct OpenedPort {
   Reason reason = Reason::accelerated;  ///< why not, when there is no port
   std::string detail;                   ///< cause and cure, for the log
   uint32_t mtu_most = ~0u;              ///< opened anew when the device has a larger one
+  uint32_t entrusted = 0;               ///< the port's mark, if the guardian writes to its device's maps
 };
 
 /// `queues`: how many to hold, 0: all that are free. Tries the kinds of port from the fastest on.
@@ -45,6 +47,17 @@ Result<void> steer_shared(Port& port, const FlowKey& key);
 
 /// The process has become another user: some ports ask again who shares local ends with it.
 void tell_of_user(Port& port);
+
+/// The process is about to give up its privilege: the guardian gets what it needs to write to the device's
+/// maps for it (XdpPort::entrust()). Nothing to do for other kinds of port.
+void entrust(OpenedPort& opened, Guardian& guardian);
+/// Behind it: see XdpPort::seal(). Where that cannot be, the process keeps write access, and the log says so
+/// once.
+void seal(OpenedPort& opened);
+/// For the port's key, which it has refused with EPERM: `socket` is bound there, which the guardian looks at.
+/// False: it has not agreed.
+bool prove_end(const OpenedPort& opened, Guardian& guardian, const FlowKey& key, int socket);
+
 /// The netdev has this MAC address now.
 void tell_of_address(Port& port, const MacAddress& mac);
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/housekeeping.h"
+#include "engine/shown_socket.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -14,7 +15,7 @@ FlowKey Engine::Impl::tagged(InterfaceId id, FlowKey key) const {
   return key;
 }
 
-Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared) {
+Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared, int shadow) {
   PortSlot& slot = slots[id];
   Port* port = port_of(id);
   if (!port) return err(ENODEV);
@@ -22,7 +23,13 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared
   auto [entry, is_new] = slot.steered.try_emplace(key);
   PortSlot::Steered& steered = entry->second;
   if (is_new || std::exchange(steered.resting, false)) {
-    if (auto r = shared ? steer_shared(*port, tagged(id, key)) : port->steer(tagged(id, key)); !r) {
+    const FlowKey at_port = tagged(id, key);
+    auto r = shared ? steer_shared(*port, at_port) : port->steer(at_port);
+    if (r.is(EPERM) && prove_end(carrier(id).opened, guardian, at_port, shadow)) {
+      r = port->steer(at_port);
+      if (!r) port->unsteer(at_port);  // what was proved is not needed
+    }
+    if (!r) {
       if (is_new) slot.steered.erase(entry);
       if (r.is(ENOSPC)) slot.table_full = true;
       counters.add(Counter::port_errors);
@@ -36,6 +43,13 @@ Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared
   ++steered.users;
   return {};
 }
+
+ShownSocket::ShownSocket(Engine& engine, int shadow) : engine_(engine) {
+  Engine::Impl::of(engine).shown = shadow;
+}
+ShownSocket::~ShownSocket() { Engine::Impl::of(engine_).shown = -1; }
+bool ShownSocket::is_needed(Engine& engine) { return Engine::Impl::of(engine).sealed; }
+void ShownSocket::move(Engine&, BoundFlow& flow, int shadow) { flow.shadow = shadow; }
 
 void Engine::Impl::tell_guardian_of(Protocol protocol, const Endpoint& local, uint16_t vlan) {
   guardian::Request request{guardian::Errand::kLocalEnd, 0, 0, {}, {}};
@@ -75,7 +89,7 @@ bool Engine::Impl::rules_barred() const {
                      [](const PortSlot& s) { return s.opened.kind == PathKind::kMlx5; });
 }
 
-void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key) {
+void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
   if (rules_barred()) return closed_flows.push_back({key, id, Stack::Flow::kClosed});
   PortSlot& slot = slots[id];
   auto entry = slot.steered.find(key);
@@ -84,8 +98,9 @@ void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key) {
   slot.steered.erase(entry);
   steered_count.fetch_sub(1, std::memory_order_relaxed);
   slot.table_full = false;
-  if (Port* port = carrier(id).opened.port.get())
-    port->unsteer(tagged(id, key));  // a lost one's rules may outlive the device
+  Port* port = carrier(id).opened.port.get();  // a lost one's rules may outlive the device
+  if (port == nullptr) return;
+  paused ? port->pause(tagged(id, key)) : port->unsteer(tagged(id, key));
 }
 
 /// What the process has to close properly: its connections, but not in TIME-WAIT.

@@ -94,6 +94,7 @@ struct BoundFlow {
   int bound_ifindex = 0;
   bool shared = false;                     ///< other processes may have a socket for the same local end
   bool leaving = false;                    ///< stop_taking(), or not yet begin_taking()
+  int shadow = -1;                         ///< the kernel's socket with the local end
   Reason uncovered = Reason::accelerated;  ///< why `keys` is empty
   std::optional<uint8_t> refused;          ///< the rule (PathChoice::rule) for which no interface is left
   struct Key {
@@ -101,7 +102,8 @@ struct BoundFlow {
     FlowKey key;
     bool operator==(const Key&) const = default;
   };
-  std::vector<Key> keys;  ///< steered now
+  std::vector<Key> keys;    ///< steered now
+  std::vector<Key> paused;  ///< by stop_taking(): connections of theirs may be steered yet
 };
 
 /// A flow as the host's packet filters are asked of it.
@@ -187,8 +189,10 @@ struct Engine::Impl {
   void abandon_sleepers_in_child();
 
   // ---- steering (steering.cc) ----
-  Result<void> steer(InterfaceId id, const FlowKey& key, bool shared = false);
-  void unsteer(InterfaceId id, const FlowKey& key);
+  /// `shadow`: of the socket that is bound there, for a process without privilege; -1: there is none.
+  Result<void> steer(InterfaceId id, const FlowKey& key, bool shared = false, int shadow = -1);
+  /// `paused`: by Port::pause().
+  void unsteer(InterfaceId id, const FlowKey& key, bool paused = false);
   /// The connection is there: the guardian's table has its sequence numbers from now on.
   void note_numbers(InterfaceId id, const FlowKey& key);
   void rest(InterfaceId id, const FlowKey& key);
@@ -265,6 +269,7 @@ struct Engine::Impl {
   bool cover_again(BoundFlow& flow, Reason* why);
   Result<BoundFlow*> admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice);
   void drop_flow(BoundFlow* flow);
+  void end_pause(BoundFlow& flow);
 
   // ---- the host's packet filters (firewall.cc) ----
   PathChoice filtered(const FilteredFlow& flow);
@@ -323,6 +328,8 @@ struct Engine::Impl {
   WorkerLock opening;                     ///< of who opens them: taken before `lock`, and held over fork()
   std::map<int, OpenedPort> ready_ports;  ///< by ifindex, without a queue: see Engine::begin_keeping_ready()
   bool keep_ready = false;
+  bool sealed = false;  ///< the privilege has gone for good
+  int shown = -1;       ///< ShownSocket
   /// Meanwhile: what the process will open without privilege.
   std::vector<BoundFlow::Key> kept_ends;
   std::map<int, Failure> failed_ports;               ///< by ifindex: not tried again for a while

@@ -27,9 +27,20 @@ enum class Errand : uint32_t {
   /// The process has that of `rule`: protocol, local end (port 0: none; address of zeros: every one), VLAN.
   /// -EPERM from a process that has no CAP_NET_RAW, or is of another user than when the guardian began.
   kLocalEnd,
-  kSeal,  ///< there are no more of those; else kRule says -EPERM
-  kRule   ///< a steering rule (CAP_NET_RAW) for a local end of kLocalEnd; the answer is its handle
+  kSeal,  ///< there are no more of those, nor of kPort; else kRule says -EPERM
+  kRule,  ///< a steering rule (CAP_NET_RAW) for a local end of kLocalEnd; the answer is its handle
+  /// An AF_XDP port (XdpEntrusted): `value` is its device, rule.tag its mark; four descriptors: link, xsks,
+  /// owners, ends. Asked as kLocalEnd is.
+  kPort,
+  /// The port rule.tag may steer the local end of `rule` (with remote: that connection), at which the socket
+  /// that comes with the request is bound: docs/security.md, "The steering maps".
+  kEnd,
+  /// The port rule.tag has bound the AF_XDP socket that comes with the request to queue `value`, at which no
+  /// port is. -EBUSY: one is.
+  kQueue
 };
+
+constexpr int kMostDescriptors = 4;  ///< of a request
 
 struct Request {
   Errand errand;

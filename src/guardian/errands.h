@@ -15,12 +15,12 @@
 #include "guardian/errand.h"
 #include "guardian/freestanding.h"
 #include "guardian/local_ends.h"
+#include "guardian/shown_socket.h"
 #include "guardian/steering_rule.h"
 #include "guardian/table.h"
+#include "guardian/xdp_ports.h"
 
 namespace accel::guardian {
-
-constexpr int kTcpEstablished = 1, kTcpClose = 7, kTcpListen = 10;  ///< tcp_states.h
 
 class Errands {
  public:
@@ -33,11 +33,15 @@ class Errands {
         buffer_bound("/proc/sys/net/ipv4/tcp_rmem", "/proc/sys/net/core/rmem_max", kMostReceived);
   }
 
+  /// The process has ended.
+  void let_go_of_ports() { ports_.close_all(); }
+
   /// False: the process has closed its end.
   bool serve() {
     Request request{};
     iovec vector{&request, sizeof request};
-    alignas(cmsghdr) uint8_t control[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(2 * sizeof(int))]{};
+    alignas(cmsghdr)
+        uint8_t control[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(kMostDescriptors * sizeof(int))]{};
     msghdr message{};
     message.msg_iov = &vector;
     message.msg_iovlen = 1;
@@ -45,7 +49,7 @@ class Errands {
     message.msg_controllen = sizeof control;
     const long n = call(SYS_recvmsg, kErrands, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n <= 0) return n == -EAGAIN || n == -EINTR;
-    const Attached with = attached_to(message);
+    Attached with = attached_to(message);
     const bool whole = n == sizeof request && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
     const auto answer = static_cast<int32_t>(whole ? run(request, with) : -EINVAL);
     for (const int fd : with.fds)
@@ -61,7 +65,7 @@ class Errands {
   static constexpr long kChunk = 64 << 10;
 
   struct Attached {
-    int fds[2] = {-1, -1};
+    int fds[kMostDescriptors] = {-1, -1, -1, -1};
     ucred from{};
   };
 
@@ -91,7 +95,7 @@ class Errands {
     return static_cast<int>(bound < (1 << 30) ? bound : 1 << 30);
   }
 
-  long run(const Request& request, const Attached& with) {
+  long run(const Request& request, Attached& with) {
     if (caught_) return -EPERM;
     switch (request.errand) {
       case Errand::kRepair:
@@ -111,6 +115,12 @@ class Errands {
       case Errand::kRule:
         if (!sealed_ || !ends_.has(request.rule)) return -EPERM;
         return make_rule(request.rule, with.fds[0]);
+      case Errand::kPort:
+        return may_add(with.from) ? ports_.add(request, with.fds) : -EPERM;
+      case Errand::kEnd:
+        return ports_.add_end(request, with.fds[0]);
+      case Errand::kQueue:
+        return ports_.claim(request, with.fds[0]);
     }
     return -EINVAL;
   }
@@ -131,6 +141,8 @@ class Errands {
   long bind(const Request& request, int fd, int listener) {
     LocalEnd end;
     if (!end.read(request.address, request.length) || fd < 0 || state_of(fd) != kTcpClose) return -EPERM;
+    // In a network namespace of its own anybody may listen at any port.
+    if (!is_of_own_network(fd) || (listener >= 0 && !is_of_own_network(listener))) return -EPERM;
     if (is_unnamed_tcp(fd) && (ends_.covers(end) || listens_at(listener, end)))
       return bind_by_force(request, fd);
     // A socket that has a name gets no other one: -EINVAL. What getsockname() says of a port that was given
@@ -160,40 +172,12 @@ class Errands {
   static constexpr int kMostUndos = 100'000;
 
   LocalEnds ends_;
+  XdpPorts ports_;
   bool sealed_ = false;
   bool caught_ = false;
   uint32_t user_ = 0;
   long first_free_port_ = 0;  ///< zero, as all here is: then the program's file need not hold it
   int most_sent_ = 0, most_received_ = 0;
-
-  static int state_of(int fd) {
-    tcp_info info{};
-    int length = sizeof info;
-    return call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info.tcpi_state : 0;
-  }
-  static bool read_name(int fd, LocalEnd& end) {
-    uint8_t name[sizeof(sockaddr_in6)]{};
-    uint32_t length = sizeof name;
-    return call(SYS_getsockname, fd, name, &length) == 0 && end.read(name, length);
-  }
-  static bool is_unnamed_tcp(int fd) {
-    LocalEnd name;
-    return fd >= 0 && state_of(fd) == kTcpClose && read_name(fd, name) && name.port == 0;
-  }
-  static bool listens_at(int fd, const LocalEnd& end) {
-    LocalEnd name;
-    if (fd < 0 || state_of(fd) != kTcpListen || !read_name(fd, name)) return false;
-    int v6_only = 1, length = sizeof v6_only;
-    call(SYS_getsockopt, fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, &length);
-    return name.covers(end) || (v6_only == 0 && name.is_any() && name.port == end.port);
-  }
-  static bool in_repair_mode(int fd) {
-    int on = 0, length = sizeof on;
-    return call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_REPAIR, &on, &length) == 0 && on == 1;
-  }
-  static long set_option(int fd, int level, int name, int value) {
-    return call(SYS_setsockopt, fd, level, name, &value, sizeof value);
-  }
 };
 
 }  // namespace accel::guardian

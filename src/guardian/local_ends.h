@@ -34,6 +34,12 @@ struct LocalEnd {
     memcpy(address, name + offsetof(sockaddr_in6, sin6_addr), sizeof address);
     return true;
   }
+  static LocalEnd of(const FlowRule& rule) {
+    LocalEnd end;
+    memcpy(end.address, rule.local, sizeof end.address);
+    end.port = rule.local_port;
+    return end;
+  }
   bool is_v4() const { return has_zeros(0, 10) && address[10] == 0xff && address[11] == 0xff; }
   bool is_any() const { return has_zeros(0, 16) || (is_v4() && has_zeros(12, 16)); }
   bool is_loopback() const { return is_v4() ? address[12] == 127 : has_zeros(0, 15) && address[15] == 1; }
@@ -54,6 +60,23 @@ struct LocalEnd {
   }
 };
 
+/// An address of this host, and not of loopback. `ifindex`: the scope of a link-local one.
+inline bool is_of_this_host(const LocalEnd& end, uint32_t ifindex) {
+  if (end.is_any() || end.is_loopback()) return false;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  memcpy(&v4.sin_addr, end.address + 12, 4);
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  memcpy(&v6.sin6_addr, end.address, 16);
+  v6.sin6_scope_id = ifindex;
+  const bool is_v6 = !end.is_v4();
+  const long fd = call(SYS_socket, is_v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const long bound = is_v6 ? call(SYS_bind, fd, &v6, sizeof v6) : call(SYS_bind, fd, &v4, sizeof v4);
+  call(SYS_close, fd);
+  return bound == 0;
+}
+
 class LocalEnds {
  public:
   /// 0, or a negative errno value.
@@ -63,12 +86,12 @@ class LocalEnds {
     if (count_ == kMost) return -ENOSPC;
     rows_[count_].protocol = rule.protocol;
     rows_[count_].vlan = rule.vlan;
-    rows_[count_++].end = end_of(rule);
+    rows_[count_++].end = LocalEnd::of(rule);
     return 0;
   }
   /// Exactly that one.
   bool has(const FlowRule& rule) const {
-    const LocalEnd end = end_of(rule);
+    const LocalEnd end = LocalEnd::of(rule);
     for (size_t i = 0; i < count_; ++i) {
       const Row& row = rows_[i];
       if (row.protocol == rule.protocol && row.vlan == rule.vlan && row.end.port == end.port &&
@@ -91,12 +114,6 @@ class LocalEnds {
     uint16_t vlan = 0;
     uint8_t protocol = 0;
   };
-  static LocalEnd end_of(const FlowRule& rule) {
-    LocalEnd end;
-    memcpy(end.address, rule.local, sizeof end.address);
-    end.port = rule.local_port;
-    return end;
-  }
   static bool same_address(const LocalEnd& a, const LocalEnd& b) {
     for (size_t i = 0; i < sizeof a.address; ++i)
       if (a.address[i] != b.address[i]) return false;

@@ -122,6 +122,7 @@ const Table* wait_for_end(uint32_t* rows) {
     wait(watched, 3, -1);
     if (watched[2].revents != 0 && !errands.serve()) watched[2].fd = -1;
   } while (watched[0].revents == 0 && watched[1].revents == 0);
+  errands.let_go_of_ports();
   const long size = call(SYS_lseek, kTable, 0, SEEK_END);
   const long memory = call(SYS_mmap, 0, size, PROT_READ, MAP_SHARED, kTable, 0);
   if (size < static_cast<long>(sizeof(Table)) || (memory < 0 && memory > -4096)) end();
@@ -247,20 +248,9 @@ class Wake {
     if (asked_ && same_bytes(last_, row.local, sizeof last_)) return ours_;
     memcpy(last_, row.local, sizeof last_);
     asked_ = true;
-    sockaddr_in v4{};
-    v4.sin_family = AF_INET;
-    memcpy(&v4.sin_addr, row.local + 12, 4);
-    sockaddr_in6 v6{};
-    v6.sin6_family = AF_INET6;
-    memcpy(&v6.sin6_addr, row.local, 16);
-    v6.sin6_scope_id = row.ifindex;
-    const bool is_v6 = !is_v4(row.local);
     LocalEnd end;
     memcpy(end.address, row.local, sizeof end.address);
-    const long fd = call(SYS_socket, is_v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    ours_ = !end.is_any() && !end.is_loopback() &&
-            (is_v6 ? call(SYS_bind, fd, &v6, sizeof v6) : call(SYS_bind, fd, &v4, sizeof v4)) == 0;
-    call(SYS_close, fd);
+    ours_ = is_of_this_host(end, row.ifindex);
     return ours_;
   }
 

@@ -13,6 +13,7 @@
 #include "base/real.h"
 #include "base/socket_option.h"
 #include "base/user_memory.h"
+#include "engine/shown_socket.h"
 #include "engine/stats.h"
 #include "posix/call.h"
 #include "posix/epoll_set.h"
@@ -100,6 +101,8 @@ void Socket::keep_shadow(int fd) {
   }
   if (other < 0) return;
   fd_ = other;
+  if (BoundFlow* flow = bound_flow(); flow != nullptr && Engine::get() != nullptr)
+    ShownSocket::move(*Engine::get(), *flow, fd_);
   shadow_moved();
   ++readiness_epoch;  // the sets stay as they are: the kernel knows a member by its file
 }

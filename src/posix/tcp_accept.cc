@@ -8,6 +8,7 @@
 
 #include "base/proc.h"
 #include "base/real.h"
+#include "engine/shown_socket.h"
 #include "engine/stats.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
@@ -41,12 +42,13 @@ Result<int> TcpSocket::listen(Pass& pass, int backlog) {
     if (flow_ != nullptr) pass.stack().set_backlog(*pass.engine().listener(*flow_), limit);
     return from_libc(real.listen(shadow(), backlog));
   }
-  // Ours first: a client that connects at once is ours, too. Without a port yet nobody can.
-  const bool has_port = shadow_name().port != 0;
-  if (!has_port)
+  // Ours first: a client that connects at once is ours, too. Without a port yet nobody can, and where the
+  // shadow proves that the port is ours it has to listen before.
+  const bool shadow_first = shadow_name().port == 0 || ShownSocket::is_needed(pass.engine());
+  if (shadow_first)
     if (Result<int> r = from_libc(real.listen(shadow(), backlog)); !r) return r;
   Result<int> started = start_listen(pass, limit);
-  if (!started || !has_port) return started;
+  if (!started || shadow_first) return started;
   Result<int> shadows = from_libc(real.listen(shadow(), backlog));
   if (!shadows && state_ == State::kListening) {
     if (flow_ != nullptr) pass.engine().close(pass, flow_);
@@ -60,6 +62,7 @@ Result<int> TcpSocket::listen(Pass& pass, int backlog) {
 Result<BoundFlow*> TcpSocket::open_listener(Pass& pass) {
   const TcpSettings settings = read_settings();
   const bool v6_only = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+  const ShownSocket shown(pass.engine(), shadow());
   Result<BoundFlow*> flow = pass.engine().listen(
       pass, choice, shadow_name(), v6_only, shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0, backlog_, settings,
       shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX), static_cast<File*>(this));

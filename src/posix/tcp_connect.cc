@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "base/real.h"
+#include "engine/shown_socket.h"
 #include "posix/flow_label.h"
 #include "posix/port_search.h"
 #include "posix/siw_socket.h"
@@ -175,6 +176,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   settings.replies_may_stray =
       pass.engine().replies_may_stray(choice.route.interface) && config().settings.require == Require::kOff;
   const PathChoice path = choice;
+  std::optional<ShownSocket> shown(std::in_place, pass.engine(), shadow());
   Result<TcpConn*> conn = err(EADDRINUSE);
   std::optional<PortSearch> search;
   for (;;) {
@@ -189,6 +191,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
       });
     if (Result<void> r = bind_elsewhere(*search, local, remote); !r) return r.error();
   }
+  shown.reset();
   if (!conn) {
     if (conn.is(EADDRINUSE)) return err(EADDRNOTAVAIL);
     return choice.accelerated() ? conn.error() : leave(&pass, choice.reason);

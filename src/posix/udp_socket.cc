@@ -10,6 +10,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "engine/shown_socket.h"
 #include "engine/stats.h"
 #include "posix/flow_label.h"
 #include "posix/meeting.h"
@@ -91,6 +92,7 @@ void UdpSocket::revive(Pass& pass) {
     return;
   }
   contended_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && standing() == Standing::kBehind;
+  const ShownSocket shown(pass.engine(), shadow());
   Result<BoundFlow*> flow = pass.engine().bind_udp(
       pass, choice, local_, remote_, v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
       contended_ ? Engine::Taking::kNotYet : Engine::Taking::kShared, request_.bound_ifindex,
@@ -178,6 +180,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   }
   contended_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && standing() != Standing::kAlone;
   using enum Engine::Taking;
+  const ShownSocket shown(pass.engine(), shadow());
   Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local, remote,
                                                    v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
                                                    contended_                                     ? kNotYet

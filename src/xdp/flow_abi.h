@@ -54,3 +54,36 @@ enum accel_xdp_counter {
   ACCEL_XDP_PASSED,              /* to the kernel */
   ACCEL_XDP_COUNTERS
 };
+
+/* A change of the maps that writer.bpf.c makes for one port, whose process has given up its privilege.
+ * The program's answer is a negative errno value or 0. */
+enum accel_operation {
+  ACCEL_ADD_END,     /* before ACCEL_SEAL: `key` is a local end that the port has; remote is zero */
+  ACCEL_SEAL,        /* from here on ACCEL_ADD is for local ends only that the port has; for good */
+  ACCEL_ADD,         /* the entry of `key`, home `queue`: EPERM, EEXIST as FlowMap::add(), E2BIG, ENOMEM */
+  ACCEL_REMOVE,      /* the port's entry of `key`, and the local end or connection of accel_ends */
+  ACCEL_MARK,        /* accel_flow_value.resting of the port's entry becomes `mark` */
+  ACCEL_READ,        /* the port's entry of `key` into `value` */
+  ACCEL_DISCLAIM,    /* `queue` is nobody's */
+  ACCEL_COUNT,       /* `counter` is the sum, over the CPUs, of the one that `queue` says */
+  ACCEL_REMOVE_ENTRY /* ACCEL_REMOVE, but accel_ends stays as it is */
+};
+
+struct accel_request {
+  __u32 operation;
+  __u16 queue;
+  __u16 mark;
+  struct accel_flow_key key;
+  struct accel_flow_value value;
+  __u64 counter;
+};
+
+/* The writer's own. */
+struct accel_port {
+  __u32 owner;
+  __u32 sealed;
+};
+
+/* Keys of accel_ends: accel_flow_key with queue 0. With remote all zero a local end, else one connection
+ * from a local end. Written by ACCEL_ADD_END and, once the port is sealed, by the guardian alone. */
+#define ACCEL_XDP_MAX_ENDS 16384

@@ -40,23 +40,33 @@ Result<void> FlowMap::claim(uint32_t queue, int socket) {
 
 void FlowMap::disclaim(uint32_t queue) {
   const uint32_t nobody = 0;
+  // Its place in accel_xsks is empty with the socket's close.
+  if (sealed_) return (void)writer_->run(ACCEL_DISCLAIM, {}, queue);
   bpf_map_delete_elem(program_->xsks(), &queue);
   bpf_map_update_elem(program_->owners(), &queue, &nobody, BPF_ANY);
 }
 
-template <class Stale>
-void FlowMap::remove_if(Stale stale) {
-  // Another process's deletes may send get_next_key back to the start; the table's size bounds the walk all
-  // the same.
-  std::vector<accel_flow_key> found;
+/// visit(key, value). Another process's deletes may send get_next_key back to the start; the table's size
+/// bounds the walk all the same.
+template <class F>
+void FlowMap::for_each_entry(F visit) const {
   accel_flow_key key{}, next{};
   accel_flow_value value{};
   bool more = bpf_map_get_next_key(program_->flows(), nullptr, &next) == 0;
   for (uint32_t steps = 0; more && steps < 4'000'000; ++steps) {
     key = next;
-    if (bpf_map_lookup_elem(program_->flows(), &key, &value) == 0 && stale(value)) found.push_back(key);
+    if (bpf_map_lookup_elem(program_->flows(), &key, &value) == 0) visit(key, value);
     more = bpf_map_get_next_key(program_->flows(), &key, &next) == 0;
   }
+}
+
+template <class Stale>
+void FlowMap::remove_if(Stale stale) {
+  std::vector<accel_flow_key> found;
+  for_each_entry([&](const accel_flow_key& key, const accel_flow_value& value) {
+    if (stale(value)) found.push_back(key);
+  });
+  accel_flow_value value{};
   // A living owner may have taken such a tuple anew meanwhile: each is looked at again, and what had changed
   // even then goes back.
   for (const auto& k : found) {
@@ -85,6 +95,7 @@ bool FlowMap::in_use(uint32_t queue) const {
 }
 
 void FlowMap::purge() {
+  if (sealed_) return;
   // owners[] may name a dead port whose queue nobody took since.
   std::vector<uint32_t> dead;
   for (uint32_t queue = 0; queue < ACCEL_XDP_MAX_QUEUES; ++queue) {
@@ -98,6 +109,7 @@ void FlowMap::purge() {
 }
 
 void FlowMap::remove_all() {
+  if (sealed_) return;  // they match no queue's owner, and go with the next purge()
   remove_if([&](const accel_flow_value& v) { return v.owner == owner_; });
 }
 
@@ -105,7 +117,29 @@ bool FlowMap::lives(const accel_flow_value& value) const {
   return holder(value.home) == value.owner && (value.owner == owner_ || queue_is_bound(ifindex_, value.home));
 }
 
+Result<void> FlowMap::make_writer(std::string* why) {
+  auto writer = FlowWriter::load(*program_, owner_, why);
+  if (!writer) return writer.error();
+  writer_.emplace(std::move(*writer));
+  return {};
+}
+
+void FlowMap::seal() {
+  if (sealed_ || !writer_) return;
+  for_each_entry([&](const accel_flow_key& key, const accel_flow_value& value) {
+    if (value.owner == owner_ && key.queue != ACCEL_XDP_CONNECTED) (void)writer_->run(ACCEL_ADD_END, key);
+  });
+  (void)writer_->run(ACCEL_SEAL);
+  writer_->let_go_of_ends();
+  sealed_ = true;
+}
+
 Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
+  if (sealed_) {
+    const auto added = writer_->run(ACCEL_ADD, key, home);
+    if (added.is(E2BIG) || added.is(ENOMEM)) return err(ENOSPC);
+    return added;
+  }
   const accel_flow_value value{owner_, static_cast<uint16_t>(home), 0, 0, 0, 0};
   int error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_NOEXIST);
   if (error == EEXIST) {
@@ -135,31 +169,44 @@ Result<void> FlowMap::add(const FlowKey& key, std::span<const uint32_t> queues) 
   return {};
 }
 
+void FlowMap::mark(const accel_flow_key& key, uint16_t how) {
+  accel_request request{};
+  request.key = key;
+  request.mark = how;
+  (void)writer_->run(ACCEL_MARK, request);
+}
+
 void FlowMap::rest(const FlowKey& key, std::span<const uint32_t> queues) {
   const accel_flow_key k = wire_key(key);
   const accel_flow_value value{owner_, static_cast<uint16_t>(queues.front()), 1, 0, 0, 0};
   resting_.insert(key);
+  if (sealed_) return mark(k, 1);
   bpf_map_update_elem(program_->flows(), &k, &value, BPF_EXIST);
 }
 
 void FlowMap::take_acks(const FlowKey& key, std::span<const uint32_t> queues, bool on) {
   accel_flow_key k = wire_key(key);
-  const uint16_t mark = on ? ACCEL_XDP_TAKES_ACKS : 0;
+  const uint16_t how = on ? ACCEL_XDP_TAKES_ACKS : 0;
   for (uint32_t queue : queues) {
     k.queue = static_cast<uint16_t>(queue);
-    const accel_flow_value value{owner_, static_cast<uint16_t>(queue), mark, 0, 0, 0};
+    if (sealed_) {
+      mark(k, how);
+      continue;
+    }
+    const accel_flow_value value{owner_, static_cast<uint16_t>(queue), how, 0, 0, 0};
     accel_flow_value present{};
     if (bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_)
       bpf_map_update_elem(program_->flows(), &k, &value, BPF_EXIST);
   }
 }
 
-void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues) {
+void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues, accel_operation how) {
   accel_flow_key k = wire_key(key);
   // Another owner's connection may be in the place of one that rested.
   const bool surely_ours = resting_.empty() || resting_.erase(key) == 0;
   auto remove_ours = [&] {
     accel_flow_value present{};
+    if (sealed_) return (void)writer_->run(how, k);
     // One call instead of two, for each connection that ends; kernels before 5.14 have it for other map types
     // only. Another port's entry, which only a caller's mistake reaches, goes back at once.
     if (surely_ours && bpf_map_lookup_and_delete_elem(program_->flows(), &k, &present) == 0) {
@@ -178,14 +225,21 @@ void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues) {
 
 std::optional<StraySegment> FlowMap::strayed(const FlowKey& key) const {
   const accel_flow_key k = wire_key(key);
-  accel_flow_value present{};
-  if (bpf_map_lookup_elem(program_->flows(), &k, &present) != 0 || present.owner != owner_ ||
-      present.stray == 0)
-    return std::nullopt;
+  accel_request request{};
+  request.key = k;
+  accel_flow_value& present = request.value;
+  const bool found = sealed_ ? bool(writer_->run(ACCEL_READ, request))
+                             : bpf_map_lookup_elem(program_->flows(), &k, &present) == 0;
+  if (!found || present.owner != owner_ || present.stray == 0) return std::nullopt;
   return StraySegment{present.stray_seq, present.stray_ack, static_cast<uint8_t>(present.stray)};
 }
 
 uint64_t FlowMap::counter(accel_xdp_counter which) const {
+  if (sealed_) {
+    accel_request request{};
+    request.queue = static_cast<uint16_t>(which);
+    return writer_->run(ACCEL_COUNT, request) ? request.counter : 0;
+  }
   std::vector<uint64_t> cpus(static_cast<size_t>(std::max(libbpf_num_possible_cpus(), 1)));
   const uint32_t index = which;
   if (bpf_map_lookup_elem(program_->counters(), &index, cpus.data()) != 0) return 0;

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "stack/port.h"
 #include "xdp/flow_abi.h"
+#include "xdp/flow_writer.h"
 #include "xdp/program.h"
 
 namespace accel::xdp {
@@ -40,7 +41,8 @@ class FlowMap {
   void rest(const FlowKey& key, std::span<const uint32_t> queues);
   /// Port::take_acks().
   void take_acks(const FlowKey& key, std::span<const uint32_t> queues, bool on);
-  void remove(const FlowKey& key, std::span<const uint32_t> queues);
+  /// `how`: ACCEL_REMOVE_ENTRY keeps the local end of a process without privilege (Port::pause()).
+  void remove(const FlowKey& key, std::span<const uint32_t> queues, accel_operation how = ACCEL_REMOVE);
   /// Removes all that is ours.
   void remove_all();
 
@@ -49,9 +51,22 @@ class FlowMap {
 
   uint64_t counter(accel_xdp_counter which) const;
 
+  /// For a process that is about to give up its privilege: what it will write by. Once.
+  Result<void> make_writer(std::string* why);
+  /// accel_ends of the writer; -1: there is none, or it is sealed.
+  int ends() const { return writer_ ? writer_->ends() : -1; }
+  /// From here on the writer alone writes: add() is for what the port has steered until now and what the
+  /// guardian enters into accel_ends, else EPERM. No queue can be claimed; nothing of others' is purged.
+  void seal();
+  bool sealed() const { return sealed_; }
+  uint32_t owner() const { return owner_; }
+
  private:
+  template <class F>
+  void for_each_entry(F visit) const;
   Result<void> insert(const accel_flow_key& key, uint32_t home);
   bool lives(const accel_flow_value& value) const;
+  void mark(const accel_flow_key& key, uint16_t how);
   template <class Stale>
   void remove_if(Stale stale);
 
@@ -59,6 +74,8 @@ class FlowMap {
   int ifindex_;
   uint32_t owner_;
   std::set<FlowKey> resting_;
+  std::optional<FlowWriter> writer_;
+  bool sealed_ = false;
 };
 
 }  // namespace accel::xdp

@@ -1,4 +1,6 @@
 // The way to libaccel-xdp.so.
+#include <atomic>
+
 #include "base/own_module.h"
 #include "base/private_fds.h"
 #include "xdp/accept_queue.h"
@@ -7,8 +9,12 @@
 namespace accel {
 namespace {
 
+std::atomic<const xdp::Module*> loaded = nullptr;
+
 const xdp::Module* find_module(std::string& reason) {
-  return static_cast<const xdp::Module*>(load_own_module("xdp", xdp::kModuleAbi, reason));
+  const auto* module = static_cast<const xdp::Module*>(load_own_module("xdp", xdp::kModuleAbi, reason));
+  loaded = module;
+  return module;
 }
 
 const xdp::Module* module_of(std::string* why) {
@@ -26,6 +32,10 @@ Result<std::unique_ptr<XdpPort>> XdpPort::open(const XdpOptions& options, FrameP
   const xdp::Module* module = module_of(why);
   if (module == nullptr) return err(ELIBACC);
   return module->open(options, pool, why);
+}
+
+void XdpPort::forget_inherited() {
+  if (const xdp::Module* module = loaded) module->forget_inherited();
 }
 
 Result<std::unique_ptr<AcceptQueue>> AcceptQueue::open(std::string* why) {

@@ -14,6 +14,7 @@ struct Module : OwnModule {
   Result<std::unique_ptr<XdpPort>> (*open)(const XdpOptions&, FramePool&, std::string* why);
   Result<std::unique_ptr<AcceptQueue>> (*open_accept_queue)(void (*noted)(int fd, bool open),
                                                             std::string* why);
+  void (*forget_inherited)();
 };
 
 Result<std::unique_ptr<AcceptQueue>> open_accept_queue(void (*noted)(int fd, bool open), std::string* why);

@@ -268,6 +268,10 @@ Result<std::shared_ptr<Program>> Program::join(const ProgramOptions& options, st
   std::lock_guard lock(r.mutex);
   const Registry::Key key{network_namespace(), options.ifindex};
   auto known = r.held[key].lock();
+  if (known && known->link() < 0) {
+    if (why) *why = "not allowed to open another port: the process has given up its privilege";
+    return err(EPERM);
+  }
   if (known && still_attached(*known, options.ifindex) && (known->native() || !options.native_only))
     return known;
   r.inherited.erase(key);
@@ -281,6 +285,16 @@ void Program::keep_inherited(const std::shared_ptr<Program>& program) {
   std::lock_guard lock(r.mutex);
   for (auto& [key, held] : r.held)
     if (held.lock() == program) r.inherited[key] = program;
+}
+
+void Program::forget_inherited() {
+  Registry& r = registry();
+  std::lock_guard lock(r.mutex);
+  r.inherited.clear();
+}
+
+void Program::let_go() {
+  for (Fd* fd : {&link_, &xsks_, &owners_, &flows_, &counters_}) *fd = Fd();
 }
 
 }  // namespace accel::xdp

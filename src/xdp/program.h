@@ -31,7 +31,14 @@ class Program {
 
   /// In a forked child: keeps the inherited descriptors for later join()s; see XdpPort::abandon_in_child.
   static void keep_inherited(const std::shared_ptr<Program>& program);
+  /// Closes what was kept, but for what a port uses: the process has given up its privilege.
+  static void forget_inherited();
 
+  /// Closes all descriptors: whoever has one may write to every process's entries, or detach the program.
+  /// It stays attached as long as another process has them (the guardian). join() says EPERM from then on.
+  void let_go();
+
+  int link() const { return link_.get(); }
   int xsks() const { return xsks_.get(); }
   int owners() const { return owners_.get(); }
   int flows() const { return flows_.get(); }

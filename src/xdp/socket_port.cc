@@ -371,6 +371,10 @@ void SocketPort::unsteer(const FlowKey& key) {
   if (flows_) flows_->remove(key, queue_ids_);
 }
 
+void SocketPort::pause(const FlowKey& key) {
+  if (flows_) flows_->remove(key, queue_ids_, ACCEL_REMOVE_ENTRY);
+}
+
 void SocketPort::take_acks(const FlowKey& key, bool on) {
   if (flows_) flows_->take_acks(key, queue_ids_, on);
 }

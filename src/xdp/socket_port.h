@@ -34,6 +34,7 @@ class SocketPort final : public XdpPort {
   uint64_t take_tx_dropped() override { return std::exchange(tx_dropped_, 0); }
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
+  void pause(const FlowKey& key) override;
   void rest(const FlowKey& key) override;
   void take_acks(const FlowKey& key, bool on) override;
   bool has_strays() override;
@@ -45,6 +46,9 @@ class SocketPort final : public XdpPort {
   bool may_be_passed_by() const override { return may_be_passed_by_; }
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
+  Result<XdpEntrusted> entrust(std::string* why) override;
+  void seal() override;
+  bool sealed() const override { return flows_ && flows_->sealed(); }
 
  private:
   SocketPort(const XdpOptions& options, FramePool& pool) : options_(options), pool_(pool) {}
@@ -58,6 +62,7 @@ class SocketPort final : public XdpPort {
   Result<void> bind_queues(std::string* why);
   Result<void> bind_one(Queue& queue, std::string* why);
   void allow_sends(int fd);
+  Result<void> claim(const Queue& queue);
 
   size_t receive(Queue& queue, std::span<Packet*> out);
   void fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used);

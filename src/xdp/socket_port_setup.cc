@@ -114,7 +114,7 @@ Result<void> SocketPort::take_queues(std::string* why) {
     if (auto hidden = hide_rings_from_children(*queue, umem_.rings, why); !hidden) return hidden;
     queue->fill_level = umem_frames_ == pool_.size() ? fill_target_ : std::min(fill_target_, queue_frames_);
     refill(*queue);
-    if (auto claimed = flows_->claim(queue->id, queue->fd); !claimed)
+    if (auto claimed = claim(*queue); !claimed)
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
   }
   flows_->purge();
@@ -123,6 +123,12 @@ Result<void> SocketPort::take_queues(std::string* why) {
     segments_.close();
   }
   return {};
+}
+
+Result<void> SocketPort::claim(const Queue& queue) {
+  if (!flows_->sealed()) return flows_->claim(queue.id, queue.fd);
+  if (options_.claim_queue == nullptr) return err(EPERM);
+  return options_.claim_queue(flows_->owner(), queue.id, queue.fd);
 }
 
 /// Sizes, and what the kernel is asked for.
@@ -270,6 +276,23 @@ SocketPort::~SocketPort() {
     }
 }
 
+Result<XdpEntrusted> SocketPort::entrust(std::string* why) {
+  if (!flows_) return err(EIO);
+  if (flows_->sealed()) return err(EPERM);
+  const Quiet quiet;
+  if (flows_->ends() < 0)
+    if (auto made = flows_->make_writer(why); !made) return made.error();
+  return XdpEntrusted{flows_->owner(),  info_.ifindex,      program_->link(),
+                      program_->xsks(), program_->owners(), flows_->ends()};
+}
+
+void SocketPort::seal() {
+  if (!flows_ || flows_->ends() < 0) return;
+  flows_->seal();
+  Program::forget_inherited();
+  program_->let_go();
+}
+
 void SocketPort::abandon_in_child() {
   // libxdp's delete functions would unmap rings that this child does not have (MADV_DONTFORK): only close.
   for (auto& queue : queues_) {
@@ -291,7 +314,7 @@ void SocketPort::abandon_in_child() {
   queues_.clear();
   fds_.clear();
   flows_.reset();
-  Program::keep_inherited(program_);
+  if (program_->link() >= 0) Program::keep_inherited(program_);
   failure_ = "the port belongs to the parent process";
 }
 
@@ -299,4 +322,5 @@ void SocketPort::abandon_in_child() {
 
 const accel::xdp::Module accel_xdp_module = {{accel::xdp::kModuleAbi, &accel::memory::calls},
                                              &accel::xdp::SocketPort::open,
-                                             &accel::xdp::open_accept_queue};
+                                             &accel::xdp::open_accept_queue,
+                                             &accel::xdp::Program::forget_inherited};

@@ -31,6 +31,16 @@ struct XdpOptions {
   bool virtual_device = false;  ///< its driver cannot take buffers of ours (zero copy)
   bool without_queue = false;   ///< all that takes privilege and time, and no queue: take_queues() follows
   bool even_if_held = false;    ///< with that: also where all queues are held now
+  /// take_queues() once the port is sealed: the guardian enters the socket for the port `owner`.
+  Result<void> (*claim_queue)(uint32_t owner, uint32_t queue, int socket) = nullptr;
+};
+
+/// What a process leaves to its guardian when it gives up its privilege. The descriptors are the port's.
+struct XdpEntrusted {
+  uint32_t owner = 0;  ///< the port's mark in the maps
+  int ifindex = 0;
+  int link = -1;                          ///< keeps the program attached
+  int xsks = -1, owners = -1, ends = -1;  ///< maps: accel_xsks, accel_owners, accel_ends (flow_abi.h)
 };
 
 struct XdpStats {
@@ -94,6 +104,18 @@ class XdpPort : public Port {
   /// False: the kernel's generic mode is used.
   virtual bool native() const = 0;
   virtual XdpStats stats() const = 0;
+
+  // A process that gives up its privilege keeps no descriptor by which it could write to other processes'
+  // entries in the netdev's maps (docs/security.md, "The steering maps").
+  /// Before: makes a program that writes for this port. Again: the same answer. Errors: the kernel's, before
+  /// Linux 6.1 too; then the port cannot be sealed.
+  virtual Result<XdpEntrusted> entrust(std::string* why) = 0;
+  /// Behind it, after entrust(): closes those descriptors. From here on steer() takes local ends that were
+  /// steered at this moment, and what the guardian enters into accel_ends; else EPERM.
+  virtual void seal() = 0;
+  virtual bool sealed() const = 0;
+  /// In a process that has no privilege: closes what abandon_in_child() kept. Loads nothing.
+  static void forget_inherited();
 };
 
 }  // namespace accel

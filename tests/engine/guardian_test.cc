@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/bpf.h>
+#include <net/if.h>
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,6 +14,7 @@
 #include <fstream>
 
 #include "tests/engine/fixture.h"
+#include "xdp/flow_abi.h"
 
 namespace accel::test {
 namespace {
@@ -256,6 +259,172 @@ TEST(Guardian, MakesRulesForTheLocalEndsOfBeforeAlone) {
   EXPECT_EQ(ask(Errand::kRule, connection), ENOTTY);
   EXPECT_TRUE(guardian.run({Errand::kRule, 0, 0, {}, ours}, -1).is(EBADF));
   close(no_device);
+}
+
+long bpf(int command, bpf_attr& attributes) {
+  return syscall(SYS_bpf, command, &attributes, sizeof attributes);
+}
+
+int make_map(bpf_map_type type, uint32_t key, uint32_t value) {
+  bpf_attr a{};
+  a.map_type = type;
+  a.key_size = key;
+  a.value_size = value;
+  a.max_entries = 64;
+  return static_cast<int>(bpf(BPF_MAP_CREATE, a));
+}
+
+bool has(int map, const void* key) {
+  uint64_t value[8];
+  bpf_attr a{};
+  a.map_fd = static_cast<uint32_t>(map);
+  a.key = reinterpret_cast<uintptr_t>(key);
+  a.value = reinterpret_cast<uintptr_t>(value);
+  return bpf(BPF_MAP_LOOKUP_ELEM, a) == 0;
+}
+
+constexpr uint32_t kMark = 77;
+
+/// A port's maps, entrusted to a guardian whose process has no privilege any more.
+struct Entrusted : Asked {
+  Entrusted() {
+    EXPECT_EQ(add_port(kMark), 0);
+    EXPECT_EQ(ask(Errand::kSeal, 0), 0);
+  }
+  ~Entrusted() {
+    for (int map : maps) close(map);
+  }
+  int add_port(uint32_t mark) {
+    guardian::Request request{Errand::kPort, static_cast<int>(if_nametoindex("lo")), 0, {}, {}};
+    request.rule.tag = mark;
+    return static_cast<int>(guardian.run(request, maps).error());
+  }
+  /// kEnd for the local end, or for its connection to kFar.
+  int prove(int socket, const Endpoint& end, Protocol protocol = Protocol::kTcp, uint16_t remote = 0,
+            uint32_t mark = kMark) {
+    guardian::Request request{Errand::kEnd, 0, 0, {}, rule_for(end, protocol)};
+    request.rule.tag = mark;
+    request.rule.remote_port = remote;
+    if (remote != 0) std::memcpy(request.rule.remote, kFar.bytes.data(), sizeof request.rule.remote);
+    return static_cast<int>(guardian.run(request, socket).error());
+  }
+  bool has_end(const Endpoint& end, Protocol protocol = Protocol::kTcp, uint16_t remote = 0) const {
+    accel_flow_key key{};
+    key.protocol = static_cast<uint8_t>(protocol);
+    key.local_port = htons(end.port);
+    key.remote_port = htons(remote);
+    std::memcpy(key.local, end.address.bytes.data(), sizeof key.local);
+    if (remote != 0) std::memcpy(key.remote, kFar.bytes.data(), sizeof key.remote);
+    return test::has(maps[3], &key);
+  }
+  int maps[guardian::kMostDescriptors] = {
+      make_map(BPF_MAP_TYPE_ARRAY, 4, 4), make_map(BPF_MAP_TYPE_HASH, 4, 4),
+      make_map(BPF_MAP_TYPE_ARRAY, 4, 4), make_map(BPF_MAP_TYPE_HASH, sizeof(accel_flow_key), 4)};
+};
+
+int bound_socket(int type, const Endpoint& end) {
+  const int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+  const sockaddr_in name = to_sockaddr(end);
+  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0) << strerror(errno);
+  return fd;
+}
+
+TEST(Guardian, ASocketProvesItsLocalEnd) {
+  Entrusted e;
+  const int listener = bound_socket(SOCK_STREAM, {IpAddress::any_v4(), 5000});
+  EXPECT_EQ(e.prove(listener, {kNear, 5000}), EPERM) << "another user may listen there beside it";
+  EXPECT_EQ(e.prove(listener, {kNear, 5000}, Protocol::kTcp, 9), 0) << "a connection it may open";
+  EXPECT_TRUE(e.has_end({kNear, 5000}, Protocol::kTcp, 9));
+  ASSERT_EQ(listen(listener, 1), 0);
+  EXPECT_EQ(e.prove(listener, {kNear, 5000}), 0);
+  EXPECT_TRUE(e.has_end({kNear, 5000}));
+  for (const Endpoint& strange : {Endpoint{kNear, 22}, Endpoint{kNear, 0}, Endpoint{kFar, 5000},
+                                  Endpoint{kLoopback, 5000}, Endpoint{IpAddress::any_v4(), 5000}})
+    EXPECT_EQ(e.prove(listener, strange), EPERM);
+  EXPECT_EQ(e.prove(listener, {kNear, 5000}, Protocol::kUdp), EPERM);
+  EXPECT_EQ(e.prove(listener, {kNear, 5000}, Protocol::kTcp, 0, kMark + 1), EPERM) << "another's port";
+  EXPECT_EQ(e.prove(-1, {kNear, 5000}), EPERM);
+  EXPECT_EQ(e.prove(e.maps[3], {kNear, 5000}), EPERM);
+  const int datagrams = bound_socket(SOCK_DGRAM, {kNear, 5001});
+  EXPECT_EQ(e.prove(datagrams, {kNear, 5001}, Protocol::kUdp), 0);
+  EXPECT_EQ(e.prove(datagrams, {kNear, 5001}), EPERM);
+  EXPECT_EQ(e.add_port(kMark + 1), EPERM) << "too late";
+  close(listener);
+  close(datagrams);
+}
+
+TEST(Guardian, ASocketOfAnotherDeviceProvesNothing) {
+  Entrusted e;
+  const int fd = tcp_socket();
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "near0", 5), 0) << strerror(errno);
+  const sockaddr_in name = to_sockaddr({IpAddress::any_v4(), 5002});
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  EXPECT_EQ(e.prove(fd, {kNear, 5002}), EPERM);
+  close(fd);
+}
+
+// connect() finds a port, and its end gives the port back: the socket goes on naming it.
+TEST(Guardian, ANameThatWasGivenBackProvesNothing) {
+  Entrusted e;
+  const int fd = tcp_socket();
+  const sockaddr_in any = to_sockaddr({kNear, 0});
+  const int listener = bound_socket(SOCK_STREAM, {kNear, 5003});
+  ASSERT_EQ(listen(listener, 1), 0);
+  const sockaddr_in peer = to_sockaddr({kNear, 5003});
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof peer), 0);
+  const uint16_t port = port_of(fd);
+  ASSERT_NE(port, 0);
+  EXPECT_EQ(e.prove(fd, {kNear, port}, Protocol::kTcp, 9), EPERM) << "others' connections may share it";
+  const linger at_once{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  sockaddr none{};
+  ASSERT_EQ(connect(fd, &none, sizeof none), 0);
+  EXPECT_EQ(e.prove(fd, {kNear, port}, Protocol::kTcp, 9), EPERM);
+  (void)any;
+  close(listener);
+  close(fd);
+}
+
+/// In a child in a network namespace of its own, where it listens at port 22; 77: it may have none.
+template <class F>
+int elsewhere(F ask) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWNET) != 0) _exit(77);
+    const int fd = bound_socket(SOCK_STREAM, {IpAddress::any_v4(), 22});
+    _exit(listen(fd, 1) != 0 ? 77 : ask(fd));
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WEXITSTATUS(status);
+}
+
+TEST(Guardian, AnotherNetworkNamespaceProvesNothing) {
+  Entrusted e;
+  EXPECT_EQ(elsewhere([&](int fd) { return e.prove(fd, {kNear, 22}); }), EPERM);
+  EXPECT_FALSE(e.has_end({kNear, 22}));
+  EXPECT_EQ(elsewhere([&](int fd) { return e.bind({kNear, 22}, fd); }), EPERM);
+  EXPECT_EQ(port_of(e.fd), 0);
+}
+
+TEST(Guardian, AQueueThatAPortHasIsNotGiven) {
+  Entrusted e;
+  const uint32_t taken = 1, free = 2;
+  bpf_attr a{};
+  a.map_fd = static_cast<uint32_t>(e.maps[1]);
+  a.key = a.value = reinterpret_cast<uintptr_t>(&taken);
+  ASSERT_EQ(bpf(BPF_MAP_UPDATE_ELEM, a), 0);
+  const auto claim = [&](uint32_t queue, uint32_t mark) {
+    guardian::Request request{Errand::kQueue, static_cast<int32_t>(queue), 0, {}, {}};
+    request.rule.tag = mark;
+    return static_cast<int>(e.guardian.run(request, e.fd).error());
+  };
+  EXPECT_EQ(claim(taken, kMark), EBUSY);
+  EXPECT_EQ(claim(free, kMark + 1), EPERM);
+  EXPECT_FALSE(has(e.maps[1], &free));
+  EXPECT_EQ(claim(free, kMark), 0);
+  EXPECT_TRUE(has(e.maps[1], &free));
 }
 
 }  // namespace
