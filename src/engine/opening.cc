@@ -13,6 +13,8 @@ namespace {
 
 /// A process that opens connections only and has ended by then has no port.
 constexpr Duration kShortLife = 50ms;
+/// A program that names descriptors all the time gets its port all the same.
+constexpr Duration kLongestPause = 1s;
 
 }  // namespace
 
@@ -24,10 +26,10 @@ bool Engine::Impl::waits_for_ports() const {
 
 void Engine::Impl::request_port(int ifindex, Need need) {
   const Instant due = need == Need::kNow ? pass_now : pass_now + kShortLife;
-  auto [entry, is_new] = requested_ports.try_emplace(ifindex, PortRequest{due, need});
+  auto [entry, is_new] = requested_ports.try_emplace(ifindex, PortRequest{due, need, pass_now});
   if (!is_new) {
     if (need != Need::kNow || entry->second.need == Need::kNow) return;
-    entry->second = {due, need};
+    entry->second = {due, need, pass_now};
   }
   opens_ports_.store(true, std::memory_order_relaxed);
   housekeeping->ports_requested();
@@ -56,7 +58,7 @@ Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
                                         [](auto& a, auto& b) { return a.second.due < b.second.due; });
     if (first == requested_ports.end() || (!all && first->second.due > pass_now)) {
       for (auto& [ifindex, request] : requested_ports) {
-        request.due = std::max(request.due, pass_now + pause);
+        request.due = std::max(request.due, std::min(pass_now + pause, request.asked + kLongestPause));
         next = std::min(next, request.due);
       }
       opens_ports_.store(!requested_ports.empty(), std::memory_order_relaxed);

@@ -323,6 +323,7 @@ struct Engine::Impl {
   struct PortRequest {
     Instant due;
     Need need;
+    Instant asked;
   };
   std::map<int, PortRequest> requested_ports;  ///< by ifindex
   WorkerLock opening;                     ///< of who opens them: taken before `lock`, and held over fork()
