@@ -85,10 +85,14 @@ inline bool owned(int count, const fd_set* read, const fd_set* write, const fd_s
 Result<int> at_mark(int fd);
 Result<ssize_t> read_flags(int fd, const iovec* vector, int count, int flags);
 Result<ssize_t> write_flags(int fd, const iovec* vector, int count, int flags);
-/// `number`, once posix::settle_numbers() has run.
+/// posix::settle_numbers() has something to wait for. The child of a vfork() is not to open its parent's
+/// ports.
+inline bool settles() { return posix::opens_ports() && !in_vfork_child(); }
+inline bool closes_stream(int fd) { return fd <= STDERR_FILENO && settles(); }
+/// `number`, once it has run.
 template <class T>
 T settled(T number) {
-  if (posix::opens_ports() && !in_vfork_child()) posix::settle_numbers();
+  if (settles()) posix::settle_numbers();
   return number;
 }
 Result<int> for_stdio(int fd, Result<int> made);

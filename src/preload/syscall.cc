@@ -284,28 +284,17 @@ struct Numbers {
 };
 constexpr Numbers kOurs = [] {
   Numbers n{};
-  for (long number : {SYS_socket,
-                      SYS_epoll_create1,
-                      SYS_sendmsg,
-                      SYS_sendmmsg,
-                      SYS_recvmsg,
-                      SYS_recvmmsg,
-                      SYS_clone,
-                      SYS_clone3,
-                      SYS_execve,
-                      SYS_execveat,
-                      SYS_exit_group,
-                      SYS_io_uring_setup,
-                      SYS_io_uring_enter,
-                      SYS_io_uring_register,
-                      SYS_pidfd_getfd,
-                      SYS_seccomp,
-                      SYS_prctl,
-                      SYS_chroot,
-                      SYS_bpf,
-                      SYS_pivot_root,
-                      SYS_unshare,
-                      SYS_setns})
+  for (long number : {SYS_socket,         SYS_epoll_create1,
+                      SYS_sendmsg,        SYS_sendmmsg,
+                      SYS_recvmsg,        SYS_recvmmsg,
+                      SYS_clone,          SYS_clone3,
+                      SYS_execve,         SYS_execveat,
+                      SYS_exit_group,     SYS_io_uring_setup,
+                      SYS_io_uring_enter, SYS_io_uring_register,
+                      SYS_pidfd_getfd,    SYS_seccomp,
+                      SYS_prctl,          SYS_chroot,
+                      SYS_pivot_root,     SYS_unshare,
+                      SYS_setns,          SYS_bpf})
     n.process[static_cast<size_t>(number)] = true;
   for (long number :
        {SYS_bind,        SYS_connect,     SYS_listen,     SYS_accept,      SYS_accept4,      SYS_shutdown,
