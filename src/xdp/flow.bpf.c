@@ -23,7 +23,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "xdp/flow_abi.h"
+#include "xdp/steering_maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -33,30 +33,6 @@ struct {
   __type(key, __u32);
   __type(value, __u32);
 } accel_xsks SEC(".maps");
-
-// queue -> the port that holds it, 0 for none. May be stale after a kill: accel_xsks tells whether the port lives,
-// because the kernel empties a socket's slot when the socket goes.
-struct {
-  __uint(type, BPF_MAP_TYPE_ARRAY);
-  __uint(max_entries, ACCEL_XDP_MAX_QUEUES);
-  __type(key, __u32);
-  __type(value, __u32);
-} accel_owners SEC(".maps");
-
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(map_flags, BPF_F_NO_PREALLOC);
-  __uint(max_entries, 131072);  // the loader sets its own
-  __type(key, struct accel_flow_key);
-  __type(value, struct accel_flow_value);
-} accel_flows SEC(".maps");
-
-struct {
-  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-  __uint(max_entries, ACCEL_XDP_COUNTERS);
-  __type(key, __u32);
-  __type(value, __u64);
-} accel_counters SEC(".maps");
 
 enum { FRAGMENTS_OURS = 1, FRAGMENTS_OF_KERNEL, FRAGMENTS_BEFORE_FIRST };
 #define FRAGMENTS_LIVE 30000000000ull  // ns: net.ipv4.ipfrag_time

@@ -1,24 +1,13 @@
 #include "xdp/flow_writer.h"
 
 #include <bpf/bpf.h>
-#include <bpf/libbpf.h>
 
 #include <cstring>
-#include <memory>
 
+#include "xdp/bpf_object.h"
 #include "xdp/writer_object.h"
 
 namespace accel::xdp {
-namespace {
-
-struct ObjectCloser {
-  void operator()(bpf_object* o) const { bpf_object__close(o); }
-};
-
-Fd duplicate(int fd) { return Fd(copy_high(fd)); }
-
-}  // namespace
-
 Result<FlowWriter> FlowWriter::load(const Program& maps, uint32_t owner, std::string* why) {
   const auto fail = [&](int error, const char* what) {
     if (why) *why = std::string(what) + ": " + std::strerror(error);
@@ -26,8 +15,7 @@ Result<FlowWriter> FlowWriter::load(const Program& maps, uint32_t owner, std::st
   };
   LIBBPF_OPTS(bpf_object_open_opts, open);
   open.object_name = "accel";
-  const std::unique_ptr<bpf_object, ObjectCloser> object(
-      bpf_object__open_mem(kWriterObject, kWriterObjectSize, &open));
+  const ObjectPtr object(bpf_object__open_mem(kWriterObject, kWriterObjectSize, &open));
   if (!object) return fail(errno, "cannot read the program that writes to steering maps");
   const auto map = [&](const char* name) { return bpf_object__find_map_by_name(object.get(), name); };
   const std::pair<const char*, int> shared[] = {

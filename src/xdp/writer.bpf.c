@@ -9,32 +9,9 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "xdp/flow_abi.h"
+#include "xdp/steering_maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
-
-// Shared: the loader puts flow.bpf.c's own in their places.
-struct {
-  __uint(type, BPF_MAP_TYPE_ARRAY);
-  __uint(max_entries, ACCEL_XDP_MAX_QUEUES);
-  __type(key, __u32);
-  __type(value, __u32);
-} accel_owners SEC(".maps");
-
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(map_flags, BPF_F_NO_PREALLOC);
-  __uint(max_entries, 131072);
-  __type(key, struct accel_flow_key);
-  __type(value, struct accel_flow_value);
-} accel_flows SEC(".maps");
-
-struct {
-  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-  __uint(max_entries, ACCEL_XDP_COUNTERS);
-  __type(key, __u32);
-  __type(value, __u64);
-} accel_counters SEC(".maps");
 
 // The port's own.
 struct {
