@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 
@@ -53,6 +54,8 @@ def serve(address, port, mib):
         with connection:
             got, count = receive(connection)
             sent = send(connection, mib, 2)
+            # The program ends when the peer has all: the kernel sends what a program leaves behind (--leave).
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
         print(got, count, sent, flush=True)
 
 

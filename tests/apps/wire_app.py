@@ -23,8 +23,7 @@ def main():
     me = ["/usr/bin/python3", "-B", HERE / "transfer_app.py", "--mib", options.mib]
     with WireLab() as lab:
         lab.impair(options.path, options.path, options.seed)
-        # What an end has not sent when its program ends is the kernel's to send: up to a send buffer, a fifth of it all.
-        with Carried(*accelerated_hosts(options.mode, lab.near, lab.far), share=0.3):
+        with Carried(*accelerated_hosts(options.mode, lab.near, lab.far)):
             server = lab.near.popen([*me, "--serve", lab.near.address], on_server, stdout=subprocess.PIPE, text=True)
             lab.near.wait_for_listener(9000, server)
             mine = lab.far.run([*me, "--call", lab.near.address], on_client, timeout=2400).split()
