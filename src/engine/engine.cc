@@ -299,8 +299,7 @@ bool Engine::begin_keeping_ready() {
 void Engine::done_keeping_ready() {
   impl_->keep_ready = false;
   impl_->tell_guardian_of_local_ends();
-  for (InterfaceId id = 0; id < impl_->slot_count; ++id) entrust(impl_->slots[id].opened, impl_->guardian);
-  for (auto& [ifindex, ready] : impl_->ready_ports) entrust(ready, impl_->guardian);
+  impl_->for_each_opened([this](OpenedPort& opened) { entrust(opened, impl_->guardian); });
 }
 
 bool Engine::keeping_ready() const { return impl_->keep_ready; }
@@ -308,8 +307,7 @@ bool Engine::keeping_ready() const { return impl_->keep_ready; }
 void Engine::user_changed() {
   if (!may_be_privileged()) {
     (void)impl_->guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
-    for (InterfaceId id = 0; id < impl_->slot_count; ++id) seal(impl_->slots[id].opened);
-    for (auto& [ifindex, ready] : impl_->ready_ports) seal(ready);
+    impl_->for_each_opened(seal);
     impl_->sealed = true;
   }
   for (InterfaceId id = 0; id < impl_->slot_count; ++id)
@@ -352,8 +350,7 @@ void Engine::after_fork_in_child() {
   if (!engine) return;
   Impl& w = *engine->impl_;
   w.abandon_sleepers_in_child();
-  for (InterfaceId id = 0; id < w.slot_count; ++id) abandon_port(w.slots[id].opened);
-  for (auto& [ifindex, ready] : w.ready_ports) abandon_port(ready);
+  w.for_each_opened(abandon_port);
   if (w.channels) w.channels->abandon_in_child();
   w.guardian.abandon_in_child();
   w.netlink->abandon_in_child();

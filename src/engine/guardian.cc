@@ -298,6 +298,18 @@ Result<int> Guardian::run(const guardian::Request& request, int fd, int listener
   return run(request, {fds, fd < 0 ? size_t{0} : listener < 0 ? size_t{1} : size_t{2}});
 }
 
+guardian::Request Guardian::about(guardian::Errand errand, const FlowKey& key) {
+  guardian::Request request{errand, 0, 0, {}, {}};
+  FlowRule& rule = request.rule;
+  rule.protocol = static_cast<uint8_t>(key.protocol);
+  rule.vlan = key.vlan;
+  rule.local_port = key.local.port;
+  rule.remote_port = key.remote.port;
+  std::memcpy(rule.local, key.local.address.bytes.data(), sizeof rule.local);
+  if (key.is_connected()) std::memcpy(rule.remote, key.remote.address.bytes.data(), sizeof rule.remote);
+  return request;
+}
+
 Result<int> Guardian::run(const guardian::Request& request, std::span<const int> fds) {
   if (errands_ < 0) return err(EPERM);
   iovec vector{const_cast<guardian::Request*>(&request), sizeof request};

@@ -35,6 +35,8 @@ class Guardian {
   /// `listener`: kBind's second descriptor, or -1.
   Result<int> run(const guardian::Request& request, int fd, int listener = -1);
   Result<int> run(const guardian::Request& request, std::span<const int> fds);
+  /// For run(): about the key's protocol, VLAN, local and remote end.
+  static guardian::Request about(guardian::Errand errand, const FlowKey& key);
   /// A connection has the tuple. Returns what remove() takes; 0: not listed. No system call.
   uint32_t add(const FlowKey& key, int ifindex);
   void remove(uint32_t row);

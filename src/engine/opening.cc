@@ -110,19 +110,15 @@ void Engine::Impl::give_up_memory() {
   if (!any && ready_ports.empty() && pool->available() == pool->size()) region.empty();
 }
 
-void Engine::open_requested_ports() {
+void Engine::Impl::open_here(bool all, Duration pause) {
   bool opened = false;
   const AllSignalsBlocked handlers_wait;  // one that forks would wait for us
-  (void)impl_->open_requested(true, &opened);
-  if (opened && impl_->ports_opened) impl_->ports_opened();
+  (void)open_requested(all, &opened, pause);
+  if (opened && ports_opened) ports_opened();
 }
 
-void Engine::settle_ports() {
-  bool opened = false;
-  const AllSignalsBlocked handlers_wait;
-  (void)impl_->open_requested(false, &opened, kShortLife);
-  if (opened && impl_->ports_opened) impl_->ports_opened();
-}
+void Engine::open_requested_ports() { impl_->open_here(true, {}); }
+void Engine::settle_ports() { impl_->open_here(false, kShortLife); }
 
 void Engine::set_ports_opened(void (*hook)()) { impl_->ports_opened = hook; }
 

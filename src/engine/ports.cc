@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <iterator>
 #include <string_view>
 
@@ -229,16 +228,8 @@ void seal(OpenedPort& opened) {
 
 bool prove_end(const OpenedPort& opened, Guardian& guardian, const FlowKey& key, int socket) {
   if (opened.entrusted == 0 || socket < 0) return false;
-  guardian::Request request{guardian::Errand::kEnd, 0, 0, {}, {}};
-  FlowRule& rule = request.rule;
-  rule.tag = opened.entrusted;
-  rule.protocol = static_cast<uint8_t>(key.protocol);
-  rule.local_port = key.local.port;
-  std::memcpy(rule.local, key.local.address.bytes.data(), sizeof rule.local);
-  if (key.is_connected()) {
-    rule.remote_port = key.remote.port;
-    std::memcpy(rule.remote, key.remote.address.bytes.data(), sizeof rule.remote);
-  }
+  guardian::Request request = Guardian::about(guardian::Errand::kEnd, key);
+  request.rule.tag = opened.entrusted;
   return bool(guardian.run(request, socket));
 }
 

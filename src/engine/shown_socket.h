@@ -1,4 +1,4 @@
-// What a process without privilege shows of its sockets, so that a device brings their frames:
+// A process without privilege shows its guardian the sockets whose frames a device is to bring:
 // docs/security.md, "The steering maps".
 #pragma once
 
@@ -18,7 +18,7 @@ class ShownSocket {
   /// The privilege has gone: a TCP socket must listen before Engine::listen().
   static bool is_needed(Engine& engine);
   /// The socket has another descriptor: the former is about to be closed.
-  static void move(Engine& engine, BoundFlow& flow, int shadow);
+  static void move(BoundFlow& flow, int shadow);
 
  private:
   Engine& engine_;

@@ -1,6 +1,5 @@
 // Which flows the devices bring to us: keys of listeners, bound and connected sockets, counted.
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "engine/housekeeping.h"
@@ -49,15 +48,10 @@ ShownSocket::ShownSocket(Engine& engine, int shadow) : engine_(engine) {
 }
 ShownSocket::~ShownSocket() { Engine::Impl::of(engine_).shown = -1; }
 bool ShownSocket::is_needed(Engine& engine) { return Engine::Impl::of(engine).sealed; }
-void ShownSocket::move(Engine&, BoundFlow& flow, int shadow) { flow.shadow = shadow; }
+void ShownSocket::move(BoundFlow& flow, int shadow) { flow.shadow = shadow; }
 
 void Engine::Impl::tell_guardian_of(Protocol protocol, const Endpoint& local, uint16_t vlan) {
-  guardian::Request request{guardian::Errand::kLocalEnd, 0, 0, {}, {}};
-  request.rule.protocol = static_cast<uint8_t>(protocol);
-  request.rule.vlan = vlan;
-  request.rule.local_port = local.port;
-  std::memcpy(request.rule.local, local.address.bytes.data(), sizeof request.rule.local);
-  (void)guardian.run(request, -1);
+  (void)guardian.run(Guardian::about(guardian::Errand::kLocalEnd, {protocol, local, {}, vlan}), -1);
 }
 
 /// While this process has the privilege: for which local ends the guardian helps when it has not. On mlx5 it

@@ -162,6 +162,12 @@ struct Engine::Impl {
         for (int fd : port->poll_fds()) visit(fd);
     if (channels) visit(channels->fd());
   }
+  /// Of all slots, and those that wait for a queue.
+  template <class F>
+  void for_each_opened(F visit) {
+    for (InterfaceId id = 0; id < slot_count; ++id) visit(slots[id].opened);
+    for (auto& [ifindex, ready] : ready_ports) visit(ready);
+  }
   void watch_channels();
   void watch_channels(Sleeper& s, bool watch);
   void watch_port(Sleeper& s, InterfaceId id);
@@ -213,9 +219,11 @@ struct Engine::Impl {
   bool waits_for_ports() const;
   void request_port(int ifindex, Need need);
   bool still_wanted(int ifindex) const;
-  /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes. On
-  /// a thread without the lock.
+  /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes.
+  /// Those that are left come after `pause` at the earliest. On a thread without the lock.
   Instant open_requested(bool all, bool* opened, Duration pause = {});
+  /// The same in a thread of the program's.
+  void open_here(bool all, Duration pause);
   void forget_requests();
   void open_in_background(const Link& link, uint32_t queues);
   void give_up_memory();  ///< where no port is left

@@ -101,8 +101,7 @@ void Socket::keep_shadow(int fd) {
   }
   if (other < 0) return;
   fd_ = other;
-  if (BoundFlow* flow = bound_flow(); flow != nullptr && Engine::get() != nullptr)
-    ShownSocket::move(*Engine::get(), *flow, fd_);
+  if (BoundFlow* flow = bound_flow()) ShownSocket::move(*flow, fd_);
   shadow_moved();
   ++readiness_epoch;  // the sets stay as they are: the kernel knows a member by its file
 }
