@@ -1,4 +1,4 @@
-// What the guardian asks the kernel of a socket that the process shows. Freestanding.
+// Questions of the guardian to the kernel about a socket that the process shows. Freestanding.
 #pragma once
 
 #include <netinet/in.h>

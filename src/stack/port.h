@@ -97,8 +97,8 @@ class Port {
   virtual Result<void> steer(const FlowKey& key) = 0;
   /// Undoes steer(); unknown keys are ignored.
   virtual void unsteer(const FlowKey& key) = 0;
-  /// Of a TCP key without remote: as unsteer(), but connections whose handshake is under way may be steered
-  /// yet. Until steer() or unsteer().
+  /// The local end gets no new frames, as after unsteer(), but connections whose handshake is under way may
+  /// be steered yet. Until steer() or unsteer().
   virtual void pause(const FlowKey& key) { unsteer(key); }
   /// A steered connection is in TIME-WAIT: where other processes hold queues of the device, a SYN that comes
   /// in on one of theirs may take the tuple over. Until steer() or unsteer().

@@ -35,7 +35,7 @@ struct XdpOptions {
   Result<void> (*claim_queue)(uint32_t owner, uint32_t queue, int socket) = nullptr;
 };
 
-/// What a process leaves to its guardian when it gives up its privilege. The descriptors are the port's.
+/// A process leaves this to its guardian when it gives up its privilege. The descriptors are the port's.
 struct XdpEntrusted {
   uint32_t owner = 0;  ///< the port's mark in the maps
   int ifindex = 0;

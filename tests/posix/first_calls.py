@@ -136,7 +136,7 @@ def one_queue_for_many(near, far, accelerated):
         near.stop(server)
 
 
-# What daemons do once they listen, for as long as a port may take.
+# Daemons close and open standard streams once they listen. This one does so for as long as a port may take.
 DAEMON = """
 import os, socket, sys, time
 source, sink = os.pipe()
