@@ -2,14 +2,13 @@
  * writer.bpf.c puts flow.bpf.c's own in their places. C, for BPF programs alone. */
 #pragma once
 
-#include <linux/bpf.h>
-
 #include <bpf/bpf_helpers.h>
+#include <linux/bpf.h>
 
 #include "xdp/flow_abi.h"
 
-// queue -> the port that holds it, 0 for none. May be stale after a kill: accel_xsks tells whether the port lives,
-// because the kernel empties a socket's slot when the socket goes.
+// queue -> the port that holds it, 0 for none. May be stale after a kill: accel_xsks tells whether the port
+// lives, because the kernel empties a socket's slot when the socket goes.
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
   __uint(max_entries, ACCEL_XDP_MAX_QUEUES);
