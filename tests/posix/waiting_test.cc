@@ -73,7 +73,9 @@ std::string selected(int fd) {
   return shown(select(fd + 1, &in, nullptr, nullptr, nullptr));
 }
 
-// Accepts as many as told, and holds them until told to end; "send" sends a byte by each.
+// Accepts as many as told, and holds them until told to end; "send" sends a byte by each. At the end the near
+// end has closed them: what that sent is awaited, since a FIN that crosses a reset is answered by whoever is
+// there when the near process has ended.
 FAR(holder) {
   Fd listener = listen_at(here(), 4096);
   near.say(port_of(listener));
@@ -81,6 +83,7 @@ FAR(holder) {
   for (int left = std::stoi(args[0]); left > 0; --left) held.push_back(accept_one(listener));
   for (std::string order; (order = near.word()) != "end";)
     for (Fd& fd : held) write_all(fd, "!");
+  for (Fd& fd : held) wait_for(fd, POLLRDHUP);
 }
 
 struct Holder : Far {
