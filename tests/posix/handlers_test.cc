@@ -264,6 +264,12 @@ class Patience {
   std::thread thread_;
 };
 
+/// Patience ends the process when this never comes.
+bool enough_was_done() {
+  return (work.runs > 100 && work.connections > 5 && work.received > 5000 && work.accepted > 5) ||
+         work.wrong != 0;
+}
+
 TEST(Handlers, UseSocketsInTheMidstOfMalloc) {
   Far far("crowd");
   const Patience patience;
@@ -280,7 +286,9 @@ TEST(Handlers, UseSocketsInTheMidstOfMalloc) {
   work.datagrams = datagrams;
   {
     const Timer timer(use_everything);
-    churn(std::chrono::milliseconds(1500));
+    // As often as it takes: what the handler does in a second depends on who else has the CPUs.
+    do churn(std::chrono::milliseconds(1500));
+    while (!enough_was_done());
   }
   for (int fd : work.calls)
     if (fd >= 0) close(fd);
@@ -290,12 +298,8 @@ TEST(Handlers, UseSocketsInTheMidstOfMalloc) {
     receive_some(false);
     ASSERT_GT(work.received, before);
   }
-  EXPECT_GT(work.runs, 100u);
-  EXPECT_GT(work.connections, 5u);
-  EXPECT_GT(work.received, 5000u);
   EXPECT_EQ(work.wrong, 0u);
   EXPECT_EQ(allocations, 0u);
-  EXPECT_GT(work.accepted, 5u);
   stream.reset();
   EXPECT_EQ(static_cast<size_t>(far.number()), work.sent);
   far.finish();

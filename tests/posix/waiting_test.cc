@@ -73,9 +73,8 @@ std::string selected(int fd) {
   return shown(select(fd + 1, &in, nullptr, nullptr, nullptr));
 }
 
-// Accepts as many as told, and holds them until told to end; "send" sends a byte by each. At the end the near
-// end has closed them: what that sent is awaited, since a FIN that crosses a reset is answered by whoever is
-// there when the near process has ended.
+// Accepts as many as told, and holds them until told to end; "send" sends a byte by each. At the end it closes
+// those whose FIN has come.
 FAR(holder) {
   Fd listener = listen_at(here(), 4096);
   near.say(port_of(listener));
@@ -91,12 +90,20 @@ struct Holder : Far {
     to = there(static_cast<uint16_t>(number()));
     for (int i = 0; i < connections; ++i) fds.push_back(connect_to(to));
   }
-  /// The far end closes last, so that no FIN of ours waits for its ACK when the process ends: the kernel
-  /// would get it.
+  /// Both ends have the other's FIN when the process ends: the kernel would get what came later. A FIN that a
+  /// burst of so many pushes out of a ring is sent again, as a reset would not be.
   ~Holder() {
-    fds.clear();
+    for (const Fd& fd : fds) end_stream(fd);
     say("end");
+    for (const Fd& fd : fds)
+      if (fd >= 0) wait_for(fd, POLLRDHUP);
+    fds.clear();
     finish();
+  }
+  static void end_stream(int fd) {
+    char text[256];
+    while (recv(fd, text, sizeof text, MSG_DONTWAIT) > 0) continue;  // a close with unread text is a reset
+    shutdown(fd, SHUT_WR);
   }
   Address to;
   std::vector<Fd> fds;
