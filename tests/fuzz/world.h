@@ -1,4 +1,4 @@
-// One stack with listeners and UDP sockets, as the fuzzers feed it.
+// A host: one stack with listeners and UDP sockets, as the fuzzers feed it.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,10 @@ namespace accel::fuzz {
 struct World {
   static constexpr uint32_t kFrames = 64, kBuffer = 2048;
 
-  World() {
+  /// `host` and `peer` end their MAC addresses 02:00:00:00:00:xx; whatever the stack asks for is the peer.
+  explicit World(uint8_t host = 1, uint8_t peer = 2) : peer_mac{2, 0, 0, 0, 0, peer} {
     Interface i;
-    i.mac = {2, 0, 0, 0, 0, 1};
+    i.mac = {2, 0, 0, 0, 0, host};
     stack->set_interface(0, i);
     // Every unicast source is one that can be answered.
     stack->set_routes({{IpAddress::any_v4(), 96, 0, {}, 1500}, {IpAddress::any_v6(), 0, 0, {}, 1500}});
@@ -49,7 +50,7 @@ struct World {
     stack->on_deadlines(now);
     stack->flush(now);
     for (const auto& wanted : stack->take_unresolved())
-      stack->set_neighbour(wanted.interface, wanted.address, MacAddress{2, 0, 0, 0, 0, 2});
+      stack->set_neighbour(wanted.interface, wanted.address, peer_mac);
     while (StackSocket* s = stack->take_ready()) s->edges = 0;
     stack->flow_changes().clear();
   }
@@ -57,7 +58,8 @@ struct World {
   int owner = 0;
   Instant now = Instant{} + 1000s;
   Counters counters;
-  static inline std::array<uint8_t, size_t{kFrames} * kBuffer> memory{};
+  const MacAddress peer_mac;
+  std::array<uint8_t, size_t{kFrames} * kBuffer> memory{};
   FramePool pool{memory, kBuffer};
   std::unique_ptr<Stack> stack = std::make_unique<Stack>(StackConfig{}, pool, counters);
 };
