@@ -73,8 +73,8 @@ std::string selected(int fd) {
   return shown(select(fd + 1, &in, nullptr, nullptr, nullptr));
 }
 
-// Accepts as many as told, and holds them until told to end; "send" sends a byte by each. At the end it closes
-// those whose FIN has come.
+// Accepts as many as told, and holds them until told to end; "send" sends a byte by each. At the end it
+// closes those whose FIN has come.
 FAR(holder) {
   Fd listener = listen_at(here(), 4096);
   near.say(port_of(listener));
