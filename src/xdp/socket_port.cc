@@ -22,6 +22,9 @@ constexpr uint32_t kRefillBatch = 64;
 /// many at least.
 constexpr uint32_t kFillEpoch = 16384, kFillLeast = 512;
 
+/// Buffers of the longest frame that is received: with fewer left for it one may have been dropped.
+constexpr uint32_t kLargestFrame = 5;
+
 /// More frames that its program passes show that a device's frames come by its hook.
 constexpr uint64_t kOwnFrames = 16;
 
@@ -85,6 +88,7 @@ size_t SocketPort::rx_burst(std::span<Packet*> out) {
 size_t SocketPort::receive(Queue& queue, std::span<Packet*> out) {
   uint32_t at = 0;
   const uint32_t available = xsk_ring_cons__peek(&queue.rx, umem_.rings.rx, &at);
+  queue.may_have_lost |= available == umem_.rings.rx || queue.filled - available < kLargestFrame;
   if (available == 0) {
     // Zero copy only: the driver ran out of buffers and waits to be told of new ones.
     if (xsk_ring_prod__needs_wakeup(&queue.fill) && info_.zero_copy)
@@ -409,10 +413,15 @@ std::optional<StraySegment> SocketPort::strayed(const FlowKey& key) const {
 }
 
 XdpStats SocketPort::stats() const {
-  XdpStats stats;
+  XdpStats stats = ring_stats();
   if (!flows_) return stats;
   stats.redirected = flows_->counter(ACCEL_XDP_REDIRECTED);
   stats.dropped_other_queue = flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE);
+  return stats;
+}
+
+XdpStats SocketPort::ring_stats() const {
+  XdpStats stats;
   for (const auto& queue : queues_) {
     xdp_statistics s{};
     socklen_t length = sizeof(s);
@@ -423,6 +432,16 @@ XdpStats SocketPort::stats() const {
     stats.tx_invalid += s.tx_invalid_descs;
   }
   return stats;
+}
+
+void SocketPort::count(Counters& to) {
+  bool may_have_lost = false;
+  for (auto& queue : queues_) may_have_lost |= std::exchange(queue->may_have_lost, false);
+  if (!may_have_lost) return;
+  const XdpStats now = ring_stats();
+  const XdpStats before = std::exchange(counted_, now);
+  to.add(Counter::xdp_rx_no_buffer, now.rx_dropped - before.rx_dropped);
+  to.add(Counter::xdp_rx_ring_full, now.rx_ring_full - before.rx_ring_full);
 }
 
 }  // namespace accel::xdp

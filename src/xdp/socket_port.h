@@ -46,6 +46,7 @@ class SocketPort final : public XdpPort {
   bool may_be_passed_by() const override { return may_be_passed_by_; }
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
+  void count(Counters& to) override;
   Result<XdpEntrusted> entrust(std::string* why) override;
   void seal() override;
   bool sealed() const override { return flows_ && flows_->sealed(); }
@@ -78,6 +79,7 @@ class SocketPort final : public XdpPort {
   Queue& tx_queue(const Packet& frame);
   Packet* from_address(uint64_t address);
   void check_device();
+  XdpStats ring_stats() const;  ///< what the kernel counts for this port's sockets
 
   XdpOptions options_;
   FramePool& pool_;
@@ -98,6 +100,7 @@ class SocketPort final : public XdpPort {
   std::vector<int> fds_;
   SegmentSocket segments_;  ///< open: info_.tso
   uint64_t tx_dropped_ = 0;
+  XdpStats counted_;
   bool may_be_passed_by_ = false;  ///< until the program has seen a frame
   Fd device_table_;                ///< meanwhile
   uint64_t received_before_ = 0;   ///< by the device, when the port was opened

@@ -169,6 +169,26 @@ TEST_F(Steering, ManyFramesAndNoneLost) {
   EXPECT_EQ(at_b.pool.available(), at_b.pool.size());
 }
 
+// A burst beyond all that a queue has for it is counted, once.
+TEST_F(Steering, FramesThatComeTooFastAreCounted) {
+  ASSERT_TRUE(at_a.steer(udp(a, kLocal)));
+  const auto frame = b_to_a.udp4(kRemote, kLocal, "hello");
+  Counters counters;
+  at_a.port->count(counters);
+  EXPECT_EQ(counters.get(Counter::xdp_rx_no_buffer) + counters.get(Counter::xdp_rx_ring_full), 0u);
+  const int most = static_cast<int>(at_a.pool.size());
+  for (int i = 0; i < most; ++i) ASSERT_TRUE(at_b.send(frame));
+  int came = 0;
+  while (!at_a.receive_now().empty()) ++came;
+  at_a.port->count(counters);
+  EXPECT_GT(came, 0);
+  EXPECT_EQ(counters.get(Counter::xdp_rx_no_buffer) + counters.get(Counter::xdp_rx_ring_full),
+            static_cast<uint64_t>(most - came));
+  at_a.port->count(counters);
+  EXPECT_EQ(counters.get(Counter::xdp_rx_no_buffer) + counters.get(Counter::xdp_rx_ring_full),
+            static_cast<uint64_t>(most - came));
+}
+
 // In the caches lie the buffers that bursts need, and never fewer than a burst may want.
 TEST_F(Steering, ReceiveBuffersFollowTheBursts) {
   if (at_a.port->info().queues_held > 1) GTEST_SKIP() << "one queue only";
