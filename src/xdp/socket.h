@@ -42,10 +42,9 @@ struct Queue {
   xsk_ring_cons completion{};
   xsk_ring_cons rx{};
   xsk_ring_prod tx{};
-  uint32_t filled = 0;      ///< buffers in the fill ring or on their way into the rx ring
-  uint32_t fill_level = 0;  ///< what `filled` is brought up to
-  bool may_have_lost =
-      false;  ///< frames, for want of buffers or of room: the kernel's numbers are to be read
+  uint32_t filled = 0;         ///< buffers in the fill ring or on their way into the rx ring
+  uint32_t fill_level = 0;     ///< what `filled` is brought up to
+  bool may_have_lost = false;  ///< frames: the kernel's numbers are to be read
   uint32_t largest_burst = 0, epoch_frames = 0;  ///< received since fill_level was fitted
   uint32_t sent = 0;                             ///< buffers submitted and not completed
   bool kick = false;                             ///< the kernel has not taken all of the tx ring

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/bare_syscall.h"
+#include "base/counters.h"
 #include "xdp/netdev.h"
 
 namespace accel::xdp {
