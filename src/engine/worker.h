@@ -162,7 +162,7 @@ struct Engine::Impl {
         for (int fd : port->poll_fds()) visit(fd);
     if (channels) visit(channels->fd());
   }
-  /// Of all slots, and those that wait for a queue.
+  /// Visits the ports of all slots and those that wait for a queue.
   template <class F>
   void for_each_opened(F visit) {
     for (InterfaceId id = 0; id < slot_count; ++id) visit(slots[id].opened);
@@ -220,7 +220,7 @@ struct Engine::Impl {
   void request_port(int ifindex, Need need);
   bool still_wanted(int ifindex) const;
   /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes.
-  /// Those that are left come after `pause` at the earliest. On a thread without the lock.
+  /// The ports that are left come after `pause` at the earliest. The caller does not hold the lock.
   Instant open_requested(bool all, bool* opened, Duration pause = {});
   /// The same in a thread of the program's.
   void open_here(bool all, Duration pause);

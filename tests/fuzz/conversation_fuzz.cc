@@ -13,13 +13,6 @@
 namespace accel::fuzz {
 namespace {
 
-struct Input {
-  const uint8_t* data;
-  size_t size;
-  uint8_t byte() { return size ? (--size, *data++) : 0; }
-  uint16_t word() { return static_cast<uint16_t>(byte() << 8 | byte()); }
-};
-
 Stack::TcpWrite write_of(uint8_t bits) { return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0}; }
 
 struct Conversation {

@@ -14,13 +14,6 @@
 namespace accel::fuzz {
 namespace {
 
-struct Input {
-  const uint8_t* data;
-  size_t size;
-  uint8_t byte() { return size ? (--size, *data++) : 0; }
-  uint16_t word() { return static_cast<uint16_t>(byte() << 8 | byte()); }
-};
-
 void require(bool holds) {
   if (!holds) __builtin_trap();
 }
@@ -29,8 +22,11 @@ using Frame = std::vector<uint8_t>;
 
 /// One end of the connection, in a stack of its own.
 struct Side {
-  Side(uint8_t host, uint8_t peer)
-      : w(host, peer), address(IpAddress::v4(0x0a000000u + host)), other(IpAddress::v4(0x0a000000u + peer)) {}
+  Side(uint8_t number, uint8_t peer)
+      : host(number),
+        w(number, peer),
+        address(IpAddress::v4(0x0a000000u + number)),
+        other(IpAddress::v4(0x0a000000u + peer)) {}
 
   Route route() const {
     Route r;
@@ -45,7 +41,7 @@ struct Side {
     if (!conn || shut) return;
     uint8_t text[8192];
     n = std::min(n, sizeof text);
-    for (size_t i = 0; i < n; ++i) text[i] = expected(host(), sent + i);
+    for (size_t i = 0; i < n; ++i) text[i] = expected(host, sent + i);
     const iovec v{text, n};
     const auto took = w.stack->tcp_send(*conn, {&v, 1}, how, w.now);
     if (took)
@@ -67,10 +63,10 @@ struct Side {
       return;
     }
     require(received + *got <= peer.sent);
-    for (size_t i = 0; i < *got; ++i) require(text[i] == expected(peer.host(), received + i));
+    for (size_t i = 0; i < *got; ++i) require(text[i] == expected(peer.host, received + i));
     received += *got;
   }
-  /// Not while it opens, which that would end.
+  /// A connection that opens is left alone: shutdown() would end it.
   void shut_down() {
     if (conn && !shut && w.stack->tcp_state(*conn) != TcpState::kSynSent &&
         w.stack->tcp_shutdown(*conn, SHUT_WR, w.now))
@@ -82,7 +78,7 @@ struct Side {
     conn = nullptr;
     gone = true;
   }
-  /// Out of the stack and back: what a hand-over to another process does.
+  /// The connection leaves the stack and comes back, as in a hand-over to another process.
   void move() {
     if (!conn) return;
     const auto snapshot = w.stack->tcp_snapshot(*conn, w.now);
@@ -97,8 +93,8 @@ struct Side {
     const int error = static_cast<int>(e);
     if (error != EAGAIN && error != ENOTCONN) failed = error;
   }
-  uint8_t host() const { return static_cast<uint8_t>(w.peer_mac[5] == 1 ? 2 : 1); }
 
+  const uint8_t host;  ///< the last byte of its addresses
   World w;
   const IpAddress address, other;
   TcpConn* conn = nullptr;
@@ -200,10 +196,10 @@ struct Pair {
   void require_cause(const Side& s) const {
     const bool timed_out = a.failed == ETIMEDOUT || b.failed == ETIMEDOUT;
     if (s.failed == 0 || timed_out || a.gone || b.gone || b.conn == nullptr) return;
-    fprintf(stderr, "host %d: error %d\n", s.host(), s.failed);
+    fprintf(stderr, "host %d: error %d\n", s.host, s.failed);
     for (const Side* x : {&a, &b})
       fprintf(stderr, "host %d: sent %zu, received %zu, shut down %d, end seen %d, has a connection %d\n",
-              x->host(), x->sent, x->received, x->shut, x->ended, x->conn != nullptr);
+              x->host, x->sent, x->received, x->shut, x->ended, x->conn != nullptr);
     __builtin_trap();
   }
   bool done() const { return a.gone || b.gone || a.failed || b.failed || (a.ended && b.ended); }

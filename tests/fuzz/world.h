@@ -1,4 +1,4 @@
-// A host: one stack with listeners and UDP sockets, as the fuzzers feed it.
+// A host: one stack with listeners and UDP sockets, as the fuzzers feed it; and the fuzzers' choices.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,14 @@
 #include "stack/stack.h"
 
 namespace accel::fuzz {
+
+/// The fuzzer's choices, taken from the front; zeros when there are no more.
+struct Input {
+  const uint8_t* data;
+  size_t size;
+  uint8_t byte() { return size ? (--size, *data++) : 0; }
+  uint16_t word() { return static_cast<uint16_t>(byte() << 8 | byte()); }
+};
 
 struct World {
   static constexpr uint32_t kFrames = 64, kBuffer = 2048;
