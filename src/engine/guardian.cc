@@ -240,7 +240,8 @@ const char* Guardian::start() {
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < size_)
     return "its table would exceed RLIMIT_FSIZE";
   int ends[2];
-  const Closing table{static_cast<int>(real.syscall(SYS_memfd_create, "libaccel-guardian", MFD_CLOEXEC))};
+  const Closing table{
+      static_cast<int>(real.syscall(SYS_memfd_create, "libaccel-guardian", MFD_CLOEXEC | MFD_ALLOW_SEALING))};
   if (table.fd < 0 || !map_table(table.fd) || real.pipe2(ends, O_CLOEXEC) != 0) return refusal(errno);
   const Closing lifeline{ends[0]};
   lifeline_ = keep_private(ends[1]);
@@ -255,9 +256,10 @@ const char* Guardian::start() {
   return nullptr;
 }
 
-/// Sparse: rows that were never used take no memory.
+/// Sparse: rows that were never used take no memory. Of this size for ever: the guardian reads it.
 bool Guardian::map_table(int fd) {
   if (ftruncate(fd, static_cast<off_t>(size_)) != 0) return false;
+  if (real.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return false;
   void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (memory == MAP_FAILED) return false;
   madvise(memory, size_, MADV_DONTDUMP);

@@ -28,6 +28,7 @@
 #include "guardian/errands.h"
 #include "guardian/freestanding.h"
 #include "guardian/table.h"
+#include "guardian/unanswered.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/ipv4.h"
 #include "stack/wire/ipv6.h"
@@ -67,12 +68,11 @@ constexpr uint32_t kBurst = 32;
   for (;;) call(SYS_exit_group, 0);
 }
 
-template <class T>
-T* allocate(size_t count) {
-  const long memory =
-      call(SYS_mmap, 0, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+/// Zeros.
+void* allocate(size_t size) {
+  const long memory = call(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory < 0 && memory > -4096) end();
-  return reinterpret_cast<T*>(memory);
+  return reinterpret_cast<void*>(memory);
 }
 
 long milliseconds() {
@@ -127,11 +127,9 @@ const Table* wait_for_end(uint32_t* rows) {
   const long memory = call(SYS_mmap, 0, size, PROT_READ, MAP_SHARED, kTable, 0);
   if (size < static_cast<long>(sizeof(Table)) || (memory < 0 && memory > -4096)) end();
   const auto* table = reinterpret_cast<const Table*>(memory);
-  *rows = table->touched;
-  const auto most = (static_cast<size_t>(size) - sizeof(Table)) / sizeof(Row);
-  if (*rows > most) *rows = static_cast<uint32_t>(most);
+  *rows = rows_of(*table, static_cast<size_t>(size));
   bool any = false;
-  for (uint32_t i = 0; i < *rows && !any; ++i) any = table->row[i].used == 1;
+  for (uint32_t i = 0; i < *rows && !any; ++i) any = is_used(table->row[i]);
   if (!any) end();
   // The lifeline alone: the process is about to be dead, or it execs with connections that could not be
   // handed back. Only the former has an event for the moment at which all of its descriptors are closed and
@@ -198,53 +196,11 @@ long send_v6(long fd, const Row& row, const TcpHeader& tcp) {
 
 // ---- connections that wait for an answer ----
 
-class Wake {
+/// An address of this host, and not of loopback: a process that was broken into may have written any other.
+/// Rows of one address come one after the other.
+class OwnAddresses {
  public:
-  /// Copies the rows: the process may live yet, and go on writing.
-  Wake(const Table& table, uint32_t rows)
-      : rows_(rows), row_(allocate<Row>(rows)), done_(allocate<bool>(rows)) {
-    for (uint32_t i = 0; i < rows; ++i) {
-      memcpy(&row_[i], &table.row[i], sizeof(Row));
-      if (row_[i].used == 1 && is_ours(row_[i]))
-        ++open_;
-      else
-        done_[i] = true;
-    }
-    for (slots_ = 64; slots_ < 2 * open_;) slots_ *= 2;
-    index_ = allocate<uint32_t>(slots_);
-    for (uint32_t i = 0; i < rows; ++i)
-      if (!done_[i]) *free_slot(row_[i]) = i + 1;
-    const int on = 1;
-    v4_ = call(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
-    call(SYS_setsockopt, v4_, IPPROTO_IP, IP_HDRINCL, &on, sizeof on);
-    v6_ = call(SYS_socket, AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
-    call(SYS_setsockopt, v6_, IPPROTO_IPV6, IPV6_HDRINCL, &on, sizeof on);
-  }
-
-  bool over() const { return open_ == 0; }
-
-  void send_all() {
-    for (uint32_t i = 0, sent = 0; i < rows_; ++i) {
-      if (done_[i]) continue;
-      const Row& row = row_[i];
-      const TcpHeader tcp = segment_of(row);
-      const long r = is_v4(row.remote) ? send_v4(v4_, row, tcp) : send_v6(v6_, row, tcp);
-      if (r < 0 && r != -EAGAIN && r != -ENOBUFS && r != -ENOMEM) finish(i);  // no way to that peer any more
-      if (++sent % kBurst == 0) hear();
-    }
-  }
-
-  void wait_for_answers(long patience) {
-    const long until = milliseconds() + patience;
-    for (long now; open_ != 0 && (now = milliseconds()) < until; hear()) {
-      pollfd watched[] = {{static_cast<int>(v4_), POLLIN, 0}, {static_cast<int>(v6_), POLLIN, 0}};
-      wait(watched, 2, until - now);
-    }
-  }
-
- private:
-  /// An address of this host, and not of loopback: a process that was broken into may have written any other.
-  bool is_ours(const Row& row) {
+  bool operator()(const Row& row) {
     if (asked_ && same_bytes(last_, row.local, sizeof last_)) return ours_;
     memcpy(last_, row.local, sizeof last_);
     asked_ = true;
@@ -254,6 +210,7 @@ class Wake {
     return ours_;
   }
 
+ private:
   static bool same_bytes(const uint8_t* a, const uint8_t* b, size_t n) {
     for (size_t i = 0; i < n; ++i)
       if (a[i] != b[i]) return false;
@@ -262,7 +219,40 @@ class Wake {
 
   uint8_t last_[16] = {};
   bool asked_ = false, ours_ = false;
+};
 
+class Wake {
+ public:
+  Wake(const Table& table, uint32_t rows)
+      : unanswered_(table, rows, allocate(Unanswered::memory_for(rows)), OwnAddresses{}) {
+    const int on = 1;
+    v4_ = call(SYS_socket, AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
+    call(SYS_setsockopt, v4_, IPPROTO_IP, IP_HDRINCL, &on, sizeof on);
+    v6_ = call(SYS_socket, AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
+    call(SYS_setsockopt, v6_, IPPROTO_IPV6, IPV6_HDRINCL, &on, sizeof on);
+  }
+
+  bool over() const { return unanswered_.over(); }
+
+  void send_all() {
+    uint32_t sent = 0;
+    unanswered_.each([&](const Row& row) {
+      if (++sent % kBurst == 0) hear();
+      const TcpHeader tcp = segment_of(row);
+      const long r = is_v4(row.remote) ? send_v4(v4_, row, tcp) : send_v6(v6_, row, tcp);
+      return r >= 0 || r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM;
+    });
+  }
+
+  void wait_for_answers(long patience) {
+    const long until = milliseconds() + patience;
+    for (long now; !over() && (now = milliseconds()) < until; hear()) {
+      pollfd watched[] = {{static_cast<int>(v4_), POLLIN, 0}, {static_cast<int>(v6_), POLLIN, 0}};
+      wait(watched, 2, until - now);
+    }
+  }
+
+ private:
   /// What the kernel gets of TCP: an answer, to which it sends its reset in the same breath.
   void hear() {
     alignas(4) uint8_t data[128];
@@ -272,61 +262,19 @@ class Wake {
       const long header = (data[0] & 15) * 4;
       if (n < header + 4) continue;
       memcpy(from + 12, data + 12, 4);
-      answered(from, data + header);
+      unanswered_.answered(from, data + header);
     }
     sockaddr_in6 peer{};
     for (;;) {
       int length = sizeof peer;
       if ((n = call(SYS_recvfrom, v6_, data, sizeof data, MSG_DONTWAIT, &peer, &length)) < 0) break;
-      if (n >= 4) answered(reinterpret_cast<const uint8_t*>(&peer.sin6_addr), data);
+      if (n < 4) continue;
+      memcpy(from, &peer.sin6_addr, sizeof from);
+      unanswered_.answered(from, data);
     }
   }
 
-  /// Our address is not compared: connections of two addresses of ours with one tuple of a peer's answer for
-  /// each other, and what that can cost is a second try.
-  void answered(const uint8_t* from, const uint8_t* ports) {
-    Row row{};
-    memcpy(row.remote, from, 16);
-    memcpy(&row.remote_port, ports, 2);
-    memcpy(&row.local_port, ports + 2, 2);
-    for (uint32_t slot = hash(row);; ++slot) {
-      const uint32_t i = index_[slot & (slots_ - 1)];
-      if (i == 0) return;
-      if (!done_[i - 1] && same(row_[i - 1], row)) finish(i - 1);
-    }
-  }
-
-  void finish(uint32_t i) {
-    if (!done_[i]) --open_;
-    done_[i] = true;
-  }
-
-  static bool same(const Row& a, const Row& b) {
-    for (int i = 0; i < 16; ++i)
-      if (a.remote[i] != b.remote[i]) return false;
-    return a.remote_port == b.remote_port && a.local_port == b.local_port;
-  }
-
-  /// FNV-1a.
-  static uint32_t hash(const Row& row) {
-    uint32_t h = 2166136261;
-    for (int i = 0; i < 16; ++i) h = (h ^ row.remote[i]) * 16777619;
-    h = (h ^ row.remote_port) * 16777619;
-    h = (h ^ row.local_port) * 16777619;
-    return h ^ h >> 15;
-  }
-
-  uint32_t* free_slot(const Row& row) {
-    for (uint32_t slot = hash(row);; ++slot)
-      if (index_[slot & (slots_ - 1)] == 0) return &index_[slot & (slots_ - 1)];
-  }
-
-  uint32_t rows_;
-  Row* row_;
-  bool* done_;
-  uint32_t open_ = 0;
-  uint32_t* index_ = nullptr;  ///< of rows, plus 1, by hash; 0: free
-  uint32_t slots_ = 0;
+  Unanswered unanswered_;
   long v4_, v6_;
 };
 

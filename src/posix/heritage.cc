@@ -47,7 +47,7 @@ std::unique_ptr<Heritage> Heritage::prepare(const std::vector<File*>& files, int
   for (File* file : files) {
     const size_t i = h->index_.size();
     const Whereabouts where = file->revivable() ? Whereabouts::kKernel : Whereabouts::kOwner;
-    new (&h->slots_[i]) Slot{{raw(where)}, {1}, {false}, {false}};
+    new (&h->slots_[i]) Slot{{raw(where)}, {1}, {0}, {0}};
     h->index_.emplace(file, i);
   }
   h->owner_ = getpid();
@@ -88,19 +88,19 @@ bool Heritage::has_heirs(const File* file) const {
 
 bool Heritage::has_program(const File* file) const {
   const Slot* s = slot(file);
-  return s != nullptr && s->program.load();
+  return s != nullptr && s->program.load() != 0;
 }
 
 bool Heritage::take_program_claim(const File* file) {
   Slot* s = slot(file);
-  return s != nullptr && s->program_claim.exchange(false);
+  return s != nullptr && s->program_claim.exchange(0) != 0;
 }
 
 void Heritage::note_program(const File* file) {
   Slot* s = slot(file);
   if (s == nullptr) return;
-  s->program.store(true);
-  s->program_claim.store(true);
+  s->program.store(1);
+  s->program_claim.store(1);
 }
 
 void Heritage::tell(const File* file, Whereabouts where) {
@@ -172,6 +172,7 @@ Whereabouts Heritage::claim(const File* file) {
       const uint64_t one = 1;
       (void)!real.write(owner_wake_fd_, &one, sizeof(one));
     }
+    if (seen > raw(Whereabouts::kKept)) return Whereabouts::kLost;
     if (seen >= raw(Whereabouts::kKernel)) return static_cast<Whereabouts>(seen);
     if (!owner_lives()) return Whereabouts::kLost;
     real.syscall(SYS_futex, &s->where, static_cast<long>(FUTEX_WAIT), static_cast<long>(seen), &kOwnerLook,

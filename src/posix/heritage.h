@@ -71,11 +71,12 @@ class Heritage {
   int owner_wake_fd() const { return owner_wake_fd_; }
 
  private:
+  /// Heirs may be of another user, so any value may be in a slot: numbers alone, no bool.
   struct Slot {
     std::atomic<uint32_t> where;
-    std::atomic<uint32_t> heirs;      ///< processes but the owner that have the file open
-    std::atomic<bool> program;        ///< one that an heir has started has it
-    std::atomic<bool> program_claim;  ///< kClaimed since then
+    std::atomic<uint32_t> heirs;          ///< processes but the owner that have the file open
+    std::atomic<uint32_t> program;        ///< not 0: one that an heir has started has it
+    std::atomic<uint32_t> program_claim;  ///< not 0: kClaimed since then
   };
   Heritage() = default;
   Slot* slot(const File* file) const;

@@ -219,20 +219,40 @@ std::set<pid_t> guardians() {
   return found;
 }
 
+/// The one that has begun since `before`, 0: none, or several.
+pid_t begun_since(const std::set<pid_t>& before) {
+  std::set<pid_t> now = guardians();
+  for (const pid_t pid : before) now.erase(pid);
+  return now.size() == 1 ? *now.begin() : 0;
+}
+
+TEST(Guardian, ItsTableKeepsItsSize) {
+  const std::set<pid_t> before = guardians();
+  Asked a;
+  ASSERT_EQ(a.add({kNear, 81}), 0);  // so it has begun
+  const std::string path = "/proc/" + std::to_string(begun_since(before)) + "/fd/0";
+  const int table = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(table, 0) << path;
+  EXPECT_EQ(ftruncate(table, 0), -1) << "a guardian that reads beyond the end dies of SIGBUS";
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(ftruncate(table, off_t{1} << 40), -1) << "it copies the rows that are in use";
+  EXPECT_EQ(errno, EPERM);
+  close(table);
+}
+
 TEST(Guardian, OneThatIsStoppedIsGivenUp) {
   const std::set<pid_t> before = guardians();
   Asked a;
   ASSERT_EQ(a.add({kNear, 81}), 0);  // so it has begun
-  std::set<pid_t> now = guardians();
-  for (const pid_t pid : before) now.erase(pid);
-  ASSERT_EQ(now.size(), 1u);
-  ASSERT_EQ(kill(*now.begin(), SIGSTOP), 0);
+  const pid_t guardian = begun_since(before);
+  ASSERT_NE(guardian, 0);
+  ASSERT_EQ(kill(guardian, SIGSTOP), 0);
   EXPECT_EQ(a.bind({kNear, 81}), EPERM);
   EXPECT_FALSE(a.guardian.running());
   EXPECT_EQ(a.counters.get(Counter::guardian_silent), 1u);
   EXPECT_EQ(a.bind({kNear, 81}), EPERM);
   EXPECT_EQ(a.counters.get(Counter::guardian_silent), 1u) << "once";
-  EXPECT_EQ(kill(*now.begin(), SIGKILL), 0);
+  EXPECT_EQ(kill(guardian, SIGKILL), 0);
 }
 
 TEST(Guardian, MakesRulesForTheLocalEndsOfBeforeAlone) {
