@@ -90,10 +90,19 @@ std::array<uint64_t, 2> host_key() {
   return key;
 }
 
+/// What holds a packet of every device that may get a port. One whose MTU is raised later may be too large:
+/// its port then says so.
+uint32_t frame_size(const Network& network) {
+  uint32_t mtu = 0;
+  for (const auto& [ifindex, link] : network.links)
+    if (link.ethernet && !link.loopback) mtu = std::max(mtu, link.mtu);
+  return least_buffer(mtu);
+}
+
 /// As the setting says, or as the cgroup's room allows.
-uint32_t frames_to_have() {
+uint32_t frames_to_have(uint32_t size) {
   const uint32_t wanted = config().settings.frames;
-  const uint64_t room = memory_room() / kRoomPart / FrameRegion::kFrameSize;
+  const uint64_t room = memory_room() / kRoomPart / size;
   if (room >= wanted) return wanted;
   const uint32_t frames = std::max(static_cast<uint32_t>(room), kLeastFrames);
   log(LogLevel::kInfo, "%u packet buffers instead of %u: the memory cgroup leaves no room for more", frames,
@@ -186,9 +195,15 @@ Result<void> Engine::Impl::start() {
   const Settings& settings = config().settings;
   if (!privileged()) ports_barred = Reason::no_privilege;  // which soft-iWARP does not need
   const bool ports = ports_barred == Reason::accelerated;
-  if (auto r = region.map(ports ? frames_to_have() : kFramesWithoutPorts, ports && settings.huge_pages); !r)
-    return r;
-  pool = std::make_unique<FramePool>(region.bytes(), FrameRegion::kFrameSize, 0);
+  auto n = Netlink::open();
+  if (!n) return n.error();
+  netlink = std::move(*n);
+  own_network = network_of(netlink->event_fd());
+  if (auto r = netlink->read_all(network); !r) return r;
+  const uint32_t size = frame_size(network);
+  const size_t frames = ports ? frames_to_have(size) : kFramesWithoutPorts;
+  if (auto r = region.map(frames * size, ports && settings.huge_pages); !r) return r;
+  pool = std::make_unique<FramePool>(region.bytes(), size, 0);
   StackConfig c = stack_config(settings);
   c.timestamp_secret = host_key();
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
@@ -196,11 +211,6 @@ Result<void> Engine::Impl::start() {
   longest_spin = std::chrono::microseconds(settings.spin);
   cpus = usable_cpus();
   one_queue_only = listener_inherited;
-  auto n = Netlink::open();
-  if (!n) return n.error();
-  netlink = std::move(*n);
-  own_network = network_of(netlink->event_fd());
-  if (auto r = netlink->read_all(network); !r) return r;
   housekeeping = std::make_unique<Housekeeping>(engine);
   return housekeeping->start();
 }

@@ -15,8 +15,8 @@ FrameRegion::~FrameRegion() {
 
 void FrameRegion::empty() { madvise(start_, size_, MADV_REMOVE); }
 
-Result<void> FrameRegion::map(uint32_t frames, bool huge) {
-  const size_t size = (size_t{frames} * kFrameSize + kHugePage - 1) / kHugePage * kHugePage;
+Result<void> FrameRegion::map(size_t bytes, bool huge) {
+  const size_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   const int flags = MAP_SHARED | MAP_ANONYMOUS;
   void* memory = MAP_FAILED;
   if (huge) memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0);

@@ -13,15 +13,13 @@ namespace accel {
 /// fork.
 class FrameRegion {
  public:
-  static constexpr uint32_t kFrameSize = 4096;
-
   FrameRegion() = default;
   ~FrameRegion();
   FrameRegion(const FrameRegion&) = delete;
   FrameRegion& operator=(const FrameRegion&) = delete;
 
-  /// Huge pages when `huge` and the system has free ones, else ordinary pages.
-  Result<void> map(uint32_t frames, bool huge);
+  /// `bytes` at least. Huge pages when `huge` and the system has free ones, else ordinary pages.
+  Result<void> map(size_t bytes, bool huge);
   std::span<uint8_t> bytes() const { return {start_, size_}; }
   /// Its pages go back to the system. Nobody has a frame, and no device knows the region.
   void empty();

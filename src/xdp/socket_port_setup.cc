@@ -19,16 +19,13 @@
 namespace accel::xdp {
 namespace {
 
-/// Bytes that the kernel keeps for itself at the start of each receive buffer (XDP_PACKET_HEADROOM).
-constexpr uint32_t kKernelHeadroom = 256;
-/// Ethernet and one VLAN tag.
-constexpr uint32_t kLinkHeader = 18;
 /// The kernel frees the queue of a closed socket a moment later (xsk_buff_pool.c, xp_release_deferred), and
 /// another process's queue_is_bound() has it for a moment.
 constexpr timespec kSettlePause{0, 2'000'000};
 /// Where the kernel copies frames: buffers of each queue, and those that all share, for sending and for
-/// frames that stay with the stack for a while. 3.5 MiB on a device of one queue.
-constexpr uint32_t kQueueFrames = 512, kSharedFrames = 384;
+/// frames that stay with the stack for a while. A device of one queue: 2.25 MiB, or 3.5 MiB with buffers of
+/// 4096 bytes.
+constexpr uint32_t kQueueFrames = 768, kQueueLargeFrames = 512, kSharedFrames = 384;
 /// RLIMIT_MEMLOCK may allow less; with fewer than this the port would only drop.
 constexpr uint32_t kLeastFrames = 128;
 constexpr int kSettlePasses = 250;
@@ -153,7 +150,9 @@ Result<void> SocketPort::plan(std::string* why) {
   const bool copied =
       options_.virtual_device || options_.force_generic || options_.copy == XdpCopy::kForceCopy;
   // A longer ring than usual is asked for by who expects such bursts.
-  queue_frames_ = options_.rx_ring > XdpOptions{}.rx_ring ? options_.rx_ring : kQueueFrames;
+  queue_frames_ = options_.rx_ring > XdpOptions{}.rx_ring ? options_.rx_ring
+                  : buffer == 2048                        ? kQueueFrames
+                                                          : kQueueLargeFrames;
   umem_frames_ = copied ? std::min(pool_.size(), wanted * queue_frames_ + kSharedFrames) : pool_.size();
   divide(wanted);
   if (fill_target_ < 16) return fail(why, EINVAL, "the frame pool is too small for that many queues");
@@ -175,7 +174,7 @@ void SocketPort::divide(uint32_t queues) {
 }
 
 /// The MTU whose frames one buffer holds.
-uint32_t SocketPort::one_buffer() const { return pool_.buffer_size() - kKernelHeadroom - kLinkHeader; }
+uint32_t SocketPort::one_buffer() const { return pool_.buffer_size() - kBufferOverhead; }
 
 uint32_t SocketPort::mtu_most() const { return (bind_flags_ & XDP_USE_SG) != 0 ? UINT32_MAX : one_buffer(); }
 

@@ -53,6 +53,13 @@ struct XdpStats {
   uint64_t tx_invalid = 0;       ///< this port: descriptors the kernel refused
 };
 
+/// Bytes of a receive buffer that are not for the packet: what the kernel keeps for itself at its start
+/// (XDP_PACKET_HEADROOM), Ethernet, and one VLAN tag.
+constexpr uint32_t kBufferOverhead = 256 + 18;
+
+/// The smaller of the sizes that AF_XDP has, 2048 and 4096, if it holds a packet of `mtu` bytes.
+constexpr uint32_t least_buffer(uint32_t mtu) { return mtu + kBufferOverhead <= 2048 ? 2048 : 4096; }
+
 /// One AF_XDP socket for each queue held, all on one UMEM: the first buffers of the pool's region. The kernel
 /// pins them at once and can add none later. Where it copies frames a few hundred for each queue do, what the
 /// rings need; received frames that stay, and frames to send, may lie in the pool's other buffers, which cost
@@ -60,7 +67,7 @@ struct XdpStats {
 ///
 /// The region must be a shared mapping (MAP_SHARED | MAP_ANONYMOUS, or a memfd): the kernel pins its pages,
 /// and after a fork a private mapping's next write would give the parent other pages than those the kernel
-/// fills. buffer_size: 2048 or 4096. The kernel takes 256 bytes at the start of every receive buffer.
+/// fills. buffer_size: 2048 or 4096 (least_buffer()).
 ///
 /// A frame leaves by the queue number hash(its two ports) mod queues_held, counted among the queues held: a
 /// flow stays in order on one queue, and both its directions hash alike.
