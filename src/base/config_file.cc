@@ -12,6 +12,7 @@
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
+#define TOML_FLOAT_CHARCONV 1  // else the whole of libstdc++'s locales, 400 KB of code
 // toml++ 3.3 asserts what "[%x]" in a file makes false, and with NDEBUG has clang assume it: neither in
 // somebody else's process. The code behind the assertions reports an error.
 #undef NDEBUG

@@ -3,11 +3,12 @@
 #include <time.h>
 
 #include <cstdlib>
-#include <sstream>
 #include <string>
+#include <string_view>
 
 #include "base/proc.h"
 #include "base/real.h"
+#include "base/words.h"
 #include "guardian/table.h"
 
 namespace accel {
@@ -36,9 +37,9 @@ bool is_forgotten_guardian(const std::string& stat, uint64_t now) {
 // the signal and wait for their own children alone.
 const char* orphans_become_zombies() {
   const uint64_t now = seconds_since_boot();
-  std::istringstream children(read_proc("/proc/1/task/1/children"));
-  for (int child = 0; children >> child;)
-    if (is_forgotten_guardian(read_proc("/proc/" + std::to_string(child) + "/stat"), now))
+  const std::string children = read_proc("/proc/1/task/1/children");
+  for (const std::string_view child : words_of(children))
+    if (is_forgotten_guardian(read_proc("/proc/" + std::string(child) + "/stat"), now))
       return "process 1 of its pid namespace has left another program's guardian a zombie";
   return nullptr;
 }

@@ -12,9 +12,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
-#include <sstream>
 #include <string_view>
 #include <vector>
+
+#include "base/words.h"
 
 namespace accel::mlx5 {
 namespace {
@@ -72,15 +73,15 @@ std::string driver_of(const std::string& netdev, const std::string& root) {
 bool is_bond_of(const std::string& name, const std::string& netdev, const std::string& root) {
   if (read_line(path_of({root, "/class/infiniband/", name, "/ports/1/gid_attrs/ndevs/0"})) != netdev)
     return false;
-  std::istringstream members(read_line(path_of({root, "/class/net/", netdev, "/bonding/slaves"})));
-  size_t count = 0;
-  for (std::string member; members >> member; ++count) {
-    if (!driver_of(member, root).starts_with("mlx5_core")) return false;
+  const std::string slaves = read_line(path_of({root, "/class/net/", netdev, "/bonding/slaves"}));
+  const std::vector<std::string_view> members = words_of(slaves);
+  for (const std::string_view member : members) {
+    if (!driver_of(std::string(member), root).starts_with("mlx5_core")) return false;
     for (const std::string& other : entries(root + "/class/infiniband"))
       if (other != name && exists(path_of({root, "/class/infiniband/", other, "/device/net/", member})))
         return false;
   }
-  return count != 0;
+  return !members.empty();
 }
 
 /// The netdev's port of a device that has several (representors are ports of one device). 0: none is known to
