@@ -18,9 +18,10 @@ static uint32_t size_goal(const TcpConn& c, bool urgent) {
 /// The room in the last buffer of unsent bytes, which tcp_sendmsg_locked() fills without asking for
 /// memory.
 static uint32_t tail_room(const TcpConn& c, bool urgent) {
-  const uint32_t waiting = unsent(c), goal = size_goal(c, urgent);
+  const uint32_t waiting = unsent(c);
   if (waiting == 0) return 0;
-  return waiting % goal ? goal - waiting % goal : 0;
+  const uint32_t goal = size_goal(c, urgent), last = waiting % goal;
+  return last ? goal - last : 0;
 }
 
 /// sk_stream_memory_free()
