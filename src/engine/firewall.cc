@@ -126,8 +126,7 @@ void Engine::Impl::filter_connection(const TcpConn& conn) {
   const PathChoice now = filtered(flow);
   if (now.reason == Reason::accelerated) return;
   const FlowKey key{Protocol::kTcp, flow.local, flow.remote};
-  strays.insert(key);
-  refused_flows[key] = now.rule;
+  strays[key] = {Reason::firewall, now.rule};
 }
 
 bool Engine::Impl::firewall_listens(const Endpoint& local) const {
@@ -138,11 +137,11 @@ bool Engine::Impl::firewall_listens(const Endpoint& local) const {
 
 PathChoice Engine::why_strayed(const TcpConn& conn) const {
   const Stack& stack = *impl_->stack;
-  const auto found =
-      impl_->refused_flows.find({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
+  const auto found = impl_->strays.find({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
+  const Impl::Departure departure = found == impl_->strays.end() ? Impl::Departure{} : found->second;
   PathChoice choice;
-  choice.reason = found == impl_->refused_flows.end() ? Reason::strayed : Reason::firewall;
-  if (found != impl_->refused_flows.end()) choice.rule = found->second;
+  choice.reason = departure.why;
+  if (departure.why == Reason::firewall) choice.rule = departure.rule;
   return choice;
 }
 

@@ -49,6 +49,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (links || addresses || routes) route_cache.clear();
   if (links || addresses || routes) firewall.forget_judgements();
   if (links) follow_links();
+  if (links || addresses || routes) follow_routes();
   const bool lost = lost_untold;
   if (links || addresses) failed_ports.clear();
   if ((links || addresses) && !lost) cover_flows();
@@ -58,6 +59,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   work(pass_now);
   unlock_out();
   tell_of_lost_ports();
+  tell_of_strays();
   if (!lost) return false;
   // Another port of the same device takes rules only once those of the lost one are gone.
   lock_in();
@@ -66,6 +68,33 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   work(pass_now);
   unlock_out();
   return true;
+}
+
+/// Open connections follow their routes, as ip_queue_xmit() looks for one again: to another next hop at once.
+/// Those whose way leads by another device are the kernel's from here on, which has them all. Without a route
+/// they wait for one. So do those of a device that is down, or of an address that is gone.
+void Engine::Impl::follow_routes() {
+  auto look = [](TcpConn& conn, void* self) { static_cast<Impl*>(self)->follow_route(conn); };
+  stack->tcp_for_each(look, this);
+}
+
+void Engine::Impl::follow_route(TcpConn& conn) {
+  // A handshake that cannot go on is tried again by whoever wants it.
+  using enum TcpState;
+  for (const TcpState passing : {kSynSent, kSynReceived, kTimeWait, kClosed})
+    if (stack->tcp_state(conn) == passing) return;
+  const Endpoint local = stack->tcp_local(conn), remote = stack->tcp_remote(conn);
+  const InterfaceId id = stack->tcp_interface(conn);
+  const Link* link = network.link(slots[id].ifindex);
+  if (!port_of(id) || slots[id].lost || link == nullptr || !link->up || !engine.has_address(local.address))
+    return;
+  auto followed = stack->tcp_follow_route(conn);
+  if (followed == Stack::Followed::kQuestion) {
+    learn_route_of({remote.address, local.address});
+    followed = stack->tcp_follow_route(conn);
+  }
+  if (followed == Stack::Followed::kLeaves)
+    strays.try_emplace({Protocol::kTcp, local, remote}, Departure{Reason::rerouted});
 }
 
 void Engine::Impl::cover_flows() {

@@ -459,7 +459,6 @@ void Engine::let_go_of_strays(Pass& pass) {
     if (strayed(*conn) && !conn->owner && !conn->queued && conn->tcp_state > TcpState::kSynReceived)
       leave_closed(*this, pass, conn);
   impl_->strays.clear();
-  impl_->refused_flows.clear();
 }
 
 /// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that

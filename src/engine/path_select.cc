@@ -215,24 +215,26 @@ InterfaceId Engine::Impl::accelerated(int ifindex) const {
 /// With policy routing the tables do not tell the way back, nor whether a source is one: the kernel is asked,
 /// as it is for connect().
 void Engine::Impl::answer_route_questions(Instant now) {
-  for (const auto& question : stack->take_route_questions()) {
-    RouteQuestion asked{question.remote, question.local, 0, 0, 0};
-    if (question.local.is_multicast()) asked.source = {};
-    const auto answer = route_to(asked);
-    RouteEntry entry{question.remote, 128, kAnyInterface, {}, 0, RouteKind::kUnreachable};
-    if (answer) {
-      entry.interface = accelerated(answer->ifindex);
-      entry.gateway = answer->gateway;
-      const uint32_t device = entry.interface != kAnyInterface ? stack->interface(entry.interface).mtu : 0;
-      entry.mtu = answer->mtu ? std::min(answer->mtu, device) : device;
-      entry.kind = answer->type == RouteType::kUnicast   ? RouteKind::kUnicast
-                   : answer->type == RouteType::kLocal   ? RouteKind::kLocal
-                   : answer->type == RouteType::kUnusual ? RouteKind::kOther
-                                                         : RouteKind::kBroadcast;
-    }
-    stack->learn_route(question, entry);
-  }
+  for (const auto& question : stack->take_route_questions()) learn_route_of(question);
   stack->resume(now);
+}
+
+void Engine::Impl::learn_route_of(const Stack::RouteQuestion& question) {
+  RouteQuestion asked{question.remote, question.local, 0, 0, 0};
+  if (question.local.is_multicast()) asked.source = {};
+  const auto answer = route_to(asked);
+  RouteEntry entry{question.remote, 128, kAnyInterface, {}, 0, RouteKind::kUnreachable};
+  if (answer) {
+    entry.interface = accelerated(answer->ifindex);
+    entry.gateway = answer->gateway;
+    const uint32_t device = entry.interface != kAnyInterface ? stack->interface(entry.interface).mtu : 0;
+    entry.mtu = answer->mtu ? std::min(answer->mtu, device) : device;
+    entry.kind = answer->type == RouteType::kUnicast   ? RouteKind::kUnicast
+                 : answer->type == RouteType::kLocal   ? RouteKind::kLocal
+                 : answer->type == RouteType::kUnusual ? RouteKind::kOther
+                                                       : RouteKind::kBroadcast;
+  }
+  stack->learn_route(question, entry);
 }
 
 void Engine::Impl::lose_port(InterfaceId id, const char* why) {

@@ -97,10 +97,16 @@ void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
   paused ? port->pause(tagged(id, key)) : port->unsteer(tagged(id, key));
 }
 
-/// What the process has to close properly: its connections, but not in TIME-WAIT.
+/// What the process has to close properly: its connections, until the peer has acknowledged their FIN.
 void Engine::Impl::guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered) {
   guardian.begin();
   if (key.is_connected() && steered.guarded == 0) steered.guarded = guardian.add(key, slot.ifindex);
+}
+
+/// The peer has our FIN: of such a connection the kernel says nothing more when its process ends.
+void Engine::Impl::unguard(InterfaceId id, const FlowKey& key) {
+  const auto entry = slots[id].steered.find(key);
+  if (entry != slots[id].steered.end()) guardian.remove(std::exchange(entry->second.guarded, 0));
 }
 
 void Engine::Impl::note_numbers(InterfaceId id, const FlowKey& key) {
@@ -155,7 +161,7 @@ void Engine::Impl::look_for_strays(Instant now) {
     for (const auto& [key, steered] : slots[id].steered) {
       if (key.protocol != Protocol::kTcp || !key.is_connected() || steered.resting) continue;
       if (const auto segment = port->strayed(key); segment && stack->tcp_strayed(key, *segment, now))
-        strays.insert(key);
+        strays.try_emplace(key);
     }
   }
 }
@@ -174,6 +180,8 @@ void Engine::Impl::steer_opened() {
   for (const auto& change : changes) {
     if (change.to == Stack::Flow::kClosed)
       closed_flows.push_back(change);
+    else if (change.to == Stack::Flow::kFinSent)
+      unguard(change.interface, change.key);
     else if (change.to == Stack::Flow::kResting)
       rest(change.interface, change.key);
     else if (change.to == Stack::Flow::kTakesAcks || change.to == Stack::Flow::kLeavesAcks)

@@ -200,6 +200,7 @@ struct Engine::Impl {
   /// `paused`: by Port::pause().
   void unsteer(InterfaceId id, const FlowKey& key, bool paused = false);
   /// The connection is there: the guardian's table has its sequence numbers from now on.
+  void unguard(InterfaceId id, const FlowKey& key);
   void note_numbers(InterfaceId id, const FlowKey& key);
   void rest(InterfaceId id, const FlowKey& key);
   void take_acks(InterfaceId id, const FlowKey& key, bool on);
@@ -266,6 +267,7 @@ struct Engine::Impl {
   void tell_routes();
   InterfaceId accelerated(int ifindex) const;
   void answer_route_questions(Instant now);
+  void learn_route_of(const Stack::RouteQuestion& question);
   PathChoice choose(const FlowRequest& request, bool needs_all_queues);
   PathChoice by_configuration(Role role, const Endpoint& endpoint) const;
   Result<RouteAnswer> route_to(const RouteQuestion& question);
@@ -293,6 +295,8 @@ struct Engine::Impl {
   void follow_links();
   void follow_addresses(const std::vector<LocalAddress>& before);
   void tell_of_link(InterfaceId id, const Link& link);
+  void follow_routes();
+  void follow_route(TcpConn& conn);
   void cover_flows();
   void look_at_ports();
   void look_for_passing_by(InterfaceId id);
@@ -345,8 +349,11 @@ struct Engine::Impl {
   std::map<RouteQuestion, RouteAnswer> route_cache;  ///< emptied when the network changes
   std::vector<std::unique_ptr<BoundFlow>> flows;
   std::vector<Stack::FlowChange> closed_flows;
-  std::set<FlowKey> strays;                  ///< connections; until tell_of_strays() has told
-  std::map<FlowKey, uint8_t> refused_flows;  ///< those of `strays` that a rule of the firewall refuses
+  struct Departure {
+    Reason why = Reason::strayed;
+    uint8_t rule = 0;  ///< Reason::firewall: stats::note_rule()'s
+  };
+  std::map<FlowKey, Departure> strays;  ///< connections; until tell_of_strays() has told
   firewall::Firewall firewall;
   bool firewall_changed = false;  ///< follow_firewall() has something to do
   bool told_of_unseen_rules = false;

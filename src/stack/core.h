@@ -93,6 +93,11 @@ struct StackCore {
   /// The way to answer a packet: by the routing table alone, whatever MAC address it came from. Of several
   /// next hops one of the interface that it came in by is preferred.
   Way way_back(const Passage& from);
+  /// The way of what `hop` leads to already, while the table still has it; else as way_back().
+  Way way_on(const Passage& from, const Hop& hop);
+  Way way_by(const RouteEntry& row, const Passage& from);
+  /// What leaves by this hop is dropped.
+  Hop* nowhere(InterfaceId id) { return find_or_make_hop(id, {}); }
   void set_routes(std::vector<RouteEntry> rows, bool ask);
   void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);
   std::vector<Stack::Unresolved> take_unresolved();

@@ -67,6 +67,7 @@ void StackCore::transmit(Packet* frame, Hop& hop) {
     out.tx.push_back(frame);
     return;
   }
+  if (hop.address.is_any()) return drop(frame, Counter::drop_no_way_back);  // nowhere()
   // A neighbour that never answers must not hold the pool: 64 frames each (the oldest go), an eighth in all.
   if (hop.parked.size() >= Hop::kMaxParked) {
     --parked_total;

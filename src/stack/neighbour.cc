@@ -106,17 +106,32 @@ void StackCore::set_routes(std::vector<RouteEntry> rows, bool ask) {
   good_sources_ = {};
 }
 
+static IpAddress next_hop(const RouteEntry& row, const Passage& from) {
+  return row.gateway.is_any() ? from.source : row.gateway;
+}
+
+Way StackCore::way_by(const RouteEntry& row, const Passage& from) {
+  if (row.kind == RouteKind::kOther) return {nullptr, 0, true};
+  if (row.kind != RouteKind::kUnicast) return {};
+  if (row.interface == kAnyInterface) return {nullptr, 0, true};
+  return {find_or_make_hop(row.interface, next_hop(row, from)),
+          std::min(row.mtu, interfaces[row.interface].info.mtu)};
+}
+
 Way StackCore::way_back(const Passage& from) {
   const auto rows = routes.find(from.source, from.destination);
-  const auto by_ours = [&](const RouteEntry& r) { return r.interface == from.interface; };
-  auto row = std::find_if(rows.begin(), rows.end(), by_ours);
-  if (row == rows.end()) row = rows.begin();
-  if (row == rows.end()) return {};
-  if (row->kind == RouteKind::kOther) return {nullptr, 0, true};
-  if (row->kind != RouteKind::kUnicast) return {};
-  if (row->interface == kAnyInterface) return {nullptr, 0, true};
-  Hop* next = find_or_make_hop(row->interface, row->gateway.is_any() ? from.source : row->gateway);
-  return {next, std::min(row->mtu, interfaces[row->interface].info.mtu)};
+  if (rows.empty()) return {};
+  const auto row = std::find_if(rows.begin(), rows.end(),
+                                [&](const RouteEntry& r) { return r.interface == from.interface; });
+  return way_by(row == rows.end() ? rows.front() : *row, from);
+}
+
+Way StackCore::way_on(const Passage& from, const Hop& hop) {
+  for (const RouteEntry& row : routes.find(from.source, from.destination))
+    if (row.kind == RouteKind::kUnicast && row.interface == hop.interface &&
+        next_hop(row, from) == hop.address)
+      return way_by(row, from);
+  return way_back(from);
 }
 
 void StackCore::set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac) {

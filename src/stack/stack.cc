@@ -163,6 +163,7 @@ bool Stack::tcp_port_in_use(const IpAddress& local, uint16_t port) const {
   return core_->tcp->port_in_use(local, port);
 }
 void Stack::tcp_reroute(TcpConn& conn, const Route& route) { core_->tcp->reroute(conn, route); }
+Stack::Followed Stack::tcp_follow_route(TcpConn& conn) { return core_->tcp->follow_route(conn); }
 
 // ---- UDP ----
 Result<UdpPcb*> Stack::udp_open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner) {

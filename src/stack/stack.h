@@ -392,10 +392,11 @@ class Stack {
   /// Unaccepted connections are reset.
   void tcp_close_listener(TcpListener* listener);
   /// Connections in SYN-RECEIVED or later that steering must know of: filled by on_packets for each SYN
-  /// taken. kOpened: steer this connected flow now, before flush(). kResting: it is in TIME-WAIT. kClosed:
-  /// unsteer, the tuple is free. kTakesAcks: a listener's local end has sent SYN cookies, and ACKs without a
-  /// connection are to come as SYNs do; kLeavesAcks: no longer.
-  enum class Flow : uint8_t { kOpened, kResting, kClosed, kTakesAcks, kLeavesAcks };
+  /// taken. kOpened: steer this connected flow now, before flush(). kFinSent: it is in FIN-WAIT-2, its
+  /// numbers are noted no more (tcp_note_numbers()). kResting: it is in TIME-WAIT. kClosed: unsteer, the
+  /// tuple is free. kTakesAcks: a listener's local end has sent SYN cookies, and ACKs without a connection
+  /// are to come as SYNs do; kLeavesAcks: no longer.
+  enum class Flow : uint8_t { kOpened, kFinSent, kResting, kClosed, kTakesAcks, kLeavesAcks };
   struct FlowChange {
     FlowKey key;
     InterfaceId interface;
@@ -478,6 +479,14 @@ class Stack {
   bool tcp_bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_address) const;
   /// A new way for a connection whose route changed.
   void tcp_reroute(TcpConn& conn, const Route& route);
+  enum class Followed : uint8_t {
+    kStays,     ///< its packets leave as before, or by another next hop of the same interface from now on;
+                ///< without a route they are dropped until there is one
+    kLeaves,    ///< the route leads by another interface, or by means that only the kernel has
+    kQuestion,  ///< only the kernel knows (set_routes()): learn_route() first
+  };
+  /// After set_routes(): has the connection take its route's next hop and MTU.
+  Followed tcp_follow_route(TcpConn& conn);
 
   // ---- UDP ----
   /// `remote.port` 0: unconnected. `local.address` any(): wildcard, with v6_only as for tcp_listen. Several

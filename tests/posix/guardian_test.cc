@@ -4,6 +4,7 @@
 // guardian outlives its purpose.
 #include <dirent.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -22,7 +23,8 @@ using namespace posix_test;  // NOLINT: a test program
 
 namespace {
 
-constexpr int kTrips = 30;  // so that what the kernel carries afterwards is little
+constexpr int kFinWait2 = 5;  // tcpi_state
+constexpr int kTrips = 30;    // so that what the kernel carries afterwards is little
 
 bool accelerated() { return getenv("ACCEL_REQUIRE") != nullptr; }
 
@@ -95,6 +97,22 @@ FAR(silent) {
     fd.reset();
   }
   near.say(ended);
+}
+
+// Accepts, reads to the end, and says how its half of the connection stands once near says so.
+FAR(half_open) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  Fd fd = accept_one(listener);
+  for (char bytes[4096]; read(fd, bytes, sizeof bytes) > 0;) {
+  }
+  near.say("end");
+  (void)near.word();
+  sockaddr_storage peer{};
+  socklen_t length = sizeof peer;
+  const bool has_peer = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+  const bool broken = (wait_for(fd, POLLIN) & (POLLERR | POLLHUP)) != 0;
+  near.say(has_peer && !broken && get_option(fd, SOL_SOCKET, SO_ERROR) == 0 ? "open" : "broken");
 }
 
 // Connects to near, and waits there in recv().
@@ -233,6 +251,42 @@ TEST(Guardian, LetsExitBeAnEnd) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
   far.finish();
 }
+
+/// The kernel has the other half of a connection wait for the peer's FIN, whatever becomes of the process.
+void end_after_fin(bool killed) {
+  Far far("half_open");
+  const auto port = static_cast<uint16_t>(far.number());
+  int channel[2];
+  ASSERT_EQ(pipe(channel), 0);
+  const pid_t child = in_child([&] {
+    Fd fd = connect_to(there(port));
+    write_all(fd, std::string(60000, 'x'));
+    shutdown(fd, SHUT_WR);
+    tcp_info info{};
+    for (socklen_t size = sizeof info; info.tcpi_state != kFinWait2; poll(nullptr, 0, 1))
+      getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size);
+    fd.reset();
+    (void)!write(channel[1], "x", 1);
+    if (killed) pause();
+  });
+  const Fd guardian = guardian_of(child);
+  EXPECT_EQ(far.word(), "end");
+  char byte;
+  EXPECT_EQ(read(channel[0], &byte, 1), 1);
+  if (killed)
+    die(child);
+  else
+    EXPECT_EQ(status_of(child), 0);
+  expect_gone(guardian);
+  far.say("now");
+  EXPECT_EQ(far.word(), "open");
+  far.finish();
+  close(channel[0]);
+  close(channel[1]);
+}
+
+TEST(Guardian, LeavesAPeerThatHasTheFinAloneAtExit) { end_after_fin(false); }
+TEST(Guardian, LeavesAPeerThatHasTheFinAloneAtKill9) { end_after_fin(true); }
 
 TEST(Guardian, LeavesPassedConnectionsAlone) {
   Far far("echo_stream");

@@ -47,11 +47,15 @@ void rehash(const TcpContext& t, TcpConn& c) {
   refresh_headers(t, c);
 }
 
+uint32_t path_mtu(const TcpConn& c, uint32_t mtu) {
+  return std::max(mtu, c.local.address.is_v4() ? 552u : 1280u);
+}
+
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {
   c.hop = HopRef(&hop);
   c.interface = hop.interface;
   uint32_t limit = t.core.of(hop).mtu;
-  c.mtu = std::max(std::min(mtu ? mtu : limit, limit ? limit : mtu), c.local.address.is_v4() ? 552u : 1280u);
+  c.mtu = path_mtu(c, std::min(mtu ? mtu : limit, limit ? limit : mtu));
   c.route_mtu = c.mtu;
   if (c.flow_hash == 0) {
     c.flow_hash = t.core.flow_hash(c.local, c.remote, c.snd_nxt);
