@@ -222,6 +222,10 @@ class Engine {
   /// and the edges of what entering the pass brought, which else reach the notifier at its end. wait() does
   /// both.
   void catch_up(Pass& pass);
+  /// The last poll has left frames in a ring. A call that finds nothing of the stack's takes them, and their
+  /// edges, before it tells of what the kernel has, or of nothing.
+  bool has_rest() const;
+  void take_rest(Pass& pass);
   /// Spins for a while (adaptive), then sleeps in the kernel on the ports, request.kernel_fds and a wake
   /// eventfd. The pass's lock is released meanwhile and held again on return; pass.now() is fresh.
   Woke wait(Pass& pass, WaitRequest& request);

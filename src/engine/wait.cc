@@ -38,6 +38,8 @@ constexpr Duration kBlindSleep = 1ms;
 /// One thread for so many descriptors that the process may open has two of them to sleep on.
 constexpr rlim_t kDescriptorsForOne = 20;
 constexpr Duration kKernelLook = 5us;
+/// Polls in a row that find frames: then others get the lock, and the kernel's descriptors a look.
+constexpr int kBusyPolls = 16;
 /// A thread that has been back in its wait this soon, and whose waits are this short, so many times in a row,
 /// is trusted to be so again. It is late when it has been out this long with so few passes made meanwhile.
 constexpr Duration kBrief = 100us, kOften = 1ms, kLate = 500us;
@@ -191,8 +193,10 @@ class Waiting {
   bool kernel_ready_ = false;
   bool borrowed_ = false;                ///< its descriptors are more than it should have
   bool was_brief_ = false;               ///< the time since this thread's last wait
+  bool stopped_ = false;                 ///< a signal that no trampoline reported has ended the sleep
   bool decided_ = false, spun_ = false;  ///< whether to poll; the first look has to come first
   int looks_ = 0;
+  int polls_for_rest_ = 0, busy_polls_ = 0;
   Instant spin_until_{};
   Instant next_look_{};
   std::vector<pollfd> fds_;
@@ -230,12 +234,17 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
   for (;;) {
     w_.work(w_.pass_now);
     const Instant now = w_.pass_now;
+    const bool interrupted = stopped_ || thread_state.signal_ran;
     Woke woke = Woke::kReady;
     if (request.condition && request.condition(request.context)) {
       woke = Woke::kReady;
+    } else if (w_.cut_short && (kernel_ready_ || interrupted || now >= request.deadline) &&
+               polls_for_rest_++ < Engine::Impl::kPollsForRest) {
+      w_.poll_all(clock_now());
+      continue;
     } else if (kernel_ready_) {
       woke = Woke::kKernel;
-    } else if (thread_state.signal_ran) {
+    } else if (interrupted) {
       woke = Woke::kSignal;
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
@@ -248,6 +257,11 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       w_.poll_all(clock_now());
       continue;
     } else if (!w_.arm_ports()) {
+      if (++busy_polls_ % kBusyPolls == 0) {
+        w_.unlock_out();
+        look_at_kernel(request, now);
+        w_.lock_in();
+      }
       w_.poll_all(clock_now());
       continue;
     } else {
@@ -258,8 +272,8 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
         (void)w_.take_charge(*me_, now, now);
       else if (w_.in_charge == me_)
         w_.in_charge = nullptr;
-      if (sleep(request, now)) continue;
-      woke = Woke::kSignal;
+      stopped_ = !sleep(request, now);
+      continue;
     }
     count(woke, began, slept);
     return woke;

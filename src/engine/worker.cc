@@ -110,10 +110,12 @@ void Engine::Impl::leave() {
 
 void Engine::Impl::poll(Instant now) {
   last_poll = pass_now = now;
+  cut_short = false;
   for (InterfaceId id = 0; id < slot_count; ++id) {
     Port* port = slots[id].port();
     if (!port) continue;
-    for (int i = 0; i < kBurstsPerPoll; ++i) {
+    int full = 0;
+    for (; full < kBurstsPerPoll; ++full) {
       Packet* frames[kBurst];
       const size_t n = port->rx_burst(frames);
       if (n == 0) break;
@@ -121,11 +123,20 @@ void Engine::Impl::poll(Instant now) {
       if (n < kBurst) break;
       crowded = true;
     }
+    cut_short |= full == kBurstsPerPoll;
   }
   if (stack->has_route_questions()) answer_route_questions(now);
   if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   if (stack->next_deadline() <= now) stack->on_deadlines(now);
   if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
+}
+
+bool Engine::has_rest() const { return impl_->cut_short; }
+
+void Engine::take_rest(Pass& pass) {
+  for (int i = 0; i < Impl::kPollsForRest && impl_->cut_short; ++i) impl_->poll(clock_now());
+  pass.now_ = impl_->pass_now;
+  catch_up(pass);
 }
 
 void Engine::Impl::poll_all(Instant now) {

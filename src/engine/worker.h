@@ -141,6 +141,9 @@ struct Engine::Impl {
   bool notify_channels();
   bool arm_ports();
   bool tx_waiting() const;
+  /// Polls that follow one that was cut short, before a call ends without an event: as much as a ring holds.
+  /// Frames may go on coming.
+  static constexpr int kPollsForRest = 16;
   /// Ports and channels: while a thread waits, and for an absent application.
   void poll_all(Instant now);
   void give_to_kernel(PacketQueue& frames);  ///< IP packets
@@ -375,6 +378,7 @@ struct Engine::Impl {
   void (*each_tick)(bool absent) = nullptr;
   bool ending = false;            ///< Engine::finish(): no port is opened any more
   bool crowded = false;           ///< a poll has found a whole burst; until housekeeping has looked
+  bool cut_short = false;         ///< the last poll left frames in a ring
   bool poll_at_end = false;       ///< of the pass: frames of a connection handed back in it may have come
   std::set<int> passed_by_links;  ///< ifindex of those whose generic hook sees no frames
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device

@@ -151,6 +151,10 @@ class Wait {
     for (;;) {
       Pass* pass = guard.pass();
       const bool open = fds.find(fd_) == set_;
+      // Before the kernel's members are asked, whose events may be told once only.
+      if (pass != nullptr && pass->engine().has_rest() && !std::exchange(took_rest_, true) &&
+          set_->readiness() == 0)
+        pass->engine().take_rest(*pass);
       const bool due =
           ask_kernel_ || (set_->has_ready() && (pass == nullptr || set_->kernel_due(pass->now())));
       if (due || set_->has_ready()) {
@@ -238,6 +242,7 @@ class Wait {
   EpollSet* set_ = nullptr;
   Woke woke_ = Woke::kReady;
   bool ask_kernel_ = false;
+  bool took_rest_ = false;
   bool in_kernel_ = false;
   int got_ = 0;
   Result<int> result_ = 0;

@@ -90,6 +90,11 @@ class Poll {
   Step look_and_sleep(Guard& guard) {
     for (;;) {
       result_ = look();
+      if (Pass* pass = guard.pass(); pass != nullptr && pass->engine().has_rest() && !ours_ready_ &&
+                                     result_ && !std::exchange(took_rest_, true)) {
+        pass->engine().take_rest(*pass);
+        continue;
+      }
       if (!result_ || *result_ > 0) return Step::kDone;
       if (timeout_.zero() || woke_ == Woke::kDeadline) return Step::kDone;
       if (woke_ == Woke::kSignal) {  // never restarted, SA_RESTART or not: signal(7)
@@ -123,6 +128,7 @@ class Poll {
     kernel_.clear();
     origin_.clear();
     ours_ = 0;
+    ours_ready_ = false;
     for (size_t i = 0; i < entries_.size(); ++i) {
       pollfd& entry = entries_[i];
       entry.revents = 0;
@@ -130,6 +136,7 @@ class Poll {
       File* file = fds.find(entry.fd);
       ours_ += file != nullptr;
       if (file != nullptr) entry.revents = ready_bits(*file, entry);
+      ours_ready_ |= entry.revents != 0;
       if (file != nullptr && file->kernel_fd() < 0) continue;
       if (!muted_.empty() && muted_[i]) continue;
       if (!kernel_.push_back({entry.fd, entry.events, 0}) || !origin_.push_back(static_cast<uint32_t>(i)))
@@ -207,6 +214,8 @@ class Poll {
   size_t ours_ = 0;  ///< entries that are ours
   Woke woke_ = Woke::kReady;
   bool first_ = true;
+  bool ours_ready_ = false;
+  bool took_rest_ = false;
   Result<int> result_ = 0;
 };
 

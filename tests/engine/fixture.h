@@ -121,6 +121,7 @@ class MemoryPort : public Port {
       out[n++] = packet_of(pool_, arrived_.front());
       arrived_.pop_front();
     }
+    while (floods && n < out.size()) out[n++] = packet_of(pool_, Frame(60));
     uint64_t count;
     if (n > 0) (void)!read(event_, &count, sizeof(count));
     return n;
@@ -149,13 +150,15 @@ class MemoryPort : public Port {
       untold_ = true;
     return all;
   }
+  /// Frames that are nobody's come without end.
+  std::atomic<bool> floods{false};
   /// Called by tell(), which with it is possible; false: the frames stay where they are.
   std::function<bool()> on_tell;
   std::span<const int> poll_fds() const override { return {&event_, 1}; }
   bool arm() override {
     std::lock_guard lock(mutex_);
     armed_ = true;
-    return arrived_.empty();
+    return arrived_.empty() && !floods;
   }
   /// Another to sleep on, the one before is closed: as where a queue is given up and taken anew.
   void change_descriptor() {

@@ -24,8 +24,11 @@ struct Waiter {
   bool spin = false;
 
   void start(Duration limit = kGuard) {
-    request.condition = [](void* f) { return static_cast<std::atomic<bool>*>(f)->load(); };
-    request.context = &flag;
+    start_for([](void* f) { return static_cast<std::atomic<bool>*>(f)->load(); }, &flag, limit);
+  }
+  void start_for(bool (*condition)(void*), void* context, Duration limit = kGuard) {
+    request.condition = condition;
+    request.context = context;
     request.may_spin = spin;
     thread = std::thread([this, limit] {
       tid = static_cast<pid_t>(syscall(SYS_gettid));
@@ -303,6 +306,102 @@ TEST(Wait, DataWakes) {
     pass.stack().tcp_close(c.near, true, pass.now());
     w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
   }
+}
+
+/// A thread that waits for text, and has the lock again only when `ends` has ended its sleep and the text has
+/// come behind `before` frames that are nobody's. Returns what its wait returned.
+Woke woken_with_text_in_the_ring(size_t before, WaitRequest request, void (*ends)(Waiter& waiter, int fd)) {
+  World& w = world();
+  Connected c = connect(92);
+  Waiter waiter;
+  waiter.request = request;
+  waiter.start_for(
+      [](void* conn) {
+        return (world().engine->stack().tcp_readiness(*static_cast<TcpConn*>(conn)) & kReadable) != 0;
+      },
+      c.near);
+  waiter.until_asleep();
+  {
+    const Pass pass{*w.engine, Pass::Polling::kNo};
+    ends(waiter, request.kernel_fds.empty() ? -1 : request.kernel_fds[0].fd);
+    for (size_t i = 0; i < before; ++i) w.far.to_near(Frame(60));
+    w.far.call([&](Stack& s, Instant now) {
+      char text[] = "hello";
+      iovec v{text, 5};
+      EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, {}, now).ok());
+    });
+  }
+  const Woke woke = waiter.join();
+  Pass pass{*w.engine};
+  pass.stack().tcp_close(c.near, true, pass.now());
+  w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
+  return woke;
+}
+
+constexpr size_t kFramesInTheWay[] = {0, 300, 1000};
+
+// As in fs/eventpoll.c: what is ready comes before EINTR.
+TEST(Wait, TextInTheRingComesBeforeASignal) {
+  set_handler(SIGUSR1, plain_handler);
+  for (const size_t before : kFramesInTheWay) {
+    const Woke woke = woken_with_text_in_the_ring(
+        before, {}, [](Waiter& waiter, int) { pthread_kill(waiter.thread.native_handle(), SIGUSR1); });
+    EXPECT_EQ(woke, Woke::kReady) << before;
+  }
+}
+
+TEST(Wait, TextInTheRingComesBeforeASignalWithoutTrampoline) {
+  static std::atomic<bool> ran;
+  set_handler(SIGUSR1, [](int) { ran = true; });
+  for (const size_t before : kFramesInTheWay) {
+    ran = false;
+    const Woke woke = woken_with_text_in_the_ring(before, {}, [](Waiter& waiter, int) {
+      pthread_kill(waiter.thread.native_handle(), SIGUSR1);
+      EXPECT_TRUE(comes_true([] { return ran.load(); }));
+    });
+    EXPECT_EQ(woke, Woke::kReady) << before;
+  }
+}
+
+// A program that the kernel's descriptor tells to end (nginx's channel) would reset a connection whose text
+// it has not seen.
+TEST(Wait, TextInTheRingComesBeforeAKernelDescriptor) {
+  const int fd = eventfd(0, EFD_CLOEXEC);
+  pollfd kernel[] = {{fd, POLLIN, 0}, {-1, 0, 0}};
+  for (const size_t descriptors : {1, 2})  // asleep on a set, and in ppoll()
+    for (const size_t before : kFramesInTheWay) {
+      WaitRequest request;
+      request.kernel_fds = std::span(kernel).first(descriptors);
+      const Woke woke = woken_with_text_in_the_ring(before, request, [](Waiter&, int descriptor) {
+        const uint64_t one = 1;
+        EXPECT_EQ(write(descriptor, &one, sizeof one), 8);
+      });
+      EXPECT_EQ(woke, Woke::kReady) << before;
+      uint64_t count;
+      EXPECT_EQ(read(fd, &count, sizeof count), 8);
+    }
+  close(fd);
+}
+
+// Frames that never end do not keep the kernel's descriptors, signals and deadlines out.
+TEST(Wait, FramesWithoutEndDoNotHoldAWait) {
+  World& w = world();
+  const int fd = eventfd(1, EFD_CLOEXEC);
+  pollfd p{fd, POLLIN, 0};
+  w.port->floods = true;
+  for (const bool spin : {false, true}) {
+    WaitRequest request;
+    request.kernel_fds = {&p, 1};
+    request.may_spin = spin;
+    request.deadline = clock_now() + kGuard;
+    EXPECT_EQ(wait_once(request), Woke::kKernel);
+    request.kernel_fds = {};
+    request.deadline = clock_now() + 5ms;
+    EXPECT_EQ(wait_once(request), Woke::kDeadline);
+    EXPECT_LT(clock_now(), request.deadline + 1s);
+  }
+  w.port->floods = false;
+  close(fd);
 }
 
 // While one thread sleeps, another's frames leave when it has let go of the lock.

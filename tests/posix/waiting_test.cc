@@ -274,6 +274,136 @@ TEST(Sets, NeitherKindOfMemberStarves) {
   for (int count : seen) EXPECT_GE(count, 40);
 }
 
+// ---- what has come before ----
+
+// Each time it is told: a crowd of datagrams for nobody that looks, and a byte on the connection behind it.
+FAR(crowd) {
+  Fd listener = listen_at(here());
+  near.say(port_of(listener));
+  const Fd connection = accept_one(listener), datagrams = udp_socket();
+  const Address to = there(static_cast<uint16_t>(near.number()));
+  while (near.word() != "end") {
+    for (int i = 0; i < 600; ++i) sendto(datagrams, "", 1, 0, to.raw(), to.size);
+    write_all(connection, "!");
+    near.say("sent");
+  }
+  wait_for(connection, POLLRDHUP);
+}
+
+void ignore_signal(int) {}
+
+class Crowd : public testing::Test {
+ protected:
+  static constexpr int kRounds = 20;
+  void SetUp() override {
+    struct sigaction action {};
+    action.sa_handler = ignore_signal;
+    ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &usr1, &open_), 0);
+    connection = connect_to(there(static_cast<uint16_t>(far.number())));
+    far.say(port_of(nobodys));
+    epoll_event e{EPOLLIN, {}};
+    ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, connection, &e), 0);
+    e.data.u32 = 1;
+    ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, kernels, &e), 0);
+  }
+  void TearDown() override {
+    shutdown(connection, SHUT_WR);
+    far.say("end");
+    far.finish();
+    const timespec none{};
+    ppoll(nullptr, 0, &none, &open_);  // takes the pending signal
+    pthread_sigmask(SIG_SETMASK, &open_, nullptr);
+  }
+  /// In how many rounds the call tells of the byte. A busy kernel may bring the last frames late.
+  template <class Call>
+  int told(Call call) {
+    int rounds = 0;
+    for (int i = 0; i < kRounds; ++i) {
+      far.say("go");
+      EXPECT_EQ(far.word(), "sent");
+      rounds += call();
+      char byte;
+      EXPECT_EQ(recv(connection, &byte, 1, 0), 1);
+    }
+    return rounds;
+  }
+  static constexpr int kMost = kRounds - 4;
+  Far far{"crowd"};
+  const Fd nobodys = udp_at(here());
+  Fd connection;
+  const Fd kernels{eventfd(0, EFD_CLOEXEC)}, set{epoll_create1(EPOLL_CLOEXEC)};
+  sigset_t open_{};
+};
+
+TEST_F(Crowd, HidesNothingFromALook) {
+  EXPECT_GE(told([&] {
+              epoll_event events[2];
+              return epoll_wait(set, events, 2, 0) == 1;
+            }),
+            kMost);
+  EXPECT_GE(told([&] {
+              pollfd p{connection, POLLIN, 0};
+              return poll(&p, 1, 0) == 1;
+            }),
+            kMost);
+  EXPECT_GE(told([&] {
+              fd_set in;
+              FD_ZERO(&in);
+              FD_SET(connection, &in);
+              timeval none{};
+              return select(connection + 1, &in, nullptr, nullptr, &none) == 1;
+            }),
+            kMost);
+}
+
+// The signal is pending when the call begins, and its mask lets it through.
+TEST_F(Crowd, ComesBeforeASignal) {
+  EXPECT_GE(told([&] {
+              raise(SIGUSR1);
+              epoll_event events[2];
+              return epoll_pwait(set, events, 2, kGuard, &open_) == 1;
+            }),
+            kMost);
+  EXPECT_GE(told([&] {
+              raise(SIGUSR1);
+              pollfd p{connection, POLLIN, 0};
+              const timespec guard{kGuard / 1000, 0};
+              return ppoll(&p, 1, &guard, &open_) == 1;
+            }),
+            kMost);
+  EXPECT_GE(told([&] {
+              raise(SIGUSR1);
+              fd_set in;
+              FD_ZERO(&in);
+              FD_SET(connection, &in);
+              const timespec guard{kGuard / 1000, 0};
+              return pselect(connection + 1, &in, nullptr, nullptr, &guard, &open_) == 1;
+            }),
+            kMost);
+}
+
+// A program that the kernel's member tells to end would reset a connection whose text it has not seen.
+TEST_F(Crowd, ComesBesideTheKernelsMember) {
+  const uint64_t one = 1;
+  ASSERT_EQ(write(kernels, &one, sizeof one), 8);
+  for (const int timeout : {0, kGuard}) {
+    EXPECT_GE(told([&] {
+                epoll_event events[2];
+                return epoll_wait(set, events, 2, timeout) == 2;
+              }),
+              kMost);
+    EXPECT_GE(told([&] {
+                pollfd both[] = {{connection, POLLIN, 0}, {kernels, POLLIN, 0}};
+                return poll(both, 2, timeout) == 2;
+              }),
+              kMost);
+  }
+}
+
 // ---- very many ----
 
 class Many : public testing::Test {
