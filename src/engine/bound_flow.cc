@@ -4,6 +4,7 @@
 
 #include "base/config.h"
 #include "engine/worker.h"
+#include "stack/tcp/conn.h"
 
 namespace accel {
 namespace {
@@ -241,7 +242,12 @@ void Engine::stop_taking(BoundFlow& flow) {
   // Frames of its handshakes are on their way: their connections are steered yet.
   for (const auto& key : flow.keys) impl_->unsteer(key.interface, key.key, true);
   flow.paused = std::exchange(flow.keys, {});
-  impl_->poll(clock_now());
+  // A listener with nothing under way has SYNs in the rings at most, which are the kernel's once it is
+  // closed. The program may close idle connections next (nginx at a reload): text that it cannot know of
+  // would reset them. Where nothing else is steered the port may go next, and with it what has come.
+  const TcpListener* l = flow.listener;
+  const bool idle = l != nullptr && l->embryo_size + l->accept_size == 0;
+  if (!idle || impl_->steered_count.load(std::memory_order_relaxed) == 0) impl_->poll(clock_now());
 }
 
 void Engine::Impl::end_pause(BoundFlow& flow) {

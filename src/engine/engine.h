@@ -190,7 +190,8 @@ class Engine {
   void close(Pass& pass, BoundFlow* flow);
   /// Another thread is asleep in wait().
   bool others_wait() const;
-  /// The devices bring it no more SYNs, or datagrams; what they have brought is in the stack.
+  /// The devices bring it no more SYNs, or datagrams; what they have brought is in the stack. Of a listener
+  /// without a connection under way it may lie in the rings, where other flows are to be served.
   void stop_taking(BoundFlow& flow);
   /// And again. Where they cannot it has what the kernel's socket gets.
   void begin_taking(BoundFlow& flow);

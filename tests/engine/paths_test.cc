@@ -145,5 +145,60 @@ TEST(Paths, AcceptedConnectionIsSteeredBeforeItsSynAckLeaves) {
   w.far.call([&](Stack& s, Instant now) { s.tcp_close(far, true, now); });
 }
 
+// A server at its end closes its listener, then the connections that it knows as idle: a request that lies in
+// the ring is not taken in between, which would make a reset of the connection's end.
+TEST(Paths, AListenerThatStopsTakesNothingInForItsConnections) {
+  World& w = world();
+  BoundFlow* flow = nullptr;
+  {
+    Pass pass{*w.engine};
+    PathChoice choice;
+    auto listening = w.engine->listen(pass, choice, {kNear, 86}, false, false, 8, {}, 0, &w);
+    ASSERT_TRUE(listening.ok());
+    flow = *listening;
+  }
+  const auto waiting = [&] { return w.engine->stack().accept_queue_length(*w.engine->listener(*flow)); };
+  const auto opened = [&](uint16_t from) {
+    TcpConn* far = nullptr;
+    w.far.call([&](Stack& s, Instant now) {
+      if (auto c = s.tcp_connect({kFar, from}, {kNear, 86}, w.far.route(), {}, &w, now)) far = *c;
+    });
+    return far;
+  };
+  const auto asks = [&](TcpConn* far) {
+    w.far.call([&](Stack& s, Instant now) {
+      char text[] = "hello";
+      iovec v{text, 5};
+      EXPECT_TRUE(s.tcp_send(*far, {&v, 1}, {}, now).ok());
+    });
+  };
+  TcpConn* const far = opened(4001);
+  ASSERT_TRUE(far && wait_for([&] { return waiting() == 1; }));
+  TcpConn* near = nullptr;
+  {
+    const Pass pass{*w.engine, Pass::Polling::kNo};
+    near = w.engine->stack().tcp_accept(*w.engine->listener(*flow));
+    ASSERT_TRUE(near);
+    asks(far);
+    w.engine->stop_taking(*flow);
+    EXPECT_EQ(w.engine->stack().tcp_readable_bytes(*near), 0u);
+    w.engine->begin_taking(*flow);
+  }
+  // One that nobody has accepted yet is passed on: what has come for it is in the stack.
+  TcpConn* const second = opened(4002);
+  ASSERT_TRUE(second && wait_for([&] { return waiting() == 1; }));
+  {
+    Pass pass{*w.engine, Pass::Polling::kNo};
+    asks(second);
+    w.engine->stop_taking(*flow);
+    TcpConn* const unaccepted = pass.stack().tcp_accept(*w.engine->listener(*flow));
+    ASSERT_TRUE(unaccepted);
+    EXPECT_EQ(pass.stack().tcp_readable_bytes(*unaccepted), 5u);
+    for (TcpConn* c : {near, unaccepted}) pass.stack().tcp_close(c, true, pass.now());
+    w.engine->close(pass, flow);
+  }
+  for (TcpConn* c : {far, second}) w.far.call([&](Stack& s, Instant now) { s.tcp_close(c, true, now); });
+}
+
 }  // namespace
 }  // namespace accel::test
