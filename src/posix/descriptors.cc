@@ -22,6 +22,10 @@
 namespace accel::posix {
 namespace {
 
+/// Frames that have come since the program last looked stay in the ring: text that it cannot know of would
+/// reset the connection (RFC 1122 section 4.2.2.13), which a server that closes idle ones does now and then.
+constexpr Pass::Polling kClosing = Pass::Polling::kNo;
+
 /// Before the kernel's descriptor goes: the shadow must stay reachable by another one, for the sets too.
 void prepare_close(int fd) {
   if (File* file = fds.find(fd)) file->number_closes(fd);
@@ -85,9 +89,7 @@ void settle_numbers() {
 
 Result<int> close(int fd) {
   if (is_private(fd)) return err(EBADF);
-  // Frames that have come since the program last looked stay in the ring: text that it cannot know of would
-  // reset the connection (RFC 1122 section 4.2.2.13), which a server that closes idle ones does now and then.
-  std::optional<Guard> guard(std::in_place, Pass::Polling::kNo);
+  std::optional<Guard> guard(std::in_place, kClosing);
   if (guard->ok()) {
     if (Pass* pass = guard->pass()) pass->engine().give_up_abandoned(*pass);
     const Socket* s = find_socket(fd);
@@ -103,7 +105,7 @@ Result<int> close_range(unsigned first, unsigned last, int flags) {
   if (first > last || (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) != 0)
     return from_libc(real.close_range(first, last, flags));
   if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
-    Guard guard;
+    Guard guard(kClosing);
     const int end =
         static_cast<int>(std::min<unsigned>(last, static_cast<unsigned>(std::max(fds.size(), 1)) - 1));
     if (guard.ok() && first <= static_cast<unsigned>(end)) {
@@ -128,7 +130,7 @@ Result<int> dup2(int from, int to) {
   if (is_private(from)) return err(EBADF);
   if (is_private(to)) return err(EBUSY);
   if (from == to) return from_libc(real.dup2(from, to));
-  Guard guard;
+  Guard guard(kClosing);
   if (!guard.ok() || real.fcntl(from, F_GETFD) < 0)
     return from_libc(real.dup2(from, to));  // EBADF closes nothing
   if (Pass* pass = guard.pass()) pass->engine().give_up_abandoned(*pass);
@@ -141,7 +143,7 @@ Result<int> dup2(int from, int to) {
 Result<int> dup3(int from, int to, int flags) {
   if (is_private(from)) return err(EBADF);
   if (is_private(to)) return err(EBUSY);
-  Guard guard;
+  Guard guard(kClosing);
   if (!guard.ok() || from == to || (flags & ~O_CLOEXEC) != 0 || real.fcntl(from, F_GETFD) < 0)
     return from_libc(real.dup3(from, to, flags));
   prepare_close(to);
