@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
 """nginx as it lives: `daemon on`, 4 workers; configuration reloads and a binary upgrade under wrk with no failed request, a killed worker
-replaced. --reuseport: with a listener for each worker, which all of them inherit. A connection a request, so that every moment finds some that are being opened and some that nobody has accepted yet."""
+replaced. --reuseport: with a listener for each worker, which all of them inherit. A connection a request, so that every moment finds some that are being opened and some that nobody has accepted yet.
+--keepalive: reloads only, with connections that are kept; nginx closes those that it knows as idle, which crosses requests on the kernel, too.
+No other request fails."""
 import argparse
 import contextlib
+import json
 import os
+import pathlib
 import signal
+import subprocess
 import sys
 
 from programs import MODES, ON_MODEL, CommandFailed, Lab, accelerated_sockets, descendants, flawless_load, nginx_configuration, statistics, until
 
 WORKERS = 4
+KEPT = 32  # connections of a client that keeps them
 
 
 class Nginx:
-    def __init__(self, host, accel, user, listen):
+    def __init__(self, host, accel, user, listen, keepalive=False):
         self.host, self.accel = host, accel
-        path = nginx_configuration(host, 8080, WORKERS, keepalive=False, user=user, listen=listen)
+        path = nginx_configuration(host, 8080, WORKERS, keepalive=keepalive, user=user, listen=listen)
         # nginx clears its environment; the upgraded binary is to be preloaded as the first one was.
         kept = "LD_PRELOAD ACCEL_REQUIRE ACCEL_CONFIG ACCEL_FIREWALL SYSFS_PATH MLX5_MODEL_NETDEV MLX5_MODEL_REPORT".split()
         path.write_text("".join(f"env {name};\n" for name in kept) + path.read_text().replace("daemon off", "daemon on"))
@@ -72,28 +78,48 @@ class Nginx:
         return [statistics(p).get("counters", {}).get("tcp_passive_opens", 0) for p in self.workers()]
 
 
+@contextlib.contextmanager
+def kept_connections(host, server, accel):
+    """A client that keeps its connections: requests may cross the server's close(), and none fails otherwise."""
+    before = host.wire_packets()
+    client = pathlib.Path(__file__).with_name("keepalive_client.py")
+    child = host.popen([sys.executable, client, server.address, "8080", str(KEPT)], accel, stdout=subprocess.PIPE, text=True)
+    until(lambda: host.wire_packets() > before + 1000, "traffic")
+    yield
+    child.send_signal(signal.SIGINT)
+    ends = json.loads(child.communicate(timeout=100)[0])
+    print(f"  {ends}", flush=True)
+    assert ends["answered"] > KEPT, ends
+    assert ends["refused"] + ends["fresh"] + ends["cut"] == 0, ends
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=MODES, default="both")
     parser.add_argument("--reloads", type=int, default=3)
     parser.add_argument("--user", default="www-data", help="of the workers")
     parser.add_argument("--reuseport", action="store_true")
+    parser.add_argument("--keepalive", action="store_true")
     options = parser.parse_args()
     on_server, on_client = MODES[options.mode]
     with Lab(proved=False, queues=2 * WORKERS) as lab:  # an old and a new worker have a queue each
         url = f"http://{lab.near.address}:8080/"
-        server = Nginx(lab.near, on_server, options.user, "reuseport" if options.reuseport else "")
+        server = Nginx(lab.near, on_server, options.user, "reuseport" if options.reuseport else "", options.keepalive)
 
         def carries():
             """On mlx5 each worker has its share; on AF_XDP what comes by the queues that it holds."""
             return not on_server or (all if ON_MODEL else any)(server.opened())
+        load = (kept_connections(lab.far, lab.near, on_client) if options.keepalive
+                else flawless_load(lab.far, url, on_client))
         try:
-            with flawless_load(lab.far, url, on_client):
+            with load:
                 for _ in range(options.reloads):
                     until(carries, "connections of the workers' own")
                     server.reload()
                 until(carries, "connections of the reloaded workers")
             print(f"{options.reloads} reloads: ok", flush=True)
+            if options.keepalive:
+                return
             server.lose_worker()
             with flawless_load(lab.far, url, on_client):
                 until(carries, "connections after a worker's replacement")
