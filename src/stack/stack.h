@@ -454,7 +454,7 @@ class Stack {
   /// True when all that was sent, FIN included, is acknowledged (what SO_LINGER waits for).
   bool tcp_all_acked(const TcpConn& conn) const;
   /// Connections that the application has closed and that still have bytes or a FIN to deliver (process exit
-  /// waits for them).
+  /// waits for them). Not those whose local address the host has lost: no ACK comes.
   size_t tcp_lingering() const;
   /// Every connection, for exit, hand-back and statistics.
   void tcp_for_each(void (*visit)(TcpConn& conn, void* context), void* context);

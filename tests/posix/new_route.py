@@ -2,7 +2,7 @@
 """Open connections whose route is changed: new_route.py kernel|near
 
 One that near has opened and one that it has accepted follow their route as on the kernel: to another next hop and to another MTU, past a time in which there
-is no route, and by another device (the kernel's from then on, reason: rerouted)."""
+is no route, and by another device (the kernel's from then on, reason: rerouted). Where the own address is gone the process ends without a wait."""
 import json
 import os
 import pathlib
@@ -137,8 +137,45 @@ def waits(lab, accelerated):
     connections.stop()
 
 
+SINK = """
+import socket, sys
+listener = socket.create_server((sys.argv[1], 7000))
+c = listener.accept()[0]
+while c.recv(65536): pass
+"""
+GONE = """
+import socket, sys
+far, own = sys.argv[1:]
+c = socket.create_connection((far, 7000), source_address=(own, 0))
+c.sendall(b"x" * 30000)
+print("ready", flush=True)
+for line in sys.stdin: c.sendall(b"y")
+"""
+
+
+def ends(lab, accelerated):
+    """A process whose connection has lost its own address waits for no acknowledgement of it when it ends."""
+    near, far = lab.hosts
+    near.ip("addr", "add", "10.78.0.9/32", "dev", near.device)
+    far.ip("route", "add", "10.78.0.9", "via", near.address)
+    server = far.popen([sys.executable, "-c", SINK, far.address])
+    far.wait_for_listener(7000, server)
+    client = near.popen([sys.executable, "-c", GONE, far.address, "10.78.0.9"], accel=accelerated, require=accelerated, stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE, text=True)
+    assert client.stdout.readline() == "ready\n"
+    near.ip("addr", "del", "10.78.0.9/32", "dev", near.device)
+
+    def is_deaf():
+        print(file=client.stdin, flush=True)
+        return not accelerated or statistics(client.pid)["counters"].get("drop_martian", 0) > 0
+    until(is_deaf, "acknowledgements to be dropped")
+    client.stdin.close()
+    assert client.wait(20) == 0
+    far.stop(server)
+
+
 def main(accelerated):
-    for case in (follows, waits):
+    for case in (follows, waits, ends):
         with Lab(proved=False) as lab:
             prepare(lab)
             case(lab, accelerated)

@@ -392,7 +392,7 @@ bool TcpLayer::all_acked(const TcpConn& c) const {
 size_t TcpLayer::lingering() const {
   size_t n = 0;
   for (const TcpConn* c = context_->all_head; c; c = c->all_next)
-    if (!c->held && !c->queued && c->fin_queued && !all_acked(*c)) ++n;
+    if (!c->held && !c->queued && !c->deaf && c->fin_queued && !all_acked(*c)) ++n;
   return n;
 }
 
