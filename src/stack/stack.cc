@@ -162,7 +162,6 @@ bool Stack::tcp_bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_a
 bool Stack::tcp_port_in_use(const IpAddress& local, uint16_t port) const {
   return core_->tcp->port_in_use(local, port);
 }
-void Stack::tcp_reroute(TcpConn& conn, const Route& route) { core_->tcp->reroute(conn, route); }
 Stack::Followed Stack::tcp_follow_route(TcpConn& conn) { return core_->tcp->follow_route(conn); }
 
 // ---- UDP ----

@@ -477,8 +477,6 @@ class Stack {
   /// A connection, or what is left of one in TIME-WAIT, keeps a socket from being bound there
   /// (inet_csk_bind_conflict()). `v6_only` as for tcp_listen; `reuse_address`: the socket has SO_REUSEADDR.
   bool tcp_bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_address) const;
-  /// A new way for a connection whose route changed.
-  void tcp_reroute(TcpConn& conn, const Route& route);
   enum class Followed : uint8_t {
     kStays,     ///< its packets leave as before, or by another next hop of the same interface from now on;
                 ///< without a route they are dropped until there is one

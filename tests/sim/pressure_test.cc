@@ -209,26 +209,99 @@ TEST(Pressure, ALostNeighbourIsAskedForAndTheConnectionGoesOn) {
   EXPECT_EQ(*read(sim[1], p.b), "waits");
 }
 
-TEST(Pressure, AReroutedConnectionGoesOn) {
-  Sim sim(3, 3);
-  Pairs pairs(sim);
+/// A connection of host 0 to host 1, whose route changes. Host 2 can be the gateway: it forwards nothing, but
+/// the frames show its MAC address.
+class ChangedRoute : public testing::Test {
+ protected:
+  using Followed = Stack::Followed;
+
+  ChangedRoute() {
+    sim.filter = [this](int host, std::span<const uint8_t> f) {
+      const bool to_two = host == 0 && std::equal(f.begin(), f.begin() + 6, sim[2].mac().begin());
+      by_two += to_two;
+      longest = host == 0 ? std::max(longest, f.size()) : longest;
+      return !to_two;
+    };
+  }
+  RouteEntry route(const IpAddress& gateway = {}) {
+    RouteEntry row;
+    row.prefix = sim[1].v4();
+    row.prefix_length = 128;
+    row.gateway = gateway;
+    return row;
+  }
+  Followed follow(std::vector<RouteEntry> rows, bool ask = false) {
+    sim[0].stack->set_routes(std::move(rows), ask);
+    return sim[0].stack->tcp_follow_route(*p.a);
+  }
+  void send(const std::string& text) {
+    ASSERT_TRUE(write(sim[0], p.a, text));
+    sim.run_for(100ms);
+  }
+
+  Sim sim{3, 3};
+  Pairs pairs{sim};
   Pair p = pairs.connect();
-  // Host 2 becomes the gateway; it forwards nothing, but the frames must show its MAC.
-  Route by_gateway = sim[0].route_to(sim[1]);
-  by_gateway.next_hop = sim[2].v4();
-  sim[0].stack->tcp_reroute(*p.a, by_gateway);
   int by_two = 0;
-  sim.filter = [&](int host, std::span<const uint8_t> f) {
-    const bool to_two = host == 0 && std::equal(f.begin(), f.begin() + 6, sim[2].mac().begin());
-    by_two += to_two;
-    return !to_two;
-  };
-  ASSERT_TRUE(write(sim[0], p.a, "x"));
-  sim.run_for(100ms);
+  size_t longest = 0;
+};
+
+TEST_F(ChangedRoute, LeadsToAnotherNextHopAndBack) {
+  EXPECT_EQ(follow({route(sim[2].v4())}), Followed::kStays);
+  send("x");
   EXPECT_GT(by_two, 0);
-  sim[0].stack->tcp_reroute(*p.a, sim[0].route_to(sim[1]));
+  EXPECT_EQ(follow({route()}), Followed::kStays);
   sim.run_for(10s);
   EXPECT_EQ(*read(sim[1], p.b), "x");
+}
+
+TEST_F(ChangedRoute, StaysWithItsNextHopAmongSeveral) {
+  EXPECT_EQ(follow({route(sim[2].v4()), route()}), Followed::kStays);
+  send("x");
+  EXPECT_EQ(by_two, 0);
+  EXPECT_EQ(*read(sim[1], p.b), "x");
+}
+
+TEST_F(ChangedRoute, HasAnotherMtu) {
+  send(std::string(8000, 'x'));
+  EXPECT_EQ(longest, 1514u);
+  RouteEntry row = route();
+  row.mtu = 1000;
+  EXPECT_EQ(follow({row}), Followed::kStays);
+  longest = 0;
+  send(std::string(8000, 'x'));
+  EXPECT_EQ(longest, 1014u);
+}
+
+TEST_F(ChangedRoute, IsGoneForAWhile) {
+  RouteEntry blackhole = route();
+  blackhole.kind = RouteKind::kUnreachable;
+  for (const auto& rows : {std::vector<RouteEntry>{}, std::vector{blackhole}}) {
+    const uint64_t dropped = sim[0].counter(Counter::drop_no_way_back);
+    EXPECT_EQ(follow(rows), Followed::kStays);
+    send("x");
+    EXPECT_GT(sim[0].counter(Counter::drop_no_way_back), dropped);
+    EXPECT_TRUE(read(sim[1], p.b).is(EAGAIN));
+    EXPECT_EQ(follow({route()}), Followed::kStays);
+    sim.run_for(10s);
+    EXPECT_EQ(*read(sim[1], p.b), "x");
+  }
+}
+
+TEST_F(ChangedRoute, LeadsElsewhere) {
+  RouteEntry other = route(), tunnel = route();
+  other.interface = kAnyInterface;
+  tunnel.kind = RouteKind::kOther;
+  EXPECT_EQ(follow({other}), Followed::kLeaves);
+  EXPECT_EQ(follow({tunnel}), Followed::kLeaves);
+}
+
+TEST_F(ChangedRoute, IsAskedForWithPolicyRouting) {
+  EXPECT_EQ(follow({}, true), Followed::kQuestion);
+  sim[0].stack->learn_route({sim[1].v4(), sim[0].v4()}, route(sim[2].v4()));
+  EXPECT_EQ(sim[0].stack->tcp_follow_route(*p.a), Followed::kStays);
+  send("x");
+  EXPECT_GT(by_two, 0);
 }
 
 }  // namespace

@@ -442,10 +442,6 @@ void TcpLayer::note_numbers(const FlowKey& key, TcpNumbers* numbers) {
   note_numbers_sent(*c);
 }
 
-void TcpLayer::reroute(TcpConn& c, const Route& route) {
-  set_way(*context_, c, *context_->core.hop(route), route.mtu);
-}
-
 Stack::Followed TcpLayer::follow_route(TcpConn& c) {
   StackCore& core = context_->core;
   if (!c.hop) return Stack::Followed::kStays;

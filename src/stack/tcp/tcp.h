@@ -90,7 +90,6 @@ class TcpLayer {
                          void* owner, Instant now);
   bool bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_address) const;
   bool port_in_use(const IpAddress& local, uint16_t port) const;
-  void reroute(TcpConn& conn, const Route& route);
   Stack::Followed follow_route(TcpConn& conn);
 
  private:
