@@ -67,7 +67,7 @@ bool welcome_newcomer(const Company& company, int shadow, Counters& counters) {
   const int fd = real.accept4(company.asked, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0) return false;
   const std::vector<int> words =
-      peer_is_trusted(fd) && words_came(fd) ? receive_descriptors(fd) : std::vector<int>{};
+      is_heard(fd, shadow) && words_came(fd) ? receive_descriptors(fd) : std::vector<int>{};
   const int shared[] = {company.asked, company.door, waiters_memfd(company.page), shadow};
   const bool in = words.size() == 1 && is_proof(words[0], shadow) && send_descriptors(fd, shared);
   if (!in) counters.add(Counter::visitors_refused);

@@ -18,8 +18,7 @@ struct Company {
 /// `alone`: what this process has by itself, which is what all share where it is the first. Without `asked`:
 /// those who are there do not answer, are of another user, or do not have the listener `shadow`.
 Company join_company(int shadow, const Company& alone);
-/// Lets in who asks. False: there is nobody, or a process of another user, or one that has not the listener
-/// (counted).
+/// Lets in who asks. False: there is nobody, or a process that has not the listener (counted).
 bool welcome_newcomer(const Company& company, int shadow, Counters& counters);
 
 }  // namespace accel::posix

@@ -130,6 +130,8 @@ bool peer_is_trusted(int fd) {
   return user == geteuid() || user == 0;
 }
 
+bool is_heard(int fd, int of) { return peer_is_trusted(fd) || process_has_socket(peer_process(fd), of); }
+
 bool is_proof(int came, int of) {
   const uint64_t cookie = cookie_of(of);
   return came >= 0 && cookie != 0 && cookie_of(came) == cookie;

@@ -31,6 +31,9 @@ int connect_by_name(const std::string& name);
 /// Who is at the other end is of this process's user, or root: such a one may send this process any signal.
 /// That is not enough to have what is this process's; see is_proof().
 bool peer_is_trusted(int fd);
+/// Who comes for the socket `of` is heard: as peer_is_trusted(), or of another user with a descriptor of it
+/// (a worker that has given up root, at its master's).
+bool is_heard(int fd, int of);
 /// A descriptor that came in a message is of the socket `of` itself: who sent it has that socket. -1: no
 /// proof.
 bool is_proof(int came, int of);
@@ -43,8 +46,8 @@ pid_t peer_process(int fd);
 /// Empty: there is no more.
 bool send_descriptors(int to, std::span<const int> fds);
 std::vector<int> receive_descriptors(int from);
-/// A trusted peer's words, which come right behind its connect(), are there. Waits for a moment; false: a
-/// visitor that says nothing.
+/// The words of a peer that is heard, which come right behind its connect(), are there. Waits for a moment;
+/// false: a visitor that says nothing.
 bool words_came(int fd);
 
 }  // namespace accel::posix

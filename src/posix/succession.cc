@@ -37,7 +37,7 @@ int admit_visitor(int door) { return real.accept4(door, nullptr, nullptr, SOCK_C
 
 std::vector<int> hear_visitor(int visitor, int shadow, Counters& counters) {
   std::vector<int> got;
-  bool proved = peer_is_trusted(visitor) && words_came(visitor);
+  bool proved = is_heard(visitor, shadow) && words_came(visitor);
   for (std::vector<int> more; proved && !(more = receive_descriptors(visitor)).empty();) {
     proved = is_proof(more.front(), shadow);
     real.close(more.front());

@@ -10,7 +10,8 @@
 //
 // Names can be made by anybody. So a giver shows its descriptor of the listener, which the taker compares
 // with its own (is_proof()), and leaves connections only before a door that it has itself, or whose maker
-// has the listener. Both sides look whether the other is of the same user, or root.
+// has the listener. A giver looks whether the taker is of the same user, or root; a taker hears those, and
+// who has the listener.
 #pragma once
 
 #include <string>

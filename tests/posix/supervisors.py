@@ -3,7 +3,7 @@
 
 A table of supervisors, each of which starts workers that accept on its listener or receive on its UDP socket. It has waited on the socket
 itself or not; starts a worker by fork(), by fork() and exec, vfork(), posix_spawn() or in its own place; leaves libaccel in the worker's
-environment or not; and goes on waiting on the socket meanwhile, or not. The first caller comes before the worker is there where the
+environment or not; has it give up root (drops), and the socket in a SO_REUSEPORT group, or not; and goes on waiting on the socket meanwhile, or not. The first caller comes before the worker is there where the
 supervisor waits for him, a second one is the same worker's, and a third one the next worker's. Nobody may be kept waiting or be reset.
 door: near, where the kernel cannot take over what has come (as before Linux 6.9): programs with libaccel get it all the same."""
 import itertools
@@ -25,7 +25,13 @@ def serve(s, turn):
         return s.sendto(word.upper(), peer)
     with s.accept()[0] as c: c.sendall(c.recv(100).upper())
 """
-WORKER = "import select, socket, sys" + SERVE + """
+DROP = """
+def drop():
+    os.setgid(65534)
+    os.setuid(65534)
+"""
+WORKER = "import os, select, socket, sys" + SERVE + DROP + """
+if "DROPS" in os.environ: drop()
 s = socket.socket(fileno=int(sys.argv[1]))
 s.settimeout(None)
 for turn in range(2): serve(s, turn)
@@ -41,16 +47,19 @@ for turn in range(2):
     waits.poll()
     serve(s, 0)
 """
-SUPERVISOR = "import os, select, socket, subprocess, sys" + SERVE + """
+SUPERVISOR = "import os, select, socket, subprocess, sys" + SERVE + DROP + """
 port, kind, waits, how, environment, meanwhile = sys.argv[1:7]
+how, *special = how.split("+")
 s = socket.socket(type=getattr(socket, kind))
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+if "group" in special: s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 s.bind(("0.0.0.0", int(port)))
 if s.type & 15 == socket.SOCK_STREAM: s.listen()
 s.set_inheritable(True)
 variables = dict(os.environ) if environment == "kept" else {}
 activated = how == "activated"
 if activated: variables["LISTEN_FDS"] = "1"
+if "drops" in special: variables["DROPS"] = "1"
 words = [sys.executable, "-c", sys.argv[8 if activated else 7], str(s.fileno())]
 
 def started():
@@ -59,6 +68,7 @@ def started():
     child = os.fork()
     if child: return child
     if how == "fork":
+        if "drops" in special: drop()
         for turn in range(2): serve(s, turn)
         os._exit(0)
     if activated:
@@ -93,9 +103,11 @@ for line in sys.stdin:
 
 def table():
     kinds, waits, environment, meanwhile = ("SOCK_STREAM", "SOCK_DGRAM"), ("waits", "starts"), ("kept", "cleaned"), ("meanwhile", "idle")
-    ways = ("fork", "exec", "vfork", "spawn", "in_place", "activated")
+    ways = ("fork", "exec", "vfork", "spawn", "in_place", "activated", "fork+drops", "exec+drops", "fork+drops+group", "exec+drops+group", "exec+group")
     for kind, wait, way, left, then in itertools.product(kinds, waits, ways, environment, meanwhile):
-        if way == "fork" and left == "cleaned" or way == "in_place" and then == "meanwhile":
+        if way.startswith("fork") and left == "cleaned" or way == "in_place" and then == "meanwhile":
+            continue
+        if "+" in way and (wait, then) != ("waits", "idle"):
             continue
         yield kind, wait, way, left, then
 
