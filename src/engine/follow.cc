@@ -1,5 +1,6 @@
 // Following the kernel's network: links, addresses, routes and neighbours as they change.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/log.h"
@@ -36,11 +37,12 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
     const auto before = std::exchange(network.addresses, std::move(fresh.addresses));
     follow_addresses(before);
   }
+  routes = routes && std::tie(network.routes, network.policy_routing, network.own_first) !=
+                         std::tie(fresh.routes, fresh.policy_routing, fresh.own_first);
   if (routes) {
     network.routes = std::move(fresh.routes);
     network.policy_routing = fresh.policy_routing;
     network.own_first = fresh.own_first;
-    tell_routes();
   }
   if (neighbours) {
     network.neighbours = std::move(fresh.neighbours);
@@ -49,6 +51,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (links || addresses || routes) route_cache.clear();
   if (links || addresses || routes) firewall.forget_judgements();
   if (links) follow_links();
+  if (links || routes) tell_routes();  // a device's MTU is its routes', too
   if (links || addresses || routes) follow_routes();
   const bool lost = lost_untold;
   if (links || addresses) failed_ports.clear();

@@ -59,6 +59,7 @@ struct KernelRoute {
   uint32_t mtu = 0;  ///< 0: the device's
   uint32_t priority = 0;
   RouteKind kind = RouteKind::kUnicast;
+  bool operator==(const KernelRoute&) const = default;
 };
 
 /// The tables as last read. Under the worker's lock.

@@ -256,8 +256,8 @@ TEST(Guardian, LetsExitBeAnEnd) {
 void end_after_fin(bool killed) {
   Far far("half_open");
   const auto port = static_cast<uint16_t>(far.number());
-  int channel[2];
-  ASSERT_EQ(pipe(channel), 0);
+  int channel[2];  // the child's is the second
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, channel), 0);
   const pid_t child = in_child([&] {
     Fd fd = connect_to(there(port));
     write_all(fd, std::string(60000, 'x'));
@@ -266,23 +266,26 @@ void end_after_fin(bool killed) {
     for (socklen_t size = sizeof info; info.tcpi_state != kFinWait2; poll(nullptr, 0, 1))
       getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size);
     fd.reset();
-    (void)!write(channel[1], "x", 1);
-    if (killed) pause();
+    char byte = 'x';
+    (void)!write(channel[1], &byte, 1);
+    (void)!read(channel[1], &byte, 1);
   });
+  close(channel[1]);  // so that a child that fails is heard of
   const Fd guardian = guardian_of(child);
   EXPECT_EQ(far.word(), "end");
   char byte;
   EXPECT_EQ(read(channel[0], &byte, 1), 1);
-  if (killed)
+  if (killed) {
     die(child);
-  else
+  } else {
+    EXPECT_EQ(write(channel[0], &byte, 1), 1);
     EXPECT_EQ(status_of(child), 0);
+  }
   expect_gone(guardian);
   far.say("now");
   EXPECT_EQ(far.word(), "open");
   far.finish();
   close(channel[0]);
-  close(channel[1]);
 }
 
 TEST(Guardian, LeavesAPeerThatHasTheFinAloneAtExit) { end_after_fin(false); }
