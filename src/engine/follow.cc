@@ -37,8 +37,10 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
     const auto before = std::exchange(network.addresses, std::move(fresh.addresses));
     follow_addresses(before);
   }
-  routes = routes && std::tie(network.routes, network.policy_routing, network.own_first) !=
-                         std::tie(fresh.routes, fresh.policy_routing, fresh.own_first);
+  // With policy routing there are tables that are not read.
+  const bool changed = routes && (fresh.policy_routing ||
+                                  std::tie(network.routes, network.policy_routing, network.own_first) !=
+                                      std::tie(fresh.routes, fresh.policy_routing, fresh.own_first));
   if (routes) {
     network.routes = std::move(fresh.routes);
     network.policy_routing = fresh.policy_routing;
@@ -51,8 +53,8 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (links || addresses || routes) route_cache.clear();
   if (links || addresses || routes) firewall.forget_judgements();
   if (links) follow_links();
-  if (links || routes) tell_routes();  // a device's MTU is its routes', too
-  if (links || addresses || routes) follow_routes();
+  if (links || changed) tell_routes();  // a device's MTU is its routes', too
+  if (links || addresses || changed) follow_routes();
   const bool lost = lost_untold;
   if (links || addresses) failed_ports.clear();
   if ((links || addresses) && !lost) cover_flows();
