@@ -214,7 +214,7 @@ TEST(Ports, AreSharedByDestinationsWhenBoundLate) { share_ports(true, 6, 40016);
 TEST(Ports, OfOneDestinationComeToAnEnd) { share_ports(false, 16, 40032); }
 TEST(Ports, OfOneDestinationComeToAnEndWhenBoundLate) { share_ports(true, 16, 40048); }
 
-// Listens; closes what it accepts once the other end has.
+// Listens until it is told of the end; of so many that it accepts it closes each once the other end has.
 FAR(closes_second) {
   Fd listener = listen_at(here(), 64);
   near.say(port_of(listener));
@@ -222,6 +222,7 @@ FAR(closes_second) {
     Fd fd = accept_one(listener);
     read_to_end(fd);
   }
+  (void)near.word();
 }
 
 /// A connection that this end closes first: its tuple is in TIME-WAIT here.
@@ -241,7 +242,15 @@ TEST(Ports, AllCanBeInTimeWait) {
   far.say(kPorts);
   const PortRange range(40100, 40100 + kPorts - 1);
   for (int i = 0; i < kPorts; ++i) ASSERT_STREQ(connect_and_close(to), "ok") << i;
-  EXPECT_STREQ(connect_and_close(to), "EADDRNOTAVAIL");
+  // Now and then (one run in sixty) the kernel has a port or two free again.
+  std::vector<Fd> others;
+  const char* last = "ok";
+  while (others.size() < 5 && std::string(last) == "ok") {
+    others.push_back(tcp_socket());
+    last = result(connect(others.back(), to.raw(), to.size));
+  }
+  EXPECT_STREQ(last, "EADDRNOTAVAIL");
+  far.say("end");
   far.finish();
 }
 
