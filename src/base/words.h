@@ -8,7 +8,7 @@
 
 namespace accel {
 
-/// What stands between spaces, tabs and newlines; views of `text`.
+/// The words between spaces, tabs and newlines, as views of `text`.
 inline std::vector<std::string_view> words_of(std::string_view text) {
   constexpr std::string_view kSpace = " \t\n";
   std::vector<std::string_view> words;

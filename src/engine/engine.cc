@@ -90,8 +90,8 @@ std::array<uint64_t, 2> host_key() {
   return key;
 }
 
-/// What holds a packet of every device that may get a port. One whose MTU is raised later may be too large:
-/// its port then says so.
+/// Bytes of a buffer that holds a packet of every device that may get a port. A device whose MTU is raised
+/// later may have larger ones: its port then says so.
 uint32_t frame_size(const Network& network) {
   uint32_t mtu = 0;
   for (const auto& [ifindex, link] : network.links)

@@ -105,11 +105,16 @@ void Engine::Impl::follow_firewall() {
   stack->tcp_for_each(look, this);
 }
 
-void Engine::Impl::filter_connection(const TcpConn& conn) {
-  // Handshakes are judged when they began; the next change has those that are open by then.
+bool Engine::Impl::is_open(const TcpConn& conn) {
   using enum TcpState;
   for (const TcpState passing : {kSynSent, kSynReceived, kTimeWait, kClosed})
-    if (conn.tcp_state == passing) return;
+    if (conn.tcp_state == passing) return false;
+  return true;
+}
+
+void Engine::Impl::filter_connection(const TcpConn& conn) {
+  // Handshakes are judged when they began; the next change has those that are open by then.
+  if (!is_open(conn)) return;
   const InterfaceId id = stack->tcp_interface(conn);
   FilteredFlow flow;
   flow.routed = true;
@@ -141,7 +146,7 @@ PathChoice Engine::why_strayed(const TcpConn& conn) const {
   const Impl::Departure departure = found == impl_->strays.end() ? Impl::Departure{} : found->second;
   PathChoice choice;
   choice.reason = departure.why;
-  if (departure.why == Reason::firewall) choice.rule = departure.rule;
+  choice.rule = departure.rule;
   return choice;
 }
 

@@ -76,8 +76,8 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
 }
 
 /// Open connections follow their routes, as ip_queue_xmit() looks for one again: to another next hop at once.
-/// Those whose way leads by another device are the kernel's from here on, which has them all. Without a route
-/// they wait for one. So do those of a device that is down, or of an address that is gone.
+/// A connection whose way leads by another device is the kernel's from here on, which has all devices.
+/// Without a route it waits for one. So does a connection whose device is down or whose address is gone.
 void Engine::Impl::follow_routes() {
   auto look = [](TcpConn& conn, void* self) { static_cast<Impl*>(self)->follow_route(conn); };
   stack->tcp_for_each(look, this);
@@ -85,9 +85,7 @@ void Engine::Impl::follow_routes() {
 
 void Engine::Impl::follow_route(TcpConn& conn) {
   // A handshake that cannot go on is tried again by whoever wants it.
-  using enum TcpState;
-  for (const TcpState passing : {kSynSent, kSynReceived, kTimeWait, kClosed})
-    if (stack->tcp_state(conn) == passing) return;
+  if (!is_open(conn)) return;
   const Endpoint local = stack->tcp_local(conn), remote = stack->tcp_remote(conn);
   const InterfaceId id = stack->tcp_interface(conn);
   const Link* link = network.link(slots[id].ifindex);

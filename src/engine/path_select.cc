@@ -192,14 +192,19 @@ void Engine::Impl::tell_stack_of(InterfaceId id) {
     if (key.first == slots[id].ifindex && neighbour.mac) stack->set_neighbour(id, key.second, neighbour.mac);
 }
 
+/// `route`: the route's own MTU, 0: it has none.
+uint32_t Engine::Impl::mtu_by(InterfaceId id, uint32_t route) const {
+  const uint32_t device = id != kAnyInterface ? stack->interface(id).mtu : 0;
+  return route ? std::min(route, device) : device;
+}
+
 void Engine::Impl::tell_routes() {
   std::vector<RouteEntry> table;
   table.reserve(network.routes.size());
   for (const KernelRoute& r : network.routes) {
     if (!network.own_first) break;  // a rule may lead to another host with an address of this one
     RouteEntry entry{r.prefix, r.prefix_length, accelerated(r.ifindex), r.gateway, 0, r.kind};
-    const uint32_t device = entry.interface != kAnyInterface ? stack->interface(entry.interface).mtu : 0;
-    entry.mtu = r.mtu ? std::min(r.mtu, device) : device;
+    entry.mtu = mtu_by(entry.interface, r.mtu);
     table.push_back(entry);
   }
   stack->set_routes(std::move(table), network.policy_routing);
@@ -227,8 +232,7 @@ void Engine::Impl::learn_route_of(const Stack::RouteQuestion& question) {
   if (answer) {
     entry.interface = accelerated(answer->ifindex);
     entry.gateway = answer->gateway;
-    const uint32_t device = entry.interface != kAnyInterface ? stack->interface(entry.interface).mtu : 0;
-    entry.mtu = answer->mtu ? std::min(answer->mtu, device) : device;
+    entry.mtu = mtu_by(entry.interface, answer->mtu);
     entry.kind = answer->type == RouteType::kUnicast   ? RouteKind::kUnicast
                  : answer->type == RouteType::kLocal   ? RouteKind::kLocal
                  : answer->type == RouteType::kUnusual ? RouteKind::kOther
@@ -321,8 +325,7 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
   choice.reason = Reason::accelerated;
   choice.route.interface = *id;
   choice.route.next_hop = answer->gateway.is_any() ? to : answer->gateway;
-  const uint32_t device = stack->interface(*id).mtu;
-  choice.route.mtu = answer->mtu ? std::min(answer->mtu, device) : device;
+  choice.route.mtu = mtu_by(*id, answer->mtu);
   choice.route.mtu_locked = answer->mtu_locked;
   return choice;
 }

@@ -97,7 +97,7 @@ void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
   paused ? port->pause(tagged(id, key)) : port->unsteer(tagged(id, key));
 }
 
-/// What the process has to close properly: its connections, until the peer has acknowledged their FIN.
+/// The guardian has the connections that the process must close, until the peer has acknowledged their FIN.
 void Engine::Impl::guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered) {
   guardian.begin();
   if (key.is_connected() && steered.guarded == 0) steered.guarded = guardian.add(key, slot.ifindex);

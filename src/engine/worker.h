@@ -267,6 +267,7 @@ struct Engine::Impl {
   /// The device has refused a rule (`why`) and never took one: see close_port().
   void give_up_barren(InterfaceId id, Errno why);
   void tell_stack_of(InterfaceId id);
+  uint32_t mtu_by(InterfaceId id, uint32_t route) const;
   void tell_routes();
   InterfaceId accelerated(int ifindex) const;
   void answer_route_questions(Instant now);
@@ -291,6 +292,8 @@ struct Engine::Impl {
   void refresh_firewall(Duration between_looks = 1s);
   void follow_firewall();
   void filter_connection(const TcpConn& conn);
+  /// The handshake is over, and neither TIME-WAIT nor the end has come.
+  static bool is_open(const TcpConn& conn);
   bool firewall_listens(const Endpoint& local) const;
 
   // ---- changes of the network (follow.cc), called by housekeeping ----

@@ -21,7 +21,7 @@ inline bool is_used(const Row& row) { return *const_cast<const volatile uint32_t
 
 class Unanswered {
  public:
-  /// What the lists need, in bytes, all zero, aligned as a Row: of `rows` rows of a table.
+  /// Bytes that the lists of a table of `rows` rows need, all zero and aligned as a Row.
   static size_t memory_for(uint32_t rows) {
     return size_t{rows} * (sizeof(Row) + sizeof(bool)) + slots_for(rows) * sizeof(uint32_t);
   }

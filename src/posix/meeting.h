@@ -31,8 +31,8 @@ int connect_by_name(const std::string& name);
 /// Who is at the other end is of this process's user, or root: such a one may send this process any signal.
 /// That is not enough to have what is this process's; see is_proof().
 bool peer_is_trusted(int fd);
-/// Who comes for the socket `of` is heard: as peer_is_trusted(), or of another user with a descriptor of it
-/// (a worker that has given up root, at its master's).
+/// A visitor that comes for the socket `of` is heard if it is trusted (peer_is_trusted()), or is another
+/// user's with a descriptor of the socket: a worker that has given up root, at its master's.
 bool is_heard(int fd, int of);
 /// A descriptor that came in a message is of the socket `of` itself: who sent it has that socket. -1: no
 /// proof.

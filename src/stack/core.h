@@ -95,8 +95,7 @@ struct StackCore {
   Way way_back(const Passage& from);
   /// The way of what `hop` leads to already, while the table still has it; else as way_back().
   Way way_on(const Passage& from, const Hop& hop);
-  Way way_by(const RouteEntry& row, const Passage& from);
-  /// What leaves by this hop is dropped.
+  /// The hop by which frames leave for nowhere: each is dropped.
   Hop* nowhere(InterfaceId id) { return find_or_make_hop(id, {}); }
   void set_routes(std::vector<RouteEntry> rows, bool ask);
   void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);
@@ -236,6 +235,7 @@ struct StackCore {
                          good_sources_.size()];
   }
   Hop* find_or_make_hop(InterfaceId id, const IpAddress& address);
+  Way way_by(const RouteEntry& row, const Passage& from);
   void sweep_hops();
   void resolve(Hop& hop, const MacAddress& mac);
 };

@@ -114,16 +114,19 @@ TEST(Paths, LoopbackListenerStaysInTheKernel) {
   EXPECT_EQ(choice.reason, Reason::loopback);
 }
 
+/// nullptr: it is not ours.
+BoundFlow* listener_at(uint16_t port) {
+  World& w = world();
+  Pass pass{*w.engine};
+  PathChoice choice;
+  auto listening = w.engine->listen(pass, choice, {kNear, port}, false, false, 8, {}, 0, &w);
+  return listening ? *listening : nullptr;
+}
+
 TEST(Paths, AcceptedConnectionIsSteeredBeforeItsSynAckLeaves) {
   World& w = world();
-  BoundFlow* flow = nullptr;
-  {
-    Pass pass{*w.engine};
-    PathChoice choice;
-    auto listening = w.engine->listen(pass, choice, {kNear, 85}, false, false, 8, {}, 0, &w);
-    ASSERT_TRUE(listening.ok());
-    flow = *listening;
-  }
+  BoundFlow* const flow = listener_at(85);
+  ASSERT_TRUE(flow);
   TcpConn* far = nullptr;
   w.far.call([&](Stack& s, Instant now) {
     auto c = s.tcp_connect({kFar, 4000}, {kNear, 85}, w.far.route(), {}, &w, now);
@@ -149,14 +152,8 @@ TEST(Paths, AcceptedConnectionIsSteeredBeforeItsSynAckLeaves) {
 // the ring is not taken in between, which would make a reset of the connection's end.
 TEST(Paths, AListenerThatStopsTakesNothingInForItsConnections) {
   World& w = world();
-  BoundFlow* flow = nullptr;
-  {
-    Pass pass{*w.engine};
-    PathChoice choice;
-    auto listening = w.engine->listen(pass, choice, {kNear, 86}, false, false, 8, {}, 0, &w);
-    ASSERT_TRUE(listening.ok());
-    flow = *listening;
-  }
+  BoundFlow* const flow = listener_at(86);
+  ASSERT_TRUE(flow);
   const auto waiting = [&] { return w.engine->stack().accept_queue_length(*w.engine->listener(*flow)); };
   const auto opened = [&](uint16_t from) {
     TcpConn* far = nullptr;

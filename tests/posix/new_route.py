@@ -77,7 +77,9 @@ class Connections:
 
     def echoed(self):
         """The MTU of each connection's path."""
-        return json.loads(self.tell("echo"))
+        found = json.loads(self.tell("echo"))
+        self.fds = found.keys()
+        return found
 
     def send_by(self, device):
         """An echo of both connections leaves by that device of far's, but for what was on its way (the news of a route is)."""
@@ -112,7 +114,6 @@ def follows(lab, accelerated):
     near, far = lab.hosts
     connections = Connections(lab, accelerated)
     assert set(connections.echoed().values()) == {1500}
-    connections.fds = connections.echoed().keys()
     assert connections.are("xdp", "accelerated")
     connections.route(BEYOND, "via", "10.79.0.2")
     until(lambda: connections.send_by("hop"), "the new next hop to get both connections' bytes")
@@ -128,7 +129,7 @@ def follows(lab, accelerated):
 def waits(lab, accelerated):
     """No route for a while: what is sent meanwhile arrives once there is one."""
     connections = Connections(lab, accelerated)
-    connections.fds = connections.echoed().keys()
+    connections.echoed()
     connections.route("unreachable", BEYOND)
     until(connections.sends_in_vain, "segments to be dropped for want of a route")
     connections.route(BEYOND, "via", lab.far.address)

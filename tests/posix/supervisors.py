@@ -3,8 +3,8 @@
 
 A table of supervisors, each of which starts workers that accept on its listener or receive on its UDP socket. It has waited on the socket
 itself or not; starts a worker by fork(), by fork() and exec, vfork(), posix_spawn() or in its own place; leaves libaccel in the worker's
-environment or not; has it give up root (drops), and the socket in a SO_REUSEPORT group, or not; and goes on waiting on the socket meanwhile, or not. The first caller comes before the worker is there where the
-supervisor waits for him, a second one is the same worker's, and a third one the next worker's. Nobody may be kept waiting or be reset.
+environment or not; has it give up root (drops), and the socket in a SO_REUSEPORT group, or not; and goes on waiting on the socket meanwhile,
+or not. The first caller comes before the worker is there where the supervisor waits for him, a second one is the same worker's, and a third one the next worker's. Nobody may be kept waiting or be reset.
 door: near, where the kernel cannot take over what has come (as before Linux 6.9): programs with libaccel get it all the same."""
 import itertools
 import os

@@ -131,7 +131,7 @@ inline void note_busy(TcpConn& c, Busy to, Instant now) {
   c.busy = to;
   c.busy_since = busy_clock(now);
 }
-/// Of a route's MTU, what the connection uses.
+/// The MTU that the connection uses where its route's is `mtu`.
 uint32_t path_mtu(const TcpConn& c, uint32_t mtu);
 void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu);
 /// The header template anew, after its hop, the settings or the flow's hash have changed.
