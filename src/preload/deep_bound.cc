@@ -41,10 +41,11 @@ struct Library {
   std::vector<Slot> slots;
 };
 
-pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 std::atomic<bool> expected{false};
+pthread_mutex_t before_lock = PTHREAD_MUTEX_INITIALIZER;
 std::vector<ElfW(Addr)>* before = nullptr;  ///< where what was there before the first such library lies
-unsigned long long seen = 0;                ///< libraries that have been loaded so far (dlpi_adds)
+std::atomic<unsigned long long> led{0};     ///< loads whose libraries have been led here (dlpi_adds)
+pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER;  ///< of the protection of the slots' pages
 
 struct Dynamic {
   const ElfW(Sym) * symbols = nullptr;
@@ -106,10 +107,15 @@ void add_slots(Library& library, const dl_phdr_info& info, const Dynamic& d, con
 
 /// Asks the dynamic linker nothing: its list is locked.
 int note_library(dl_phdr_info* info, size_t, void* context) {
-  auto& libraries = *static_cast<std::vector<Library>*>(context);
-  seen = info->dlpi_adds;
-  if (std::find(before->begin(), before->end(), info->dlpi_addr) != before->end()) return 0;
-  Library library{info->dlpi_name, info->dlpi_addr, 0, 0, {}};
+  if (std::find(before->begin(), before->end(), info->dlpi_addr) == before->end())
+    static_cast<std::vector<Library>*>(context)->push_back({info->dlpi_name, info->dlpi_addr, 0, 0, {}});
+  return 0;
+}
+
+/// `context`: the library whose slots are wanted. The linker has relocated it.
+int note_slots(dl_phdr_info* info, size_t, void* context) {
+  auto& library = *static_cast<Library*>(context);
+  if (info->dlpi_addr != library.base) return 0;
   const ElfW(Dyn)* dynamic = nullptr;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = info->dlpi_phdr[i];
@@ -119,13 +125,12 @@ int note_library(dl_phdr_info* info, size_t, void* context) {
     library.guarded = first;
     library.guarded_end = first + segment.p_memsz;
   }
-  if (dynamic == nullptr) return 0;
+  if (dynamic == nullptr) return 1;
   const Dynamic d = read_dynamic(dynamic, info->dlpi_addr);
-  if (d.symbols == nullptr || d.names == nullptr) return 0;
+  if (d.symbols == nullptr || d.names == nullptr) return 1;
   add_slots(library, *info, d, d.relocations, d.relocations_size);
   add_slots(library, *info, d, d.jumps, d.jumps_size);
-  if (!library.slots.empty()) libraries.push_back(std::move(library));
-  return 0;
+  return 1;
 }
 
 void write_slot(const Library& library, const Slot& slot, void* function) {
@@ -135,18 +140,23 @@ void write_slot(const Library& library, const Slot& slot, void* function) {
   // The linker protects whole pages only.
   const bool guarded =
       at >= (library.guarded & ~(page_size - 1)) && at < (library.guarded_end & ~(page_size - 1));
-  if (guarded && mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) return;
-  __atomic_store_n(slot.at, function, __ATOMIC_RELEASE);
-  if (guarded) mprotect(page, page_size, PROT_READ);
+  pthread_mutex_lock(&write_lock);
+  if (!guarded || mprotect(page, page_size, PROT_READ | PROT_WRITE) == 0) {
+    __atomic_store_n(slot.at, function, __ATOMIC_RELEASE);
+    if (guarded) mprotect(page, page_size, PROT_READ);
+  }
+  pthread_mutex_unlock(&write_lock);
 }
 
 /// What is bound to libc, or would be at the first call.
-void lead_here(const Library& library) {
-  void* handle = dlopen(library.name.c_str(), RTLD_LAZY | RTLD_NOLOAD);  // so it stays meanwhile
+void lead_here(Library& library) {
+  // The library stays meanwhile. A load in another thread is waited for: its library is relocated afterwards.
+  void* handle = dlopen(library.name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) {
     (void)dlerror();
     return;
   }
+  dl_iterate_phdr(note_slots, &library);
   for (const Slot& slot : library.slots) {
     const void* leads_to =
         slot.unbound ? looked_up_past_us(handle, slot.name) : __atomic_load_n(slot.at, __ATOMIC_RELAXED);
@@ -170,24 +180,25 @@ int count_loaded(dl_phdr_info* info, size_t, void* adds) {
 }  // namespace
 
 void expect_deep_bound() {
-  pthread_mutex_lock(&lock);
+  pthread_mutex_lock(&before_lock);
   if (before == nullptr) {
     before = new std::vector<ElfW(Addr)>;
     dl_iterate_phdr(note_base, nullptr);
   }
-  pthread_mutex_unlock(&lock);
+  pthread_mutex_unlock(&before_lock);
   expected.store(true, std::memory_order_release);
 }
 
+/// Threads may do the same at once. A library counts as led only when its slots are written.
 void lead_deep_bound_here() {
   if (!expected.load(std::memory_order_acquire)) return;
   unsigned long long loaded = 0;
   dl_iterate_phdr(count_loaded, &loaded);
+  if (loaded == led.load(std::memory_order_acquire)) return;
   std::vector<Library> libraries;
-  pthread_mutex_lock(&lock);
-  if (loaded != seen) dl_iterate_phdr(note_library, &libraries);
-  pthread_mutex_unlock(&lock);
-  for (const Library& library : libraries) lead_here(library);
+  dl_iterate_phdr(note_library, &libraries);
+  for (Library& library : libraries) lead_here(library);
+  led.store(loaded, std::memory_order_release);
 }
 
 }  // namespace accel::preload

@@ -18,6 +18,9 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <thread>
+
 #include "posix/echo.h"
 #include "posix/ring.h"
 
@@ -244,6 +247,31 @@ TEST(Entry, ALibraryThatIsBoundToItselfFirst) {
     echo.finish();
     EXPECT_EQ(dlclose(library), 0);
   }
+}
+
+TEST(Entry, ALibraryThatIsBoundToItselfWhileAThreadLooksUp) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers refuse RTLD_DEEPBIND";
+#endif
+  Echo echo(kProof);
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    void* libc = dlopen("libc.so.6", RTLD_LAZY);
+    while (!done) EXPECT_NE(dlsym(libc, "send"), nullptr);
+    dlclose(libc);
+  });
+  for (int i = 0; i < 200 && !HasFailure(); ++i) {
+    void* library = dlopen(DEEP_BOUND_NOW, RTLD_NOW | RTLD_DEEPBIND);
+    ASSERT_NE(library, nullptr) << dlerror();
+    const auto talk =
+        reinterpret_cast<bool (*)(int, const char*, char*, size_t)>(dlsym(library, "deep_bound_echo"));
+    char text[2] = "";
+    EXPECT_TRUE(talk(echo.fd, ".", text, 1)) << i;
+    EXPECT_EQ(dlclose(library), 0);
+  }
+  done = true;
+  other.join();
+  EXPECT_EQ(echo.all(), "-");
 }
 
 TEST(Entry, OffsetsAndMarks) {
