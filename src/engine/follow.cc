@@ -210,11 +210,13 @@ void Engine::Impl::look_for_passing_by(InterfaceId id) {
   lose_port(id, "frames come past its XDP hook (a tc redirect), its traffic stays on the kernel");
 }
 
-bool Engine::Impl::tick(Instant now) {
+bool Engine::Impl::tick(Instant now, bool chores) {
   pass_now = now;
-  look_at_ports();
-  look_for_strays(now);
-  follow_firewall();
+  if (chores) {
+    look_at_ports();
+    look_for_strays(now);
+    follow_firewall();
+  }
   // A thread that is asleep may not be the one that watches the deadlines.
   if (next_deadline() <= now) {
     counters.add(Counter::housekeeping_polls);

@@ -24,6 +24,7 @@ namespace {
 
 constexpr double kTick = 0.1;  ///< seconds; a thread of the application was asleep in wait() or ours served
 constexpr double kBusyTick = 0.008;  ///< the application makes passes and may stop any time
+constexpr Duration kChores = 100ms;  ///< between looks at ports, strays and filters: they take system calls
 constexpr Duration kOfferAfter =
     20ms;  ///< so long it has to be away before what it has not accepted is offered
 /// As kBusyTick, where so much comes that the rings would be full soon: at 40 000 frames a second a ring of
@@ -73,6 +74,8 @@ struct Housekeeping::Loop {
   NetworkChanges pending;
   uint64_t passes_seen = 0;
   uint64_t wakes_seen = 0;
+  Instant chores_due{};
+  bool ticks_busily = false;  ///< as the last tick left it
   bool serving = false;
   Instant serving_since{};
   bool unaccepted_seen = false;  ///< by the last tick
@@ -94,6 +97,7 @@ struct Housekeeping::Loop {
     const uint64_t one = 1;
     (void)!real.write(nudge_fd, &one, sizeof one);
   }
+  bool may_skip(bool came_by) const;
   void on_tick();
   void begin_serving();
   void serve();
@@ -172,6 +176,13 @@ void Housekeeping::begin_look(Instant due, Instant now) {
   loop_->wake();
 }
 
+void Housekeeping::ticks_look(bool ticks, Instant due, Instant now) {
+  if (ticks)
+    next_look_ = kTicksLook;
+  else if (next_look_ == kTicksLook)
+    next_look_ = due == kNever ? kNever : std::max(due, now + kLookLate);
+}
+
 void Housekeeping::abandon_in_child() {
   // libev has no descriptor of its own; the loop's memory is a copy of our own.
   if (loop_) loop_->close_descriptors();
@@ -203,7 +214,7 @@ void Housekeeping::Loop::prepare() {
       self.worker.lock_in();
       const Instant due = self.owner.next_look_;
       self.worker.unlock_out();
-      self.arm_look(due);
+      if (due != kTicksLook) self.arm_look(due);
     }
     if (self.owner.ports_wanted_.exchange(false, std::memory_order_relaxed)) self.open_ports();
     if (self.serving || !self.owner.ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
@@ -228,14 +239,26 @@ void Housekeeping::Loop::prepare() {
   ev_timer_again(ev, &tick);
 }
 
+/// The application makes passes, and what was due it has done: its lock is left alone until the next chores.
+bool Housekeeping::Loop::may_skip(bool came_by) const {
+  const Instant now = clock_now();
+  return came_by && ticks_busily && now < chores_due && now < worker.next_due.load(std::memory_order_relaxed);
+}
+
 void Housekeeping::Loop::on_tick() {
   const bool came_by = passes() != passes_seen;
+  if (may_skip(came_by)) {
+    passes_seen = passes();
+    return;
+  }
   const bool sockets = worker.in_use();
   passes_seen = passes();
   worker.lock_in();
   const Instant now = clock_now();
   const bool asleep = !worker.asleep.empty();
-  const bool asked = worker.tick(now);
+  const bool chores = now >= chores_due;
+  if (chores) chores_due = now + kChores;
+  const bool asked = worker.tick(now, chores);
   const bool woken = std::exchange(wakes_seen, worker.wakes) != worker.wakes;
   const bool doubtful = std::any_of(worker.slots.begin(), worker.slots.begin() + worker.slot_count,
                                     [](const PortSlot& s) { return s.passed_by != 0; });
@@ -244,7 +267,17 @@ void Housekeeping::Loop::on_tick() {
   const bool unaccepted = worker.has_unaccepted();
   const bool crowded = std::exchange(worker.crowded, false);
   const uint64_t opened = worker.counters.get(Counter::sockets_accelerated);
+  const bool absent = sockets && !asleep && !came_by;
+  tick.repeat = quiet || (!sockets && !asked)       ? kRestTick
+                : (asleep && !doubtful) || !sockets ? kTick
+                : crowded                           ? kCrowdedTick
+                                                    : kBusyTick;
+  const Instant look_before = owner.next_look_;
+  ticks_busily = !absent && tick.repeat <= kBusyTick;
+  owner.ticks_look(ticks_busily, worker.due_uncovered(now), now);
+  const Instant next_look = owner.next_look_;
   worker.unlock_out();
+  if (next_look != look_before) arm_look(next_look == kTicksLook ? kNever : next_look);
   worker.tell_of_lost_ports();
   worker.tell_of_strays();
   // Threads that sleep may have other things to do; so may those that come by and accept nothing.
@@ -252,11 +285,7 @@ void Housekeeping::Loop::on_tick() {
   if (std::exchange(unaccepted_seen, unaccepted) && unaccepted && (asleep || !accepts))
     (void)offer_unaccepted();
   if (sockets) tell_of_tick(!came_by);
-  if (sockets && !asleep && !came_by) return begin_serving();
-  tick.repeat = quiet || (!sockets && !asked)       ? kRestTick
-                : (asleep && !doubtful) || !sockets ? kTick
-                : crowded                           ? kCrowdedTick
-                                                    : kBusyTick;
+  if (absent) return begin_serving();
   ev_timer_again(ev, &tick);
 }
 

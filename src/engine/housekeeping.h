@@ -64,6 +64,10 @@ class Housekeeping {
   pthread_t thread_{};
   bool running_ = false;
   std::atomic<bool> resting_{false};
+  /// `ticks`: they come often enough to be the looks. Else `due` is looked at. Under the worker's lock.
+  void ticks_look(bool ticks, Instant due, Instant now);
+  /// Of next_look_: nobody has to nudge for a look.
+  static constexpr Instant kTicksLook{};
   Instant next_look_ = kNever;  ///< under the worker's lock
   std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false},
       ports_wanted_{false};  ///< what the loop is nudged for

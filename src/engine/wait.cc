@@ -230,9 +230,10 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
   const Instant began = pass.now();
   next_look_ = began + kKernelLook;
   for (pollfd& p : request.kernel_fds) p.revents = 0;
-  bool slept = false;
+  bool slept = false, idle = false;
   for (;;) {
-    w_.work(w_.pass_now);
+    // Who else held the lock has done the work of that.
+    if (!std::exchange(idle, false)) w_.work(w_.pass_now);
     const Instant now = w_.pass_now;
     const bool interrupted = stopped_ || thread_state.signal_ran;
     Woke woke = Woke::kReady;
@@ -254,7 +255,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       pause_cpu();
       look_at_kernel(request, now);
       w_.lock_in();
-      w_.poll_all(clock_now());
+      idle = !w_.poll_all(clock_now());
       continue;
     } else if (!w_.arm_ports()) {
       if (++busy_polls_ % kBusyPolls == 0) {

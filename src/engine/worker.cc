@@ -101,16 +101,19 @@ void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
 void Engine::Impl::leave() {
   if (std::exchange(poll_at_end, false)) poll(pass_now);
   work(pass_now);
-  if (const Instant due = due_uncovered(pass_now); due < kNever) {
+  const Instant due = due_uncovered(pass_now);
+  next_due.store(due, std::memory_order_relaxed);
+  if (due < kNever) {
     if (due < pass_now + Housekeeping::kRest) housekeeping->needed();
     housekeeping->look_by(due, pass_now);
   }
   unlock_out();
 }
 
-void Engine::Impl::poll(Instant now) {
+bool Engine::Impl::poll(Instant now) {
   last_poll = pass_now = now;
   cut_short = false;
+  bool busy = false;
   for (InterfaceId id = 0; id < slot_count; ++id) {
     Port* port = slots[id].port();
     if (!port) continue;
@@ -119,16 +122,21 @@ void Engine::Impl::poll(Instant now) {
       Packet* frames[kBurst];
       const size_t n = port->rx_burst(frames);
       if (n == 0) break;
+      busy = true;
       stack->on_packets({frames, n}, id, now, sched_getcpu());
       if (n < kBurst) break;
       crowded = true;
     }
     cut_short |= full == kBurstsPerPoll;
   }
-  if (stack->has_route_questions()) answer_route_questions(now);
-  if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
-  if (stack->next_deadline() <= now) stack->on_deadlines(now);
+  if (stack->has_work(now)) {
+    busy = true;
+    if (stack->has_route_questions()) answer_route_questions(now);
+    if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
+    if (stack->next_deadline() <= now) stack->on_deadlines(now);
+  }
   if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
+  return busy;
 }
 
 bool Engine::has_rest() const { return impl_->cut_short; }
@@ -139,9 +147,10 @@ void Engine::take_rest(Pass& pass) {
   catch_up(pass);
 }
 
-void Engine::Impl::poll_all(Instant now) {
-  poll(now);
+bool Engine::Impl::poll_all(Instant now) {
+  const bool busy = poll(now);
   if (channels) channels->poll(now);
+  return busy || channels || tx_left;
 }
 
 bool Engine::Impl::in_use() const {
@@ -153,8 +162,13 @@ void Engine::Impl::work(Instant now) {
   steer_opened();
   stack->flush(now);
   resolve_neighbours();
-  for (InterfaceId id = 0; id < slot_count; ++id)
-    if (!stack->tx_queue(id).empty()) transmit(id);
+  tx_left = false;
+  for (InterfaceId id = 0; id < slot_count; ++id) {
+    PacketQueue& queue = stack->tx_queue(id);
+    if (queue.empty()) continue;
+    transmit(id);
+    tx_left |= !queue.empty();
+  }
   unsteer_closed();
   bool changed = notify_edges();
   changed |= std::exchange(engine.touched_, false);

@@ -131,8 +131,8 @@ struct Engine::Impl {
   void lock_in();
   void unlock_out();
   void wake_in_charge();
-  /// Receives, runs deadlines.
-  void poll(Instant now);
+  /// Receives, runs deadlines. False: nothing came and nothing was due.
+  bool poll(Instant now);
   /// Sends what became possible, tells the notifier, wakes sleepers; what leaving a pass does before the lock
   /// goes.
   void work(Instant now);
@@ -144,8 +144,9 @@ struct Engine::Impl {
   /// Polls that follow one that was cut short, before a call ends without an event: as much as a ring holds.
   /// Frames may go on coming.
   static constexpr int kPollsForRest = 16;
-  /// Ports and channels: while a thread waits, and for an absent application.
-  void poll_all(Instant now);
+  /// Ports and channels: while a thread waits, and for an absent application. False: as poll(), with no
+  /// channels, and nothing waits to be transmitted.
+  bool poll_all(Instant now);
   void give_to_kernel(PacketQueue& frames);  ///< IP packets
   /// Somebody has to poll for the application when it does not.
   bool in_use() const;
@@ -310,9 +311,9 @@ struct Engine::Impl {
   void resolve_neighbours();
   void keep_neighbours(Instant now);
   void follow_source_rules();
-  /// Housekeeping's regular look: overdue deadlines, dead ports, neighbours, statistics. True: somebody asked
-  /// for the latter.
-  bool tick(Instant now);
+  /// Housekeeping's regular look: overdue deadlines, neighbours, statistics; with `chores` dead ports, strays
+  /// and packet filters, too. True: somebody asked for statistics.
+  bool tick(Instant now, bool chores);
   /// What comes due next that no sleeper's timeout covers.
   Instant due_uncovered(Instant now) const {
     const Instant due = next_poll(now);
@@ -379,9 +380,11 @@ struct Engine::Impl {
   void (*abandoned)(Pass& pass, void* retained) = nullptr;
   Engine::Offered (*unaccepted)() = nullptr;
   void (*each_tick)(bool absent) = nullptr;
-  bool ending = false;            ///< Engine::finish(): no port is opened any more
-  bool crowded = false;           ///< a poll has found a whole burst; until housekeeping has looked
-  bool cut_short = false;         ///< the last poll left frames in a ring
+  bool ending = false;                    ///< Engine::finish(): no port is opened any more
+  bool crowded = false;                   ///< a poll has found a whole burst; until housekeeping has looked
+  bool cut_short = false;                 ///< the last poll left frames in a ring
+  std::atomic<Instant> next_due{kNever};  ///< due_uncovered() when the last pass ended; without the lock
+  bool tx_left = false;                   ///< the last work() left frames to be transmitted
   bool poll_at_end = false;       ///< of the pass: frames of a connection handed back in it may have come
   std::set<int> passed_by_links;  ///< ifindex of those whose generic hook sees no frames
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device

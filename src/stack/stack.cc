@@ -52,6 +52,9 @@ void Stack::on_deadlines(Instant now) {
   core_->tcp->on_deadlines(now);
   if (core_->reassembly.next_expiry() <= now) core_->reassembly.expire(*core_);
 }
+bool Stack::has_work(Instant now) const {
+  return !core_->awaiting_route.empty() || !core_->frames_for_kernel.empty() || next_deadline() <= now;
+}
 Instant Stack::next_deadline() const {
   return std::min(core_->tcp->next_deadline(), core_->reassembly.next_expiry());
 }

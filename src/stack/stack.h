@@ -339,6 +339,8 @@ class Stack {
   void on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now, int cpu = -1);
   int receiving_cpu() const;  ///< that which last did; -1: none has
   void on_deadlines(Instant now);
+  /// There are route questions, frames for the kernel, or a deadline is over.
+  bool has_work(Instant now) const;
   /// kNever when nothing is due.
   Instant next_deadline() const;
   /// Builds the segments that became possible (ACKs owed, data allowed by window, Nagle and cork). Cheap when

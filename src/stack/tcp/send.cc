@@ -67,6 +67,57 @@ static void mark_write(TcpConn& c, const Stack::TcpWrite& how, bool push, bool w
   }
 }
 
+/// As much of `room` as the data may take now. `part`: the caller comes again for the rest.
+static uint32_t limit_room(const TcpConn& c, uint32_t room, bool urgent, bool& part) {
+  const uint32_t low_water = c.settings.notsent_low_water;
+  if (urgent) {
+    if (room == 0 || unsent(c) >= low_water) return room;
+    // tcp_sendmsg_locked() asks for room again before each segment of urgent data that it begins.
+    const uint64_t mss = c.snd_mss, tail = tail_room(c, true), begun = unsent(c) + tail;
+    const uint64_t fresh = begun < low_water ? (low_water - begun + mss - 1) / mss * mss : 0;
+    return static_cast<uint32_t>(std::min<uint64_t>(room, tail + fresh));
+  }
+  if (low_water == kNoLowWater) return room;
+  // It asks for each buffer of other data as well.
+  const uint32_t tail = tail_room(c, false), step = tail ? tail : size_goal(c, false);
+  part = step < room;
+  return std::min(room, step);
+}
+
+/// Of a write of any size.
+static size_t copy_write(TcpContext& t, TcpConn& c, std::span<const iovec> data, uint32_t room, bool urgent) {
+  const uint32_t goal = size_goal(c, urgent);
+  const uint32_t tail = c.send_marks && c.send_queue.at_record_end() ? 0 : tail_room(c, urgent);
+  const uint32_t waiting = unsent(c);
+  if (waiting == 0) c.send_marks = false;
+  if (waiting > 0 && tail == 0 && c.snd_pushed == c.send_queue.end() && room > 0) {
+    c.send_queue.mark_end(SendQueue::kPush);  // its last buffer is full, and stays as it is
+    c.send_marks = true;
+  }
+  uint32_t room_in_buffer = tail ? tail : goal;
+  size_t done = 0;
+  for (const iovec& v : data) {
+    if (room == 0) break;
+    const auto n = static_cast<uint32_t>(std::min<size_t>(v.iov_len, room));
+    const uint32_t copied = copy_in(t, c, static_cast<const uint8_t*>(v.iov_base), n, goal, room_in_buffer);
+    done += copied;
+    room = copied < n ? 0 : room - copied;
+  }
+  return done;
+}
+
+/// A write that fits into one segment, with nothing unsent before it: it fills no buffer, so its own end is
+/// the only one to be pushed.
+static bool is_small(const TcpConn& c, std::span<const iovec> data) {
+  return unsent(c) == 0 && data.size() == 1 && data[0].iov_len <= c.snd_mss;
+}
+
+static size_t copy_small(TcpContext& t, TcpConn& c, const iovec& v, uint32_t room) {
+  c.send_marks = false;
+  const auto n = static_cast<uint32_t>(std::min<size_t>(v.iov_len, room));
+  return c.send_queue.append(t.chunks, static_cast<const uint8_t*>(v.iov_base), n);
+}
+
 Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, Stack::TcpWrite how, Instant now) {
   TcpContext& t = *context_;
   const bool more = how.more, urgent = how.urgent;
@@ -81,45 +132,16 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, Stack::Tc
   if (c.write_shut) return err(EPIPE);
   // An ACK has let go what MSG_MORE had held, and this pass has not sent it yet.
   if (more && !c.more && c.pending && unsent(c) > 0) output(t, c, now);
-  uint32_t room = send_room(t, c, urgent);
-  if (urgent && room > 0 && unsent(c) < c.settings.notsent_low_water) {
-    // tcp_sendmsg_locked() asks for room again before each segment of urgent data that it begins.
-    const uint64_t mss = c.snd_mss, low_water = c.settings.notsent_low_water, tail = tail_room(c, true),
-                   begun = unsent(c) + tail;
-    const uint64_t fresh = begun < low_water ? (low_water - begun + mss - 1) / mss * mss : 0;
-    room = static_cast<uint32_t>(std::min<uint64_t>(room, tail + fresh));
-  }
-  // It asks for each buffer of other data as well: the caller comes again for the rest.
   bool part = false;
-  if (!urgent && c.settings.notsent_low_water != kNoLowWater) {
-    const uint32_t tail = tail_room(c, false), step = tail ? tail : size_goal(c, false);
-    part = step < room;
-    room = std::min(room, step);
-  }
+  const uint32_t room = limit_room(c, send_room(t, c, urgent), urgent, part);
   if (!can_read(data, room)) return err(EFAULT);
-  size_t done = 0, wanted = 0;
-  const uint32_t waiting = unsent(c);
-  // A write that fits into one segment fills no buffer, so its own end is the only one to be pushed.
-  const bool small = waiting == 0 && data.size() == 1 && data[0].iov_len <= c.snd_mss;
-  const uint32_t goal = small ? UINT32_MAX : size_goal(c, urgent);
-  const uint32_t tail = c.send_marks && c.send_queue.at_record_end() ? 0 : tail_room(c, urgent);
-  if (waiting == 0) c.send_marks = false;
-  if (waiting > 0 && tail == 0 && c.snd_pushed == c.send_queue.end() && room > 0) {
-    c.send_queue.mark_end(SendQueue::kPush);  // its last buffer is full, and stays as it is
-    c.send_marks = true;
-  }
-  uint32_t room_in_buffer = tail ? tail : goal;
-  for (const iovec& v : data) {
-    wanted += v.iov_len;
-    if (done + v.iov_len > wanted || room == 0) continue;
-    auto n = static_cast<uint32_t>(std::min<size_t>(v.iov_len, room));
-    const uint32_t before = c.send_queue.memory();
-    uint32_t copied = copy_in(t, c, static_cast<const uint8_t*>(v.iov_base), n, goal, room_in_buffer);
-    t.core.tcp_memory.charge(c.send_queue.memory() - before);
-    done += copied;
-    room = copied < n ? 0 : room - copied;
-  }
-  part = part && room == 0 && done < wanted;
+  size_t wanted = 0;
+  for (const iovec& v : data) wanted += v.iov_len;
+  const uint32_t before = c.send_queue.memory();
+  const size_t done =
+      is_small(c, data) ? copy_small(t, c, data[0], room) : copy_write(t, c, data, room, urgent);
+  t.core.tcp_memory.charge(c.send_queue.memory() - before);
+  part = part && done == room && done < wanted;
   if (done < wanted && !part) c.no_space = true;
   if (done == 0) {
     if (wanted == 0) return size_t{0};
