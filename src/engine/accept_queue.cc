@@ -11,10 +11,8 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,6 +21,7 @@
 #include "base/socket_option.h"
 #include "engine/inject.h"
 #include "engine/raw_segment.h"
+#include "engine/tcp_listeners.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
 #include "xdp/accept_queue.h"
@@ -32,7 +31,6 @@ namespace {
 
 /// The kernel's first receive window is 64240 bytes or more (tcp_select_initial_window()).
 constexpr size_t kMostUnread = 32 << 10;
-constexpr unsigned kTcpListen = 10;  ///< net/tcp_states.h
 
 /// The peer's segments, as it sent them.
 class PeersWords {
@@ -96,28 +94,13 @@ bool can_be_queued(const TcpSnapshot& s) {
          !s.local.address.is_link_local() && s.receive_queue.size() <= kMostUnread;
 }
 
-/// How many sockets of a /proc/net/tcp listen at that port.
-size_t listeners_at(uint16_t port, const char* path) {
-  const std::string table = read_proc(path);
-  size_t count = 0;
-  for (size_t at = 0; (at = table.find('\n', at)) != std::string::npos; ++at) {
-    unsigned local = 0, state = 0;
-    // sl, local_address, rem_address, st
-    const int fields =
-        sscanf(table.c_str() + at, " %*u: %*32[0-9A-F]:%x %*32[0-9A-F]:%*x %x", &local, &state);
-    count += fields == 2 && local == port && state == kTcpListen;
-  }
-  return count;
-}
-
 /// A group of one: whatever chooses among its members finds it.
 bool is_alone_at_its_port(int listener) {
   sockaddr_in6 name{};
   socklen_t length = sizeof name;
   if (real.getsockname(listener, reinterpret_cast<sockaddr*>(&name), &length) != 0) return false;
-  const uint16_t port = ntohs(name.sin6_port);  // where sockaddr_in has it
-  return listeners_at(port, "/proc/thread-self/net/tcp") + listeners_at(port, "/proc/thread-self/net/tcp6") ==
-         1;
+  const Result<size_t> all = tcp_listeners_at(ntohs(name.sin6_port));  // where sockaddr_in has it
+  return all && *all == 1;
 }
 
 /// The kernel's look-up by the tuple has to find this listener, and no other of a group.

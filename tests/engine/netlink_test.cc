@@ -1,10 +1,14 @@
 #include "engine/netlink.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 
+#include "engine/tcp_listeners.h"
 #include "tests/engine/fixture.h"
 
 namespace accel::test {
@@ -36,6 +40,46 @@ struct Open {
   std::unique_ptr<Netlink> netlink;
   Network network;
 };
+
+/// A listener of a group, at `port` of the loopback address.
+int listen_in_group(int family, uint16_t port) {
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(port);
+  v6.sin6_addr = in6addr_loopback;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(port);
+  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool is_v6 = family == AF_INET6;
+  const auto* name = is_v6 ? reinterpret_cast<const sockaddr*>(&v6) : reinterpret_cast<const sockaddr*>(&v4);
+  EXPECT_EQ(bind(fd, name, is_v6 ? sizeof v6 : sizeof v4), 0);
+  EXPECT_EQ(listen(fd, 8), 0);
+  return fd;
+}
+
+TEST(Netlink, ListenersOfAPort) {
+  constexpr uint16_t kPort = 7001;
+  EXPECT_EQ(*tcp_listeners_at(kPort), 0u);
+  const int first = listen_in_group(AF_INET, kPort);
+  EXPECT_EQ(*tcp_listeners_at(kPort), 1u);
+  const int second = listen_in_group(AF_INET, kPort), third = listen_in_group(AF_INET6, kPort),
+            other = listen_in_group(AF_INET, kPort + 1);
+  EXPECT_EQ(*tcp_listeners_at(kPort), 3u);
+  sockaddr_in name{};
+  socklen_t length = sizeof name;
+  EXPECT_EQ(getsockname(first, reinterpret_cast<sockaddr*>(&name), &length), 0);
+  const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(connection, reinterpret_cast<sockaddr*>(&name), length), 0);
+  EXPECT_EQ(*tcp_listeners_at(kPort), 3u);
+  close(second);
+  EXPECT_EQ(*tcp_listeners_at(kPort), 2u);
+  for (const int fd : {first, third, other, connection}) close(fd);
+  EXPECT_EQ(*tcp_listeners_at(kPort), 0u);
+}
 
 TEST(Netlink, Snapshot) {
   Open o;
