@@ -100,6 +100,7 @@ def main():
     parser.add_argument("--user", default="www-data", help="of the workers")
     parser.add_argument("--reuseport", action="store_true")
     parser.add_argument("--keepalive", action="store_true")
+    parser.add_argument("--upgrades", type=int, default=1)
     options = parser.parse_args()
     on_server, on_client = MODES[options.mode]
     with Lab(proved=False, queues=2 * WORKERS) as lab:  # an old and a new worker have a queue each
@@ -124,10 +125,11 @@ def main():
             with flawless_load(lab.far, url, on_client):
                 until(carries, "connections after a worker's replacement")
             print("a killed worker replaced: ok", flush=True)
-            with flawless_load(lab.far, url, on_client):
-                server.upgrade()
-                until(carries, "connections of the new binary")
-            print("binary upgrade: ok", flush=True)
+            for _ in range(options.upgrades):
+                with flawless_load(lab.far, url, on_client):
+                    server.upgrade()
+                    until(carries, "connections of the new binary")
+                print("binary upgrade: ok", flush=True)
         except CommandFailed as failure:
             raise CommandFailed(f"{failure}\n{(server.directory / 'error.log').read_text()[-3000:]}") from None
         finally:
