@@ -2,16 +2,14 @@
 
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 
-#include "base/real.h"
+#include "base/sock_diag.h"
 #include "base/socket_option.h"
 #include "posix/guard.h"
 #include "posix/meeting.h"
@@ -22,23 +20,6 @@ namespace accel::posix {
 namespace {
 
 // ---- what the kernel tells ----
-
-struct DumpRequest {
-  nlmsghdr header;
-  inet_diag_req_v2 body;
-};
-
-bool ask_kernel(int netlink, uint8_t family, uint16_t port) {
-  DumpRequest request{};
-  request.header.nlmsg_len = sizeof request;
-  request.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-  request.body.sdiag_family = family;
-  request.body.sdiag_protocol = IPPROTO_UDP;
-  request.body.idiag_states = ~0u;
-  request.body.id.idiag_sport = htons(port);
-  return real.send(netlink, &request, sizeof request, 0) == sizeof request;
-}
 
 bool is_v6_only(const nlmsghdr& message) {
   const auto* at = reinterpret_cast<const char*>(NLMSG_DATA(&message)) + NLMSG_ALIGN(sizeof(inet_diag_msg));
@@ -68,20 +49,6 @@ UdpUser user_of(const nlmsghdr& message) {
   user.v6_only = user.v6 && is_v6_only(message);
   user.cookie = uint64_t{told.id.idiag_cookie[1]} << 32 | told.id.idiag_cookie[0];
   return user;
-}
-
-/// The answer to ask_kernel(), to its end.
-void add_users(int netlink, std::vector<UdpUser>& users) {
-  alignas(nlmsghdr) std::array<char, 32768> buffer;
-  for (;;) {
-    ssize_t left = real.recv(netlink, buffer.data(), buffer.size(), 0);
-    if (left <= 0) return;
-    auto* message = reinterpret_cast<nlmsghdr*>(buffer.data());
-    for (; NLMSG_OK(message, static_cast<size_t>(left)); message = NLMSG_NEXT(message, left)) {
-      if (message->nlmsg_type == NLMSG_DONE || message->nlmsg_type == NLMSG_ERROR) return;
-      if (message->nlmsg_len >= NLMSG_LENGTH(sizeof(inet_diag_msg))) users.push_back(user_of(*message));
-    }
-  }
 }
 
 // ---- whose a datagram is ----
@@ -127,11 +94,14 @@ void for_each_open(F visit) {
 
 std::vector<UdpUser> users_of_udp_port(uint16_t port) {
   std::vector<UdpUser> users;
-  const int netlink = real.socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-  if (netlink < 0) return users;
-  for (const uint8_t family : {AF_INET, AF_INET6})
-    if (ask_kernel(netlink, family, port)) add_users(netlink, users);
-  real.close(netlink);
+  for (const uint8_t family : {AF_INET, AF_INET6}) {
+    inet_diag_req_v2 request{};
+    request.sdiag_family = family;
+    request.sdiag_protocol = IPPROTO_UDP;
+    request.idiag_states = ~0u;
+    request.id.idiag_sport = htons(port);
+    (void)dump_sockets<inet_diag_msg>(request, [&](const nlmsghdr& m) { users.push_back(user_of(m)); });
+  }
   return users;
 }
 

@@ -1,16 +1,14 @@
 #include "posix/unix_names.h"
 
 #include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 
-#include "base/real.h"
+#include "base/sock_diag.h"
 #include "posix/meeting.h"
 
 #ifndef UDIAG_SHOW_UID  // 5.3
@@ -22,26 +20,10 @@ namespace {
 
 constexpr uint16_t kUidAttribute = UNIX_DIAG_SHUTDOWN + 1;  ///< UNIX_DIAG_UID
 
-struct DumpRequest {
-  nlmsghdr header;
-  unix_diag_req body;
-};
-
 struct NamedSocket {
   std::string name;  ///< of an abstract one, without its leading zero
   std::optional<uid_t> user;
 };
-
-bool ask_kernel(int netlink) {
-  DumpRequest request{};
-  request.header.nlmsg_len = sizeof request;
-  request.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-  request.body.sdiag_family = AF_UNIX;
-  request.body.udiag_states = ~0u;
-  request.body.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
-  return real.send(netlink, &request, sizeof request, 0) == sizeof request;
-}
 
 NamedSocket socket_of(const nlmsghdr& message) {
   NamedSocket found;
@@ -67,21 +49,11 @@ NamedSocket socket_of(const nlmsghdr& message) {
 /// False: the kernel does not tell.
 template <class F>
 bool for_each_socket(F visit) {
-  const int netlink = real.socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-  bool told = netlink >= 0 && ask_kernel(netlink), more = told;
-  alignas(nlmsghdr) std::array<char, 32768> buffer;
-  while (more) {
-    ssize_t left = real.recv(netlink, buffer.data(), buffer.size(), 0);
-    if (left <= 0) told = more = false;
-    auto* message = reinterpret_cast<nlmsghdr*>(buffer.data());
-    for (; more && NLMSG_OK(message, static_cast<size_t>(left)); message = NLMSG_NEXT(message, left)) {
-      told = told && message->nlmsg_type != NLMSG_ERROR;
-      more = message->nlmsg_type != NLMSG_DONE && message->nlmsg_type != NLMSG_ERROR;
-      if (more && message->nlmsg_len >= NLMSG_LENGTH(sizeof(unix_diag_msg))) visit(socket_of(*message));
-    }
-  }
-  if (netlink >= 0) real.close(netlink);
-  return told;
+  unix_diag_req request{};
+  request.sdiag_family = AF_UNIX;
+  request.udiag_states = ~0u;
+  request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
+  return dump_sockets<unix_diag_msg>(request, [&](const nlmsghdr& m) { visit(socket_of(m)); }).ok();
 }
 
 }  // namespace

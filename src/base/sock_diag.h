@@ -1,0 +1,28 @@
+// Dumps of the sockets of this network namespace, as the kernel tells of them (sock_diag(7)).
+#pragma once
+
+#include <linux/netlink.h>
+
+#include <cstddef>
+#include <type_traits>
+
+#include "base/result.h"
+
+namespace accel {
+
+/// `request`: what follows the netlink header, inet_diag_req_v2 or unix_diag_req, of `size` bytes. Messages
+/// with less than `least` bytes behind their header are left out. Errors: the kernel's; ENOENT: it has no
+/// such module. Messages before an error have been visited.
+Result<void> dump_sockets(const void* request, size_t size, size_t least,
+                          void (*visit)(const nlmsghdr& message, void* context), void* context);
+
+/// `Told`: the structure that each message begins with, inet_diag_msg or unix_diag_msg.
+template <class Told, class Request, class F>
+Result<void> dump_sockets(const Request& request, F&& visit) {
+  return dump_sockets(
+      &request, sizeof request, sizeof(Told),
+      [](const nlmsghdr& message, void* f) { (*static_cast<std::remove_reference_t<F>*>(f))(message); },
+      &visit);
+}
+
+}  // namespace accel
