@@ -180,7 +180,7 @@ void Housekeeping::ticks_look(bool ticks, Instant due, Instant now) {
   if (ticks)
     next_look_ = kTicksLook;
   else if (next_look_ == kTicksLook)
-    next_look_ = due == kNever ? kNever : std::max(due, now + kLookLate);
+    next_look_ = std::max(due, now + kLookLate);
 }
 
 void Housekeeping::abandon_in_child() {
@@ -214,7 +214,7 @@ void Housekeeping::Loop::prepare() {
       self.worker.lock_in();
       const Instant due = self.owner.next_look_;
       self.worker.unlock_out();
-      if (due != kTicksLook) self.arm_look(due);
+      self.arm_look(due);
     }
     if (self.owner.ports_wanted_.exchange(false, std::memory_order_relaxed)) self.open_ports();
     if (self.serving || !self.owner.ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
@@ -246,13 +246,10 @@ bool Housekeeping::Loop::may_skip(bool came_by) const {
 }
 
 void Housekeeping::Loop::on_tick() {
-  const bool came_by = passes() != passes_seen;
-  if (may_skip(came_by)) {
-    passes_seen = passes();
-    return;
-  }
+  const uint64_t made = passes();
+  const bool came_by = std::exchange(passes_seen, made) != made;
+  if (may_skip(came_by)) return;
   const bool sockets = worker.in_use();
-  passes_seen = passes();
   worker.lock_in();
   const Instant now = clock_now();
   const bool asleep = !worker.asleep.empty();
@@ -277,7 +274,7 @@ void Housekeeping::Loop::on_tick() {
   owner.ticks_look(ticks_busily, worker.due_uncovered(now), now);
   const Instant next_look = owner.next_look_;
   worker.unlock_out();
-  if (next_look != look_before) arm_look(next_look == kTicksLook ? kNever : next_look);
+  if (next_look != look_before) arm_look(next_look);
   worker.tell_of_lost_ports();
   worker.tell_of_strays();
   // Threads that sleep may have other things to do; so may those that come by and accept nothing.
@@ -410,7 +407,7 @@ void Housekeeping::Loop::on_watch() {
 /// handler has interrupted may be in.
 void Housekeeping::Loop::arm_look(Instant due) {
   ev_now_update(ev);
-  look.repeat = due == kNever ? 0 : std::max(seconds(due - clock_now()), 0.0001);
+  look.repeat = due == kNever || due == kTicksLook ? 0 : std::max(seconds(due - clock_now()), 0.0001);
   ev_timer_again(ev, &look);
 }
 
@@ -425,7 +422,7 @@ void Housekeeping::Loop::on_look() {
     worker.work(now);
   }
   const Instant due = worker.due_uncovered(now);
-  owner.next_look_ = due == kNever ? kNever : std::max(due, now + kLookLate);
+  owner.next_look_ = std::max(due, now + kLookLate);
   const Instant next = owner.next_look_;
   worker.unlock_out();
   arm_look(next);

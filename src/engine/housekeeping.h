@@ -66,7 +66,7 @@ class Housekeeping {
   std::atomic<bool> resting_{false};
   /// `ticks`: they come often enough to be the looks. Else `due` is looked at. Under the worker's lock.
   void ticks_look(bool ticks, Instant due, Instant now);
-  /// Of next_look_: nobody has to nudge for a look.
+  /// The value of next_look_ while ticks are the looks: nobody has to nudge.
   static constexpr Instant kTicksLook{};
   Instant next_look_ = kNever;  ///< under the worker's lock
   std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false},

@@ -232,7 +232,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
   for (pollfd& p : request.kernel_fds) p.revents = 0;
   bool slept = false, idle = false;
   for (;;) {
-    // Who else held the lock has done the work of that.
+    // A thread that held the lock meanwhile has done the work that it left.
     if (!std::exchange(idle, false)) w_.work(w_.pass_now);
     const Instant now = w_.pass_now;
     const bool interrupted = stopped_ || thread_state.signal_ran;

@@ -150,7 +150,7 @@ void Engine::take_rest(Pass& pass) {
 bool Engine::Impl::poll_all(Instant now) {
   const bool busy = poll(now);
   if (channels) channels->poll(now);
-  return busy || channels || tx_left;
+  return busy || channels || tx_waiting();
 }
 
 bool Engine::Impl::in_use() const {
@@ -162,13 +162,8 @@ void Engine::Impl::work(Instant now) {
   steer_opened();
   stack->flush(now);
   resolve_neighbours();
-  tx_left = false;
-  for (InterfaceId id = 0; id < slot_count; ++id) {
-    PacketQueue& queue = stack->tx_queue(id);
-    if (queue.empty()) continue;
-    transmit(id);
-    tx_left |= !queue.empty();
-  }
+  for (InterfaceId id = 0; id < slot_count; ++id)
+    if (!stack->tx_queue(id).empty()) transmit(id);
   unsteer_closed();
   bool changed = notify_edges();
   changed |= std::exchange(engine.touched_, false);

@@ -384,7 +384,6 @@ struct Engine::Impl {
   bool crowded = false;                   ///< a poll has found a whole burst; until housekeeping has looked
   bool cut_short = false;                 ///< the last poll left frames in a ring
   std::atomic<Instant> next_due{kNever};  ///< due_uncovered() when the last pass ended; without the lock
-  bool tx_left = false;                   ///< the last work() left frames to be transmitted
   bool poll_at_end = false;       ///< of the pass: frames of a connection handed back in it may have come
   std::set<int> passed_by_links;  ///< ifindex of those whose generic hook sees no frames
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device

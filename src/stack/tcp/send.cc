@@ -84,7 +84,7 @@ static uint32_t limit_room(const TcpConn& c, uint32_t room, bool urgent, bool& p
   return std::min(room, step);
 }
 
-/// Of a write of any size.
+/// Copies a write of any size into the queue; returns the bytes that found room and memory.
 static size_t copy_write(TcpContext& t, TcpConn& c, std::span<const iovec> data, uint32_t room, bool urgent) {
   const uint32_t goal = size_goal(c, urgent);
   const uint32_t tail = c.send_marks && c.send_queue.at_record_end() ? 0 : tail_room(c, urgent);
@@ -112,6 +112,7 @@ static bool is_small(const TcpConn& c, std::span<const iovec> data) {
   return unsent(c) == 0 && data.size() == 1 && data[0].iov_len <= c.snd_mss;
 }
 
+/// The same for such a write.
 static size_t copy_small(TcpContext& t, TcpConn& c, const iovec& v, uint32_t room) {
   c.send_marks = false;
   const auto n = static_cast<uint32_t>(std::min<size_t>(v.iov_len, room));
