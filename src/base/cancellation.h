@@ -8,8 +8,7 @@
 
 namespace accel {
 
-/// The program cancels threads, or has one that may be cancelled at any instruction
-/// (PTHREAD_CANCEL_ASYNCHRONOUS).
+/// The program has called pthread_cancel().
 extern constinit std::atomic<bool> cancellation_used;
 /// What pthread_setcancelstate() had while this thread is barred, and one more; 0: it is not.
 extern constinit thread_local int cancellation_barred [[gnu::tls_model("initial-exec")]];

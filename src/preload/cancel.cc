@@ -8,10 +8,11 @@ using namespace accel;           // NOLINT
 using namespace accel::preload;  // NOLINT
 
 namespace accel::preload {
+
+constinit thread_local bool cancelled_asynchronously [[gnu::tls_model("initial-exec")]] = false;
+
 namespace {
 
-/// What the program has set by pthread_setcanceltype().
-thread_local bool asynchronous [[gnu::tls_model("initial-exec")]] = false;
 /// The outermost call of ours that this thread is in, if it is deferred for that.
 thread_local const void* deferred_at [[gnu::tls_model("initial-exec")]] = nullptr;
 
@@ -21,7 +22,8 @@ bool in_deferred_call(const void* frame) { return deferred_at > frame; }
 }  // namespace
 
 bool defer_cancellation(const void* frame, bool point) {
-  const bool defer = asynchronous && !in_deferred_call(frame);  // else a handler's, while that call sleeps
+  const bool defer =
+      cancelled_asynchronously && !in_deferred_call(frame);  // else a handler's, while that call sleeps
   if (defer) {
     real.pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
     deferred_at = frame;
@@ -32,7 +34,7 @@ bool defer_cancellation(const void* frame, bool point) {
 
 void resume_cancellation() {
   deferred_at = nullptr;
-  if (asynchronous) real.pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
+  if (cancelled_asynchronously) real.pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
 }
 
 }  // namespace accel::preload
@@ -41,13 +43,10 @@ void resume_cancellation() {
 ACCEL_EXPORT(int, pthread_setcanceltype, (int type, int* old)) {
   const bool wanted = type == PTHREAD_CANCEL_ASYNCHRONOUS;
   if (!wanted && type != PTHREAD_CANCEL_DEFERRED) return EINVAL;
-  if (old != nullptr) *old = asynchronous ? PTHREAD_CANCEL_ASYNCHRONOUS : PTHREAD_CANCEL_DEFERRED;
-  if (wanted) {  // before it holds
-    cancellation_used.store(true, std::memory_order_relaxed);
-    asynchronous = true;
-  }
+  if (old != nullptr) *old = cancelled_asynchronously ? PTHREAD_CANCEL_ASYNCHRONOUS : PTHREAD_CANCEL_DEFERRED;
+  if (wanted) cancelled_asynchronously = true;  // before it holds
   const int r = in_deferred_call(__builtin_frame_address(0)) ? 0 : real.pthread_setcanceltype(type, nullptr);
-  asynchronous = wanted;
+  cancelled_asynchronously = wanted;
   return r;
 }
 

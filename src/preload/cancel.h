@@ -28,6 +28,8 @@ constexpr bool is_cancellation_point(std::string_view name) {
   return false;
 }
 
+/// What this thread has set by pthread_setcanceltype().
+extern constinit thread_local bool cancelled_asynchronously [[gnu::tls_model("initial-exec")]];
 /// Of the frame that stays until resume_cancellation(): true when that is to be called.
 bool defer_cancellation(const void* frame, bool point);
 /// As the program has set it again; does not come back where the thread is cancelled.
@@ -64,7 +66,7 @@ inline auto deferred(Call call) {
   int& error = errno;
   const int before = error;
   const auto made = [&] {
-    if (cancellation_used.load(std::memory_order_relaxed)) [[unlikely]]
+    if (cancelled_asynchronously || cancellation_used.load(std::memory_order_relaxed)) [[unlikely]]
       return deferring_cancellation<kPoint>(call);
     return call();
   };

@@ -2,6 +2,7 @@
 // timers.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -43,14 +44,15 @@ class TimerWheel {
   void cancel(TimerNode& node) {
     if (!node.armed()) return;
     unlink(node);
-    if (!slots_[node.slot]) occupied_[node.slot >> 6] &= ~(1ull << (node.slot & 63));
+    if (slots_[node.slot]) return;
+    occupied_[node.slot >> 6] &= ~(1ull << (node.slot & 63));
+    next_ = first_tick();
   }
 
   /// When advance() has something to do: a timer that fires or a slot that moves down. kNever: no timer is
   /// armed.
   Instant next() const {
-    uint64_t tick = next_tick(nullptr);
-    return tick == kNone ? kNever : Instant(Duration(static_cast<int64_t>(tick << kTickShift)));
+    return next_ == kNone ? kNever : Instant(Duration(static_cast<int64_t>(next_ << kTickShift)));
   }
 
   /// Calls fire(node) for each timer due by `now`, in order of ticks; the node is disarmed before. It may arm
@@ -59,14 +61,13 @@ class TimerWheel {
   void advance(Instant now, Fire&& fire) {
     int64_t ns = now.time_since_epoch().count();
     uint64_t target = ns <= 0 ? 0 : static_cast<uint64_t>(ns) >> kTickShift;
-    uint32_t slot = 0;
-    for (;;) {
-      uint64_t tick = next_tick(&slot);
-      if (tick == kNone || tick > target) break;
-      elapsed_ = tick;
+    while (next_ != kNone && next_ <= target) {
+      elapsed_ = next_;
+      const uint32_t slot = first_slot();
       TimerNode* due = slots_[slot];
       slots_[slot] = nullptr;
       occupied_[slot >> 6] &= ~(1ull << (slot & 63));
+      next_ = first_tick();
       due->pprev = &due;
       while (due) {
         TimerNode& node = *due;
@@ -82,6 +83,7 @@ class TimerWheel {
 
  private:
   static constexpr uint64_t kNone = ~0ull;
+  static constexpr uint32_t kNoSlot = ~0u;
   static constexpr uint64_t kMaxTick = (1ull << (6 * kLevels)) - 1;
 
   void insert(TimerNode& node) {
@@ -95,6 +97,7 @@ class TimerWheel {
     node.pprev = &head;
     head = &node;
     occupied_[level] |= 1ull << digit;
+    next_ = std::min(next_, node.tick >> (6 * level) << (6 * level));
   }
 
   static void unlink(TimerNode& node) {
@@ -104,20 +107,26 @@ class TimerWheel {
     node.pprev = nullptr;
   }
 
-  uint64_t next_tick(uint32_t* slot) const {
-    for (uint32_t level = 0; level < kLevels; ++level) {
-      if (!occupied_[level]) continue;
-      uint32_t digit = static_cast<uint32_t>(std::countr_zero(occupied_[level]));
-      if (slot) *slot = level * 64 + digit;
-      uint64_t above = level + 1 < 11 ? elapsed_ >> (6 * (level + 1)) << (6 * (level + 1)) : 0;
-      return above | uint64_t{digit} << (6 * level);
-    }
-    return kNone;
+  /// The first slot that is occupied; kNoSlot: none is.
+  uint32_t first_slot() const {
+    for (uint32_t level = 0; level < kLevels; ++level)
+      if (occupied_[level]) return level * 64 + static_cast<uint32_t>(std::countr_zero(occupied_[level]));
+    return kNoSlot;
+  }
+
+  /// When the first slot's time begins.
+  uint64_t first_tick() const {
+    const uint32_t slot = first_slot();
+    if (slot == kNoSlot) return kNone;
+    const uint32_t level = slot / 64;
+    const uint64_t above = elapsed_ >> (6 * (level + 1)) << (6 * (level + 1));
+    return above | uint64_t{slot % 64} << (6 * level);
   }
 
   std::array<TimerNode*, 64 * kLevels> slots_{};
   std::array<uint64_t, kLevels> occupied_{};
   uint64_t elapsed_ = 0;
+  uint64_t next_ = kNone;  ///< first_tick(); each call asks for it
 };
 
 }  // namespace accel
