@@ -24,6 +24,9 @@ constexpr size_t kChunk = 64 << 20;   ///< address space is taken in these, alig
 constexpr size_t kCommit = 1 << 20;   ///< and made usable in these
 constexpr size_t kMost = kChunk / 2;  ///< a larger block is libc's
 constexpr size_t kMaxChunks = 1024;
+/// Committed ahead of what is used, for allocate() alone: an eighth of that, since a container that grows
+/// takes a part of what its elements have.
+constexpr size_t kLeastReserve = 1 << 20, kMostReserve = 16 << 20;
 constexpr size_t kReturned = 256 << 10;  ///< pages of a free block from this size go back to the kernel
 constexpr size_t kSmall = 256;           ///< sizes go by 16 up to this, then four to each power of two
 constexpr size_t kSizes = 16 + 4 * 17;   ///< to kMost
@@ -96,8 +99,19 @@ Chunk* chunk_of(const void* block) {
   return nullptr;
 }
 
-/// Address space only.
-Chunk* new_chunk() {
+/// Makes the chunk usable up to `end`.
+bool commit(Chunk& chunk, size_t end) {
+  end = std::min((end + kCommit - 1) / kCommit * kCommit, kChunk);
+  if (end <= chunk.usable) return true;
+  if (mprotect(reinterpret_cast<void*>(chunk.begin + chunk.usable), end - chunk.usable,
+               PROT_READ | PROT_WRITE) != 0)
+    return false;
+  chunk.usable = end;
+  return true;
+}
+
+/// `usable` bytes of it; the rest is address space only.
+Chunk* new_chunk(size_t usable) {
   if (chunk_count == kMaxChunks) return nullptr;
   void* memory = mmap(nullptr, 2 * kChunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
@@ -105,24 +119,36 @@ Chunk* new_chunk() {
   const uintptr_t begin = (at + kChunk - 1) & ~(kChunk - 1);
   if (begin > at) munmap(memory, begin - at);
   munmap(reinterpret_cast<void*>(begin + kChunk), at + kChunk - begin);
-  Chunk& chunk = chunks[chunk_count++];
-  chunk.begin = begin;
+  Chunk& chunk = chunks[chunk_count];
+  chunk = {.begin = begin};
+  if (!commit(chunk, usable)) return munmap(reinterpret_cast<void*>(begin), kChunk), nullptr;
+  ++chunk_count;
   return &chunk;
 }
 
+/// Of all chunks.
+size_t used_in_all() {
+  return chunk_count == 0 ? 0 : (chunk_count - 1) * kChunk + chunks[chunk_count - 1].used;
+}
+
+size_t reserve() { return std::clamp(used_in_all() / 8, kLeastReserve, kMostReserve); }
+
+/// A chunk with room for `length` and, behind it, the reserve. Without that: the one that has the reserve,
+/// for who may take of it. nullptr: there is no memory.
+Chunk* chunk_for(size_t length, bool of_reserve) {
+  Chunk* last = chunk_count == 0 ? nullptr : &chunks[chunk_count - 1];
+  const size_t wanted = length + reserve();
+  if (last != nullptr && wanted <= kChunk - last->used && commit(*last, last->used + wanted)) return last;
+  if (last == nullptr || wanted > kChunk - last->used)
+    if (Chunk* fresh = new_chunk(wanted)) return fresh;
+  return of_reserve && last != nullptr && length <= last->usable - last->used ? last : nullptr;
+}
+
 /// Spans in a row for blocks of that size; 0: there is no memory.
-uintptr_t new_spans(size_t index, size_t size) {
+uintptr_t new_spans(size_t index, size_t size, bool of_reserve) {
   const size_t length = (size + kSpan - 1) / kSpan * kSpan;
-  Chunk* chunk = chunk_count == 0 ? new_chunk() : &chunks[chunk_count - 1];
-  if (chunk != nullptr && length > kChunk - chunk->used) chunk = new_chunk();
+  Chunk* chunk = chunk_for(length, of_reserve);
   if (chunk == nullptr) return 0;
-  const size_t needed = (chunk->used + length + kCommit - 1) / kCommit * kCommit;
-  if (needed > chunk->usable) {
-    if (mprotect(reinterpret_cast<void*>(chunk->begin + chunk->usable), needed - chunk->usable,
-                 PROT_READ | PROT_WRITE) != 0)
-      return 0;
-    chunk->usable = needed;
-  }
   std::fill_n(chunk->index.begin() + static_cast<ptrdiff_t>(chunk->used / kSpan), length / kSpan,
               static_cast<uint8_t>(index));
   const uintptr_t begin = chunk->begin + chunk->used;
@@ -130,7 +156,7 @@ uintptr_t new_spans(size_t index, size_t size) {
   return begin;
 }
 
-void* take(size_t index) {
+void* take(size_t index, bool of_reserve) {
   Size& s = sizes[index];
   if (Free* block = s.free) {
     s.free = block->next;
@@ -138,7 +164,7 @@ void* take(size_t index) {
   }
   const size_t size = block_size(index);
   if (s.end - s.fresh < size) {
-    const uintptr_t begin = new_spans(index, size);
+    const uintptr_t begin = new_spans(index, size, of_reserve);
     if (begin == 0) return nullptr;
     s.fresh = begin;
     s.end = begin + std::max(kSpan, size);
@@ -158,17 +184,21 @@ void* from_libc(size_t size, size_t alignment) {
                          : aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 }
 
-}  // namespace
-
-void* allocate(size_t size, size_t alignment) {
+void* allocate(size_t size, size_t alignment, bool of_reserve) {
   if (size > kMost || alignment > kPage || thread.inside) return from_libc(size, alignment);
   const size_t index = size_index(size_for(size, alignment));
   {
     const Inside in;
-    if (void* block = take(index)) return block;
+    if (void* block = take(index, of_reserve)) return block;
   }
-  return from_libc(size, alignment);
+  // What may be refused does not take the program's last memory, unless no chunk fits below RLIMIT_AS.
+  return of_reserve || chunk_count == 0 ? from_libc(size, alignment) : nullptr;
 }
+
+}  // namespace
+
+void* allocate(size_t size, size_t alignment) { return allocate(size, alignment, true); }
+void* try_allocate(size_t size, size_t alignment) { return allocate(size, alignment, false); }
 
 void release(void* block) {
   if (block == nullptr) return;

@@ -215,6 +215,19 @@ Result<void> Engine::Impl::start() {
   return housekeeping->start();
 }
 
+Result<Engine*> Engine::start_new() {
+  Engine* fresh = nullptr;
+  Result<void> started = err(ENOMEM);
+  try {
+    fresh = new Engine;
+    started = fresh->impl_->start();
+  } catch (const std::bad_alloc&) {
+  }
+  if (started) return fresh;
+  delete fresh;
+  return started.error();
+}
+
 Engine* Engine::open(Reason* why) {
   if (Engine* engine = get()) return engine;
   if (in_handler()) return *why = Reason::handler, nullptr;
@@ -224,16 +237,14 @@ Engine* Engine::open(Reason* why) {
   if (!engine && !refused) {
     refused = obstacle();
     if (!refused) {
-      Engine* fresh = new Engine;
-      if (auto started = fresh->impl_->start(); started) {
+      if (auto started = start_new()) {
         stats::open();
-        engine = fresh;
+        engine = *started;
         instance_.store(engine, std::memory_order_release);
       } else {
         log(LogLevel::kWarning, "the engine could not start: %s",
             strerrordesc_np(static_cast<int>(started.error())));
         refused = Reason::resources;
-        delete fresh;
       }
     }
   }

@@ -331,6 +331,7 @@ class Engine {
   friend class Pass;
   Engine();
   ~Engine();
+  static Result<Engine*> start_new();
   void wait_for_the_others(Pass& pass, Duration limit);
   /// Of what connections owe that could not be handed back, and channels.
   void wait_for_delivery(Pass& pass, Duration limit);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -117,7 +118,10 @@ struct Housekeeping::Loop {
 
   template <void (Loop::*F)(), class Watcher>
   static void call(struct ev_loop*, Watcher* w, int) {
-    (static_cast<Loop*>(w->data)->*F)();
+    try {
+      (static_cast<Loop*>(w->data)->*F)();
+    } catch (const std::bad_alloc&) {  // not through libev, which is C: the next look does it
+    }
   }
 };
 

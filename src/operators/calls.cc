@@ -12,6 +12,6 @@ void* libc_allocate(size_t size, size_t alignment) {
 
 }  // namespace
 
-Calls calls{&libc_allocate, &free};
+Calls calls{&libc_allocate, &libc_allocate, &free};
 
 }  // namespace accel::memory

@@ -1,6 +1,6 @@
 // operator new and delete of libaccel.so and of its modules, which hide them. The forms that are not here are
 // the C++ runtime's, which call these. Its nothrow forms would throw and catch an exception, which needs
-// memory itself.
+// memory itself. base/memory.h says which memory each form has.
 #include "operators/operators.h"
 
 #include <new>
@@ -21,16 +21,16 @@ void* operator new(size_t size, std::align_val_t alignment) {
   return must_have(size, static_cast<size_t>(alignment));
 }
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  return calls.allocate(size == 0 ? 1 : size, 16);
+  return calls.try_allocate(size == 0 ? 1 : size, 16);
 }
 void* operator new[](size_t size, const std::nothrow_t&) noexcept {
-  return calls.allocate(size == 0 ? 1 : size, 16);
+  return calls.try_allocate(size == 0 ? 1 : size, 16);
 }
 void* operator new(size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return calls.allocate(size == 0 ? 1 : size, static_cast<size_t>(alignment));
+  return calls.try_allocate(size == 0 ? 1 : size, static_cast<size_t>(alignment));
 }
 void* operator new[](size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return calls.allocate(size == 0 ? 1 : size, static_cast<size_t>(alignment));
+  return calls.try_allocate(size == 0 ? 1 : size, static_cast<size_t>(alignment));
 }
 void operator delete(void* block) noexcept { calls.release(block); }
 void operator delete(void* block, size_t) noexcept { calls.release(block); }

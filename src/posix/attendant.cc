@@ -28,6 +28,8 @@ namespace {
 
 constexpr size_t kStackSize = 512 * 1024;
 
+constexpr int kNoMemoryPause = 100;  // ms
+
 std::atomic<int> wake_fd{-1};
 std::atomic<int> process_door{-1};  ///< posix/process_door.h
 std::atomic<bool> running{false};
@@ -42,33 +44,41 @@ void wake() {
   (void)!real.write(wake_fd.load(), &one, sizeof(one));
 }
 
+/// False: the thread is to end.
+bool attend_once() {
+  std::vector<pollfd> watched{{wake_fd.load(), POLLIN, 0}};
+  const int most = add_process_door(process_door.load(), watched);
+  const size_t doors = watched.size();
+  add_doors(watched);
+  const timespec limit{most / 1000, most % 1000 * 1'000'000L};
+  if (poll_beyond_limit(watched, most < 0 ? nullptr : &limit, nullptr) < 0) return true;
+  serve_process_door(process_door.load(), {watched.data() + 1, doors - 1});
+  for (size_t i = doors; i < watched.size(); ++i)
+    if ((watched[i].revents & POLLIN) != 0) serve_door(watched[i].fd);
+  if (watched[0].revents == 0) return true;
+  uint64_t count = 0;
+  // It fails where the program has closed every descriptor that it does not know.
+  if (real.read(wake_fd.load(), &count, sizeof(count)) < 0 || end_wanted.load()) return false;
+  serve_claims();
+  if (!finish_wanted.load()) return true;
+  deliver_all();
+  finished.store(1);
+  real.syscall(SYS_futex, &finished, static_cast<long>(FUTEX_WAKE_PRIVATE), 0x7fffffffL, 0L, 0L, 0L);
+  finish_wanted.store(false);
+  return true;
+}
+
 void* attend(void*) {
   ServedCall::for_ever();
-  std::vector<pollfd> watched;
-  for (;;) {
-    watched = {{wake_fd.load(), POLLIN, 0}};
-    const int most = add_process_door(process_door.load(), watched);
-    const size_t doors = watched.size();
-    add_doors(watched);
-    const timespec limit{most / 1000, most % 1000 * 1'000'000L};
-    if (poll_beyond_limit(watched, most < 0 ? nullptr : &limit, nullptr) < 0) continue;
-    serve_process_door(process_door.load(), {watched.data() + 1, doors - 1});
-    for (size_t i = doors; i < watched.size(); ++i)
-      if ((watched[i].revents & POLLIN) != 0) serve_door(watched[i].fd);
-    if (watched[0].revents == 0) continue;
-    uint64_t count = 0;
-    // It fails where the program has closed every descriptor that it does not know.
-    if (real.read(wake_fd.load(), &count, sizeof(count)) < 0 || end_wanted.load()) {
-      running = false;
-      return nullptr;
+  for (bool goes_on = true; goes_on;) {
+    try {
+      goes_on = attend_once();
+    } catch (const std::bad_alloc&) {
+      real.poll(nullptr, 0, kNoMemoryPause);  // nothing says when there is memory again
     }
-    serve_claims();
-    if (!finish_wanted.load()) continue;
-    deliver_all();
-    finished.store(1);
-    real.syscall(SYS_futex, &finished, static_cast<long>(FUTEX_WAKE_PRIVATE), 0x7fffffffL, 0L, 0L, 0L);
-    finish_wanted.store(false);
   }
+  running = false;
+  return nullptr;
 }
 
 /// In the handler of a fatal signal.

@@ -5,6 +5,8 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <memory>
+#include <new>
 
 #include "base/proc.h"
 #include "base/real.h"
@@ -29,6 +31,12 @@ uint32_t most_backlog() {
   static const auto value = static_cast<uint32_t>(std::max(sysctl("/proc/sys/net/core/somaxconn", 4096), 1));
   return value;
 }
+
+struct Delete {
+  void operator()(void* memory) const { ::operator delete(memory); }
+};
+/// For an object to be.
+using OwnedMemory = std::unique_ptr<void, Delete>;
 
 }  // namespace
 
@@ -216,9 +224,14 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
 }
 
 Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* length, int flags) {
-  // First the descriptor: without one (EMFILE) the connection stays in the queue.
+  // First the descriptor and the memory: without them (EMFILE, ENOMEM) the connection stays in the queue.
   const int fd = real.socket(domain(), SOCK_STREAM | flags, IPPROTO_TCP);
   if (fd < 0) return err(errno);
+  OwnedMemory memory(::operator new(sizeof(TcpSocket), std::nothrow));
+  if (memory == nullptr) {
+    real.close(fd);
+    return err(ENOMEM);
+  }
   TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
   if (conn == nullptr || fd >= fds.size()) {
     if (conn != nullptr) pass.stack().tcp_close(conn, true, pass.now());
@@ -234,7 +247,8 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
       return r.error();
     }
   }
-  auto* accepted = new TcpSocket(fd, *this, options_of(*conn), conn, (flags & SOCK_NONBLOCK) != 0);
+  auto* accepted =
+      new (memory.release()) TcpSocket(fd, *this, options_of(*conn), conn, (flags & SOCK_NONBLOCK) != 0);
   fds.erase(fd, &pass);  // a descriptor that was closed behind our back
   fds.insert(fd, accepted);
   conn->owner = static_cast<File*>(accepted);

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cerrno>
+#include <new>
 #include <string_view>
 #include <type_traits>
 
 #include "base/cancellation.h"
+#include "base/result.h"
 #include "base/served_call.h"
 
 namespace accel::preload {
@@ -81,11 +83,28 @@ inline auto deferred(Call call) {
   }
 }
 
+/// What a call returns that had no memory for its own books, not even the reserve (base/memory.h).
+template <class T>
+T without_memory() {
+  if constexpr (std::is_constructible_v<T, Errno>) {
+    return err(ENOMEM);
+  } else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
+    errno = ENOMEM;
+    return -1;
+  } else {
+    return T();
+  }
+}
+
 /// Apart: a function with a destructor cannot be unwound from any instruction, as those above may have to be.
 template <class Call>
 [[gnu::noinline]] auto inside_served_call(Call& call) {
   const ServedCall inside;
-  return call();
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return without_memory<decltype(call())>();
+  }
 }
 
 /// The same where `call` is the library's own work: what it calls on the way is not served again.

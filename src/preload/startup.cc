@@ -27,7 +27,7 @@ bool disabled() {
 }
 
 [[gnu::constructor]] void start() {
-  memory::calls = {&memory::allocate, &memory::release};
+  memory::calls = {&memory::allocate, &memory::try_allocate, &memory::release};
   memory::for_modules = &memory::calls;
   if (disabled()) return;
   taking_part.store(true, std::memory_order_relaxed);

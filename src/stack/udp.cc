@@ -106,7 +106,8 @@ void UdpLayer::remove(UdpPcb& pcb) {
 }
 
 Result<UdpPcb*> UdpLayer::open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner) {
-  auto* pcb = new UdpPcb;
+  auto* pcb = new (std::nothrow) UdpPcb;
+  if (pcb == nullptr) return err(ENOMEM);
   pcb->owner = owner;
   pcb->local = local;
   pcb->remote = remote;

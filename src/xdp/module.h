@@ -8,7 +8,7 @@
 
 namespace accel::xdp {
 
-constexpr uint32_t kModuleAbi = 7;
+constexpr uint32_t kModuleAbi = 8;
 
 struct Module : OwnModule {
   Result<std::unique_ptr<XdpPort>> (*open)(const XdpOptions&, FramePool&, std::string* why);

@@ -59,6 +59,12 @@ def environment(lab, host, siw, hold_queues=0):
     }
 
 
+def refusing(lab):
+    page = lab.directory / "refusal"
+    page.write_bytes(bytes(4096))
+    return {"LD_PRELOAD": str(build_dir() / "lib" / "libaccel-refusing.so"), "ACCEL_TEST_REFUSAL": str(page)}
+
+
 def prove(host, wire, kernel, handed_back, nic):
     """nic: what the queues of a model NIC carried; None on AF_XDP."""
     carried = sum(kernel.values())
@@ -110,6 +116,7 @@ def main():
     parser.add_argument("--upper", help="the addresses are on devices above the cable: vlan, macvlan, bond, bond_vlan")
     parser.add_argument("--model", action="store_true", help="the accelerated ends have a model mlx5 NIC (tests/model) instead of AF_XDP")
     parser.add_argument("--not-required", action="store_true", help="some sockets are the kernel's on purpose: ACCEL_REQUIRE is not set")
+    parser.add_argument("--refusing", action="store_true", help="near has libaccel-refusing.so, which refuses memory where the test says so")
     parser.add_argument("--firewall", action="store_true", help="both hosts drop what their connection tracking finds invalid")
     parser.add_argument("--each", action="store_true", help="a process for each test: its children find the device's queues free")
     options = parser.parse_args()
@@ -143,7 +150,8 @@ def main():
         for name in tests_of(options.program, options.filter) if options.each else [options.filter]:
             near = lab.near.popen([options.program, f"--gtest_filter={name}", f"--gtest_repeat={options.repeat}",
                                    "--gtest_brief=1", "--gtest_throw_on_failure=0"],
-                                  accel=near_accelerated or siw, env=environment(lab, lab.near, siw, options.hold_queues), **require)
+                                  accel=near_accelerated or siw, env=environment(lab, lab.near, siw, options.hold_queues) | (refusing(lab) if options.refusing else {}),
+                                  **require)
             try:
                 ended = near.wait(options.timeout)
             except subprocess.TimeoutExpired:

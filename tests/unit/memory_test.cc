@@ -2,11 +2,13 @@
 #include "base/memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -60,6 +62,54 @@ TEST(Memory, ReleasesWhatIsLibcs) {
   void* huge = allocate(size_t{100} << 20, 16);  // more than a chunk
   ASSERT_NE(huge, nullptr);
   release(huge);
+}
+
+/// In a child with so much more of a data segment than it has.
+int with_data_limit(rlim_t more, int (*body)()) {
+  const pid_t child = fork();
+  if (child == 0) {
+    long kib = 0;
+    FILE* file = fopen("/proc/self/status", "re");
+    char line[256];
+    while (file != nullptr && fgets(line, sizeof line, file) != nullptr)
+      if (sscanf(line, "VmData: %ld", &kib) == 1) break;
+    const rlimit data{static_cast<rlim_t>(kib) * 1024 + more, static_cast<rlim_t>(kib) * 1024 + more};
+    setrlimit(RLIMIT_DATA, &data);
+    _exit(body());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Memory, KeepsAReserveForWhatMayNotBeRefused) {
+  EXPECT_EQ(with_data_limit(4 << 20,
+                            [] {
+                              size_t tried = 0;
+                              while (try_allocate(4000, 16) != nullptr)
+                                if (++tried == 10000) return 1;
+                              // Of many sizes, and one as a container of some ten thousand elements has.
+                              for (size_t size = 16; size < 1000; size += 64)
+                                if (allocate(size, 16) == nullptr) return 2;
+                              if (allocate(200000, 16) == nullptr) return 3;
+                              return 0;
+                            }),
+            0);
+}
+
+TEST(Memory, TheReserveComesBack) {
+  EXPECT_EQ(with_data_limit(4 << 20,
+                            [] {
+                              void* last = nullptr;
+                              while (void* block = try_allocate(300000, 16)) last = block;
+                              if (last == nullptr) return 1;
+                              const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
+                              release(last);
+                              if (try_allocate(300000, 16) != last) return 2;
+                              if (setrlimit(RLIMIT_DATA, &none) != 0) return 0;  // without privilege
+                              return try_allocate(300000, 16) != nullptr ? 0 : 3;
+                            }),
+            0);
 }
 
 TEST(Memory, IsForManyThreads) {

@@ -54,7 +54,7 @@ enum TcpTimer : uint8_t {
   kTimerRetransmit,  ///< what it does is TcpConn::retransmit_mode
   kTimerAck,         ///< delayed ACK
   kTimerKeepalive,
-  kTimerCork,    ///< a held-back partial segment leaves (200 ms)
+  kTimerCork,    ///< a held-back partial segment leaves (200 ms), or a write may find memory again
   kTimerLinger,  ///< FIN-WAIT-2 without an application (tcp_fin_timeout)
   kTimerCount
 };
@@ -213,7 +213,8 @@ struct TcpConn : StackSocket, TcpEntry {
   bool queued = false;       ///< in the listener's accept queue
   bool tail_probed = false;
   bool reordering_seen = false;
-  bool deferred_free = false;
+  bool deferred_free : 1 = false;
+  bool no_memory : 1 = false;     ///< a write found none, and no ACK is to come: until kTimerCork
   mutable bool no_space = false;  ///< the application found the send buffer full (also by tcp_readiness())
   uint8_t quick_acks = 0;
   uint8_t duplicates_told = 0;  ///< ACKs that said rcv_nxt again, three at most

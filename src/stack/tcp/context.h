@@ -59,6 +59,7 @@ constexpr Duration kInitialRto = 1s;  ///< RFC 6298 (2.1)
 constexpr Duration kMaxRto = 120s;    ///< TCP_RTO_MAX
 constexpr Duration kMtuLife = 600s;   ///< ip_rt_mtu_expires, tcp_probe_interval
 constexpr Duration kCorkTime = 200ms;
+constexpr Duration kMemoryWait = 1ms;     ///< nothing says when there is memory again
 constexpr Duration kForgottenTime = 10s;  ///< what is on its way to us has come by then
 constexpr size_t kMostForgotten = 4096;   ///< of the oldest nothing is expected any more
 

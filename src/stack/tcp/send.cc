@@ -146,6 +146,10 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, Stack::Tc
   if (done < wanted && !part) c.no_space = true;
   if (done == 0) {
     if (wanted == 0) return size_t{0};
+    if (room > 0 && c.send_queue.size() == 0) {  // no ACK will free what it needs
+      c.no_memory = true;
+      set_timer(t, c, kTimerCork, now + kMemoryWait);
+    }
     return err(EAGAIN);
   }
   if (c.busy == Busy::kIdle) note_busy(c, Busy::kSending, now);

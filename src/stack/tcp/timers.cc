@@ -266,6 +266,9 @@ static void on_due(TcpContext& t, TcpConn& c, TcpTimer which, Instant now) {
       c.more = false;
       c.push = true;
       want_output(t, c);
+      if (!c.no_memory) break;
+      c.no_memory = false;
+      free_send_space(t, c);
       break;
     case kTimerLinger:
       if (c.tcp_state == TcpState::kFinWait2) finish(t, c);
