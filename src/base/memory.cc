@@ -1,6 +1,5 @@
 #include "base/memory.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -11,6 +10,8 @@
 #include <cstdint>
 #include <new>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace accel::memory {
 
@@ -65,22 +66,22 @@ struct Thread {
 };
 thread_local Thread thread [[gnu::tls_model("initial-exec")]];
 
-pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+constinit Mutex lock;
 std::atomic<void (*)()> after{nullptr};
-std::array<Size, kSizes> sizes;
-std::array<Chunk, kMaxChunks> chunks;
-size_t chunk_count = 0;
+std::array<Size, kSizes> sizes ACCEL_GUARDED_BY(lock);
+std::array<Chunk, kMaxChunks> chunks ACCEL_GUARDED_BY(lock);
+size_t chunk_count ACCEL_GUARDED_BY(lock) = 0;
 
 /// Signals wait from before the lock is taken until it has been let go.
-class Inside {
+class ACCEL_SCOPED_CAPABILITY Inside {
  public:
-  Inside() {
+  Inside() ACCEL_ACQUIRE(lock) {
     thread.inside = true;
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    pthread_mutex_lock(&lock);
+    lock.lock();
   }
-  ~Inside() {
-    pthread_mutex_unlock(&lock);
+  ~Inside() ACCEL_RELEASE() {
+    lock.unlock();
     std::atomic_signal_fence(std::memory_order_seq_cst);
     thread.inside = false;
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -92,12 +93,15 @@ class Inside {
   Inside& operator=(const Inside&) = delete;
 };
 
-Chunk* chunk_of(const void* block) {
+Chunk* chunk_of(const void* block) ACCEL_REQUIRES(lock) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(block) & ~(kChunk - 1);
   for (size_t i = 0; i < chunk_count; ++i)
     if (chunks[i].begin == begin) return &chunks[i];
   return nullptr;
 }
+
+/// In a handler: the frame that it interrupted holds the lock.
+bool is_in_a_chunk(const void* block) ACCEL_LOCKS_UNCHECKED { return chunk_of(block) != nullptr; }
 
 /// Makes the chunk usable up to `end`.
 bool commit(Chunk& chunk, size_t end) {
@@ -111,7 +115,7 @@ bool commit(Chunk& chunk, size_t end) {
 }
 
 /// `usable` bytes of it; the rest is address space only.
-Chunk* new_chunk(size_t usable) {
+Chunk* new_chunk(size_t usable) ACCEL_REQUIRES(lock) {
   if (chunk_count == kMaxChunks) return nullptr;
   void* memory = mmap(nullptr, 2 * kChunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
@@ -127,15 +131,15 @@ Chunk* new_chunk(size_t usable) {
 }
 
 /// Of all chunks.
-size_t used_in_all() {
+size_t used_in_all() ACCEL_REQUIRES(lock) {
   return chunk_count == 0 ? 0 : (chunk_count - 1) * kChunk + chunks[chunk_count - 1].used;
 }
 
-size_t reserve() { return std::clamp(used_in_all() / 8, kLeastReserve, kMostReserve); }
+size_t reserve() ACCEL_REQUIRES(lock) { return std::clamp(used_in_all() / 8, kLeastReserve, kMostReserve); }
 
 /// A chunk with room for `length` and, behind it, the reserve. Without that: the one that has the reserve,
 /// for who may take of it. nullptr: there is no memory.
-Chunk* chunk_for(size_t length, bool of_reserve) {
+Chunk* chunk_for(size_t length, bool of_reserve) ACCEL_REQUIRES(lock) {
   Chunk* last = chunk_count == 0 ? nullptr : &chunks[chunk_count - 1];
   const size_t wanted = length + reserve();
   if (last != nullptr && wanted <= kChunk - last->used && commit(*last, last->used + wanted)) return last;
@@ -145,7 +149,7 @@ Chunk* chunk_for(size_t length, bool of_reserve) {
 }
 
 /// Spans in a row for blocks of that size; 0: there is no memory.
-uintptr_t new_spans(size_t index, size_t size, bool of_reserve) {
+uintptr_t new_spans(size_t index, size_t size, bool of_reserve) ACCEL_REQUIRES(lock) {
   const size_t length = (size + kSpan - 1) / kSpan * kSpan;
   Chunk* chunk = chunk_for(length, of_reserve);
   if (chunk == nullptr) return 0;
@@ -156,7 +160,7 @@ uintptr_t new_spans(size_t index, size_t size, bool of_reserve) {
   return begin;
 }
 
-void* take(size_t index, bool of_reserve) {
+void* take(size_t index, bool of_reserve) ACCEL_REQUIRES(lock) {
   Size& s = sizes[index];
   if (Free* block = s.free) {
     s.free = block->next;
@@ -187,12 +191,14 @@ void* from_libc(size_t size, size_t alignment) {
 void* allocate(size_t size, size_t alignment, bool of_reserve) {
   if (size > kMost || alignment > kPage || thread.inside) return from_libc(size, alignment);
   const size_t index = size_index(size_for(size, alignment));
+  bool from_program = of_reserve;
   {
     const Inside in;
     if (void* block = take(index, of_reserve)) return block;
+    // What may be refused does not take the program's last memory, unless no chunk fits below RLIMIT_AS.
+    from_program |= chunk_count == 0;
   }
-  // What may be refused does not take the program's last memory, unless no chunk fits below RLIMIT_AS.
-  return of_reserve || chunk_count == 0 ? from_libc(size, alignment) : nullptr;
+  return from_program ? from_libc(size, alignment) : nullptr;
 }
 
 }  // namespace
@@ -210,7 +216,7 @@ void release(void* block) {
       sizes[index].free = new (block) Free{sizes[index].free};
       return;
     }
-  } else if (chunk_of(block) != nullptr) {
+  } else if (is_in_a_chunk(block)) {
     return;  // given up: whoever was interrupted is about to change the lists
   }
   free(block);
@@ -226,17 +232,18 @@ thread_local bool holds [[gnu::tls_model("initial-exec")]] = false;
 
 }  // namespace
 
-void hold() {
+// The lock is held from one of these to the other, where it was not held before.
+void hold() ACCEL_LOCKS_UNCHECKED {
   if (thread.inside) return;
   holds = thread.inside = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  pthread_mutex_lock(&lock);
+  lock.lock();
 }
 
-void let_go() {
+void let_go() ACCEL_LOCKS_UNCHECKED {
   if (!holds) return;
   holds = false;
-  pthread_mutex_unlock(&lock);
+  lock.unlock();
   std::atomic_signal_fence(std::memory_order_seq_cst);
   thread.inside = false;
   std::atomic_signal_fence(std::memory_order_seq_cst);

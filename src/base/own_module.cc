@@ -2,8 +2,7 @@
 
 #include <dlfcn.h>
 
-#include <mutex>
-
+#include "base/mutex.h"
 #include "base/start_paths.h"
 
 namespace accel {
@@ -15,16 +14,16 @@ struct Loaded {
   const OwnModule* module;
 };
 constexpr size_t kMost = 4;
-Loaded loaded[kMost];
-constinit std::mutex loading;
+constinit Mutex loading;
+Loaded loaded[kMost] ACCEL_GUARDED_BY(loading);
 
-const OwnModule* find_loaded(const std::string& name) {
+const OwnModule* find_loaded(const std::string& name) ACCEL_REQUIRES(loading) {
   for (const Loaded& one : loaded)
     if (one.module != nullptr && one.name == name) return one.module;
   return nullptr;
 }
 
-void keep(const std::string& name, const OwnModule* module) {
+void keep(const std::string& name, const OwnModule* module) ACCEL_REQUIRES(loading) {
   for (Loaded& one : loaded)
     if (one.module == nullptr) {
       one = {name, module};
@@ -56,7 +55,7 @@ const OwnModule* load(const std::string& name, uint32_t abi, std::string& reason
 }  // namespace
 
 const void* load_own_module(const std::string& name, uint32_t abi, std::string& reason) {
-  const std::lock_guard lock(loading);
+  const MutexLock lock(loading);
   const OwnModule* module = find_loaded(name);
   if (module == nullptr && (module = load(name, abi, reason)) != nullptr) keep(name, module);
   return module;

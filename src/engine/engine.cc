@@ -41,8 +41,14 @@ constexpr uint32_t kLeastFrames = 1024;
 WorkerLock open_lock;
 /// Why this process has no engine, once that is settled; nothing that is found out here changes while it
 /// runs.
-std::optional<Reason> refused;
+std::optional<Reason> refused ACCEL_GUARDED_BY(open_lock);
 bool listener_inherited = false;
+
+/// The child has this thread only, and another may have held the lock.
+void forget_refusal() ACCEL_LOCKS_UNCHECKED {
+  new (&open_lock) WorkerLock;
+  refused.reset();
+}
 
 bool has_capability(const __user_cap_data_struct* sets, int number) {
   return sets[number / 32].effective & (1u << (number % 32));
@@ -351,19 +357,19 @@ void Engine::inherit_listener() { listener_inherited = true; }
 
 bool Engine::others_wait() const { return !impl_->asleep.empty(); }
 
-void Engine::before_fork() {
+// Both locks are held over fork().
+void Engine::before_fork() ACCEL_LOCKS_UNCHECKED {
   impl_->opening.lock();  // a half-opened port's descriptors would be the child's, too
   impl_->lock_in();
 }
-void Engine::after_fork_in_parent() {
+void Engine::after_fork_in_parent() ACCEL_LOCKS_UNCHECKED {
   impl_->unlock_out();
   impl_->opening.unlock();
 }
 
 void Engine::after_fork_in_child() {
   stats::after_fork_in_child();
-  new (&open_lock) WorkerLock;
-  refused.reset();
+  forget_refusal();
   thread_state = ThreadState{};
   admit_cancellation();
   opens_ports_.store(false, std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/mutex.h"
 #include "base/real.h"
 
 namespace accel {
@@ -23,17 +24,17 @@ inline void pause_cpu() {
 
 /// A futex (as in Drepper, "Futexes are tricky", mutex 2). Uncontended, entering is one atomic. Not
 /// recursive.
-class WorkerLock {
+class ACCEL_CAPABILITY("worker lock") WorkerLock {
  public:
-  void lock() {
+  void lock() ACCEL_ACQUIRE() {
     uint32_t expected = kFree;
     if (!word_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire)) lock_slowly();
   }
-  bool try_lock() {
+  bool try_lock() ACCEL_TRY_ACQUIRE(true) {
     uint32_t expected = kFree;
     return word_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire);
   }
-  void unlock() {
+  void unlock() ACCEL_RELEASE() {
     if (word_.exchange(kFree, std::memory_order_release) == kContended)
       real.syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
   }
@@ -43,7 +44,8 @@ class WorkerLock {
   static constexpr uint32_t kFree = 0, kHeld = 1, kContended = 2;
   static constexpr int kSpins = 200;
 
-  [[gnu::noinline]] void lock_slowly() {
+  /// The word is the lock, which the analysis cannot see.
+  [[gnu::noinline]] void lock_slowly() ACCEL_LOCKS_UNCHECKED {
     for (int i = 0; i < kSpins; ++i) {
       pause_cpu();
       if (word_.load(std::memory_order_relaxed) == kFree && try_lock()) return;

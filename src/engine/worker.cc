@@ -52,13 +52,14 @@ void Alarm::ring() const {
   (void)!real.syscall(SYS_write, fd, &one, sizeof(one));
 }
 
-void Engine::Impl::lock_in() {
+// Held from here to unlock_out(), of which a Pass is the proof.
+void Engine::Impl::lock_in() ACCEL_LOCKS_UNCHECKED {
   thread_state.inside = true;  // before: a handler that comes in between must not try to take the lock
   lock.lock();
   bar_cancellation();
 }
 
-void Engine::Impl::unlock_out() {
+void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   decltype(to_wake) alarms;
   const size_t n = std::exchange(to_wake_count, 0);
   if (n != 0) {

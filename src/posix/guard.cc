@@ -1,28 +1,28 @@
 #include "posix/guard.h"
 
-#include <pthread.h>
-
 #include "base/cancellation.h"
+#include "base/mutex.h"
 #include "posix/calls.h"
 #include "posix/process.h"
 
 namespace accel::posix {
 namespace {
 
-pthread_mutex_t early_lock = PTHREAD_MUTEX_INITIALIZER;
+constinit Mutex early_lock;
 thread_local bool inside_early [[gnu::tls_model("initial-exec")]] = false;
 std::atomic<void (*)()> after_unlock{nullptr};
 
 }  // namespace
 
-Guard::Guard(Pass::Polling polling) {
+// The early lock is held until leave_early() where early_ says so.
+Guard::Guard(Pass::Polling polling) ACCEL_LOCKS_UNCHECKED {
   if (Engine* engine = Engine::get()) {
     if (!Engine::inside() && !inside_early) pass_.emplace(*engine, polling);
     return;
   }
   if (inside_early) return;
   inside_early = true;  // before the lock: a signal handler that comes in between must not try to take it
-  pthread_mutex_lock(&early_lock);
+  early_lock.lock();
   early_ = true;
   bar_cancellation();
   if (Engine* engine = Engine::get()) {  // another thread opened it meanwhile
@@ -36,9 +36,9 @@ Guard::~Guard() {
   if (early_) leave_early();
 }
 
-void Guard::leave_early() {
+void Guard::leave_early() ACCEL_LOCKS_UNCHECKED {
   early_ = false;
-  pthread_mutex_unlock(&early_lock);
+  early_lock.unlock();
   admit_cancellation();
   inside_early = false;
   if (auto hook = after_unlock.load(std::memory_order_relaxed)) hook();

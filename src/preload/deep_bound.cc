@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "preload/lookup.h"
 
 namespace accel::preload {
@@ -42,10 +42,11 @@ struct Library {
 };
 
 std::atomic<bool> expected{false};
-pthread_mutex_t before_lock = PTHREAD_MUTEX_INITIALIZER;
-std::vector<ElfW(Addr)>* before = nullptr;  ///< where what was there before the first such library lies
+using Bases = std::vector<ElfW(Addr)>;
+constinit Mutex before_lock;                ///< who fills `before`
+std::atomic<const Bases*> before{nullptr};  ///< where what was there before the first such library lies
 std::atomic<unsigned long long> led{0};     ///< loads whose libraries have been led here (dlpi_adds)
-pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER;  ///< of the protection of the slots' pages
+constinit Mutex write_lock;                 ///< of the protection of the slots' pages
 
 struct Dynamic {
   const ElfW(Sym) * symbols = nullptr;
@@ -107,7 +108,8 @@ void add_slots(Library& library, const dl_phdr_info& info, const Dynamic& d, con
 
 /// Asks the dynamic linker nothing: its list is locked.
 int note_library(dl_phdr_info* info, size_t, void* context) {
-  if (std::find(before->begin(), before->end(), info->dlpi_addr) == before->end())
+  const Bases& known = *before.load(std::memory_order_acquire);
+  if (std::find(known.begin(), known.end(), info->dlpi_addr) == known.end())
     static_cast<std::vector<Library>*>(context)->push_back({info->dlpi_name, info->dlpi_addr, 0, 0, {}});
   return 0;
 }
@@ -140,12 +142,11 @@ void write_slot(const Library& library, const Slot& slot, void* function) {
   // The linker protects whole pages only.
   const bool guarded =
       at >= (library.guarded & ~(page_size - 1)) && at < (library.guarded_end & ~(page_size - 1));
-  pthread_mutex_lock(&write_lock);
+  const MutexLock lock(write_lock);
   if (!guarded || mprotect(page, page_size, PROT_READ | PROT_WRITE) == 0) {
     __atomic_store_n(slot.at, function, __ATOMIC_RELEASE);
     if (guarded) mprotect(page, page_size, PROT_READ);
   }
-  pthread_mutex_unlock(&write_lock);
 }
 
 /// What is bound to libc, or would be at the first call.
@@ -167,8 +168,8 @@ void lead_here(Library& library) {
   dlclose(handle);
 }
 
-int note_base(dl_phdr_info* info, size_t, void*) {
-  before->push_back(info->dlpi_addr);
+int note_base(dl_phdr_info* info, size_t, void* bases) {
+  static_cast<Bases*>(bases)->push_back(info->dlpi_addr);
   return 0;
 }
 
@@ -180,12 +181,12 @@ int count_loaded(dl_phdr_info* info, size_t, void* adds) {
 }  // namespace
 
 void expect_deep_bound() {
-  pthread_mutex_lock(&before_lock);
-  if (before == nullptr) {
-    before = new std::vector<ElfW(Addr)>;
-    dl_iterate_phdr(note_base, nullptr);
+  const MutexLock lock(before_lock);
+  if (before.load(std::memory_order_relaxed) == nullptr) {
+    auto* found = new Bases;
+    dl_iterate_phdr(note_base, found);
+    before.store(found, std::memory_order_release);
   }
-  pthread_mutex_unlock(&before_lock);
   expected.store(true, std::memory_order_release);
 }
 

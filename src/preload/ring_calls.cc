@@ -4,7 +4,6 @@
 #include "preload/ring_calls.h"
 
 #include <linux/io_uring.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -12,6 +11,7 @@
 #include <climits>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/user_memory.h"
 #include "preload/preload.h"
 #include "preload/ring_entries.h"
@@ -38,8 +38,9 @@ struct Ring {
   bool polled;  ///< the program believes that a thread of the kernel's polls the queue
 };
 
-pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-std::vector<Ring>* rings = nullptr;  // under `lock`; never deleted, since threads outlive destructors
+constinit Mutex lock;
+/// Never deleted, since threads outlive destructors.
+std::vector<Ring>* rings ACCEL_GUARDED_BY(lock) = nullptr;
 
 void unmap(Ring& ring) {
   if (ring.process != getpid()) return;
@@ -72,16 +73,14 @@ bool map(Ring& ring, const io_uring_params& p) {
 }
 
 void drop(int first, int last) {
-  pthread_mutex_lock(&lock);
-  if (rings != nullptr) {
-    std::erase_if(*rings, [=](Ring& ring) {
-      const bool gone = ring.fd >= first && ring.fd <= last;
-      if (gone) unmap(ring);
-      return gone;
-    });
-    ring_count.store(static_cast<uint32_t>(rings->size()), std::memory_order_relaxed);
-  }
-  pthread_mutex_unlock(&lock);
+  const MutexLock held(lock);
+  if (rings == nullptr) return;
+  std::erase_if(*rings, [=](Ring& ring) {
+    const bool gone = ring.fd >= first && ring.fd <= last;
+    if (gone) unmap(ring);
+    return gone;
+  });
+  ring_count.store(static_cast<uint32_t>(rings->size()), std::memory_order_relaxed);
 }
 
 bool note(int fd, const io_uring_params& p, bool polled) {
@@ -92,25 +91,23 @@ bool note(int fd, const io_uring_params& p, bool polled) {
   if ((p.flags & (kNoMmap | kRegisteredOnly)) != 0 || (p.flags & ~kLayoutKnown) != 0) return false;
   if (!map(ring, p)) return false;
   drop(fd, fd);  // closed past us
-  pthread_mutex_lock(&lock);
+  const MutexLock held(lock);
   if (rings == nullptr) rings = new std::vector<Ring>;
   rings->push_back(ring);
   ring_count.store(static_cast<uint32_t>(rings->size()), std::memory_order_relaxed);
-  pthread_mutex_unlock(&lock);
   return true;
 }
 
 /// False: not one that was seen.
 bool find(int fd, Ring* found) {
   bool any = false;
-  pthread_mutex_lock(&lock);
+  const MutexLock held(lock);
   if (rings != nullptr)
     for (const Ring& ring : *rings)
       if (ring.fd == fd && ring.process == getpid()) {
         *found = ring;
         any = true;
       }
-  pthread_mutex_unlock(&lock);
   return any;
 }
 
@@ -134,8 +131,9 @@ unsigned forget_rings(unsigned first, unsigned last) {
   return first;
 }
 
-void forget_parents_rings() {
-  lock = PTHREAD_MUTEX_INITIALIZER;
+/// The child has this thread only, and another may have held the lock.
+void forget_parents_rings() ACCEL_LOCKS_UNCHECKED {
+  new (&lock) Mutex;
   rings = nullptr;
   ring_count.store(0, std::memory_order_relaxed);
 }

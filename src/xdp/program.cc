@@ -9,8 +9,8 @@
 #include <cstring>
 #include <ctime>
 #include <map>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "xdp/bpf_object.h"
 #include "xdp/flow_abi.h"
 #include "xdp/flow_object.h"
@@ -240,9 +240,9 @@ namespace {
 /// Programs that this process holds already. Never destroyed: ports may outlive static destruction.
 struct Registry {
   using Key = std::pair<uint64_t, int>;  ///< network namespace, ifindex
-  std::mutex mutex;
-  std::map<Key, std::weak_ptr<Program>> held;
-  std::map<Key, std::shared_ptr<Program>> inherited;
+  Mutex mutex;
+  std::map<Key, std::weak_ptr<Program>> held ACCEL_GUARDED_BY(mutex);
+  std::map<Key, std::shared_ptr<Program>> inherited ACCEL_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -265,7 +265,7 @@ bool still_attached(const Program& program, int ifindex) {
 
 Result<std::shared_ptr<Program>> Program::join(const ProgramOptions& options, std::string* why) {
   Registry& r = registry();
-  std::lock_guard lock(r.mutex);
+  const MutexLock lock(r.mutex);
   const Registry::Key key{network_namespace(), options.ifindex};
   auto known = r.held[key].lock();
   if (known && known->link() < 0) {
@@ -282,14 +282,14 @@ Result<std::shared_ptr<Program>> Program::join(const ProgramOptions& options, st
 
 void Program::keep_inherited(const std::shared_ptr<Program>& program) {
   Registry& r = registry();
-  std::lock_guard lock(r.mutex);
+  const MutexLock lock(r.mutex);
   for (auto& [key, held] : r.held)
     if (held.lock() == program) r.inherited[key] = program;
 }
 
 void Program::forget_inherited() {
   Registry& r = registry();
-  std::lock_guard lock(r.mutex);
+  const MutexLock lock(r.mutex);
   r.inherited.clear();
 }
 

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Has clang check every source of src that takes a lock (-Wthread-safety; src/base/mutex.h has the words): locks.py SOURCE_DIR BUILD_DIR
+
+It checks first that it finds what it is to find. Locks that the analysis does not know (std::mutex, pthread_mutex_t) stand in base/mutex.h alone."""
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+TAKES = re.compile(r"\b(Mutex|MutexLock|WorkerLock|lock_in|unlock_out|ACCEL_GUARDED_BY|ACCEL_REQUIRES)\b|lock\(\)")
+UNKNOWN = re.compile(r"std::(shared_|recursive_|timed_)?mutex|pthread_(mutex|rwlock|spinlock)_t")
+WRONG = """
+#include "base/mutex.h"
+accel::Mutex lock;
+int counted ACCEL_GUARDED_BY(lock) = 0;
+int count() { return ++counted; }
+"""
+
+
+def analysis_of(path, text=None):
+    words = ["clang++", "-fsyntax-only", "-std=c++20", "-x", "c++", f"-I{source}/src", f"-I{build}/generated", "-Wthread-safety",
+             "-Werror=thread-safety-analysis", path]
+    return subprocess.run(words, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+problems = []
+wrong = analysis_of("-", WRONG)
+if wrong.returncode == 0 or "requires holding mutex 'lock'" not in wrong.stdout:
+    problems.append(f"an access without its lock was not found:\n{wrong.stdout}")
+files = sorted(p for p in (source / "src").rglob("*.cc") if "bpf" not in p.suffixes and TAKES.search(p.read_text()))
+if len(files) < 10:
+    problems.append(f"only {len(files)} sources take a lock")
+with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for path, done in zip(files, pool.map(lambda p: analysis_of(str(p)), files)):
+        if done.returncode != 0:
+            problems.append(f"{path.relative_to(source)}:\n{done.stdout}")
+for path in sorted((source / "src").rglob("*.[ch]*")):
+    if path.name != "mutex.h" and (found := UNKNOWN.search(path.read_text())):
+        problems.append(f"{path.relative_to(source)}: {found[0]}: base/mutex.h has a lock that clang knows")
+print("\n".join(problems) or f"{len(files)} sources")
+sys.exit(bool(problems))
