@@ -17,7 +17,7 @@ def session(i):
     assert c.select("INBOX")[0] == "OK"
     assert len(c.fetch("1", "(BODY[])")[1][0][1]) > 3000
     c.logout()
-    print("ok", flush=True)
+    sys.stdout.write("ok\\n")  # at once: print() writes the end of the line apart
 n = int(sys.argv[3])
 for i in range(n // 2): session(i)  # one after the other; then together
 together = [threading.Thread(target=session, args=(i,)) for i in range(n // 2, n)]
