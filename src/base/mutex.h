@@ -18,6 +18,7 @@
 #define ACCEL_EXCLUDES(...) ACCEL_LOCK_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 #define ACCEL_ACQUIRE(...) ACCEL_LOCK_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define ACCEL_RELEASE(...) ACCEL_LOCK_ATTRIBUTE(release_capability(__VA_ARGS__))
+#define ACCEL_ASSERTS_HELD(...) ACCEL_LOCK_ATTRIBUTE(assert_capability(__VA_ARGS__))
 #define ACCEL_TRY_ACQUIRE(...) ACCEL_LOCK_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 /// A function whose way with a lock the analysis cannot follow; its comment says why.
 #define ACCEL_LOCKS_UNCHECKED ACCEL_LOCK_ATTRIBUTE(no_thread_safety_analysis)

@@ -165,6 +165,7 @@ void abandon_accept_queue_in_child() {
 void close_accept_queue() { delete std::exchange(loaded, nullptr); }
 
 Result<size_t> Engine::queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
+  impl_->held();
   Stack& stack = *impl_->stack;
   TcpListener& listener = *flow.listener;
   if (listener.accept_head != nullptr && !found_by_tuple(shadow)) return err(EOPNOTSUPP);

@@ -42,6 +42,7 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
   *why = Reason::no_port;
   refresh_firewall();
   auto add = [&](int ifindex, const IpAddress& address) {
+    held();
     if (bound_ifindex && bound_ifindex != ifindex) return;
     // Before the device's port is opened: it would hold queues that no flow uses.
     FilteredFlow flow;
@@ -157,6 +158,7 @@ Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoi
 Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& local, bool v6_only,
                                   bool reuse_port, uint32_t backlog, const TcpSettings& settings,
                                   int bound_ifindex, void* owner) {
+  impl_->held();
   choice = impl_->by_configuration(Role::kTcpServer, local);
   if (choice.reason == Reason::not_decided && impl_->rules_barred()) choice = kernel(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
@@ -187,6 +189,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
 
 Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
                                     bool v6_only, Taking taking, int bound_ifindex, void* owner) {
+  impl_->held();
   const bool connected = remote.port != 0;
   choice =
       impl_->by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
@@ -221,6 +224,7 @@ TcpListener* Engine::listener(BoundFlow& flow) { return flow.listener; }
 UdpPcb* Engine::udp(BoundFlow& flow) { return flow.udp; }
 
 void Engine::reconnect_udp(Pass&, BoundFlow& flow, const Endpoint& local, const Endpoint& remote) {
+  impl_->held();
   flow.local = local;
   flow.remote = remote;
   impl_->stack->udp_connect(*flow.udp, local, remote);
@@ -238,6 +242,7 @@ void Engine::Impl::drop_flow(BoundFlow* flow) {
 }
 
 void Engine::stop_taking(BoundFlow& flow) {
+  impl_->held();
   flow.leaving = true;
   // Frames of its handshakes are on their way: their connections are steered yet.
   for (const auto& key : flow.keys) impl_->unsteer(key.interface, key.key, true);
@@ -259,6 +264,7 @@ void Engine::Impl::end_pause(BoundFlow& flow) {
 }
 
 void Engine::begin_taking(BoundFlow& flow) {
+  impl_->held();
   Reason why = Reason::accelerated;
   flow.leaving = false;
   (void)impl_->cover_again(flow, &why);
@@ -267,21 +273,27 @@ void Engine::begin_taking(BoundFlow& flow) {
 
 bool Engine::is_taking(const BoundFlow& flow) const { return !flow.leaving; }
 
-void Engine::close(Pass&, BoundFlow* flow) { impl_->drop_flow(flow); }
+void Engine::close(Pass&, BoundFlow* flow) {
+  impl_->held();
+  impl_->drop_flow(flow);
+}
 
 bool Engine::Impl::has_unaccepted() const {
   return std::any_of(flows.begin(), flows.end(), [this](const auto& f) {
+    held();
     return f->listener && stack->accept_queue_length(*f->listener) > 0;
   });
 }
 
 bool Engine::serves_only(size_t count) const {
+  impl_->held();
   size_t keys = 0;
   for (const auto& flow : impl_->flows) keys += flow->keys.size();
   return impl_->flows.size() == count && impl_->steered_count.load(std::memory_order_relaxed) <= keys;
 }
 
 void Engine::rest(std::span<BoundFlow* const> resting) {
+  impl_->held();
   for (BoundFlow* flow : resting) impl_->drop_flow(flow);
   impl_->forget_requests();
   auto& slots = impl_->slots;
@@ -293,6 +305,7 @@ void Engine::rest(std::span<BoundFlow* const> resting) {
 }
 
 PathChoice Engine::covers(const FlowRequest& request, bool v6_only) {
+  impl_->held();
   PathChoice choice = impl_->by_configuration(request.role, request.local);
   if (choice.reason != Reason::not_decided) return choice;
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;

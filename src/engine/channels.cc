@@ -23,6 +23,7 @@ siw::Reactor* Engine::channels() {
   auto reactor =
       siw::Reactor::open(w.counters, {.crc = s.iwarp_crc, .ring = s.iwarp_ring, .memory = s.iwarp_memory});
   if (!reactor) return nullptr;
+  w.held();
   w.channels = std::move(*reactor);
   w.watch_channels();
   return w.channels.get();

@@ -260,7 +260,10 @@ Engine* Engine::open(Reason* why) {
   return engine;
 }
 
-Stack& Engine::stack() { return *impl_->stack; }
+Stack& Engine::stack() {
+  impl_->held();
+  return *impl_->stack;
+}
 void Engine::set_notifier(Notifier n) { impl_->notifier = n; }
 bool Engine::inside() { return thread_state.inside; }
 void Engine::set_after_unlock(void (*hook)()) { impl_->after_unlock = hook; }
@@ -270,17 +273,26 @@ void Engine::set_abandoned(void (*hook)(Pass&, void*)) { impl_->abandoned = hook
 void Engine::set_unaccepted(Offered (*hook)()) { impl_->unaccepted = hook; }
 void Engine::set_each_tick(void (*hook)(bool absent)) { impl_->each_tick = hook; }
 Counters& Engine::counters() { return impl_->counters; }
-int Engine::receiving_cpu() const { return impl_->stack->receiving_cpu(); }
-uint32_t Engine::interface_count() const { return impl_->slot_count; }
+int Engine::receiving_cpu() const {
+  impl_->held();
+  return impl_->stack->receiving_cpu();
+}
+uint32_t Engine::interface_count() const {
+  impl_->held();
+  return impl_->slot_count;
+}
 const PortInfo* Engine::port_info(InterfaceId id) const {
+  impl_->held();
   return id < impl_->slot_count ? impl_->info_of(id) : nullptr;
 }
 int64_t Engine::device_time(const Datagram& datagram) const {
+  impl_->held();
   const InterfaceId id = datagram.interface;
   const Port* port = id < impl_->slot_count ? impl_->port_of(id) : nullptr;
   return port ? port->time_of(datagram.timestamp) : 0;
 }
 PathKind Engine::port_kind(InterfaceId id) const {
+  impl_->held();
   return id < impl_->slot_count ? impl_->slots[id].opened.kind : PathKind::kUndecided;
 }
 
@@ -315,6 +327,7 @@ void Engine::privileges_changed() {
 }
 
 bool Engine::begin_keeping_ready() {
+  impl_->held();
   if (impl_->ports_barred != Reason::accelerated) return false;
   impl_->guardian.begin();
   if (!impl_->guardian.running()) return false;
@@ -324,14 +337,19 @@ bool Engine::begin_keeping_ready() {
 }
 
 void Engine::done_keeping_ready() {
+  impl_->held();
   impl_->keep_ready = false;
   impl_->tell_guardian_of_local_ends();
   impl_->for_each_opened([this](OpenedPort& opened) { entrust(opened, impl_->guardian); });
 }
 
-bool Engine::keeping_ready() const { return impl_->keep_ready; }
+bool Engine::keeping_ready() const {
+  impl_->held();
+  return impl_->keep_ready;
+}
 
 void Engine::user_changed() {
+  impl_->held();
   if (!may_be_privileged()) {
     (void)impl_->guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
     impl_->for_each_opened(seal);
@@ -348,6 +366,7 @@ Result<int> Engine::make_rule_by_guardian(const FlowRule& rule, int device) {
 }
 
 void Engine::open_all_ports() {
+  impl_->held();
   Reason ignored;
   for (const LocalAddress& a : impl_->network.addresses)
     if (a.usable && !a.address.is_loopback()) (void)impl_->interface_of(a.ifindex, &ignored);
@@ -355,7 +374,10 @@ void Engine::open_all_ports() {
 
 void Engine::inherit_listener() { listener_inherited = true; }
 
-bool Engine::others_wait() const { return !impl_->asleep.empty(); }
+bool Engine::others_wait() const {
+  impl_->held();
+  return !impl_->asleep.empty();
+}
 
 // Both locks are held over fork().
 void Engine::before_fork() ACCEL_LOCKS_UNCHECKED {
@@ -376,6 +398,7 @@ void Engine::after_fork_in_child() {
   Engine* engine = instance_.exchange(nullptr, std::memory_order_acq_rel);
   if (!engine) return;
   Impl& w = *engine->impl_;
+  w.held();  // the copy is this thread's alone
   w.abandon_sleepers_in_child();
   w.for_each_opened(abandon_port);
   if (w.channels) w.channels->abandon_in_child();

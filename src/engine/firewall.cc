@@ -101,7 +101,11 @@ void Engine::Impl::follow_firewall() {
   refresh_firewall(kBetweenIdleLooks);
   if (!std::exchange(firewall_changed, false)) return;
   cover_flows();
-  auto look = [](TcpConn& conn, void* self) { static_cast<Impl*>(self)->filter_connection(conn); };
+  auto look = [](TcpConn& conn, void* self) {
+    auto& w = *static_cast<Impl*>(self);
+    w.held();
+    w.filter_connection(conn);
+  };
   stack->tcp_for_each(look, this);
 }
 
@@ -141,6 +145,7 @@ bool Engine::Impl::firewall_listens(const Endpoint& local) const {
 }
 
 PathChoice Engine::why_strayed(const TcpConn& conn) const {
+  impl_->held();
   const Stack& stack = *impl_->stack;
   const auto found = impl_->strays.find({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
   const Impl::Departure departure = found == impl_->strays.end() ? Impl::Departure{} : found->second;

@@ -79,7 +79,11 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
 /// A connection whose way leads by another device is the kernel's from here on, which has all devices.
 /// Without a route it waits for one. So does a connection whose device is down or whose address is gone.
 void Engine::Impl::follow_routes() {
-  auto look = [](TcpConn& conn, void* self) { static_cast<Impl*>(self)->follow_route(conn); };
+  auto look = [](TcpConn& conn, void* self) {
+    auto& w = *static_cast<Impl*>(self);
+    w.held();
+    w.follow_route(conn);
+  };
   stack->tcp_for_each(look, this);
 }
 

@@ -291,6 +291,7 @@ void inject_fin(Repair& r, const TcpSnapshot& s, int ifindex) {
 }  // namespace
 
 Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listener) {
+  impl_->held();
   Stack& stack = *impl_->stack;
   auto snapshot = stack.tcp_snapshot(*conn, pass.now());
   if (!snapshot) return snapshot.error();
@@ -402,9 +403,13 @@ void Engine::Impl::tell_of_lost_ports() {
   if (ports_opened) ports_opened();
 }
 
-bool Engine::lost(const TcpConn& conn) const { return impl_->slots[impl_->stack->tcp_interface(conn)].lost; }
+bool Engine::lost(const TcpConn& conn) const {
+  impl_->held();
+  return impl_->slots[impl_->stack->tcp_interface(conn)].lost;
+}
 
 bool Engine::strayed(const TcpConn& conn) const {
+  impl_->held();
   const Stack& stack = *impl_->stack;
   return !impl_->strays.empty() &&
          impl_->strays.contains({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
@@ -426,6 +431,7 @@ bool Engine::strayed(const BoundFlow& flow) const {
 }
 
 void Engine::let_go_of_lost(Pass& pass) {
+  impl_->held();
   for (InterfaceId id = 0; id < impl_->slot_count; ++id)
     if (impl_->slots[id].lost) impl_->let_go_of(id, pass);
   impl_->close_lost();
@@ -455,6 +461,7 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
 }
 
 void Engine::let_go_of_strays(Pass& pass) {
+  impl_->held();
   for (TcpConn* conn : all_connections(*impl_->stack))
     if (strayed(*conn) && !conn->owner && !conn->queued && conn->tcp_state > TcpState::kSynReceived)
       leave_closed(*this, pass, conn);
@@ -513,6 +520,7 @@ void Engine::Impl::empty_rings() {
 
 void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
+  impl_->held();
   impl_->forget_requests();
   impl_->ending |= for_good;
   Stack& stack = *impl_->stack;
@@ -538,6 +546,7 @@ void Engine::retire(Duration limit) {
   finish(limit, true);
   {
     Pass pass{*this, Pass::Polling::kNo};
+    impl_->held();
     for (InterfaceId id = 0; id < impl_->slot_count; ++id) {
       PortSlot& slot = impl_->slots[id];
       slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
@@ -552,9 +561,11 @@ void Engine::retire(Duration limit) {
 
 /// They have been woken. What they would sleep by again is a call that they may not make by then.
 void Engine::wait_for_the_others(Pass& pass, Duration limit) {
+  impl_->held();
   WaitRequest request;
   request.condition = [](void* w) {
     const Impl& worker = *static_cast<Impl*>(w);
+    worker.held();
     return std::all_of(worker.asleep.begin(), worker.asleep.end(),
                        [w](const Sleeper* s) { return s->request->context == w; });
   };
@@ -570,6 +581,7 @@ void Engine::wait_for_delivery(Pass& pass, Duration limit) {
   WaitRequest request;
   request.condition = [](void* w) {
     const Impl& worker = *static_cast<Impl*>(w);
+    worker.held();
     return worker.stack->tcp_lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
   };
   request.context = impl_.get();

@@ -104,7 +104,7 @@ struct Housekeeping::Loop {
   void serve();
   bool offer_unaccepted();
   void tell_of_tick(bool absent);
-  void watch_ports();
+  void watch_ports() ACCEL_REQUIRES(worker.lock);
   void forget_ports();
   void stop_serving();
   void follow(NetworkChanges& changes);

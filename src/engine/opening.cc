@@ -123,6 +123,7 @@ void Engine::settle_ports() { impl_->open_here(false, kShortLife); }
 void Engine::set_ports_opened(void (*hook)()) { impl_->ports_opened = hook; }
 
 PathChoice Engine::path_of(const BoundFlow& flow) const {
+  impl_->held();
   PathChoice choice;
   choice.reason = flow.keys.empty() ? flow.uncovered : Reason::accelerated;
   // What the socket is to become: until then its shadow serves.

@@ -331,11 +331,13 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
 }
 
 PathChoice Engine::choose(const FlowRequest& request) {
+  impl_->held();
   impl_->refresh_firewall();
   return impl_->choose(request, request.role == Role::kTcpClient);
 }
 
 PathChoice Engine::choose_udp_destination(const FlowRequest& request) {
+  impl_->held();
   return impl_->choose(request, false);
 }
 
@@ -349,6 +351,7 @@ bool Engine::has_address(const IpAddress& address) const {
 
 Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint& local,
                                  const Endpoint& remote, const TcpSettings& settings, void* owner) {
+  impl_->held();
   const InterfaceId id = choice.route.interface;
   const FlowKey key{Protocol::kTcp, local, remote};
   if (auto steered = impl_->steer(id, key, false, impl_->shown); !steered) {
@@ -368,14 +371,17 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
 }
 
 void Engine::forget(TcpConn* conn) {
+  impl_->held();
   impl_->stack->tcp_forget(conn);
   impl_->unsteer_closed();
 }
 
 bool Engine::replies_may_stray(InterfaceId sent_by) const {
+  impl_->held();
   if (Port* port = impl_->port_of(sent_by); port && may_be_passed_by(*port)) return true;
   const Network& network = impl_->network;
   return std::any_of(network.addresses.begin(), network.addresses.end(), [&](const LocalAddress& a) {
+    impl_->held();
     const Link* link = network.link(a.ifindex);
     return a.usable && link && link->up && !link->loopback && a.ifindex != impl_->slots[sent_by].ifindex;
   });

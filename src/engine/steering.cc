@@ -59,6 +59,7 @@ void Engine::Impl::tell_guardian_of(Protocol protocol, const Endpoint& local, ui
 void Engine::Impl::tell_guardian_of_local_ends() {
   std::set<Endpoint> told;
   const auto tell = [&](InterfaceId id, const FlowKey& untagged) {
+    held();
     const FlowKey key = tagged(id, untagged);
     if (carrier(id).opened.kind == PathKind::kMlx5 && !key.is_connected())
       tell_guardian_of(key.protocol, key.local, key.vlan);
@@ -72,6 +73,7 @@ void Engine::Impl::tell_guardian_of_local_ends() {
 }
 
 void Engine::tell_guardian(const Endpoint& local, bool v6_only) {
+  impl_->held();
   impl_->tell_guardian_of(Protocol::kTcp, local, 0);
   if (local.address == IpAddress::any_v6() && !v6_only)
     impl_->tell_guardian_of(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
@@ -166,7 +168,8 @@ void Engine::Impl::look_for_strays(Instant now) {
   }
 }
 
-void Engine::Impl::tell_of_strays() {
+// No lock for the look: this thread alone changes it.
+void Engine::Impl::tell_of_strays() ACCEL_LOCKS_UNCHECKED {
   if (strays.empty()) return;
   if (strays_found) return strays_found();
   Pass pass{engine, Pass::Polling::kNo};

@@ -166,17 +166,17 @@ class Waiting {
   Woke wait(Pass& pass, WaitRequest& request);
 
  private:
-  void enlist();
-  void open();
-  void give_back();
-  bool semaphore_serves(const WaitRequest& request) const;
+  void enlist() ACCEL_REQUIRES(w_.lock);
+  void open() ACCEL_REQUIRES(w_.lock);
+  void give_back() ACCEL_REQUIRES(w_.lock);
+  bool semaphore_serves(const WaitRequest& request) const ACCEL_REQUIRES(w_.lock);
   int sleep_on_semaphore(Instant until);
-  Instant sleep_until(const WaitRequest& request, Instant now);
-  bool sleep(WaitRequest& request, Instant now);
-  bool epoll_serves(const WaitRequest& request);
+  Instant sleep_until(const WaitRequest& request, Instant now) ACCEL_REQUIRES(w_.lock);
+  bool sleep(WaitRequest& request, Instant now) ACCEL_REQUIRES(w_.lock);
+  bool epoll_serves(const WaitRequest& request) ACCEL_REQUIRES(w_.lock);
   int sleep_on_epoll(WaitRequest& request, const timespec* timeout);
   int sleep_on_poll(WaitRequest& request, const timespec* timeout);
-  void gather(const WaitRequest& request);
+  void gather(const WaitRequest& request) ACCEL_REQUIRES(w_.lock);
   void look_at_kernel(WaitRequest& request, Instant now);
   bool may_spin(const WaitRequest& request, Instant began, Instant now) {
     if (request.may_spin && !std::exchange(decided_, true))
@@ -185,7 +185,7 @@ class Waiting {
     spun_ |= looks_++ > 0 && now < spin_until_;
     return now < spin_until_;
   }
-  void count(Woke woke, Instant began, bool slept);
+  void count(Woke woke, Instant began, bool slept) ACCEL_REQUIRES(w_.lock);
 
   Engine::Impl& w_;
   Sleeper* me_ = nullptr;
@@ -227,6 +227,7 @@ void Waiting::give_back() {
 }
 
 Woke Waiting::wait(Pass& pass, WaitRequest& request) {
+  w_.held();
   const Instant began = pass.now();
   next_look_ = began + kKernelLook;
   for (pollfd& p : request.kernel_fds) p.revents = 0;
@@ -626,6 +627,7 @@ void Engine::give_up_abandoned(Pass& pass) {
 }
 
 Woke Engine::wait(Pass& pass, WaitRequest& request) {
+  impl_->held();
   if (thread_state.retaining > 0) give_up_abandoned(pass);
   Waiting waiting{*impl_, pass.retained_};
   const Woke woke = waiting.wait(pass, request);

@@ -140,9 +140,13 @@ bool Engine::Impl::poll(Instant now) {
   return busy;
 }
 
-bool Engine::has_rest() const { return impl_->cut_short; }
+bool Engine::has_rest() const {
+  impl_->held();
+  return impl_->cut_short;
+}
 
 void Engine::take_rest(Pass& pass) {
+  impl_->held();
   for (int i = 0; i < Impl::kPollsForRest && impl_->cut_short; ++i) impl_->poll(clock_now());
   pass.now_ = impl_->pass_now;
   catch_up(pass);
@@ -183,6 +187,7 @@ bool Engine::Impl::notify_edges() {
 }
 
 void Engine::catch_up(Pass& pass) {
+  impl_->held();
   if (impl_->channels) impl_->channels->poll(pass.now());
   if (impl_->notify_edges()) touch();
 }
@@ -248,6 +253,9 @@ Instant Engine::Impl::next_poll(Instant now) const {
 
 Pass::Pass(Engine& engine, Polling polling) : engine_(engine) { engine.impl_->enter(polling, &now_); }
 Pass::~Pass() { engine_.impl_->leave(); }
-Stack& Pass::stack() { return *engine_.impl_->stack; }
+Stack& Pass::stack() {
+  engine_.impl_->held();
+  return *engine_.impl_->stack;
+}
 
 }  // namespace accel
