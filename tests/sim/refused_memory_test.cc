@@ -178,5 +178,39 @@ TEST(RefusedMemory, AllForAWhile) {
   }
 }
 
+/// A write has found no memory, with nothing in flight.
+struct RefusedWrite : testing::Test {
+  RefusedWrite() {
+    refusal = {.seen = 0, .from = 0, .count = 1};
+    EXPECT_TRUE(write(host, p.a, "refused").is(EAGAIN));
+    refusal = {};
+    EXPECT_FALSE(host.stack->tcp_readiness(*p.a) & kWritable);
+  }
+  TracedPair w{1};
+  Pair p = w.open();
+  Host& host = w.sim[0];
+};
+
+TEST_F(RefusedWrite, IsToldToTryAgain) {
+  w.pairs->recorder(p.a).edges = 0;
+  w.sim.run_for(10ms);
+  EXPECT_TRUE(w.pairs->recorder(p.a).edges & kWritable);
+  EXPECT_TRUE(host.stack->tcp_readiness(*p.a) & kWritable);
+}
+
+TEST_F(RefusedWrite, MayTryAgainAtOnce) {
+  EXPECT_EQ(*write(host, p.a, "again"), 5u);
+  EXPECT_TRUE(host.stack->tcp_readiness(*p.a) & kWritable);
+  w.sim.run_for(1s);
+  EXPECT_EQ(*read(w.sim[1], p.b), "again");
+}
+
+TEST_F(RefusedWrite, IsToldWhateverOptionsAreSetMeanwhile) {
+  host.stack->tcp_settings_changed(*p.a, w.sim.now);
+  w.pairs->recorder(p.a).edges = 0;
+  w.sim.run_for(10ms);
+  EXPECT_TRUE(w.pairs->recorder(p.a).edges & kWritable);
+}
+
 }  // namespace
 }  // namespace accel::sim

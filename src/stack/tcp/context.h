@@ -354,6 +354,10 @@ void on_ack_timer(TcpContext& t, TcpConn& c);
 // ---- timers.cc ----
 void set_timer(TcpContext& t, TcpConn& c, TcpTimer which, Instant when);
 inline void clear_timer(TcpConn& c, TcpTimer which) { c.deadlines[which] = kNever; }
+/// The partial segment is no longer held back; a write that waits for memory goes on waiting (kTimerCork).
+inline void release_cork(TcpConn& c) {
+  if (!c.no_memory) clear_timer(c, kTimerCork);
+}
 void clear_timers(TcpContext& t, TcpConn& c);
 /// (Re)starts the retransmission timeout for what is in flight, and the tail probe's (RFC 6298 section 5).
 void restart_retransmit(TcpContext& t, TcpConn& c, Instant now);

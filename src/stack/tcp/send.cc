@@ -152,10 +152,11 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, Stack::Tc
     }
     return err(EAGAIN);
   }
+  c.no_memory = false;
   if (c.busy == Busy::kIdle) note_busy(c, Busy::kSending, now);
   c.more = more;
   mark_write(c, how, !part && (!more || done < wanted), done == wanted);
-  if (!more && !c.settings.cork) clear_timer(c, kTimerCork);
+  if (!more && !c.settings.cork) release_cork(c);
   if (urgent) {  // also a part of it: tcp_push()
     c.snd_up = c.send_queue.end();
     c.urgent_out = c.push = true;

@@ -347,7 +347,7 @@ void TcpLayer::settings_changed(TcpConn& c, Instant now, bool push) {
       c.quick_acks = kQuickAcks;
       if (c.rcv_nxt != c.rcv_wup) c.ack_now = true;
     }
-    if (!c.settings.cork) clear_timer(c, kTimerCork);
+    if (!c.settings.cork) release_cork(c);
     if (push) {
       c.more = false;
       if (c.settings.nodelay && unsent(c) > 0) c.push = true;
