@@ -1,4 +1,4 @@
-// What tests/posix/refused_memory_test.cc tells the library that it runs with (refusing_operators.cc): a file
+// What tests/posix/refused_memory_test.cc tells the library that it runs with (refusing_memory.cc): a file
 // that both map, named by ACCEL_TEST_REFUSAL.
 #pragma once
 
