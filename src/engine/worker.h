@@ -159,8 +159,8 @@ struct Engine::Impl {
 
   // ---- sleepers (wait.cc) ----
   void wake_ready_sleepers() ACCEL_REQUIRES(lock);
-  void wake(Sleeper& s) ACCEL_REQUIRES(
-      lock);  ///< once the lock is let go: it would only find it held, and preempt who holds it
+  /// The sleeper is woken once the lock is released: before, it would preempt the thread that holds it.
+  void wake(Sleeper& s) ACCEL_REQUIRES(lock);
   /// Of all ports, and of the channels: what ends a sleep.
   template <class F>
   void for_each_descriptor(F visit) const ACCEL_REQUIRES(lock) {
@@ -354,24 +354,24 @@ struct Engine::Impl {
   };
   std::map<int, PortRequest> requested_ports ACCEL_GUARDED_BY(lock);  ///< by ifindex
   WorkerLock opening;  ///< of who opens them: taken before `lock`, and held over fork()
-  std::map<int, OpenedPort> ready_ports
-      ACCEL_GUARDED_BY(lock);  ///< by ifindex, without a queue: see Engine::begin_keeping_ready()
+  /// By ifindex, without a queue: see Engine::begin_keeping_ready().
+  std::map<int, OpenedPort> ready_ports ACCEL_GUARDED_BY(lock);
   bool keep_ready ACCEL_GUARDED_BY(lock) = false;
   bool sealed = false;                    ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(lock) = -1;  ///< ShownSocket
   /// Meanwhile: what the process will open without privilege.
   std::vector<BoundFlow::Key> kept_ends ACCEL_GUARDED_BY(lock);
   std::map<int, Failure> failed_ports ACCEL_GUARDED_BY(lock);  ///< by ifindex: not tried again for a while
-  std::map<RouteQuestion, RouteAnswer> route_cache
-      ACCEL_GUARDED_BY(lock);  ///< emptied when the network changes
+  /// Emptied when the network changes.
+  std::map<RouteQuestion, RouteAnswer> route_cache ACCEL_GUARDED_BY(lock);
   std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(lock);
   std::vector<Stack::FlowChange> closed_flows ACCEL_GUARDED_BY(lock);
   struct Departure {
     Reason why = Reason::strayed;
     uint8_t rule = 0;  ///< Reason::firewall: stats::note_rule()'s
   };
-  std::map<FlowKey, Departure> strays
-      ACCEL_GUARDED_BY(lock);  ///< connections; until tell_of_strays() has told
+  /// Connections; until tell_of_strays() has told.
+  std::map<FlowKey, Departure> strays ACCEL_GUARDED_BY(lock);
   firewall::Firewall firewall;
   bool firewall_changed ACCEL_GUARDED_BY(lock) = false;  ///< follow_firewall() has something to do
   bool told_of_unseen_rules = false;
@@ -399,8 +399,8 @@ struct Engine::Impl {
   std::atomic<Instant> next_due{kNever};  ///< due_uncovered() when the last pass ended; without the lock
   bool poll_at_end ACCEL_GUARDED_BY(lock) =
       false;  ///< of the pass: frames of a connection handed back in it may have come
-  std::set<int> passed_by_links
-      ACCEL_GUARDED_BY(lock);     ///< ifindex of those whose generic hook sees no frames
+  /// The ifindex of each device whose generic hook sees no frames.
+  std::set<int> passed_by_links ACCEL_GUARDED_BY(lock);
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device
   bool lost_untold = false;       ///< tell_of_lost_ports() has something to do
 
@@ -424,8 +424,8 @@ struct Engine::Impl {
   bool watched ACCEL_GUARDED_BY(lock) = false;         ///< housekeeping looks
   uint64_t passes_watched ACCEL_GUARDED_BY(lock) = 0;  ///< passes when it looked
   Sleeper* in_charge ACCEL_GUARDED_BY(lock) = nullptr;
-  Instant in_charge_until
-      ACCEL_GUARDED_BY(lock){};  ///< when it polls: until then. When it is asleep: it is in `asleep`
+  /// When it polls: until then. When it is asleep: it is in `asleep`.
+  Instant in_charge_until ACCEL_GUARDED_BY(lock){};
   Sleeper* timekeeper ACCEL_GUARDED_BY(lock) =
       nullptr;  ///< the one whose timeout covers the stack's deadlines
   Instant timekeeper_until ACCEL_GUARDED_BY(lock) = kNever;
