@@ -63,7 +63,7 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
       if (reason == Reason::port_opening || (tells && !known)) *why = reason;
       return;
     }
-    const PortInfo& port = *info_of(*id);
+    const PortInfo& port = *slots.info_of(*id);
     FlowKey key{protocol, {address, local.port}, {}};
     // A connected key holds on all queues of the device, also those whose frames we would not see.
     if (port.queues_held == port.queues_total) key.remote = remote;
@@ -111,7 +111,7 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
     } else if (auto steered = steer(key.interface, key.key, flow.shared, flow.shadow)) {
       now.push_back(key);
     } else {
-      const bool by_queue = carrier(key.interface).opened.kind == PathKind::kXdp;
+      const bool by_queue = slots.carrier(key.interface).opened.kind == PathKind::kXdp;
       *why = !steered.is(EEXIST) ? Reason::steering_failed
              : by_queue          ? Reason::no_queue
                                  : Reason::address_taken;
@@ -257,9 +257,9 @@ void Engine::stop_taking(BoundFlow& flow) {
 
 void Engine::Impl::end_pause(BoundFlow& flow) {
   for (const auto& [id, key] : std::exchange(flow.paused, {})) {
-    Port* port = carrier(id).opened.port.get();
+    Port* port = slots.carrier(id).opened.port.get();
     if (port != nullptr && !rules_barred() && !slots[id].steered.contains(key))
-      port->unsteer(tagged(id, key));
+      port->unsteer(slots.tagged(id, key));
   }
 }
 
@@ -298,10 +298,10 @@ void Engine::rest(std::span<BoundFlow* const> resting) {
   impl_->forget_requests();
   auto& slots = impl_->slots;
   std::array<bool, kMaxInterfaces> needed{};
-  for (InterfaceId id = 0; id < impl_->slot_count; ++id)
+  for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
     if (!slots[id].steered.empty()) needed[id] = needed[slots[id].vlan ? slots[id].vlan->lower : id] = true;
-  for (InterfaceId id = 0; id < impl_->slot_count; ++id)
-    if (!needed[id] && !slots[id].lost && impl_->info_of(id)) impl_->close_port(id);
+  for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
+    if (!needed[id] && !slots[id].lost && impl_->slots.info_of(id)) impl_->close_port(id);
 }
 
 PathChoice Engine::covers(const FlowRequest& request, bool v6_only) {

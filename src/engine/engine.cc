@@ -279,21 +279,21 @@ int Engine::receiving_cpu() const {
 }
 uint32_t Engine::interface_count() const {
   impl_->held();
-  return impl_->slot_count;
+  return impl_->slots.count();
 }
 const PortInfo* Engine::port_info(InterfaceId id) const {
   impl_->held();
-  return id < impl_->slot_count ? impl_->info_of(id) : nullptr;
+  return id < impl_->slots.count() ? impl_->slots.info_of(id) : nullptr;
 }
 int64_t Engine::device_time(const Datagram& datagram) const {
   impl_->held();
   const InterfaceId id = datagram.interface;
-  const Port* port = id < impl_->slot_count ? impl_->port_of(id) : nullptr;
+  const Port* port = id < impl_->slots.count() ? impl_->slots.port_of(id) : nullptr;
   return port ? port->time_of(datagram.timestamp) : 0;
 }
 PathKind Engine::port_kind(InterfaceId id) const {
   impl_->held();
-  return id < impl_->slot_count ? impl_->slots[id].opened.kind : PathKind::kUndecided;
+  return id < impl_->slots.count() ? impl_->slots[id].opened.kind : PathKind::kUndecided;
 }
 
 bool Engine::privileged() {
@@ -355,7 +355,7 @@ void Engine::user_changed() {
     impl_->for_each_opened(seal);
     impl_->sealed = true;
   }
-  for (InterfaceId id = 0; id < impl_->slot_count; ++id)
+  for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
     if (Port* port = impl_->slots[id].port()) tell_of_user(*port);
 }
 

@@ -48,7 +48,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   }
   if (neighbours) {
     network.neighbours = std::move(fresh.neighbours);
-    for (InterfaceId id = 0; id < slot_count; ++id) tell_stack_of(id);
+    for (InterfaceId id = 0; id < slots.count(); ++id) tell_stack_of(id);
   }
   if (links || addresses || routes) route_cache.clear();
   if (links || addresses || routes) firewall.forget_judgements();
@@ -93,7 +93,7 @@ void Engine::Impl::follow_route(TcpConn& conn) {
   const Endpoint local = stack->tcp_local(conn), remote = stack->tcp_remote(conn);
   const InterfaceId id = stack->tcp_interface(conn);
   const Link* link = network.link(slots[id].ifindex);
-  if (!port_of(id) || slots[id].lost || link == nullptr || !link->up || !engine.has_address(local.address))
+  if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up || !engine.has_address(local.address))
     return;
   auto followed = stack->tcp_follow_route(conn);
   if (followed == Stack::Followed::kQuestion) {
@@ -120,10 +120,10 @@ void Engine::Impl::tell_of_link(InterfaceId id, const Link& link) {
 }
 
 void Engine::Impl::follow_links() {
-  for (InterfaceId id = 0; id < slot_count; ++id) {
-    if (!port_of(id)) continue;
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
+    if (!slots.port_of(id)) continue;
     const Link* link = network.link(slots[id].ifindex);
-    if (!link || link->name != info_of(id)->name)
+    if (!link || link->name != slots.info_of(id)->name)
       lose_port(id, "the netdev is gone");
     else if (link->mtu > slots[id].opened.mtu_most)
       lose_port(id, "its MTU has grown beyond its buffers, it is opened anew");
@@ -141,7 +141,7 @@ void Engine::Impl::follow_neighbours(const NetworkChanges& changes) {
       network.neighbours[key] = event.now;
     else
       network.neighbours.erase(key);
-    for (InterfaceId id = 0; id < slot_count; ++id) {
+    for (InterfaceId id = 0; id < slots.count(); ++id) {
       if (slots[id].ifindex != event.ifindex) continue;
       // Deleted for lack of use, or being looked for anew: the old address serves until the kernel says that
       // it is dead.
@@ -153,7 +153,7 @@ void Engine::Impl::follow_neighbours(const NetworkChanges& changes) {
 void Engine::Impl::resolve_neighbours() {
   if (!stack->has_unresolved()) return;
   for (const auto& wanted : stack->take_unresolved()) {
-    if (!port_of(wanted.interface)) continue;
+    if (!slots.port_of(wanted.interface)) continue;
     const int ifindex = slots[wanted.interface].ifindex;
     // The stack forgets neighbours that nobody uses; of one that it knows the kernel would say nothing.
     const auto known = network.neighbours.find({ifindex, wanted.address});
@@ -165,8 +165,8 @@ void Engine::Impl::resolve_neighbours() {
 
 /// The kernel tells of rp_filter's changes alone (RTNLGRP_IPV4_NETCONF), of the others it does not.
 void Engine::Impl::follow_source_rules() {
-  for (InterfaceId id = 0; id < slot_count; ++id)
-    if (port_of(id) && read_source_rules(info_of(id)->name) != stack->interface(id).sources)
+  for (InterfaceId id = 0; id < slots.count(); ++id)
+    if (slots.port_of(id) && read_source_rules(slots.info_of(id)->name) != stack->interface(id).sources)
       tell_stack_of(id);
 }
 
@@ -175,7 +175,7 @@ void Engine::Impl::keep_neighbours(Instant now) {
   neighbours_kept = now;
   follow_source_rules();
   for (const auto& used : stack->neighbours_in_use()) {
-    if (!port_of(used.interface)) continue;
+    if (!slots.port_of(used.interface)) continue;
     const int ifindex = slots[used.interface].ifindex;
     auto known = network.neighbours.find({ifindex, used.address});
     if (known == network.neighbours.end() || known->second.stale) netlink->resolve(ifindex, used.address);
@@ -183,7 +183,7 @@ void Engine::Impl::keep_neighbours(Instant now) {
 }
 
 void Engine::Impl::look_at_ports() {
-  for (InterfaceId id = 0; id < slot_count; ++id) {
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
     Port* port = slots[id].port();
     if (!port) continue;
     counters.add(Counter::tx_dropped, port->take_tx_dropped());

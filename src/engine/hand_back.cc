@@ -432,7 +432,7 @@ bool Engine::strayed(const BoundFlow& flow) const {
 
 void Engine::let_go_of_lost(Pass& pass) {
   impl_->held();
-  for (InterfaceId id = 0; id < impl_->slot_count; ++id)
+  for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
     if (impl_->slots[id].lost) impl_->let_go_of(id, pass);
   impl_->close_lost();
 }
@@ -471,7 +471,7 @@ void Engine::let_go_of_strays(Pass& pass) {
 /// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that
 /// works still is taken; the slots are the devices' next ports'.
 void Engine::Impl::close_lost() {
-  for (InterfaceId id = 0; id < slot_count; ++id) {
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
     if (!std::exchange(slots[id].lost, false)) continue;
     if (Port* port = slots[id].port()) {
       int polls = 0;
@@ -504,10 +504,10 @@ void Engine::Impl::give_to_kernel(PacketQueue& frames) {
 /// The kernel gets what comes for connections from here on, for those in TIME-WAIT too: a listener's rule
 /// stays while one of its connections does. The guardian's table is not touched.
 void Engine::Impl::unsteer_for_good() {
-  for (InterfaceId id = 0; id < slot_count; ++id)
-    if (Port* port = port_of(id))
+  for (InterfaceId id = 0; id < slots.count(); ++id)
+    if (Port* port = slots.port_of(id))
       for (const auto& [key, steered] : slots[id].steered)
-        if (key.protocol == Protocol::kTcp && key.is_connected()) port->unsteer(tagged(id, key));
+        if (key.protocol == Protocol::kTcp && key.is_connected()) port->unsteer(slots.tagged(id, key));
 }
 
 /// Bounded, since peers may send as fast as this takes.
@@ -547,7 +547,7 @@ void Engine::retire(Duration limit) {
   {
     Pass pass{*this, Pass::Polling::kNo};
     impl_->held();
-    for (InterfaceId id = 0; id < impl_->slot_count; ++id) {
+    for (InterfaceId id = 0; id < impl_->slots.count(); ++id) {
       PortSlot& slot = impl_->slots[id];
       slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
     }

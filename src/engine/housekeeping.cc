@@ -104,7 +104,7 @@ struct Housekeeping::Loop {
   void serve();
   bool offer_unaccepted();
   void tell_of_tick(bool absent);
-  void watch_ports() ACCEL_REQUIRES(worker.lock);
+  void watch_ports() ACCEL_REQUIRES(worker_lock);
   void forget_ports();
   void stop_serving();
   void follow(NetworkChanges& changes);
@@ -261,7 +261,7 @@ void Housekeeping::Loop::on_tick() {
   if (chores) chores_due = now + kChores;
   const bool asked = worker.tick(now, chores);
   const bool woken = std::exchange(wakes_seen, worker.wakes) != worker.wakes;
-  const bool doubtful = std::any_of(worker.slots.begin(), worker.slots.begin() + worker.slot_count,
+  const bool doubtful = std::any_of(worker.slots.begin(), worker.slots.end(),
                                     [](const PortSlot& s) { return s.passed_by != 0; });
   const bool quiet = asleep && !woken && !asked && !doubtful && !worker.due_within(Housekeeping::kRest, now);
   owner.resting_.store(sockets && quiet, std::memory_order_relaxed);

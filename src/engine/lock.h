@@ -58,6 +58,12 @@ class ACCEL_CAPABILITY("worker lock") WorkerLock {
   std::atomic<uint32_t> word_{kFree};
 };
 
+/// What a thread has that is inside its worker's lock. A worker's parts are objects of their own, and the
+/// analysis does not see that a reference of one leads to the lock of another: all of them name this instead.
+/// A process has one worker.
+class ACCEL_CAPABILITY("held worker lock") HeldWorkerLock {};
+extern const HeldWorkerLock worker_lock;
+
 /// What ends a thread's sleep.
 struct Alarm {
   int fd;  ///< an eventfd; -1: it has none, and sleeps on the semaphore

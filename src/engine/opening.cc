@@ -89,9 +89,9 @@ void Engine::Impl::open_in_background(const Link& link, uint32_t queues) {
   lock_in();
   pass_now = clock_now();
   requested_ports.erase(link.ifindex);
-  const bool is_there = std::any_of(slots.begin(), slots.begin() + slot_count,
+  const bool is_there = std::any_of(slots.begin(), slots.end(),
                                     [&](const PortSlot& s) { return s.ifindex == link.ifindex && s.port(); });
-  const auto id = free_slot(link.ifindex);
+  const auto id = slots.free_slot(link.ifindex);
   if (!is_there && id && !ending) {
     complete_port(opened, link, queues, *pool);
     if (opened.port)
@@ -105,7 +105,7 @@ void Engine::Impl::open_in_background(const Link& link, uint32_t queues) {
 }
 
 void Engine::Impl::give_up_memory() {
-  const bool any = std::any_of(slots.begin(), slots.begin() + slot_count,
+  const bool any = std::any_of(slots.begin(), slots.end(),
                                [](const PortSlot& s) { return s.opened.port != nullptr; });
   if (!any && ready_ports.empty() && pool->available() == pool->size()) region.empty();
 }

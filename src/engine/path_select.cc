@@ -53,8 +53,7 @@ bool Engine::Impl::some_device_allowed() const {
 }
 
 Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why, Need need) {
-  for (InterfaceId id = 0; id < slot_count; ++id)
-    if (slots[id].ifindex == ifindex && port_of(id)) return id;
+  if (const InterfaceId id = slots.find(ifindex); id != kAnyInterface) return id;
   auto refuse = [&](Reason reason, int number) -> Result<InterfaceId> {
     *why = reason;
     return err(number);
@@ -69,7 +68,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why, Need ne
   if (failed != failed_ports.end() && pass_now - failed->second.when < retry_after(failed->second.reason))
     return refuse(failed->second.reason, EOPNOTSUPP);
   if (auto lower = port_below(*link))
-    if (auto id = free_slot(ifindex)) return install_vlan(*id, *link, *lower);
+    if (auto id = slots.free_slot(ifindex)) return install_vlan(*id, *link, *lower);
   if (Engine::in_handler()) return refuse(Reason::handler, EOPNOTSUPP);
   if (!waits_for_ports()) {
     request_port(ifindex, need);
@@ -78,7 +77,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why, Need ne
   // The kernel takes no XDP program on a device below one that has one, so that one's port comes first.
   if (Reason ignored; link->lower != 0 && network.has_address(link->lower))
     (void)interface_of(link->lower, &ignored);
-  const auto id = free_slot(ifindex);
+  const auto id = slots.free_slot(ifindex);
   if (!id) return refuse(Reason::resources, ENFILE);
 
   OpenedPort opened = open_port_of(*link);
@@ -115,36 +114,15 @@ OpenedPort Engine::Impl::open_port_of(const Link& known) {
   return opened;
 }
 
-/// The device's own of before, or a new one.
-std::optional<InterfaceId> Engine::Impl::free_slot(int ifindex) const {
-  InterfaceId id = 0;
-  while (id < slot_count &&
-         (slots[id].ifindex != ifindex || slots[id].opened.port || slots[id].vlan || slots[id].lost))
-    ++id;
-  if (id == kMaxInterfaces) return {};
-  return id;
-}
-
 void Engine::Impl::install(InterfaceId id, OpenedPort opened, int ifindex) {
-  if (id == slot_count) ++slot_count;
-  slots[id].has_steered = false;
-  slots[id].opened = std::move(opened);
-  slots[id].ifindex = ifindex;
+  slots.set_port(id, std::move(opened), ifindex);
   tell_stack_of(id);
   tell_routes();
   add_port(id);
 }
 
 InterfaceId Engine::Impl::install_vlan(InterfaceId id, const Link& link, InterfaceId lower) {
-  if (id == slot_count) ++slot_count;
-  PortSlot& slot = slots[id];
-  slot.has_steered = false;
-  slot.opened.kind = slots[lower].opened.kind;
-  slot.ifindex = link.ifindex;
-  slot.vlan = {lower, link.vlan, slots[lower].opened.port->info()};
-  slot.vlan->info.name = link.name;
-  slot.vlan->info.ifindex = link.ifindex;
-  slot.vlan->info.mtu = link.mtu;
+  slots.set_vlan(id, link, lower);
   tell_stack_of(id);
   tell_routes();
   return id;
@@ -154,10 +132,10 @@ std::optional<InterfaceId> Engine::Impl::port_below(const Link& vlan) {
   const Link* lower = vlan.vlan != 0 ? network.link(vlan.lower) : nullptr;
   // Frames to an address of its own are another host's to the lower port.
   if (!lower || !lower->up || !carries_frames(*lower) || !has_address_of_below(vlan)) return {};
-  for (InterfaceId id = 0; id < slot_count; ++id)
+  for (InterfaceId id = 0; id < slots.count(); ++id)
     if (slots[id].ifindex == vlan.lower && slots[id].port())
       return slots[id].port()->info().vlan_tags ? std::optional(id) : std::nullopt;
-  const auto id = free_slot(vlan.lower);
+  const auto id = slots.free_slot(vlan.lower);
   if (!id) return {};
   OpenedPort opened = open_tagging_port(*lower, *pool);
   if (!opened.port) return {};
@@ -165,14 +143,9 @@ std::optional<InterfaceId> Engine::Impl::port_below(const Link& vlan) {
   return id;
 }
 
-const PortInfo* Engine::Impl::info_of(InterfaceId id) const {
-  if (slots[id].vlan) return &slots[id].vlan->info;
-  return slots[id].opened.port ? &slots[id].opened.port->info() : nullptr;
-}
-
 void Engine::Impl::tell_stack_of(InterfaceId id) {
-  if (!port_of(id)) return;
-  const PortInfo& port = port_of(id)->info();
+  if (!slots.port_of(id)) return;
+  const PortInfo& port = slots.port_of(id)->info();
   const Link* link = network.link(slots[id].ifindex);
   Interface info;
   info.mac = link ? link->mac : port.mac;
@@ -186,7 +159,7 @@ void Engine::Impl::tell_stack_of(InterfaceId id) {
     info.lower = vlan->lower;
     info.vlan = vlan->tag;
   }
-  info.sources = read_source_rules(info_of(id)->name);
+  info.sources = read_source_rules(slots.info_of(id)->name);
   stack->set_interface(id, info);
   for (const auto& [key, neighbour] : network.neighbours)
     if (key.first == slots[id].ifindex && neighbour.mac) stack->set_neighbour(id, key.second, neighbour.mac);
@@ -203,18 +176,11 @@ void Engine::Impl::tell_routes() {
   table.reserve(network.routes.size());
   for (const KernelRoute& r : network.routes) {
     if (!network.own_first) break;  // a rule may lead to another host with an address of this one
-    RouteEntry entry{r.prefix, r.prefix_length, accelerated(r.ifindex), r.gateway, 0, r.kind};
+    RouteEntry entry{r.prefix, r.prefix_length, slots.find(r.ifindex), r.gateway, 0, r.kind};
     entry.mtu = mtu_by(entry.interface, r.mtu);
     table.push_back(entry);
   }
   stack->set_routes(std::move(table), network.policy_routing);
-}
-
-/// kAnyInterface: the device has no port of ours.
-InterfaceId Engine::Impl::accelerated(int ifindex) const {
-  for (InterfaceId id = 0; id < slot_count; ++id)
-    if (slots[id].ifindex == ifindex && port_of(id)) return id;
-  return kAnyInterface;
 }
 
 /// With policy routing the tables do not tell the way back, nor whether a source is one: the kernel is asked,
@@ -230,7 +196,7 @@ void Engine::Impl::learn_route_of(const Stack::RouteQuestion& question) {
   const auto answer = route_to(asked);
   RouteEntry entry{question.remote, 128, kAnyInterface, {}, 0, RouteKind::kUnreachable};
   if (answer) {
-    entry.interface = accelerated(answer->ifindex);
+    entry.interface = slots.find(answer->ifindex);
     entry.gateway = answer->gateway;
     entry.mtu = mtu_by(entry.interface, answer->mtu);
     entry.kind = answer->type == RouteType::kUnicast   ? RouteKind::kUnicast
@@ -243,10 +209,10 @@ void Engine::Impl::learn_route_of(const Stack::RouteQuestion& question) {
 
 void Engine::Impl::lose_port(InterfaceId id, const char* why) {
   PortSlot& slot = slots[id];
-  log(LogLevel::kWarning, "%s: port lost: %s", info_of(id)->name.c_str(), why);
+  log(LogLevel::kWarning, "%s: port lost: %s", slots.info_of(id)->name.c_str(), why);
   counters.add(Counter::port_errors);
   if (!slot.vlan) unwatch_port(id);
-  for (InterfaceId above = 0; above < slot_count; ++above)
+  for (InterfaceId above = 0; above < slots.count(); ++above)
     if (slots[above].vlan && slots[above].vlan->lower == id && !slots[above].lost) lose_port(above, why);
   // The port stays with its rules until the connections are the kernel's.
   slot.lost = true;
@@ -256,8 +222,7 @@ void Engine::Impl::lose_port(InterfaceId id, const char* why) {
 void Engine::Impl::close_port(InterfaceId id) {
   if (slots[id].opened.port) unwatch_port(id);
   stack->remove_interface(id);
-  slots[id].opened = {};
-  slots[id].vlan.reset();
+  slots.clear(id);
   tell_routes();
   give_up_memory();
 }
@@ -318,7 +283,7 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
                      request.role == Role::kUdpSender;
   auto id = interface_of(answer->ifindex, &choice.reason, opens ? Need::kIfItLives : Need::kNow);
   if (!id) return kernel(choice.reason);
-  const PortInfo& port = *info_of(*id);
+  const PortInfo& port = *slots.info_of(*id);
   if (needs_all_queues && rules_barred()) return kernel(Reason::handler);
   if (needs_all_queues && port.queues_held < port.queues_total) return kernel(Reason::queues_elsewhere);
   choice.path = slots[*id].opened.kind;
@@ -378,7 +343,7 @@ void Engine::forget(TcpConn* conn) {
 
 bool Engine::replies_may_stray(InterfaceId sent_by) const {
   impl_->held();
-  if (Port* port = impl_->port_of(sent_by); port && may_be_passed_by(*port)) return true;
+  if (Port* port = impl_->slots.port_of(sent_by); port && may_be_passed_by(*port)) return true;
   const Network& network = impl_->network;
   return std::any_of(network.addresses.begin(), network.addresses.end(), [&](const LocalAddress& a) {
     impl_->held();

@@ -8,33 +8,26 @@
 
 namespace accel {
 
-/// As the port knows it.
-FlowKey Engine::Impl::tagged(InterfaceId id, FlowKey key) const {
-  if (slots[id].vlan) key.vlan = slots[id].vlan->tag;
-  return key;
-}
-
 Result<void> Engine::Impl::steer(InterfaceId id, const FlowKey& key, bool shared, int shadow) {
   PortSlot& slot = slots[id];
-  Port* port = port_of(id);
+  Port* port = slots.port_of(id);
   if (!port) return err(ENODEV);
   if (key.protocol == Protocol::kTcp && key.is_connected()) learn_address(key.local.address);
   auto [entry, is_new] = slot.steered.try_emplace(key);
   PortSlot::Steered& steered = entry->second;
   if (is_new || std::exchange(steered.resting, false)) {
-    const FlowKey at_port = tagged(id, key);
+    const FlowKey at_port = slots.tagged(id, key);
     auto r = shared ? steer_shared(*port, at_port) : port->steer(at_port);
-    if (r.is(EPERM) && prove_end(carrier(id).opened, guardian, at_port, shadow)) {
+    if (r.is(EPERM) && prove_end(slots.carrier(id).opened, guardian, at_port, shadow)) {
       r = port->steer(at_port);
       if (!r) port->unsteer(at_port);  // what was proved is not needed
     }
     if (!r) {
       if (is_new) slot.steered.erase(entry);
-      if (r.is(ENOSPC)) slot.table_full = true;
       counters.add(Counter::port_errors);
       return r;
     }
-    slot.has_steered = carrier(id).has_steered = true;
+    slot.has_steered = slots.carrier(id).has_steered = true;
     if (is_new && steered_count.fetch_add(1, std::memory_order_relaxed) == 0)
       housekeeping->application_began();
   }
@@ -60,13 +53,13 @@ void Engine::Impl::tell_guardian_of_local_ends() {
   std::set<Endpoint> told;
   const auto tell = [&](InterfaceId id, const FlowKey& untagged) {
     held();
-    const FlowKey key = tagged(id, untagged);
-    if (carrier(id).opened.kind == PathKind::kMlx5 && !key.is_connected())
+    const FlowKey key = slots.tagged(id, untagged);
+    if (slots.carrier(id).opened.kind == PathKind::kMlx5 && !key.is_connected())
       tell_guardian_of(key.protocol, key.local, key.vlan);
     else if (key.protocol == Protocol::kTcp && told.insert(key.local).second)
       tell_guardian_of(key.protocol, key.local, 0);
   };
-  for (InterfaceId id = 0; id < slot_count; ++id)
+  for (InterfaceId id = 0; id < slots.count(); ++id)
     for (const auto& [key, steered] : slots[id].steered) tell(id, key);
   for (const BoundFlow::Key& end : kept_ends) tell(end.interface, end.key);
   kept_ends.clear();
@@ -81,7 +74,7 @@ void Engine::tell_guardian(const Endpoint& local, bool v6_only) {
 
 bool Engine::Impl::rules_barred() const {
   return Engine::in_handler() &&
-         std::any_of(slots.begin(), slots.begin() + slot_count,
+         std::any_of(slots.begin(), slots.end(),
                      [](const PortSlot& s) { return s.opened.kind == PathKind::kMlx5; });
 }
 
@@ -93,10 +86,9 @@ void Engine::Impl::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
   guardian.remove(entry->second.guarded);
   slot.steered.erase(entry);
   steered_count.fetch_sub(1, std::memory_order_relaxed);
-  slot.table_full = false;
-  Port* port = carrier(id).opened.port.get();  // a lost one's rules may outlive the device
+  Port* port = slots.carrier(id).opened.port.get();  // a lost one's rules may outlive the device
   if (port == nullptr) return;
-  paused ? port->pause(tagged(id, key)) : port->unsteer(tagged(id, key));
+  paused ? port->pause(slots.tagged(id, key)) : port->unsteer(slots.tagged(id, key));
 }
 
 /// The guardian has the connections that the process must close, until the peer has acknowledged their FIN.
@@ -118,19 +110,19 @@ void Engine::Impl::note_numbers(InterfaceId id, const FlowKey& key) {
 }
 
 void Engine::Impl::rest(InterfaceId id, const FlowKey& key) {
-  Port* port = port_of(id);
+  Port* port = slots.port_of(id);
   auto entry = slots[id].steered.find(key);
   if (!port || entry == slots[id].steered.end() || entry->second.resting) return;
   guardian.remove(std::exchange(entry->second.guarded, 0));
   // It costs a system call, for what only concerns other processes.
   if (port->info().queues_held == port->info().queues_total) return;
   entry->second.resting = true;
-  port->rest(tagged(id, key));
+  port->rest(slots.tagged(id, key));
 }
 
 void Engine::Impl::take_acks(InterfaceId id, const FlowKey& key, bool on) {
-  Port* port = port_of(id);
-  if (port != nullptr && slots[id].steered.contains(key)) port->take_acks(tagged(id, key), on);
+  Port* port = slots.port_of(id);
+  if (port != nullptr && slots[id].steered.contains(key)) port->take_acks(slots.tagged(id, key), on);
 }
 
 /// Connections from an address that the host has lost hear nothing until it is back, as the kernel's. An
@@ -141,8 +133,8 @@ void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
                        [&](const LocalAddress& a) { return a.usable && a.address == address; });
   };
   // The device goes on bringing its frames: the kernel would reset it once the address is back.
-  for (InterfaceId id = 0; id < slot_count; ++id) {
-    if (!port_of(id)) continue;
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
+    if (!slots.port_of(id)) continue;
     for (const auto& [key, steered] : slots[id].steered) {
       if (key.protocol != Protocol::kTcp || !key.is_connected() || steered.resting) continue;
       const bool here = has(network.addresses, key.local.address);
@@ -157,7 +149,7 @@ void Engine::Impl::look_for_strays(Instant now) {
   constexpr Duration kBetween = 100ms;
   if (now < strays_looked + kBetween) return;
   strays_looked = now;
-  for (InterfaceId id = 0; id < slot_count; ++id) {
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
     Port* port = slots[id].port();
     if (port == nullptr || !port->has_strays()) continue;
     for (const auto& [key, steered] : slots[id].steered) {

@@ -166,17 +166,17 @@ class Waiting {
   Woke wait(Pass& pass, WaitRequest& request);
 
  private:
-  void enlist() ACCEL_REQUIRES(w_.lock);
-  void open() ACCEL_REQUIRES(w_.lock);
-  void give_back() ACCEL_REQUIRES(w_.lock);
-  bool semaphore_serves(const WaitRequest& request) const ACCEL_REQUIRES(w_.lock);
+  void enlist() ACCEL_REQUIRES(worker_lock);
+  void open() ACCEL_REQUIRES(worker_lock);
+  void give_back() ACCEL_REQUIRES(worker_lock);
+  bool semaphore_serves(const WaitRequest& request) const ACCEL_REQUIRES(worker_lock);
   int sleep_on_semaphore(Instant until);
-  Instant sleep_until(const WaitRequest& request, Instant now) ACCEL_REQUIRES(w_.lock);
-  bool sleep(WaitRequest& request, Instant now) ACCEL_REQUIRES(w_.lock);
-  bool epoll_serves(const WaitRequest& request) ACCEL_REQUIRES(w_.lock);
+  Instant sleep_until(const WaitRequest& request, Instant now) ACCEL_REQUIRES(worker_lock);
+  bool sleep(WaitRequest& request, Instant now) ACCEL_REQUIRES(worker_lock);
+  bool epoll_serves(const WaitRequest& request) ACCEL_REQUIRES(worker_lock);
   int sleep_on_epoll(WaitRequest& request, const timespec* timeout);
   int sleep_on_poll(WaitRequest& request, const timespec* timeout);
-  void gather(const WaitRequest& request) ACCEL_REQUIRES(w_.lock);
+  void gather(const WaitRequest& request) ACCEL_REQUIRES(worker_lock);
   void look_at_kernel(WaitRequest& request, Instant now);
   bool may_spin(const WaitRequest& request, Instant began, Instant now) {
     if (request.may_spin && !std::exchange(decided_, true))
@@ -185,7 +185,7 @@ class Waiting {
     spun_ |= looks_++ > 0 && now < spin_until_;
     return now < spin_until_;
   }
-  void count(Woke woke, Instant began, bool slept) ACCEL_REQUIRES(w_.lock);
+  void count(Woke woke, Instant began, bool slept) ACCEL_REQUIRES(worker_lock);
 
   Engine::Impl& w_;
   Sleeper* me_ = nullptr;
@@ -507,7 +507,7 @@ void Engine::Impl::watch_ports(Sleeper& s, bool watch) {
   s.has_ports = watch;
   watch_channels(s, watch);
   epoll_event event{};
-  for (InterfaceId id = 0; id < slot_count; ++id) {
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
     if (watch) {
       watch_port(s, id);
     } else if (slots[id].port()) {

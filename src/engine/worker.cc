@@ -69,7 +69,7 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   std::array<Port*, kMaxInterfaces> to_tell;
   size_t tells = 0;
   if (std::exchange(telling_deferred, false))
-    for (InterfaceId id = 0; id < slot_count; ++id)
+    for (InterfaceId id = 0; id < slots.count(); ++id)
       if (Port* port = slots[id].port(); port && port->begin_telling()) to_tell[tells++] = port;
   lock.unlock();
   bool told = true;
@@ -84,8 +84,9 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   if (after_unlock) after_unlock();
 }
 
-/// The thread that watches the ports has to have the device told again.
-void Engine::Impl::wake_in_charge() {
+/// The thread that watches the ports has to have the device told again. Between two steps of unlock_out(),
+/// which has let go of the lock.
+void Engine::Impl::wake_in_charge() ACCEL_LOCKS_UNCHECKED {
   lock.lock();
   if (in_charge && in_charge->request) in_charge->alarm().ring();
   lock.unlock();
@@ -115,7 +116,7 @@ bool Engine::Impl::poll(Instant now) {
   last_poll = pass_now = now;
   cut_short = false;
   bool busy = false;
-  for (InterfaceId id = 0; id < slot_count; ++id) {
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
     Port* port = slots[id].port();
     if (!port) continue;
     int full = 0;
@@ -167,7 +168,7 @@ void Engine::Impl::work(Instant now) {
   steer_opened();
   stack->flush(now);
   resolve_neighbours();
-  for (InterfaceId id = 0; id < slot_count; ++id)
+  for (InterfaceId id = 0; id < slots.count(); ++id)
     if (!stack->tx_queue(id).empty()) transmit(id);
   unsteer_closed();
   bool changed = notify_edges();
@@ -194,7 +195,7 @@ void Engine::catch_up(Pass& pass) {
 
 void Engine::Impl::transmit(InterfaceId id) {
   PacketQueue& queue = stack->tx_queue(id);
-  Port* port = port_of(id);
+  Port* port = slots.port_of(id);
   while (!queue.empty()) {
     Packet* burst[kBurst];
     size_t n = 0;
@@ -228,7 +229,7 @@ void Engine::Impl::transmit(InterfaceId id) {
 
 bool Engine::Impl::arm_ports() {
   bool quiet = true;
-  for (InterfaceId id = 0; id < slot_count; ++id)
+  for (InterfaceId id = 0; id < slots.count(); ++id)
     if (Port* port = slots[id].port()) {
       quiet &= port->arm();
       if (!port->alive()) housekeeping->needed();
@@ -237,7 +238,7 @@ bool Engine::Impl::arm_ports() {
 }
 
 bool Engine::Impl::tx_waiting() const {
-  for (InterfaceId id = 0; id < slot_count; ++id)
+  for (InterfaceId id = 0; id < slots.count(); ++id)
     if (!stack->tx_queue(id).empty()) return true;
   return false;
 }

@@ -20,7 +20,7 @@
 #include "engine/guardian.h"
 #include "engine/lock.h"
 #include "engine/netlink.h"
-#include "engine/ports.h"
+#include "engine/port_slots.h"
 #include "engine/spin.h"
 #include "firewall/firewall.h"
 #include "siw_fallback/reactor.h"
@@ -28,39 +28,6 @@
 namespace accel {
 
 Instant clock_now();
-
-/// Peers choose the keys.
-struct FlowKeyHash {
-  size_t operator()(const FlowKey& k) const {
-    static const uint64_t secret = random_secret();
-    return static_cast<size_t>(hash_tuple(k.local, k.remote, secret ^ static_cast<uint64_t>(k.protocol)));
-  }
-  static uint64_t random_secret();
-};
-
-/// One interface of the stack.
-struct PortSlot {
-  OpenedPort opened;
-  int ifindex = 0;
-  /// A VLAN's frames that go by the port of the device below, with the tag.
-  struct Vlan {
-    InterfaceId lower = 0;
-    uint16_t tag = 0;
-    PortInfo info;  ///< of that port, as this device
-  };
-  std::optional<Vlan> vlan;  ///< instead of a port of its own
-  bool lost = false;         ///< until nothing names it: see Engine::set_port_lost()
-  bool table_full = false;
-  uint8_t passed_by = 0;     ///< how often in a row is_passed_by() was so
-  bool has_steered = false;  ///< since the port was opened
-  struct Steered {
-    uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
-    bool resting = false;
-    uint32_t guarded = 0;  ///< its row in the guardian's table
-  };
-  std::unordered_map<FlowKey, Steered, FlowKeyHash> steered;
-  Port* port() const { return lost ? nullptr : opened.port.get(); }  ///< its own
-};
 
 /// A thread's means to sleep and to be woken. Made at its first wait, registered with the engine until the
 /// thread ends. Descriptors are opened as long as that leaves the program enough of them, and for waits that
@@ -126,208 +93,198 @@ struct Engine::Impl {
   Result<void> start();  ///< memory, stack, netlink snapshot, thread
 
   // ---- the pass (worker.cc) ----
-  void enter(Pass::Polling polling, Instant* now) ACCEL_ACQUIRE(lock);
-  void leave() ACCEL_RELEASE(lock);  ///< the work, then the lock
-  void lock_in() ACCEL_ACQUIRE(lock);
-  void unlock_out() ACCEL_RELEASE(lock);
+  void enter(Pass::Polling polling, Instant* now) ACCEL_ACQUIRE(worker_lock);
+  void leave() ACCEL_RELEASE(worker_lock);  ///< the work, then the lock
+  void lock_in() ACCEL_ACQUIRE(worker_lock);
+  void unlock_out() ACCEL_RELEASE(worker_lock);
   /// For clang alone: the lock is held here, by a Pass of the caller's or by the function around a lambda.
-  void held() const ACCEL_ASSERTS_HELD(lock) {}
+  void held() const ACCEL_ASSERTS_HELD(worker_lock) {}
   void wake_in_charge();
   /// Receives, runs deadlines. False: nothing came and nothing was due.
-  bool poll(Instant now) ACCEL_REQUIRES(lock);
+  bool poll(Instant now) ACCEL_REQUIRES(worker_lock);
   /// Sends what became possible, tells the notifier, wakes sleepers; what leaving a pass does before the lock
   /// goes.
-  void work(Instant now) ACCEL_REQUIRES(lock);
-  void transmit(InterfaceId id) ACCEL_REQUIRES(lock);
-  bool notify_edges() ACCEL_REQUIRES(lock);
-  bool notify_channels() ACCEL_REQUIRES(lock);
-  bool arm_ports() ACCEL_REQUIRES(lock);
-  bool tx_waiting() const ACCEL_REQUIRES(lock);
+  void work(Instant now) ACCEL_REQUIRES(worker_lock);
+  void transmit(InterfaceId id) ACCEL_REQUIRES(worker_lock);
+  bool notify_edges() ACCEL_REQUIRES(worker_lock);
+  bool notify_channels() ACCEL_REQUIRES(worker_lock);
+  bool arm_ports() ACCEL_REQUIRES(worker_lock);
+  bool tx_waiting() const ACCEL_REQUIRES(worker_lock);
   /// Polls that follow one that was cut short, before a call ends without an event: as much as a ring holds.
   /// Frames may go on coming.
   static constexpr int kPollsForRest = 16;
   /// Ports and channels: while a thread waits, and for an absent application. False: as poll(), with no
   /// channels, and nothing waits to be transmitted.
-  bool poll_all(Instant now) ACCEL_REQUIRES(lock);
-  void give_to_kernel(PacketQueue& frames) ACCEL_REQUIRES(lock);  ///< IP packets
+  bool poll_all(Instant now) ACCEL_REQUIRES(worker_lock);
+  void give_to_kernel(PacketQueue& frames) ACCEL_REQUIRES(worker_lock);  ///< IP packets
   /// Somebody has to poll for the application when it does not.
   bool in_use() const;
   /// The stack's and the channels'.
-  Instant next_deadline() const ACCEL_REQUIRES(lock);
+  Instant next_deadline() const ACCEL_REQUIRES(worker_lock);
   /// The next moment at which a poll has something to do without a frame coming.
-  Instant next_poll(Instant now) const ACCEL_REQUIRES(lock);
+  Instant next_poll(Instant now) const ACCEL_REQUIRES(worker_lock);
 
   // ---- sleepers (wait.cc) ----
-  void wake_ready_sleepers() ACCEL_REQUIRES(lock);
+  void wake_ready_sleepers() ACCEL_REQUIRES(worker_lock);
   /// The sleeper is woken once the lock is released: before, it would preempt the thread that holds it.
-  void wake(Sleeper& s) ACCEL_REQUIRES(lock);
+  void wake(Sleeper& s) ACCEL_REQUIRES(worker_lock);
   /// Of all ports, and of the channels: what ends a sleep.
   template <class F>
-  void for_each_descriptor(F visit) const ACCEL_REQUIRES(lock) {
-    for (InterfaceId id = 0; id < slot_count; ++id)
+  void for_each_descriptor(F visit) const ACCEL_REQUIRES(worker_lock) {
+    for (InterfaceId id = 0; id < slots.count(); ++id)
       if (Port* port = slots[id].port())
         for (int fd : port->poll_fds()) visit(fd);
     if (channels) visit(channels->fd());
   }
   /// Visits the ports of all slots and those that wait for a queue.
   template <class F>
-  void for_each_opened(F visit) ACCEL_REQUIRES(lock) {
-    for (InterfaceId id = 0; id < slot_count; ++id) visit(slots[id].opened);
+  void for_each_opened(F visit) ACCEL_REQUIRES(worker_lock) {
+    for (InterfaceId id = 0; id < slots.count(); ++id) visit(slots[id].opened);
     for (auto& [ifindex, ready] : ready_ports) visit(ready);
   }
-  void watch_channels() ACCEL_REQUIRES(lock);
-  void watch_channels(Sleeper& s, bool watch) ACCEL_REQUIRES(lock);
-  void watch_port(Sleeper& s, InterfaceId id) ACCEL_REQUIRES(lock);
-  void watch_ports(Sleeper& s, bool watch) ACCEL_REQUIRES(lock);
-  void add_port(InterfaceId id) ACCEL_REQUIRES(lock);
-  void unwatch_port(InterfaceId id) ACCEL_REQUIRES(lock);
+  void watch_channels() ACCEL_REQUIRES(worker_lock);
+  void watch_channels(Sleeper& s, bool watch) ACCEL_REQUIRES(worker_lock);
+  void watch_port(Sleeper& s, InterfaceId id) ACCEL_REQUIRES(worker_lock);
+  void watch_ports(Sleeper& s, bool watch) ACCEL_REQUIRES(worker_lock);
+  void add_port(InterfaceId id) ACCEL_REQUIRES(worker_lock);
+  void unwatch_port(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   /// Of the threads that wait, one is in charge of the ports: it polls them or sleeps on them, and wakes the
   /// others as their conditions come true. Whoever begins to wait takes charge, since the next frames are
   /// likely its own; whoever ends its wait gives charge to one that is asleep: not while a thread is out that
   /// is always back soon, since every frame would wake a thread that finds the lock held and nothing to do.
   /// Housekeeping watches that it is (distrust_the_late).
-  bool take_charge(Sleeper& s, Instant now, Instant until) ACCEL_REQUIRES(lock);
-  void give_charge(Sleeper& s) ACCEL_REQUIRES(lock);
-  void appoint() ACCEL_REQUIRES(lock);  ///< when nobody is in charge, and nobody out
-  void go_out(Sleeper& s, Instant now) ACCEL_REQUIRES(lock);
-  void come_in(Sleeper& s) ACCEL_REQUIRES(lock);
+  bool take_charge(Sleeper& s, Instant now, Instant until) ACCEL_REQUIRES(worker_lock);
+  void give_charge(Sleeper& s) ACCEL_REQUIRES(worker_lock);
+  void appoint() ACCEL_REQUIRES(worker_lock);  ///< when nobody is in charge, and nobody out
+  void go_out(Sleeper& s, Instant now) ACCEL_REQUIRES(worker_lock);
+  void come_in(Sleeper& s) ACCEL_REQUIRES(worker_lock);
   /// One for a thread that polls, beside those of the threads that are out. With none of them out it is the
   /// spin's own success that tells (spin.h).
-  bool has_spare_cpu() const ACCEL_REQUIRES(lock) { return out_count == 0 || out_count + 1 < cpus; }
+  bool has_spare_cpu() const ACCEL_REQUIRES(worker_lock) { return out_count == 0 || out_count + 1 < cpus; }
   /// False: nobody has been out since the last time.
-  bool distrust_the_late(Instant now) ACCEL_REQUIRES(lock);
-  void forget(Sleeper& s) ACCEL_REQUIRES(lock);
+  bool distrust_the_late(Instant now) ACCEL_REQUIRES(worker_lock);
+  void forget(Sleeper& s) ACCEL_REQUIRES(worker_lock);
   /// Its sleep is over: nobody looks at its request any more.
-  void leave_sleep(Sleeper& s) ACCEL_REQUIRES(lock);
-  void abandon_sleepers_in_child() ACCEL_REQUIRES(lock);
+  void leave_sleep(Sleeper& s) ACCEL_REQUIRES(worker_lock);
+  void abandon_sleepers_in_child() ACCEL_REQUIRES(worker_lock);
 
   // ---- steering (steering.cc) ----
   /// `shadow`: of the socket that is bound there, for a process without privilege; -1: there is none.
   Result<void> steer(InterfaceId id, const FlowKey& key, bool shared = false, int shadow = -1)
-      ACCEL_REQUIRES(lock);
+      ACCEL_REQUIRES(worker_lock);
   /// `paused`: by Port::pause().
-  void unsteer(InterfaceId id, const FlowKey& key, bool paused = false) ACCEL_REQUIRES(lock);
+  void unsteer(InterfaceId id, const FlowKey& key, bool paused = false) ACCEL_REQUIRES(worker_lock);
   /// The connection is there: the guardian's table has its sequence numbers from now on.
-  void unguard(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(lock);
-  void note_numbers(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(lock);
-  void rest(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(lock);
-  void take_acks(InterfaceId id, const FlowKey& key, bool on) ACCEL_REQUIRES(lock);
-  FlowKey tagged(InterfaceId id, FlowKey key) const ACCEL_REQUIRES(lock);
-  void steer_opened() ACCEL_REQUIRES(lock);  ///< before flush(): the SYN-ACK must not overtake
-  void unsteer_closed() ACCEL_REQUIRES(lock);
+  void unguard(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
+  void note_numbers(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
+  void rest(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
+  void take_acks(InterfaceId id, const FlowKey& key, bool on) ACCEL_REQUIRES(worker_lock);
+  void steer_opened() ACCEL_REQUIRES(worker_lock);  ///< before flush(): the SYN-ACK must not overtake
+  void unsteer_closed() ACCEL_REQUIRES(worker_lock);
   /// libibverbs takes malloc() for each rule, and the calling thread is in a handler, which may have
   /// interrupted that: no connect() and no listen() there, and rules go later.
-  bool rules_barred() const ACCEL_REQUIRES(lock);
-  void tell_guardian_of(Protocol protocol, const Endpoint& local, uint16_t vlan) ACCEL_REQUIRES(lock);
-  void tell_guardian_of_local_ends() ACCEL_REQUIRES(lock);
-  void guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered) ACCEL_REQUIRES(lock);
+  bool rules_barred() const ACCEL_REQUIRES(worker_lock);
+  void tell_guardian_of(Protocol protocol, const Endpoint& local, uint16_t vlan) ACCEL_REQUIRES(worker_lock);
+  void tell_guardian_of_local_ends() ACCEL_REQUIRES(worker_lock);
+  void guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered) ACCEL_REQUIRES(worker_lock);
 
   // ---- ports opened in the background (opening.cc) ----
   /// A program that opens a connection or two and ends is not to pay for a port.
   enum class Need : uint8_t { kNow, kIfItLives };
-  bool waits_for_ports() const ACCEL_REQUIRES(lock);
-  void request_port(int ifindex, Need need) ACCEL_REQUIRES(lock);
-  bool still_wanted(int ifindex) const ACCEL_REQUIRES(lock);
+  bool waits_for_ports() const ACCEL_REQUIRES(worker_lock);
+  void request_port(int ifindex, Need need) ACCEL_REQUIRES(worker_lock);
+  bool still_wanted(int ifindex) const ACCEL_REQUIRES(worker_lock);
   /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes.
   /// The ports that are left come after `pause` at the earliest. The caller does not hold the lock.
   Instant open_requested(bool all, bool* opened, Duration pause = {});
   /// The same in a thread of the program's.
   void open_here(bool all, Duration pause);
-  void forget_requests() ACCEL_REQUIRES(lock);
+  void forget_requests() ACCEL_REQUIRES(worker_lock);
   void open_in_background(const Link& link, uint32_t queues);
-  void give_up_memory() ACCEL_REQUIRES(lock);  ///< where no port is left
+  void give_up_memory() ACCEL_REQUIRES(worker_lock);  ///< where no port is left
 
   // ---- paths (path_select.cc) ----
   /// The interface of a device, its port opened if need be; or why there is none.
-  Result<InterfaceId> interface_of(int ifindex, Reason* why, Need need = Need::kNow) ACCEL_REQUIRES(lock);
-  bool may_have_port(int ifindex) const ACCEL_REQUIRES(lock);
-  bool some_device_allowed() const ACCEL_REQUIRES(lock);
+  Result<InterfaceId> interface_of(int ifindex, Reason* why, Need need = Need::kNow)
+      ACCEL_REQUIRES(worker_lock);
+  bool may_have_port(int ifindex) const ACCEL_REQUIRES(worker_lock);
+  bool some_device_allowed() const ACCEL_REQUIRES(worker_lock);
   /// The lower device's port, where that carries a VLAN's frames.
-  std::optional<InterfaceId> port_below(const Link& vlan) ACCEL_REQUIRES(lock);
-  bool has_address_of_below(const Link& vlan) const ACCEL_REQUIRES(lock);
-  std::optional<InterfaceId> free_slot(int ifindex) const ACCEL_REQUIRES(lock);
-  OpenedPort open_port_of(const Link& link) ACCEL_REQUIRES(lock);
-  void note_failure(const Link& link, const OpenedPort& opened) ACCEL_REQUIRES(lock);
-  void install(InterfaceId id, OpenedPort opened, int ifindex) ACCEL_REQUIRES(lock);
-  InterfaceId install_vlan(InterfaceId id, const Link& link, InterfaceId lower) ACCEL_REQUIRES(lock);
-  const PortSlot& carrier(InterfaceId id) const ACCEL_REQUIRES(lock) {
-    return slots[id].vlan ? slots[slots[id].vlan->lower] : slots[id];
-  }
-  PortSlot& carrier(InterfaceId id) ACCEL_REQUIRES(lock) {
-    return const_cast<PortSlot&>(std::as_const(*this).carrier(id));
-  }
-  /// By which the interface's frames go; nullptr: it is lost, or has been closed.
-  Port* port_of(InterfaceId id) const ACCEL_REQUIRES(lock) {
-    return slots[id].lost ? nullptr : carrier(id).port();
-  }
-  const PortInfo* info_of(InterfaceId id) const ACCEL_REQUIRES(lock);
+  std::optional<InterfaceId> port_below(const Link& vlan) ACCEL_REQUIRES(worker_lock);
+  bool has_address_of_below(const Link& vlan) const ACCEL_REQUIRES(worker_lock);
+  OpenedPort open_port_of(const Link& link) ACCEL_REQUIRES(worker_lock);
+  void note_failure(const Link& link, const OpenedPort& opened) ACCEL_REQUIRES(worker_lock);
+  void install(InterfaceId id, OpenedPort opened, int ifindex) ACCEL_REQUIRES(worker_lock);
+  InterfaceId install_vlan(InterfaceId id, const Link& link, InterfaceId lower) ACCEL_REQUIRES(worker_lock);
   /// Housekeeping's, and so is what follows it once the lock is let go: see Engine::set_port_lost().
-  void lose_port(InterfaceId id, const char* why) ACCEL_REQUIRES(lock);
+  void lose_port(InterfaceId id, const char* why) ACCEL_REQUIRES(worker_lock);
   void tell_of_lost_ports();
-  void look_for_strays(Instant now) ACCEL_REQUIRES(lock);
+  void look_for_strays(Instant now) ACCEL_REQUIRES(worker_lock);
   void tell_of_strays();
-  bool has_unaccepted() const ACCEL_REQUIRES(lock);
-  void let_go_of(InterfaceId id, Pass& pass) ACCEL_REQUIRES(lock);
-  void close_lost() ACCEL_REQUIRES(lock);
-  void unsteer_for_good() ACCEL_REQUIRES(lock);
-  void empty_rings() ACCEL_REQUIRES(lock);
+  bool has_unaccepted() const ACCEL_REQUIRES(worker_lock);
+  void let_go_of(InterfaceId id, Pass& pass) ACCEL_REQUIRES(worker_lock);
+  void close_lost() ACCEL_REQUIRES(worker_lock);
+  void unsteer_for_good() ACCEL_REQUIRES(worker_lock);
+  void empty_rings() ACCEL_REQUIRES(worker_lock);
   /// Gives the device's queues back; the slot is taken again when the device is needed again.
-  void close_port(InterfaceId id) ACCEL_REQUIRES(lock);
+  void close_port(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   /// The device has refused a rule (`why`) and never took one: see close_port().
-  void give_up_barren(InterfaceId id, Errno why) ACCEL_REQUIRES(lock);
-  void tell_stack_of(InterfaceId id) ACCEL_REQUIRES(lock);
-  uint32_t mtu_by(InterfaceId id, uint32_t route) const ACCEL_REQUIRES(lock);
-  void tell_routes() ACCEL_REQUIRES(lock);
-  InterfaceId accelerated(int ifindex) const ACCEL_REQUIRES(lock);
-  void answer_route_questions(Instant now) ACCEL_REQUIRES(lock);
-  void learn_route_of(const Stack::RouteQuestion& question) ACCEL_REQUIRES(lock);
-  PathChoice choose(const FlowRequest& request, bool needs_all_queues) ACCEL_REQUIRES(lock);
-  PathChoice by_configuration(Role role, const Endpoint& endpoint) const ACCEL_REQUIRES(lock);
-  Result<RouteAnswer> route_to(const RouteQuestion& question) ACCEL_REQUIRES(lock);
+  void give_up_barren(InterfaceId id, Errno why) ACCEL_REQUIRES(worker_lock);
+  void tell_stack_of(InterfaceId id) ACCEL_REQUIRES(worker_lock);
+  uint32_t mtu_by(InterfaceId id, uint32_t route) const ACCEL_REQUIRES(worker_lock);
+  void tell_routes() ACCEL_REQUIRES(worker_lock);
+  void answer_route_questions(Instant now) ACCEL_REQUIRES(worker_lock);
+  void learn_route_of(const Stack::RouteQuestion& question) ACCEL_REQUIRES(worker_lock);
+  PathChoice choose(const FlowRequest& request, bool needs_all_queues) ACCEL_REQUIRES(worker_lock);
+  PathChoice by_configuration(Role role, const Endpoint& endpoint) const ACCEL_REQUIRES(worker_lock);
+  Result<RouteAnswer> route_to(const RouteQuestion& question) ACCEL_REQUIRES(worker_lock);
   /// Local addresses that a socket bound to `local` is reached at, with their interfaces.
   std::vector<BoundFlow::Key> coverage(Protocol protocol, const Endpoint& local, const Endpoint& remote,
-                                       bool v6_only, int bound_ifindex, Reason* why) ACCEL_REQUIRES(lock);
-  void learn_address(const IpAddress& address) ACCEL_REQUIRES(lock);
+                                       bool v6_only, int bound_ifindex, Reason* why)
+      ACCEL_REQUIRES(worker_lock);
+  void learn_address(const IpAddress& address) ACCEL_REQUIRES(worker_lock);
   /// Steers what an address that came brings, unsteers what one that went took. False: no interface is left.
-  bool cover_again(BoundFlow& flow, Reason* why) ACCEL_REQUIRES(lock);
-  Result<BoundFlow*> admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) ACCEL_REQUIRES(lock);
-  void drop_flow(BoundFlow* flow) ACCEL_REQUIRES(lock);
-  void end_pause(BoundFlow& flow) ACCEL_REQUIRES(lock);
+  bool cover_again(BoundFlow& flow, Reason* why) ACCEL_REQUIRES(worker_lock);
+  Result<BoundFlow*> admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) ACCEL_REQUIRES(worker_lock);
+  void drop_flow(BoundFlow* flow) ACCEL_REQUIRES(worker_lock);
+  void end_pause(BoundFlow& flow) ACCEL_REQUIRES(worker_lock);
 
   // ---- the host's packet filters (firewall.cc) ----
-  PathChoice filtered(const FilteredFlow& flow) ACCEL_REQUIRES(lock);
-  firewall::Question question_of(const FilteredFlow& flow) const ACCEL_REQUIRES(lock);
-  bool peers_come_by(int ifindex, bool v4) const ACCEL_REQUIRES(lock);
-  void refresh_firewall(Duration between_looks = 1s) ACCEL_REQUIRES(lock);
-  void follow_firewall() ACCEL_REQUIRES(lock);
-  void filter_connection(const TcpConn& conn) ACCEL_REQUIRES(lock);
+  PathChoice filtered(const FilteredFlow& flow) ACCEL_REQUIRES(worker_lock);
+  firewall::Question question_of(const FilteredFlow& flow) const ACCEL_REQUIRES(worker_lock);
+  bool peers_come_by(int ifindex, bool v4) const ACCEL_REQUIRES(worker_lock);
+  void refresh_firewall(Duration between_looks = 1s) ACCEL_REQUIRES(worker_lock);
+  void follow_firewall() ACCEL_REQUIRES(worker_lock);
+  void filter_connection(const TcpConn& conn) ACCEL_REQUIRES(worker_lock);
   /// The handshake is over, and neither TIME-WAIT nor the end has come.
   static bool is_open(const TcpConn& conn);
-  bool firewall_listens(const Endpoint& local) const ACCEL_REQUIRES(lock);
+  bool firewall_listens(const Endpoint& local) const ACCEL_REQUIRES(worker_lock);
 
   // ---- changes of the network (follow.cc), called by housekeeping ----
   bool follow(NetworkChanges& changes);  ///< true: a port was lost
-  void follow_links() ACCEL_REQUIRES(lock);
-  void follow_addresses(const std::vector<LocalAddress>& before) ACCEL_REQUIRES(lock);
-  void tell_of_link(InterfaceId id, const Link& link) ACCEL_REQUIRES(lock);
-  void follow_routes() ACCEL_REQUIRES(lock);
-  void follow_route(TcpConn& conn) ACCEL_REQUIRES(lock);
-  void cover_flows() ACCEL_REQUIRES(lock);
-  void look_at_ports() ACCEL_REQUIRES(lock);
-  void look_for_passing_by(InterfaceId id) ACCEL_REQUIRES(lock);
-  void follow_neighbours(const NetworkChanges& changes) ACCEL_REQUIRES(lock);
-  void resolve_neighbours() ACCEL_REQUIRES(lock);
-  void keep_neighbours(Instant now) ACCEL_REQUIRES(lock);
-  void follow_source_rules() ACCEL_REQUIRES(lock);
+  void follow_links() ACCEL_REQUIRES(worker_lock);
+  void follow_addresses(const std::vector<LocalAddress>& before) ACCEL_REQUIRES(worker_lock);
+  void tell_of_link(InterfaceId id, const Link& link) ACCEL_REQUIRES(worker_lock);
+  void follow_routes() ACCEL_REQUIRES(worker_lock);
+  void follow_route(TcpConn& conn) ACCEL_REQUIRES(worker_lock);
+  void cover_flows() ACCEL_REQUIRES(worker_lock);
+  void look_at_ports() ACCEL_REQUIRES(worker_lock);
+  void look_for_passing_by(InterfaceId id) ACCEL_REQUIRES(worker_lock);
+  void follow_neighbours(const NetworkChanges& changes) ACCEL_REQUIRES(worker_lock);
+  void resolve_neighbours() ACCEL_REQUIRES(worker_lock);
+  void keep_neighbours(Instant now) ACCEL_REQUIRES(worker_lock);
+  void follow_source_rules() ACCEL_REQUIRES(worker_lock);
   /// Housekeeping's regular look: overdue deadlines, neighbours, statistics; with `chores` dead ports, strays
   /// and packet filters, too. True: somebody asked for statistics.
-  bool tick(Instant now, bool chores) ACCEL_REQUIRES(lock);
+  bool tick(Instant now, bool chores) ACCEL_REQUIRES(worker_lock);
   /// What comes due next that no sleeper's timeout covers.
-  Instant due_uncovered(Instant now) const ACCEL_REQUIRES(lock) {
+  Instant due_uncovered(Instant now) const ACCEL_REQUIRES(worker_lock) {
     const Instant due = next_poll(now);
     return timekeeper && timekeeper_until <= due ? kNever : due;
   }
-  bool due_within(Duration d, Instant now) const ACCEL_REQUIRES(lock) { return due_uncovered(now) < now + d; }
+  bool due_within(Duration d, Instant now) const ACCEL_REQUIRES(worker_lock) {
+    return due_uncovered(now) < now + d;
+  }
 
   Engine& engine;
   WorkerLock lock;
@@ -335,14 +292,13 @@ struct Engine::Impl {
   Guardian guardian{counters};
   FrameRegion region;
   std::unique_ptr<FramePool> pool;
-  std::unique_ptr<Stack> stack ACCEL_POINTEE_GUARDED_BY(lock);
+  std::unique_ptr<Stack> stack ACCEL_POINTEE_GUARDED_BY(worker_lock);
   std::unique_ptr<Netlink> netlink;
   std::unique_ptr<Housekeeping> housekeeping;
-  Network network ACCEL_GUARDED_BY(lock);
+  PortSlots slots;
+  Network network ACCEL_GUARDED_BY(worker_lock);
   uint64_t own_network = 0;  ///< network_of()
 
-  std::array<PortSlot, kMaxInterfaces> slots ACCEL_GUARDED_BY(lock);
-  InterfaceId slot_count ACCEL_GUARDED_BY(lock) = 0;
   struct Failure {
     Reason reason;
     Instant when;
@@ -352,33 +308,34 @@ struct Engine::Impl {
     Need need;
     Instant asked;
   };
-  std::map<int, PortRequest> requested_ports ACCEL_GUARDED_BY(lock);  ///< by ifindex
+  std::map<int, PortRequest> requested_ports ACCEL_GUARDED_BY(worker_lock);  ///< by ifindex
   WorkerLock opening;  ///< of who opens them: taken before `lock`, and held over fork()
   /// By ifindex, without a queue: see Engine::begin_keeping_ready().
-  std::map<int, OpenedPort> ready_ports ACCEL_GUARDED_BY(lock);
-  bool keep_ready ACCEL_GUARDED_BY(lock) = false;
-  bool sealed = false;                    ///< the privilege has gone for good
-  int shown ACCEL_GUARDED_BY(lock) = -1;  ///< ShownSocket
+  std::map<int, OpenedPort> ready_ports ACCEL_GUARDED_BY(worker_lock);
+  bool keep_ready ACCEL_GUARDED_BY(worker_lock) = false;
+  bool sealed = false;                           ///< the privilege has gone for good
+  int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
   /// Meanwhile: what the process will open without privilege.
-  std::vector<BoundFlow::Key> kept_ends ACCEL_GUARDED_BY(lock);
-  std::map<int, Failure> failed_ports ACCEL_GUARDED_BY(lock);  ///< by ifindex: not tried again for a while
+  std::vector<BoundFlow::Key> kept_ends ACCEL_GUARDED_BY(worker_lock);
+  std::map<int, Failure> failed_ports
+      ACCEL_GUARDED_BY(worker_lock);  ///< by ifindex: not tried again for a while
   /// Emptied when the network changes.
-  std::map<RouteQuestion, RouteAnswer> route_cache ACCEL_GUARDED_BY(lock);
-  std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(lock);
-  std::vector<Stack::FlowChange> closed_flows ACCEL_GUARDED_BY(lock);
+  std::map<RouteQuestion, RouteAnswer> route_cache ACCEL_GUARDED_BY(worker_lock);
+  std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(worker_lock);
+  std::vector<Stack::FlowChange> closed_flows ACCEL_GUARDED_BY(worker_lock);
   struct Departure {
     Reason why = Reason::strayed;
     uint8_t rule = 0;  ///< Reason::firewall: stats::note_rule()'s
   };
   /// Connections; until tell_of_strays() has told.
-  std::map<FlowKey, Departure> strays ACCEL_GUARDED_BY(lock);
+  std::map<FlowKey, Departure> strays ACCEL_GUARDED_BY(worker_lock);
   firewall::Firewall firewall;
-  bool firewall_changed ACCEL_GUARDED_BY(lock) = false;  ///< follow_firewall() has something to do
+  bool firewall_changed ACCEL_GUARDED_BY(worker_lock) = false;  ///< follow_firewall() has something to do
   bool told_of_unseen_rules = false;
-  uint8_t refusing_rule ACCEL_GUARDED_BY(lock) = 0;  ///< of the last coverage() that a rule cut down
-  std::pair<uint16_t, uint16_t> local_ports ACCEL_GUARDED_BY(lock){
+  uint8_t refusing_rule ACCEL_GUARDED_BY(worker_lock) = 0;  ///< of the last coverage() that a rule cut down
+  std::pair<uint16_t, uint16_t> local_ports ACCEL_GUARDED_BY(worker_lock){
       0, 0};  ///< that sockets get without bind(); 0: not read yet
-  Instant strays_looked ACCEL_GUARDED_BY(lock){};
+  Instant strays_looked ACCEL_GUARDED_BY(worker_lock){};
 
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
   std::atomic<uint32_t> channel_count{0};
@@ -393,47 +350,47 @@ struct Engine::Impl {
   Engine::Offered (*unaccepted)() = nullptr;
   void (*each_tick)(bool absent) = nullptr;
   bool ending = false;  ///< Engine::finish(): no port is opened any more
-  bool crowded ACCEL_GUARDED_BY(lock) =
+  bool crowded ACCEL_GUARDED_BY(worker_lock) =
       false;  ///< a poll has found a whole burst; until housekeeping has looked
-  bool cut_short ACCEL_GUARDED_BY(lock) = false;  ///< the last poll left frames in a ring
+  bool cut_short ACCEL_GUARDED_BY(worker_lock) = false;  ///< the last poll left frames in a ring
   std::atomic<Instant> next_due{kNever};  ///< due_uncovered() when the last pass ended; without the lock
-  bool poll_at_end ACCEL_GUARDED_BY(lock) =
+  bool poll_at_end ACCEL_GUARDED_BY(worker_lock) =
       false;  ///< of the pass: frames of a connection handed back in it may have come
   /// The ifindex of each device whose generic hook sees no frames.
-  std::set<int> passed_by_links ACCEL_GUARDED_BY(lock);
+  std::set<int> passed_by_links ACCEL_GUARDED_BY(worker_lock);
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device
   bool lost_untold = false;       ///< tell_of_lost_ports() has something to do
 
-  Instant last_poll ACCEL_GUARDED_BY(lock){};
-  Instant pass_now ACCEL_GUARDED_BY(lock){};
+  Instant last_poll ACCEL_GUARDED_BY(worker_lock){};
+  Instant pass_now ACCEL_GUARDED_BY(worker_lock){};
   std::atomic<uint64_t> passes{0};  ///< by the application's threads
   std::atomic<uint32_t> asleep_count{0};
-  std::array<Alarm, 16> to_wake ACCEL_GUARDED_BY(lock){};  ///< to be rung after the lock
-  size_t to_wake_count ACCEL_GUARDED_BY(lock) = 0;
-  bool telling_deferred ACCEL_GUARDED_BY(lock) = false;  ///< in this pass
-  std::atomic<uint32_t> waking{0};            ///< threads that ring them: until then none is closed
-  uint64_t wakes ACCEL_GUARDED_BY(lock) = 0;  ///< sleeps that ended by something else than time
+  std::array<Alarm, 16> to_wake ACCEL_GUARDED_BY(worker_lock){};  ///< to be rung after the lock
+  size_t to_wake_count ACCEL_GUARDED_BY(worker_lock) = 0;
+  bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
+  std::atomic<uint32_t> waking{0};                   ///< threads that ring them: until then none is closed
+  uint64_t wakes ACCEL_GUARDED_BY(worker_lock) = 0;  ///< sleeps that ended by something else than time
   std::atomic<uint32_t> steered_count{
       0};  ///< keys on all ports: above 0 the application has accelerated sockets
-  std::vector<Sleeper*> sleepers ACCEL_GUARDED_BY(lock);  ///< every thread's
-  std::vector<Sleeper*> asleep ACCEL_GUARDED_BY(lock);
-  bool awaits_absence ACCEL_GUARDED_BY(lock) = false;  ///< Engine::wait_for_the_others() sleeps
-  size_t with_descriptors ACCEL_GUARDED_BY(lock) = 0;  ///< of `sleepers`
-  uint32_t out_count ACCEL_GUARDED_BY(lock) = 0;       ///< of `sleepers`
-  bool was_out ACCEL_GUARDED_BY(lock) = false;         ///< since housekeeping looked
-  bool watched ACCEL_GUARDED_BY(lock) = false;         ///< housekeeping looks
-  uint64_t passes_watched ACCEL_GUARDED_BY(lock) = 0;  ///< passes when it looked
-  Sleeper* in_charge ACCEL_GUARDED_BY(lock) = nullptr;
+  std::vector<Sleeper*> sleepers ACCEL_GUARDED_BY(worker_lock);  ///< every thread's
+  std::vector<Sleeper*> asleep ACCEL_GUARDED_BY(worker_lock);
+  bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;  ///< Engine::wait_for_the_others() sleeps
+  size_t with_descriptors ACCEL_GUARDED_BY(worker_lock) = 0;  ///< of `sleepers`
+  uint32_t out_count ACCEL_GUARDED_BY(worker_lock) = 0;       ///< of `sleepers`
+  bool was_out ACCEL_GUARDED_BY(worker_lock) = false;         ///< since housekeeping looked
+  bool watched ACCEL_GUARDED_BY(worker_lock) = false;         ///< housekeeping looks
+  uint64_t passes_watched ACCEL_GUARDED_BY(worker_lock) = 0;  ///< passes when it looked
+  Sleeper* in_charge ACCEL_GUARDED_BY(worker_lock) = nullptr;
   /// When it polls: until then. When it is asleep: it is in `asleep`.
-  Instant in_charge_until ACCEL_GUARDED_BY(lock){};
-  Sleeper* timekeeper ACCEL_GUARDED_BY(lock) =
+  Instant in_charge_until ACCEL_GUARDED_BY(worker_lock){};
+  Sleeper* timekeeper ACCEL_GUARDED_BY(worker_lock) =
       nullptr;  ///< the one whose timeout covers the stack's deadlines
-  Instant timekeeper_until ACCEL_GUARDED_BY(lock) = kNever;
+  Instant timekeeper_until ACCEL_GUARDED_BY(worker_lock) = kNever;
   Duration longest_spin{0};
-  uint32_t cpus = 1;                                 ///< that this process may run on
-  bool one_queue_only = false;                       ///< a forked child that shares its listener with others
-  Instant neighbours_kept ACCEL_GUARDED_BY(lock){};  ///< when keep_neighbours() last ran
-  bool serving ACCEL_GUARDED_BY(lock) = false;       ///< housekeeping is in a pass
+  uint32_t cpus = 1;            ///< that this process may run on
+  bool one_queue_only = false;  ///< a forked child that shares its listener with others
+  Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when keep_neighbours() last ran
+  bool serving ACCEL_GUARDED_BY(worker_lock) = false;       ///< housekeeping is in a pass
 };
 
 }  // namespace accel
