@@ -25,7 +25,7 @@ siw::Reactor* Engine::channels() {
   if (!reactor) return nullptr;
   w.held();
   w.channels = std::move(*reactor);
-  w.watch_channels();
+  w.sleepers.add_channels(*w.channels, w.pass_now);
   return w.channels.get();
 }
 

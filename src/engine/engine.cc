@@ -215,7 +215,7 @@ Result<void> Engine::Impl::start() {
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
   stack = std::make_unique<Stack>(c, *pool, counters);
   longest_spin = std::chrono::microseconds(settings.spin);
-  cpus = usable_cpus();
+  sleepers.set_cpus(usable_cpus());
   one_queue_only = listener_inherited;
   housekeeping = std::make_unique<Housekeeping>(engine);
   return housekeeping->start();
@@ -376,7 +376,7 @@ void Engine::inherit_listener() { listener_inherited = true; }
 
 bool Engine::others_wait() const {
   impl_->held();
-  return !impl_->asleep.empty();
+  return impl_->sleepers.any_asleep();
 }
 
 // Both locks are held over fork().
@@ -399,7 +399,7 @@ void Engine::after_fork_in_child() {
   if (!engine) return;
   Impl& w = *engine->impl_;
   w.held();  // the copy is this thread's alone
-  w.abandon_sleepers_in_child();
+  w.sleepers.abandon_in_child();
   w.for_each_opened(abandon_port);
   if (w.channels) w.channels->abandon_in_child();
   w.guardian.abandon_in_child();

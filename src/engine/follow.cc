@@ -93,7 +93,8 @@ void Engine::Impl::follow_route(TcpConn& conn) {
   const Endpoint local = stack->tcp_local(conn), remote = stack->tcp_remote(conn);
   const InterfaceId id = stack->tcp_interface(conn);
   const Link* link = network.link(slots[id].ifindex);
-  if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up || !engine.has_address(local.address))
+  if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up ||
+      !engine.has_address(local.address))
     return;
   auto followed = stack->tcp_follow_route(conn);
   if (followed == Stack::Followed::kQuestion) {
@@ -226,8 +227,7 @@ bool Engine::Impl::tick(Instant now, bool chores) {
     counters.add(Counter::housekeeping_polls);
     poll(now);
   }
-  // A handler has left its thread's polling by siglongjmp(): others sleep, and nobody looks at the ports.
-  if (in_charge && !in_charge->request && now > in_charge_until) give_charge(*in_charge);
+  sleepers.end_overdue_charge(now);
   keep_neighbours(now);
   const bool asked = stats::requested();
   if (asked) stats::publish(engine, now);

@@ -566,8 +566,7 @@ void Engine::wait_for_the_others(Pass& pass, Duration limit) {
   request.condition = [](void* w) {
     const Impl& worker = *static_cast<Impl*>(w);
     worker.held();
-    return std::all_of(worker.asleep.begin(), worker.asleep.end(),
-                       [w](const Sleeper* s) { return s->request->context == w; });
+    return worker.sleepers.none_asleep_but(w);
   };
   request.context = impl_.get();
   request.may_spin = false;

@@ -256,11 +256,11 @@ void Housekeeping::Loop::on_tick() {
   const bool sockets = worker.in_use();
   worker.lock_in();
   const Instant now = clock_now();
-  const bool asleep = !worker.asleep.empty();
+  const bool asleep = worker.sleepers.any_asleep();
   const bool chores = now >= chores_due;
   if (chores) chores_due = now + kChores;
   const bool asked = worker.tick(now, chores);
-  const bool woken = std::exchange(wakes_seen, worker.wakes) != worker.wakes;
+  const bool woken = std::exchange(wakes_seen, worker.sleepers.wakes()) != worker.sleepers.wakes();
   const bool doubtful = std::any_of(worker.slots.begin(), worker.slots.end(),
                                     [](const PortSlot& s) { return s.passed_by != 0; });
   const bool quiet = asleep && !woken && !asked && !doubtful && !worker.due_within(Housekeeping::kRest, now);
@@ -319,7 +319,7 @@ void Housekeeping::Loop::watch_ports() {
   if (!watched_ports.empty()) return;
   if (ports_fd < 0) ports_fd = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
   if (ports_fd < 0) return;
-  worker.for_each_descriptor([this](int fd) {
+  worker.sleepers.for_each_descriptor([this](int fd) {
     epoll_event event{};
     event.events = EPOLLIN;
     if (real.epoll_ctl(ports_fd, EPOLL_CTL_ADD, fd, &event) == 0) watched_ports.push_back(fd);
@@ -400,9 +400,9 @@ void Housekeeping::Loop::open_ports() {
 
 void Housekeeping::Loop::on_watch() {
   worker.lock_in();
-  const bool out = worker.distrust_the_late(clock_now());
+  const bool out = worker.sleepers.distrust_the_late(clock_now(), passes());
   watched_in_vain = out ? 0 : watched_in_vain + 1;
-  worker.watched = watched_in_vain < kWatchesInVain;
+  worker.sleepers.set_watched(watched_in_vain < kWatchesInVain);
   worker.unlock_out();
   if (watched_in_vain >= kWatchesInVain) ev_timer_stop(ev, &watch);
 }

@@ -118,7 +118,7 @@ void Engine::Impl::install(InterfaceId id, OpenedPort opened, int ifindex) {
   slots.set_port(id, std::move(opened), ifindex);
   tell_stack_of(id);
   tell_routes();
-  add_port(id);
+  sleepers.add_port(id, pass_now);
 }
 
 InterfaceId Engine::Impl::install_vlan(InterfaceId id, const Link& link, InterfaceId lower) {
@@ -211,7 +211,7 @@ void Engine::Impl::lose_port(InterfaceId id, const char* why) {
   PortSlot& slot = slots[id];
   log(LogLevel::kWarning, "%s: port lost: %s", slots.info_of(id)->name.c_str(), why);
   counters.add(Counter::port_errors);
-  if (!slot.vlan) unwatch_port(id);
+  if (!slot.vlan) sleepers.remove_port(id, pass_now);
   for (InterfaceId above = 0; above < slots.count(); ++above)
     if (slots[above].vlan && slots[above].vlan->lower == id && !slots[above].lost) lose_port(above, why);
   // The port stays with its rules until the connections are the kernel's.
@@ -220,7 +220,7 @@ void Engine::Impl::lose_port(InterfaceId id, const char* why) {
 }
 
 void Engine::Impl::close_port(InterfaceId id) {
-  if (slots[id].opened.port) unwatch_port(id);
+  if (slots[id].opened.port) sleepers.remove_port(id, pass_now);
   stack->remove_interface(id);
   slots.clear(id);
   tell_routes();

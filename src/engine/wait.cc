@@ -9,12 +9,9 @@
 // can have it watch the ports. In a process of very many such threads that would leave the program too few
 // descriptors: those beyond a share of its limit sleep on semaphores, where only the stack can wake them.
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/resource.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,7 +20,6 @@
 #include <vector>
 
 #include "base/poll.h"
-#include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
@@ -31,42 +27,15 @@
 namespace accel {
 namespace {
 
-constexpr uint64_t kWakeTag = 0xff, kKernelTag = 0xfe;
 constexpr int kSleepEvents = 16;
 /// Where a thread could get no descriptors to be woken by, it looks again this often.
 constexpr Duration kBlindSleep = 1ms;
-/// One thread for so many descriptors that the process may open has two of them to sleep on.
-constexpr rlim_t kDescriptorsForOne = 20;
 constexpr Duration kKernelLook = 5us;
 /// Polls in a row that find frames: then others get the lock, and the kernel's descriptors a look.
 constexpr int kBusyPolls = 16;
 /// A thread that has been back in its wait this soon, and whose waits are this short, so many times in a row,
-/// is trusted to be so again. It is late when it has been out this long with so few passes made meanwhile.
-constexpr Duration kBrief = 100us, kOften = 1ms, kLate = 500us;
-constexpr int kTrusted = 8;
-constexpr uint64_t kFewPasses = 16;
-
-void close_fds(Sleeper& s) {
-  if (s.epoll_fd >= 0) close_private(s.epoll_fd);
-  if (s.wake_fd >= 0) close_private(s.wake_fd);
-  s.epoll_fd = s.wake_fd = -1;
-}
-
-void open_fds(Sleeper& s) {
-  s.wake_fd = keep_private(real.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  s.epoll_fd = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = kWakeTag;
-  if (s.wake_fd < 0 || s.epoll_fd < 0 || real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, s.wake_fd, &event) != 0)
-    close_fds(s);
-}
-
-size_t most_with_descriptors() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  return static_cast<size_t>(limit.rlim_cur / kDescriptorsForOne);
-}
+/// is trusted to be so again (Sleeper::kTrusted).
+constexpr Duration kBrief = 100us, kOften = 1ms;
 
 timespec to_timespec(Duration d) {
   return {static_cast<time_t>(d.count() / 1'000'000'000), static_cast<long>(d.count() % 1'000'000'000)};
@@ -110,10 +79,7 @@ void drain(int wake_fd) {
 class Asleep {
  public:
   Asleep(Engine::Impl& w, Sleeper& me, WaitRequest& request) : w_(w), me_(me) {
-    me_.request = &request;
-    me_.woken = false;
-    w_.asleep.push_back(&me_);
-    w_.asleep_count.store(static_cast<uint32_t>(w_.asleep.size()), std::memory_order_relaxed);
+    w_.sleepers.fall_asleep(me_, request);
     w_.counters.add(Counter::sleeps);
     own_sleep = {&w_, &me_};
     w_.unlock_out();
@@ -121,7 +87,7 @@ class Asleep {
   ~Asleep() {
     w_.lock_in();
     own_sleep = {};
-    w_.leave_sleep(me_);
+    w_.end_sleep(me_);
     w_.passes.store(w_.passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     w_.poll_all(clock_now());
   }
@@ -136,13 +102,13 @@ class Asleep {
 /// One wait of a thread: owns its thread_state, and has a sleeper of its own.
 class Waiting {
  public:
-  Waiting(Engine::Impl& w, void* retained) : w_(w), outer_(thread_state) {
+  Waiting(Engine::Impl& w, void* retained) : w_(w), sleepers_(w.sleepers), outer_(thread_state) {
     me_ = &own_sleepers.enter(this);
-    if (me_->engine != &w.engine) enlist();
+    if (me_->registered != &sleepers_) enlist();
     thread_state.retaining += (retained != nullptr) - (me_->retained != nullptr);
     me_->retained = retained;
     was_brief_ = w.pass_now - me_->left < kBrief;
-    w.come_in(*me_);
+    sleepers_.come_in(*me_);
     thread_state.alarm = me_->alarm();
     thread_state.waiting = true;
     thread_state.signal_ran = false;
@@ -150,11 +116,11 @@ class Waiting {
   }
   ~Waiting() {
     const bool often = w_.pass_now - me_->left < kOften;
-    me_->brief = static_cast<uint8_t>(was_brief_ && often ? std::min(me_->brief + 1, kTrusted) : 0);
+    me_->brief = static_cast<uint8_t>(was_brief_ && often ? std::min(me_->brief + 1, Sleeper::kTrusted) : 0);
     me_->left = w_.pass_now;
-    w_.go_out(*me_, w_.pass_now);
-    w_.give_charge(*me_);
-    if (borrowed_) give_back();
+    sleepers_.go_out(*me_, w_.pass_now);
+    sleepers_.give_charge(*me_, w_.pass_now);
+    if (borrowed_) sleepers_.close_descriptors(*me_);
     if (std::exchange(me_->retained, nullptr) != nullptr) --thread_state.retaining;
     own_sleepers.leave(*me_);
     thread_state.waiting = outer_.waiting;
@@ -168,7 +134,6 @@ class Waiting {
  private:
   void enlist() ACCEL_REQUIRES(worker_lock);
   void open() ACCEL_REQUIRES(worker_lock);
-  void give_back() ACCEL_REQUIRES(worker_lock);
   bool semaphore_serves(const WaitRequest& request) const ACCEL_REQUIRES(worker_lock);
   int sleep_on_semaphore(Instant until);
   Instant sleep_until(const WaitRequest& request, Instant now) ACCEL_REQUIRES(worker_lock);
@@ -188,6 +153,7 @@ class Waiting {
   void count(Woke woke, Instant began, bool slept) ACCEL_REQUIRES(worker_lock);
 
   Engine::Impl& w_;
+  Sleepers& sleepers_;
   Sleeper* me_ = nullptr;
   ThreadState outer_;
   bool kernel_ready_ = false;
@@ -205,25 +171,12 @@ class Waiting {
 void Waiting::enlist() {
   *me_ = Sleeper{};
   me_->frame = this;
-  me_->engine = &w_.engine;
-  sem_init(&me_->semaphore, 0, 0);
-  w_.sleepers.push_back(me_);
-  if (w_.with_descriptors < most_with_descriptors()) open();
+  sleepers_.enlist(*me_);
 }
 
 void Waiting::open() {
-  open_fds(*me_);
-  w_.with_descriptors += me_->wake_fd >= 0;
+  sleepers_.open_descriptors(*me_);
   thread_state.alarm = me_->alarm();
-}
-
-/// Who was to wake this thread may be about to, by a number that will be another file's.
-void Waiting::give_back() {
-  while (w_.waking.load(std::memory_order_acquire) != 0) sched_yield();
-  close_fds(*me_);
-  me_->kernel_fd = -1;
-  me_->has_ports = false;
-  --w_.with_descriptors;
 }
 
 Woke Waiting::wait(Pass& pass, WaitRequest& request) {
@@ -250,8 +203,8 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       woke = Woke::kSignal;
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
-    } else if (!slept && me_->wake_fd >= 0 && w_.has_spare_cpu() && may_spin(request, began, now) &&
-               w_.take_charge(*me_, now, spin_until_)) {
+    } else if (!slept && me_->wake_fd >= 0 && sleepers_.has_spare_cpu() && may_spin(request, began, now) &&
+               sleepers_.take_charge(*me_, now, spin_until_)) {
       w_.unlock_out();
       pause_cpu();
       look_at_kernel(request, now);
@@ -268,12 +221,8 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       continue;
     } else {
       slept = true;
-      w_.come_in(*me_);
-      const bool cared_for = me_->wake_fd < 0 && w_.in_charge && w_.in_charge->request;
-      if (w_.out_count == 0 && !cared_for)
-        (void)w_.take_charge(*me_, now, now);
-      else if (w_.in_charge == me_)
-        w_.in_charge = nullptr;
+      sleepers_.come_in(*me_);
+      sleepers_.take_charge_asleep(*me_, now);
       stopped_ = !sleep(request, now);
       continue;
     }
@@ -287,7 +236,7 @@ void Waiting::count(Woke woke, Instant began, bool slept) {
   if (hit && w_.pass_now > began) w_.counters.add(Counter::spin_hits);
   if (spun_) me_->spin.record(hit);
   if (!slept || woke == Woke::kDeadline) return;
-  ++w_.wakes;
+  sleepers_.note_wake();
   w_.housekeeping->needed();
 }
 
@@ -295,11 +244,7 @@ void Waiting::count(Woke woke, Instant began, bool slept) {
 Instant Waiting::sleep_until(const WaitRequest& request, Instant now) {
   Instant until = request.deadline;
   const Instant due = w_.next_poll(now);
-  if (due < kNever && (!w_.timekeeper || due < w_.timekeeper_until)) {
-    w_.timekeeper = me_;
-    w_.timekeeper_until = due;
-    until = std::min(until, due);
-  }
+  if (sleepers_.keep_time(*me_, due)) until = std::min(until, due);
   if (me_->wake_fd < 0 && !semaphore_serves(request)) until = std::min(until, now + kBlindSleep);
   return until;
 }
@@ -307,7 +252,7 @@ Instant Waiting::sleep_until(const WaitRequest& request, Instant now) {
 /// False: a signal that no trampoline reported ended it (a handler set past us, or SIGSTOP and SIGCONT).
 bool Waiting::sleep(WaitRequest& request, Instant now) {
   if (me_->wake_fd < 0 && !semaphore_serves(request)) {
-    borrowed_ = w_.with_descriptors >= most_with_descriptors();
+    borrowed_ = !sleepers_.may_have_descriptors();
     open();
     borrowed_ &= me_->wake_fd >= 0;
   }
@@ -316,7 +261,7 @@ bool Waiting::sleep(WaitRequest& request, Instant now) {
   const bool by_epoll = !by_semaphore && epoll_serves(request);
   me_->fixed = !by_epoll;
   if (by_epoll)
-    w_.watch_ports(*me_, w_.in_charge == me_);
+    sleepers_.watch_ports(*me_, sleepers_.is_in_charge(*me_));
   else if (!by_semaphore)
     gather(request);
   int result = 0, error = 0;
@@ -340,7 +285,7 @@ bool Waiting::sleep(WaitRequest& request, Instant now) {
 /// epoll set, as a rule) joins in; it stays from sleep to sleep.
 bool Waiting::epoll_serves(const WaitRequest& request) {
   if (me_->epoll_fd < 0) return false;
-  if (request.handlers_only && w_.sleepers.size() == 1) return false;
+  if (request.handlers_only && sleepers_.threads() == 1) return false;
   const bool one_kernel = request.kernel_fds.size() == 1;
   const int wanted = one_kernel ? request.kernel_fds[0].fd : -1;
   epoll_event event{};
@@ -350,7 +295,7 @@ bool Waiting::epoll_serves(const WaitRequest& request) {
   }
   if (wanted < 0) return request.kernel_fds.empty();
   event.events = static_cast<uint16_t>(request.kernel_fds[0].events) | EPOLLONESHOT;
-  event.data.u64 = kKernelTag;
+  event.data.u64 = Sleeper::kKernelTag;
   // The number may stand for another file since then, which the set does not know. The old one may live on in
   // another process, and then wakes this thread once more only.
   const bool known = real.epoll_ctl(me_->epoll_fd, EPOLL_CTL_MOD, wanted, &event) == 0;
@@ -361,7 +306,7 @@ bool Waiting::epoll_serves(const WaitRequest& request) {
 
 /// Only the stack can end it, and it is not the one that hears the devices for all.
 bool Waiting::semaphore_serves(const WaitRequest& request) const {
-  return request.kernel_fds.empty() && request.sigmask == nullptr && w_.in_charge != me_;
+  return request.kernel_fds.empty() && request.sigmask == nullptr && !sleepers_.is_in_charge(*me_);
 }
 
 int Waiting::sleep_on_semaphore(Instant until) {
@@ -382,8 +327,8 @@ int Waiting::sleep_on_epoll(WaitRequest& request, const timespec* timeout) {
   }
   const int n = real.epoll_pwait2(me_->epoll_fd, events, kSleepEvents, timeout, mask);
   for (int i = 0; i < n; ++i) {
-    if (events[i].data.u64 == kWakeTag) drain(me_->wake_fd);
-    if (events[i].data.u64 != kKernelTag) continue;
+    if (events[i].data.u64 == Sleeper::kWakeTag) drain(me_->wake_fd);
+    if (events[i].data.u64 != Sleeper::kKernelTag) continue;
     request.kernel_fds[0].revents = static_cast<short>(events[i].events);
     kernel_ready_ = true;
   }
@@ -394,7 +339,8 @@ int Waiting::sleep_on_epoll(WaitRequest& request, const timespec* timeout) {
 void Waiting::gather(const WaitRequest& request) {
   fds_.clear();
   fds_.push_back({me_->wake_fd, POLLIN, 0});
-  if (w_.in_charge == me_) w_.for_each_descriptor([this](int fd) { fds_.push_back({fd, POLLIN, 0}); });
+  if (sleepers_.is_in_charge(*me_))
+    sleepers_.for_each_descriptor([this](int fd) { fds_.push_back({fd, POLLIN, 0}); });
   fds_.insert(fds_.end(), request.kernel_fds.begin(), request.kernel_fds.end());
 }
 
@@ -420,14 +366,6 @@ void Waiting::look_at_kernel(WaitRequest& request, Instant now) {
                                nullptr, 0L, 0L) > 0;
 }
 
-void Engine::Impl::forget(Sleeper& s) {
-  come_in(s);
-  give_charge(s);
-  appoint();
-  std::erase(sleepers, &s);
-  with_descriptors -= s.wake_fd >= 0;
-}
-
 namespace {
 
 OwnSleepers::~OwnSleepers() {
@@ -435,165 +373,24 @@ OwnSleepers::~OwnSleepers() {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   Engine* engine = Engine::get();
   for (Sleeper& sleeper : levels) {
-    if (engine && sleeper.engine == engine) {
+    if (engine && sleeper.registered == &Engine::Impl::of(*engine).sleepers) {
       Engine::Impl& worker = Engine::Impl::of(*engine);
       {
         Pass pass{*engine, Pass::Polling::kNo};
         if (sleeper.retained) worker.abandoned(pass, sleeper.retained);
-        worker.forget(sleeper);
+        worker.sleepers.forget(sleeper, pass.now());
       }
-      while (worker.waking.load(std::memory_order_acquire) != 0) sched_yield();
+      worker.sleepers.wait_for_ringing();
     }
-    if (sleeper.engine) close_fds(sleeper);
+    if (sleeper.registered) sleeper.close_descriptors();
   }
 }
 
 }  // namespace
 
-void Engine::Impl::leave_sleep(Sleeper& s) {
-  s.request = nullptr;
-  std::erase(asleep, &s);
-  asleep_count.store(static_cast<uint32_t>(asleep.size()), std::memory_order_relaxed);
-  if (timekeeper == &s) timekeeper = nullptr;
+void Engine::Impl::end_sleep(Sleeper& s) {
+  sleepers.leave_sleep(s);
   if (awaits_absence) engine.touch();  // this thread's pass ends with a look at that condition
-}
-
-void Engine::Impl::wake_ready_sleepers() {
-  for (Sleeper* s : asleep) {
-    WaitRequest& r = *s->request;
-    if (!s->woken && r.condition && r.condition(r.context)) wake(*s);
-  }
-}
-
-void Engine::Impl::wake(Sleeper& s) {
-  s.woken = true;
-  go_out(s, pass_now);
-  if (to_wake_count == to_wake.size()) return s.alarm().ring();
-  to_wake[to_wake_count++] = s.alarm();
-}
-
-void Engine::Impl::watch_port(Sleeper& s, InterfaceId id) {
-  if (!slots[id].port()) return;
-  for (int fd : slots[id].port()->poll_fds()) {
-    epoll_event event{};
-    // A thread that is awake may have them as well: it must not be the one that the kernel thinks it has
-    // woken.
-    event.events = EPOLLIN | EPOLLEXCLUSIVE;
-    event.data.u64 = id;
-    if (real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 || errno != EINVAL) continue;
-    event.events = EPOLLIN;  // the kernel has no EPOLLEXCLUSIVE for sets in sets
-    real.epoll_ctl(s.epoll_fd, EPOLL_CTL_ADD, fd, &event);
-  }
-}
-
-/// The channels have just been made: threads that are asleep have to know of their descriptor.
-void Engine::Impl::watch_channels() {
-  for (Sleeper* s : sleepers)
-    if (s->has_ports) watch_channels(*s, true);
-  for (Sleeper* s : asleep)
-    if (s->fixed) wake(*s);
-}
-
-void Engine::Impl::watch_channels(Sleeper& s, bool watch) {
-  if (!channels) return;
-  epoll_event event{};
-  event.events = EPOLLIN;  // the kernel has no EPOLLEXCLUSIVE for sets in sets
-  event.data.u64 = kMaxInterfaces;
-  real.epoll_ctl(s.epoll_fd, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, channels->fd(), &event);
-}
-
-void Engine::Impl::watch_ports(Sleeper& s, bool watch) {
-  if (s.epoll_fd < 0 || s.has_ports == watch) return;
-  s.has_ports = watch;
-  watch_channels(s, watch);
-  epoll_event event{};
-  for (InterfaceId id = 0; id < slots.count(); ++id) {
-    if (watch) {
-      watch_port(s, id);
-    } else if (slots[id].port()) {
-      for (int fd : slots[id].port()->poll_fds()) real.epoll_ctl(s.epoll_fd, EPOLL_CTL_DEL, fd, &event);
-    }
-  }
-}
-
-void Engine::Impl::add_port(InterfaceId id) {
-  for (Sleeper* s : sleepers)
-    if (s->has_ports) watch_port(*s, id);
-  // Who sleeps on the ports has to ask this one for a wake-up, too (Port::arm).
-  for (Sleeper* s : asleep)
-    if (s->fixed || s->has_ports) wake(*s);
-}
-
-bool Engine::Impl::take_charge(Sleeper& s, Instant now, Instant until) {
-  const bool asleep_now = in_charge && in_charge->request;
-  // One that polls does so for all; it is not trusted longer, since a handler may have left its wait by
-  // siglongjmp().
-  if (in_charge && in_charge != &s && !asleep_now && now < in_charge_until) return false;
-  if (asleep_now && in_charge != &s) watch_ports(*in_charge, false);
-  in_charge = &s;
-  in_charge_until = until;
-  return true;
-}
-
-void Engine::Impl::give_charge(Sleeper& s) {
-  if (in_charge == &s) in_charge = nullptr;
-  appoint();
-}
-
-void Engine::Impl::appoint() {
-  if (in_charge || out_count > 0) return;
-  Sleeper* unchangeable = nullptr;
-  for (Sleeper* next : asleep) {
-    if (next->woken) continue;  // it is about to look for itself
-    (next->fixed ? unchangeable : in_charge) = next;
-  }
-  if (in_charge)
-    watch_ports(*in_charge, true);
-  else if (unchangeable)
-    wake(*unchangeable);  // it finds that nobody is in charge
-}
-
-void Engine::Impl::go_out(Sleeper& s, Instant now) {
-  if (s.out || s.brief < kTrusted || sleepers.size() == 1) return;
-  s.out = was_out = true;
-  s.out_since = now;
-  ++out_count;
-  if (!std::exchange(watched, true)) housekeeping->watch();
-}
-
-void Engine::Impl::come_in(Sleeper& s) {
-  if (std::exchange(s.out, false)) --out_count;
-}
-
-bool Engine::Impl::distrust_the_late(Instant now) {
-  const uint64_t made = passes.load(std::memory_order_relaxed);
-  const bool few = made - std::exchange(passes_watched, made) < kFewPasses;
-  for (Sleeper* s : sleepers) {
-    if (!few || !s->out || now - s->out_since < kLate) continue;
-    s->brief = 0;
-    come_in(*s);
-  }
-  appoint();
-  return std::exchange(was_out, out_count > 0);
-}
-
-void Engine::Impl::unwatch_port(InterfaceId id) {
-  epoll_event event{};
-  for (int fd : slots[id].opened.port->poll_fds())
-    for (Sleeper* s : sleepers)
-      if (s->epoll_fd >= 0) real.epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, &event);
-  // poll() holds what it sleeps on open, and so the queue that another process may be waiting for.
-  for (Sleeper* s : asleep)
-    if (s->fixed) wake(*s);
-}
-
-void Engine::Impl::abandon_sleepers_in_child() {
-  for (Sleeper* s : sleepers) {
-    close_fds(*s);
-    *s = Sleeper{};
-  }
-  with_descriptors = 0;
-  thread_state = ThreadState{};
 }
 
 namespace {
@@ -645,8 +442,8 @@ void Engine::signal_ran(bool restarts) {
   // in that frame.
   if (const Sleep sleep = std::exchange(own_sleep, {}); sleep.worker) {
     sleep.worker->lock_in();
-    sleep.worker->leave_sleep(*sleep.sleeper);
-    sleep.worker->give_charge(*sleep.sleeper);
+    sleep.worker->end_sleep(*sleep.sleeper);
+    sleep.worker->sleepers.give_charge(*sleep.sleeper, sleep.worker->pass_now);
     sleep.worker->unlock_out();
   }
   errno = saved;

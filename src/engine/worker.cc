@@ -60,12 +60,9 @@ void Engine::Impl::lock_in() ACCEL_LOCKS_UNCHECKED {
 }
 
 void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
-  decltype(to_wake) alarms;
-  const size_t n = std::exchange(to_wake_count, 0);
-  if (n != 0) {
-    std::copy_n(to_wake.begin(), n, alarms.begin());
-    waking.fetch_add(1, std::memory_order_relaxed);
-  }
+  Alarms alarms;
+  sleepers.take_alarms(alarms);
+  if (sleepers.take_watch_wanted()) housekeeping->watch();
   std::array<Port*, kMaxInterfaces> to_tell;
   size_t tells = 0;
   if (std::exchange(telling_deferred, false))
@@ -74,10 +71,7 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   lock.unlock();
   bool told = true;
   for (size_t i = 0; i < tells; ++i) told &= to_tell[i]->tell();  // NOLINT: filled by the loop above
-  if (n != 0) {
-    for (size_t i = 0; i < n; ++i) alarms[i].ring();
-    waking.fetch_sub(1, std::memory_order_release);
-  }
+  sleepers.ring(alarms);
   if (!told) wake_in_charge();
   admit_cancellation();
   thread_state.inside = false;
@@ -88,7 +82,7 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
 /// which has let go of the lock.
 void Engine::Impl::wake_in_charge() ACCEL_LOCKS_UNCHECKED {
   lock.lock();
-  if (in_charge && in_charge->request) in_charge->alarm().ring();
+  sleepers.alarm_in_charge();
   lock.unlock();
 }
 
@@ -173,7 +167,7 @@ void Engine::Impl::work(Instant now) {
   unsteer_closed();
   bool changed = notify_edges();
   changed |= std::exchange(engine.touched_, false);
-  if (changed && !asleep.empty()) wake_ready_sleepers();
+  if (changed && sleepers.any_asleep()) sleepers.wake_ready(now);
 }
 
 bool Engine::Impl::notify_edges() {
@@ -210,7 +204,7 @@ void Engine::Impl::transmit(InterfaceId id) {
       sizes[i] = burst[i]->total();
       cuts[i] = segments(*burst[i], sizes[i]);
     }
-    const bool contended = sleepers.size() > 1;
+    const bool contended = sleepers.threads() > 1;
     telling_deferred |= contended;
     port->defer_telling(contended);
     const size_t taken = port->tx_burst({burst, n});

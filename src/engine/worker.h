@@ -21,35 +21,13 @@
 #include "engine/lock.h"
 #include "engine/netlink.h"
 #include "engine/port_slots.h"
-#include "engine/spin.h"
+#include "engine/sleepers.h"
 #include "firewall/firewall.h"
 #include "siw_fallback/reactor.h"
 
 namespace accel {
 
 Instant clock_now();
-
-/// A thread's means to sleep and to be woken. Made at its first wait, registered with the engine until the
-/// thread ends. Descriptors are opened as long as that leaves the program enough of them, and for waits that
-/// need them.
-struct Sleeper {
-  Engine* engine = nullptr;
-  int wake_fd = -1;                ///< eventfd
-  int epoll_fd = -1;               ///< wake_fd, kernel_fd and, of the one in charge, the ports' descriptors
-  int kernel_fd = -1;              ///< of the last wait; -1: none
-  bool has_ports = false;          ///< the ports' descriptors are in epoll_fd
-  bool fixed = false;              ///< this sleep is a ppoll() or on `semaphore`: nobody can add to it
-  sem_t semaphore{};               ///< instead of wake_fd
-  WaitRequest* request = nullptr;  ///< while asleep
-  const void* frame = nullptr;     ///< of the wait that has it
-  void* retained = nullptr;        ///< Pass::retains() of the call that waits
-  bool woken = false;              ///< its alarm has been rung for this sleep
-  bool out = false;                ///< not waiting, and trusted to be back soon: its calls poll for all
-  uint8_t brief = 0;               ///< times in a row that it was
-  Instant left{}, out_since{};     ///< when its last wait ended, and when it was woken for that
-  SpinPolicy spin;
-  Alarm alarm() { return {wake_fd, &semaphore}; }
-};
 
 /// A listener or bound UDP socket over every interface that its address covers.
 struct BoundFlow {
@@ -124,49 +102,15 @@ struct Engine::Impl {
   /// The next moment at which a poll has something to do without a frame coming.
   Instant next_poll(Instant now) const ACCEL_REQUIRES(worker_lock);
 
-  // ---- sleepers (wait.cc) ----
-  void wake_ready_sleepers() ACCEL_REQUIRES(worker_lock);
-  /// The sleeper is woken once the lock is released: before, it would preempt the thread that holds it.
-  void wake(Sleeper& s) ACCEL_REQUIRES(worker_lock);
-  /// Of all ports, and of the channels: what ends a sleep.
-  template <class F>
-  void for_each_descriptor(F visit) const ACCEL_REQUIRES(worker_lock) {
-    for (InterfaceId id = 0; id < slots.count(); ++id)
-      if (Port* port = slots[id].port())
-        for (int fd : port->poll_fds()) visit(fd);
-    if (channels) visit(channels->fd());
-  }
+  /// Of a thread's sleep (wait.cc).
+  void end_sleep(Sleeper& s) ACCEL_REQUIRES(worker_lock);
+
   /// Visits the ports of all slots and those that wait for a queue.
   template <class F>
   void for_each_opened(F visit) ACCEL_REQUIRES(worker_lock) {
-    for (InterfaceId id = 0; id < slots.count(); ++id) visit(slots[id].opened);
+    for (PortSlot& slot : slots) visit(slot.opened);
     for (auto& [ifindex, ready] : ready_ports) visit(ready);
   }
-  void watch_channels() ACCEL_REQUIRES(worker_lock);
-  void watch_channels(Sleeper& s, bool watch) ACCEL_REQUIRES(worker_lock);
-  void watch_port(Sleeper& s, InterfaceId id) ACCEL_REQUIRES(worker_lock);
-  void watch_ports(Sleeper& s, bool watch) ACCEL_REQUIRES(worker_lock);
-  void add_port(InterfaceId id) ACCEL_REQUIRES(worker_lock);
-  void unwatch_port(InterfaceId id) ACCEL_REQUIRES(worker_lock);
-  /// Of the threads that wait, one is in charge of the ports: it polls them or sleeps on them, and wakes the
-  /// others as their conditions come true. Whoever begins to wait takes charge, since the next frames are
-  /// likely its own; whoever ends its wait gives charge to one that is asleep: not while a thread is out that
-  /// is always back soon, since every frame would wake a thread that finds the lock held and nothing to do.
-  /// Housekeeping watches that it is (distrust_the_late).
-  bool take_charge(Sleeper& s, Instant now, Instant until) ACCEL_REQUIRES(worker_lock);
-  void give_charge(Sleeper& s) ACCEL_REQUIRES(worker_lock);
-  void appoint() ACCEL_REQUIRES(worker_lock);  ///< when nobody is in charge, and nobody out
-  void go_out(Sleeper& s, Instant now) ACCEL_REQUIRES(worker_lock);
-  void come_in(Sleeper& s) ACCEL_REQUIRES(worker_lock);
-  /// One for a thread that polls, beside those of the threads that are out. With none of them out it is the
-  /// spin's own success that tells (spin.h).
-  bool has_spare_cpu() const ACCEL_REQUIRES(worker_lock) { return out_count == 0 || out_count + 1 < cpus; }
-  /// False: nobody has been out since the last time.
-  bool distrust_the_late(Instant now) ACCEL_REQUIRES(worker_lock);
-  void forget(Sleeper& s) ACCEL_REQUIRES(worker_lock);
-  /// Its sleep is over: nobody looks at its request any more.
-  void leave_sleep(Sleeper& s) ACCEL_REQUIRES(worker_lock);
-  void abandon_sleepers_in_child() ACCEL_REQUIRES(worker_lock);
 
   // ---- steering (steering.cc) ----
   /// `shadow`: of the socket that is bound there, for a process without privilege; -1: there is none.
@@ -280,7 +224,7 @@ struct Engine::Impl {
   /// What comes due next that no sleeper's timeout covers.
   Instant due_uncovered(Instant now) const ACCEL_REQUIRES(worker_lock) {
     const Instant due = next_poll(now);
-    return timekeeper && timekeeper_until <= due ? kNever : due;
+    return sleepers.covers(due) ? kNever : due;
   }
   bool due_within(Duration d, Instant now) const ACCEL_REQUIRES(worker_lock) {
     return due_uncovered(now) < now + d;
@@ -364,30 +308,12 @@ struct Engine::Impl {
   Instant last_poll ACCEL_GUARDED_BY(worker_lock){};
   Instant pass_now ACCEL_GUARDED_BY(worker_lock){};
   std::atomic<uint64_t> passes{0};  ///< by the application's threads
-  std::atomic<uint32_t> asleep_count{0};
-  std::array<Alarm, 16> to_wake ACCEL_GUARDED_BY(worker_lock){};  ///< to be rung after the lock
-  size_t to_wake_count ACCEL_GUARDED_BY(worker_lock) = 0;
+  Sleepers sleepers{slots};
+  bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;    ///< Engine::wait_for_the_others() sleeps
   bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
-  std::atomic<uint32_t> waking{0};                   ///< threads that ring them: until then none is closed
-  uint64_t wakes ACCEL_GUARDED_BY(worker_lock) = 0;  ///< sleeps that ended by something else than time
   std::atomic<uint32_t> steered_count{
       0};  ///< keys on all ports: above 0 the application has accelerated sockets
-  std::vector<Sleeper*> sleepers ACCEL_GUARDED_BY(worker_lock);  ///< every thread's
-  std::vector<Sleeper*> asleep ACCEL_GUARDED_BY(worker_lock);
-  bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;  ///< Engine::wait_for_the_others() sleeps
-  size_t with_descriptors ACCEL_GUARDED_BY(worker_lock) = 0;  ///< of `sleepers`
-  uint32_t out_count ACCEL_GUARDED_BY(worker_lock) = 0;       ///< of `sleepers`
-  bool was_out ACCEL_GUARDED_BY(worker_lock) = false;         ///< since housekeeping looked
-  bool watched ACCEL_GUARDED_BY(worker_lock) = false;         ///< housekeeping looks
-  uint64_t passes_watched ACCEL_GUARDED_BY(worker_lock) = 0;  ///< passes when it looked
-  Sleeper* in_charge ACCEL_GUARDED_BY(worker_lock) = nullptr;
-  /// When it polls: until then. When it is asleep: it is in `asleep`.
-  Instant in_charge_until ACCEL_GUARDED_BY(worker_lock){};
-  Sleeper* timekeeper ACCEL_GUARDED_BY(worker_lock) =
-      nullptr;  ///< the one whose timeout covers the stack's deadlines
-  Instant timekeeper_until ACCEL_GUARDED_BY(worker_lock) = kNever;
   Duration longest_spin{0};
-  uint32_t cpus = 1;            ///< that this process may run on
   bool one_queue_only = false;  ///< a forked child that shares its listener with others
   Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when keep_neighbours() last ran
   bool serving ACCEL_GUARDED_BY(worker_lock) = false;       ///< housekeeping is in a pass

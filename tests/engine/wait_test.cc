@@ -39,7 +39,7 @@ struct Waiter {
   }
   void until_asleep() {
     const auto& w = Engine::Impl::of(*world().engine);
-    EXPECT_TRUE(comes_true([&] { return w.asleep_count.load() > 0; }));
+    EXPECT_TRUE(comes_true([&] { return w.sleepers.asleep_count() > 0; }));
   }
   Woke join() {
     thread.join();
@@ -82,7 +82,7 @@ TEST(Wait, OnlyThoseWhoseConditionHoldsWake) {
   first.start();
   second.start();
   const auto& w = Engine::Impl::of(*world().engine);
-  ASSERT_TRUE(comes_true([&] { return w.asleep_count.load() == 2; }));
+  ASSERT_TRUE(comes_true([&] { return w.sleepers.asleep_count() == 2; }));
   {
     Pass pass{*world().engine};
     first.flag = true;
@@ -261,7 +261,7 @@ TEST(Wait, CancellationLeavesEverythingInOrder) {
     pthread_cancel(waiter.thread.native_handle());
     waiter.thread.join();
     EXPECT_EQ(waiter.woke.load(), -1);
-    EXPECT_EQ(Engine::Impl::of(*world().engine).asleep_count.load(), 0u);
+    EXPECT_EQ(Engine::Impl::of(*world().engine).sleepers.asleep_count(), 0u);
     WaitRequest r;
     r.deadline = clock_now() + 1ms;
     EXPECT_EQ(wait_once(r), Woke::kDeadline);
@@ -460,7 +460,7 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
   std::atomic<bool> got{false};
   std::thread reader(
       [&] { got = wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; }); });
-  EXPECT_TRUE(comes_true([&] { return worker.asleep_count.load() > 0; }));
+  EXPECT_TRUE(comes_true([&] { return worker.sleepers.asleep_count() > 0; }));
   const int fd = eventfd(1, EFD_CLOEXEC);
   EXPECT_TRUE(comes_true([&] {
     for (int i = 0; i < 20; ++i) {
@@ -471,7 +471,7 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
       EXPECT_EQ(wait_once(r), Woke::kKernel);
     }
     Pass pass{*w.engine, Pass::Polling::kNo};
-    return worker.out_count > 0 && worker.in_charge == nullptr;
+    return worker.sleepers.out_count() > 0 && worker.sleepers.nobody_in_charge();
   }));
   close(fd);
   w.far.call([&](Stack& s, Instant now) {
@@ -483,7 +483,7 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
   EXPECT_TRUE(got);
   EXPECT_TRUE(comes_true([&] {  // the reader may have looked by chance before
     worker.lock_in();
-    const bool all_in = worker.out_count == 0;
+    const bool all_in = worker.sleepers.out_count() == 0;
     worker.unlock_out();
     return all_in;
   }));
