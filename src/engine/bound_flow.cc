@@ -108,7 +108,7 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
     const bool had = std::find(flow.keys.begin(), flow.keys.end(), key) != flow.keys.end();
     if (had) {
       now.push_back(key);
-    } else if (auto steered = steer(key.interface, key.key, flow.shared, flow.shadow)) {
+    } else if (auto steered = steering.steer(key.interface, key.key, flow.shared, flow.shadow)) {
       now.push_back(key);
     } else {
       const bool by_queue = slots.carrier(key.interface).opened.kind == PathKind::kXdp;
@@ -119,7 +119,7 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
     }
   }
   for (const auto& key : flow.keys)
-    if (std::find(now.begin(), now.end(), key) == now.end()) unsteer(key.interface, key.key);
+    if (std::find(now.begin(), now.end(), key) == now.end()) steering.unsteer(key.interface, key.key);
   flow.keys = std::move(now);
   flow.uncovered = flow.keys.empty() ? *why : Reason::accelerated;
   return !flow.keys.empty();
@@ -160,7 +160,7 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
                                   int bound_ifindex, void* owner) {
   impl_->held();
   choice = impl_->by_configuration(Role::kTcpServer, local);
-  if (choice.reason == Reason::not_decided && impl_->rules_barred()) choice = kernel(Reason::handler);
+  if (choice.reason == Reason::not_decided && impl_->steering.barred()) choice = kernel(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   impl_->learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
@@ -193,7 +193,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   const bool connected = remote.port != 0;
   choice =
       impl_->by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
-  if (choice.reason == Reason::not_decided && impl_->rules_barred()) choice = kernel(Reason::handler);
+  if (choice.reason == Reason::not_decided && impl_->steering.barred()) choice = kernel(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   impl_->learn_address(local.address);
   const bool covered =
@@ -234,7 +234,7 @@ void Engine::reconnect_udp(Pass&, BoundFlow& flow, const Endpoint& local, const 
 }
 
 void Engine::Impl::drop_flow(BoundFlow* flow) {
-  for (const auto& key : flow->keys) unsteer(key.interface, key.key);
+  for (const auto& key : flow->keys) steering.unsteer(key.interface, key.key);
   end_pause(*flow);
   if (flow->listener) stack->tcp_close_listener(flow->listener);
   if (flow->udp) stack->udp_close(flow->udp);
@@ -245,22 +245,18 @@ void Engine::stop_taking(BoundFlow& flow) {
   impl_->held();
   flow.leaving = true;
   // Frames of its handshakes are on their way: their connections are steered yet.
-  for (const auto& key : flow.keys) impl_->unsteer(key.interface, key.key, true);
+  for (const auto& key : flow.keys) impl_->steering.unsteer(key.interface, key.key, true);
   flow.paused = std::exchange(flow.keys, {});
   // A listener with nothing under way has SYNs in the rings at most, which are the kernel's once it is
   // closed. The program may close idle connections next (nginx at a reload): text that it cannot know of
   // would reset them. Where nothing else is steered the port may go next, and with it what has come.
   const TcpListener* l = flow.listener;
   const bool idle = l != nullptr && l->embryo_size + l->accept_size == 0;
-  if (!idle || impl_->steered_count.load(std::memory_order_relaxed) == 0) impl_->poll(clock_now());
+  if (!idle || impl_->steering.count() == 0) impl_->poll(clock_now());
 }
 
 void Engine::Impl::end_pause(BoundFlow& flow) {
-  for (const auto& [id, key] : std::exchange(flow.paused, {})) {
-    Port* port = slots.carrier(id).opened.port.get();
-    if (port != nullptr && !rules_barred() && !slots[id].steered.contains(key))
-      port->unsteer(slots.tagged(id, key));
-  }
+  for (const auto& [id, key] : std::exchange(flow.paused, {})) steering.end_pause(id, key);
 }
 
 void Engine::begin_taking(BoundFlow& flow) {
@@ -289,7 +285,7 @@ bool Engine::serves_only(size_t count) const {
   impl_->held();
   size_t keys = 0;
   for (const auto& flow : impl_->flows) keys += flow->keys.size();
-  return impl_->flows.size() == count && impl_->steered_count.load(std::memory_order_relaxed) <= keys;
+  return impl_->flows.size() == count && impl_->steering.count() <= keys;
 }
 
 void Engine::rest(std::span<BoundFlow* const> resting) {
@@ -298,10 +294,10 @@ void Engine::rest(std::span<BoundFlow* const> resting) {
   impl_->forget_requests();
   auto& slots = impl_->slots;
   std::array<bool, kMaxInterfaces> needed{};
-  for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
-    if (!slots[id].steered.empty()) needed[id] = needed[slots[id].vlan ? slots[id].vlan->lower : id] = true;
-  for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
-    if (!needed[id] && !slots[id].lost && impl_->slots.info_of(id)) impl_->close_port(id);
+  for (InterfaceId id = 0; id < slots.count(); ++id)
+    if (impl_->steering.any(id)) needed[id] = needed[slots.carrier_id(id)] = true;
+  for (InterfaceId id = 0; id < slots.count(); ++id)
+    if (!needed[id] && !slots[id].lost && slots.info_of(id)) impl_->close_port(id);
 }
 
 PathChoice Engine::covers(const FlowRequest& request, bool v6_only) {
@@ -312,7 +308,7 @@ PathChoice Engine::covers(const FlowRequest& request, bool v6_only) {
   const auto keys = impl_->coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only,
                                     request.bound_ifindex, &choice.reason);
   if (keys.empty()) return kernel(choice.reason, impl_->refusing_rule);
-  if (impl_->keep_ready) impl_->kept_ends.insert(impl_->kept_ends.end(), keys.begin(), keys.end());
+  if (impl_->keep_ready) impl_->steering.keep_ends(keys);
   choice.path = impl_->slots[keys.front().interface].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = keys.front().interface;

@@ -339,7 +339,7 @@ bool Engine::begin_keeping_ready() {
 void Engine::done_keeping_ready() {
   impl_->held();
   impl_->keep_ready = false;
-  impl_->tell_guardian_of_local_ends();
+  impl_->steering.tell_guardian_of_local_ends();
   impl_->for_each_opened([this](OpenedPort& opened) { entrust(opened, impl_->guardian); });
 }
 
@@ -357,6 +357,13 @@ void Engine::user_changed() {
   }
   for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
     if (Port* port = impl_->slots[id].port()) tell_of_user(*port);
+}
+
+void Engine::tell_guardian(const Endpoint& local, bool v6_only) {
+  impl_->held();
+  impl_->guardian.tell_local_end(Protocol::kTcp, local, 0);
+  if (local.address == IpAddress::any_v6() && !v6_only)
+    impl_->guardian.tell_local_end(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
 }
 
 Result<int> Engine::make_rule_by_guardian(const FlowRule& rule, int device) {

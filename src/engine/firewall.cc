@@ -97,7 +97,7 @@ void Engine::Impl::refresh_firewall(Duration between_looks) {
 /// the kernel's where they are refused now; connections are handed back, so that the kernel applies the
 /// rules.
 void Engine::Impl::follow_firewall() {
-  if (flows.empty() && steered_count.load(std::memory_order_relaxed) == 0) return;
+  if (flows.empty() && steering.count() == 0) return;
   refresh_firewall(kBetweenIdleLooks);
   if (!std::exchange(firewall_changed, false)) return;
   cover_flows();

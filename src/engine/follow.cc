@@ -110,6 +110,39 @@ void Engine::Impl::cover_flows() {
   for (auto& flow : flows) (void)cover_again(*flow, &why);
 }
 
+/// Connections from an address that the host has lost hear nothing until it is back, as the kernel's. An
+/// address that was never the host's own (IP_FREEBIND, a local route) is none that can be lost.
+void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
+  const auto has = [](const std::vector<LocalAddress>& all, const IpAddress& address) {
+    return std::any_of(all.begin(), all.end(),
+                       [&](const LocalAddress& a) { return a.usable && a.address == address; });
+  };
+  // The device goes on bringing its frames: the kernel would reset it once the address is back.
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
+    if (!slots.port_of(id)) continue;
+    steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
+      const bool here = has(network.addresses, key.local.address);
+      if (here || has(before, key.local.address)) stack->tcp_set_deaf(key, !here);
+    });
+  }
+}
+
+/// A device's table of queues was changed, or the peer sends by another of its queues to a virtual device:
+/// RSS moves a connection to a queue that another process holds, or nobody.
+void Engine::Impl::look_for_strays(Instant now) {
+  constexpr Duration kBetween = 100ms;
+  if (now < strays_looked + kBetween) return;
+  strays_looked = now;
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
+    Port* port = slots[id].port();
+    if (port == nullptr || !port->has_strays()) continue;
+    steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
+      if (const auto segment = port->strayed(key); segment && stack->tcp_strayed(key, *segment, now))
+        strays.try_emplace(key);
+    });
+  }
+}
+
 bool Engine::Impl::has_address_of_below(const Link& vlan) const {
   const Link* lower = network.link(vlan.lower);
   return lower != nullptr && lower->mac == vlan.mac;

@@ -37,6 +37,10 @@ class Guardian {
   Result<int> run(const guardian::Request& request, std::span<const int> fds);
   /// For run(): about the key's protocol, VLAN, local and remote end.
   static guardian::Request about(guardian::Errand errand, const FlowKey& key);
+  /// While the process has the privilege: the guardian will help with sockets that it has there.
+  void tell_local_end(Protocol protocol, const Endpoint& local, uint16_t vlan) {
+    (void)run(about(guardian::Errand::kLocalEnd, {protocol, local, {}, vlan}), -1);
+  }
   /// A connection has the tuple. Returns what remove() takes; 0: not listed. No system call.
   uint32_t add(const FlowKey& key, int ifindex);
   void remove(uint32_t row);

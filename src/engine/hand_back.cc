@@ -403,6 +403,14 @@ void Engine::Impl::tell_of_lost_ports() {
   if (ports_opened) ports_opened();
 }
 
+// No lock for the look: this thread alone changes it.
+void Engine::Impl::tell_of_strays() ACCEL_LOCKS_UNCHECKED {
+  if (strays.empty()) return;
+  if (strays_found) return strays_found();
+  Pass pass{engine, Pass::Polling::kNo};
+  engine.let_go_of_strays(pass);
+}
+
 bool Engine::lost(const TcpConn& conn) const {
   impl_->held();
   return impl_->slots[impl_->stack->tcp_interface(conn)].lost;
@@ -450,14 +458,10 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
   unsteer_closed();
   for (auto& flow : flows) {
     for (const auto& key : flow->keys)
-      if (key.interface == id) unsteer(id, key.key);
+      if (key.interface == id) steering.unsteer(id, key.key);
     std::erase_if(flow->keys, [id](const auto& k) { return k.interface == id; });
   }
-  auto& steered = slots[id].steered;
-  while (!steered.empty()) {  // of connections in TIME-WAIT
-    steered.begin()->second.users = 1;
-    unsteer(id, FlowKey(steered.begin()->first));
-  }
+  steering.clear(id);  // of connections in TIME-WAIT
 }
 
 void Engine::let_go_of_strays(Pass& pass) {
@@ -501,15 +505,6 @@ void Engine::Impl::give_to_kernel(PacketQueue& frames) {
   }
 }
 
-/// The kernel gets what comes for connections from here on, for those in TIME-WAIT too: a listener's rule
-/// stays while one of its connections does. The guardian's table is not touched.
-void Engine::Impl::unsteer_for_good() {
-  for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (Port* port = slots.port_of(id))
-      for (const auto& [key, steered] : slots[id].steered)
-        if (key.protocol == Protocol::kTcp && key.is_connected()) port->unsteer(slots.tagged(id, key));
-}
-
 /// Bounded, since peers may send as fast as this takes.
 void Engine::Impl::empty_rings() {
   int polls = 0;
@@ -532,7 +527,7 @@ void Engine::finish(Duration limit, bool for_good) {
       if (const auto shadow = hand_back_closed(*this, pass, conn)) shadows.push_back(*shadow);
   wait_for_delivery(pass, limit);
   impl_->unsteer_closed();
-  if (for_good) impl_->unsteer_for_good();
+  if (for_good) impl_->steering.unsteer_connections_for_good();
   impl_->empty_rings();  // the queues end with the process
   // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
   for (const int shadow : shadows) real.close(shadow);

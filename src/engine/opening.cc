@@ -105,8 +105,8 @@ void Engine::Impl::open_in_background(const Link& link, uint32_t queues) {
 }
 
 void Engine::Impl::give_up_memory() {
-  const bool any = std::any_of(slots.begin(), slots.end(),
-                               [](const PortSlot& s) { return s.opened.port != nullptr; });
+  const bool any =
+      std::any_of(slots.begin(), slots.end(), [](const PortSlot& s) { return s.opened.port != nullptr; });
   if (!any && ready_ports.empty() && pool->available() == pool->size()) region.empty();
 }
 

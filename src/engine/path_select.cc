@@ -116,6 +116,7 @@ OpenedPort Engine::Impl::open_port_of(const Link& known) {
 
 void Engine::Impl::install(InterfaceId id, OpenedPort opened, int ifindex) {
   slots.set_port(id, std::move(opened), ifindex);
+  steering.begin(id);
   tell_stack_of(id);
   tell_routes();
   sleepers.add_port(id, pass_now);
@@ -123,6 +124,7 @@ void Engine::Impl::install(InterfaceId id, OpenedPort opened, int ifindex) {
 
 InterfaceId Engine::Impl::install_vlan(InterfaceId id, const Link& link, InterfaceId lower) {
   slots.set_vlan(id, link, lower);
+  steering.begin(id);
   tell_stack_of(id);
   tell_routes();
   return id;
@@ -230,7 +232,7 @@ void Engine::Impl::close_port(InterfaceId id) {
 /// Its queues would bring nothing, and cost memory and polls; it is tried again as one that could not be
 /// opened.
 void Engine::Impl::give_up_barren(InterfaceId id, Errno why) {
-  if (why == err(EEXIST) || !slots[id].port() || slots[id].has_steered) return;
+  if (why == err(EEXIST) || !slots[id].port() || steering.has_steered(id)) return;
   log(LogLevel::kWarning, "%s: its only flow rule is refused (%s): its queues are given back",
       slots[id].opened.port->info().name.c_str(), strerrordesc_np(static_cast<int>(why)));
   failed_ports[slots[id].ifindex] = {Reason::steering_failed, pass_now};
@@ -284,7 +286,7 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
   auto id = interface_of(answer->ifindex, &choice.reason, opens ? Need::kIfItLives : Need::kNow);
   if (!id) return kernel(choice.reason);
   const PortInfo& port = *slots.info_of(*id);
-  if (needs_all_queues && rules_barred()) return kernel(Reason::handler);
+  if (needs_all_queues && steering.barred()) return kernel(Reason::handler);
   if (needs_all_queues && port.queues_held < port.queues_total) return kernel(Reason::queues_elsewhere);
   choice.path = slots[*id].opened.kind;
   choice.reason = Reason::accelerated;
@@ -319,14 +321,14 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
   impl_->held();
   const InterfaceId id = choice.route.interface;
   const FlowKey key{Protocol::kTcp, local, remote};
-  if (auto steered = impl_->steer(id, key, false, impl_->shown); !steered) {
+  if (auto steered = impl_->steer_connection(id, key, impl_->shown); !steered) {
     impl_->give_up_barren(id, steered.error());
     choice = kernel(Reason::steering_failed);
     return steered.error();
   }
   auto conn = impl_->stack->tcp_connect(local, remote, choice.route, settings, owner, pass.now());
   if (!conn) {
-    impl_->unsteer(id, key);
+    impl_->steering.unsteer(id, key);
     choice = kernel(conn.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return conn.error();
   }

@@ -1,5 +1,7 @@
 #include "engine/port_slots.h"
 
+#include <utility>
+
 namespace accel {
 
 const PortInfo* PortSlots::info_of(InterfaceId id) const {
@@ -31,7 +33,6 @@ void PortSlots::set_port(InterfaceId id, OpenedPort opened, int ifindex) {
   if (id == count_) ++count_;
   slots_[id].opened = std::move(opened);
   slots_[id].ifindex = ifindex;
-  slots_[id].has_steered = false;
 }
 
 void PortSlots::set_vlan(InterfaceId id, const Link& link, InterfaceId lower) {
@@ -39,7 +40,6 @@ void PortSlots::set_vlan(InterfaceId id, const Link& link, InterfaceId lower) {
   PortSlot& slot = slots_[id];
   slot.opened.kind = slots_[lower].opened.kind;
   slot.ifindex = link.ifindex;
-  slot.has_steered = false;
   slot.vlan = {lower, link.vlan, slots_[lower].opened.port->info()};
   slot.vlan->info.name = link.name;
   slot.vlan->info.ifindex = link.ifindex;

@@ -4,22 +4,11 @@
 
 #include <array>
 #include <optional>
-#include <unordered_map>
-#include <utility>
 
 #include "engine/lock.h"
 #include "engine/ports.h"
 
 namespace accel {
-
-/// Peers choose the keys.
-struct FlowKeyHash {
-  size_t operator()(const FlowKey& k) const {
-    static const uint64_t secret = random_secret();
-    return static_cast<size_t>(hash_tuple(k.local, k.remote, secret ^ static_cast<uint64_t>(k.protocol)));
-  }
-  static uint64_t random_secret();
-};
 
 /// One interface of the stack.
 struct PortSlot {
@@ -34,13 +23,6 @@ struct PortSlot {
   std::optional<Vlan> vlan;  ///< instead of a port of its own
   bool lost = false;         ///< until nothing names it: see Engine::set_port_lost()
   uint8_t passed_by = 0;     ///< how often in a row is_passed_by() was so
-  bool has_steered = false;  ///< since the port was opened
-  struct Steered {
-    uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
-    bool resting = false;
-    uint32_t guarded = 0;  ///< its row in the guardian's table
-  };
-  std::unordered_map<FlowKey, Steered, FlowKeyHash> steered;
   Port* port() const { return lost ? nullptr : opened.port.get(); }  ///< its own
 };
 
@@ -55,12 +37,10 @@ class PortSlots {
   const PortSlot* end() const ACCEL_REQUIRES(worker_lock) { return slots_.data() + count_; }
 
   /// The one whose port carries the interface's frames: itself, or the device's below a VLAN.
-  const PortSlot& carrier(InterfaceId id) const ACCEL_REQUIRES(worker_lock) {
-    return slots_[id].vlan ? slots_[slots_[id].vlan->lower] : slots_[id];
+  InterfaceId carrier_id(InterfaceId id) const ACCEL_REQUIRES(worker_lock) {
+    return slots_[id].vlan ? slots_[id].vlan->lower : id;
   }
-  PortSlot& carrier(InterfaceId id) ACCEL_REQUIRES(worker_lock) {
-    return const_cast<PortSlot&>(std::as_const(*this).carrier(id));
-  }
+  const PortSlot& carrier(InterfaceId id) const ACCEL_REQUIRES(worker_lock) { return slots_[carrier_id(id)]; }
   /// By which the interface's frames go; nullptr: it is lost, or has been closed.
   Port* port_of(InterfaceId id) const ACCEL_REQUIRES(worker_lock) {
     return slots_[id].lost ? nullptr : carrier(id).port();

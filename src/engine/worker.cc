@@ -1,7 +1,6 @@
 // The way through the worker: enter, poll, the caller's work, flush, transmit, notify, leave.
 #include "engine/worker.h"
 
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -32,13 +31,6 @@ uint32_t segments(const Packet& frame, uint32_t size) {
 
 thread_local ThreadState thread_state;
 
-uint64_t FlowKeyHash::random_secret() {
-  uint64_t secret = 0;
-  // It cannot fail once the engine is open, whose own secrets come from there.
-  (void)!getrandom(&secret, sizeof secret, 0);
-  return secret;
-}
-
 Instant clock_now() {
   timespec t;
   real.clock_gettime(CLOCK_MONOTONIC, &t);
@@ -63,6 +55,7 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   Alarms alarms;
   sleepers.take_alarms(alarms);
   if (sleepers.take_watch_wanted()) housekeeping->watch();
+  if (steering.take_began()) housekeeping->application_began();
   std::array<Port*, kMaxInterfaces> to_tell;
   size_t tells = 0;
   if (std::exchange(telling_deferred, false))
@@ -154,8 +147,7 @@ bool Engine::Impl::poll_all(Instant now) {
 }
 
 bool Engine::Impl::in_use() const {
-  return steered_count.load(std::memory_order_relaxed) > 0 ||
-         channel_count.load(std::memory_order_relaxed) > 0;
+  return steering.count() > 0 || channel_count.load(std::memory_order_relaxed) > 0;
 }
 
 void Engine::Impl::work(Instant now) {
@@ -168,6 +160,42 @@ void Engine::Impl::work(Instant now) {
   bool changed = notify_edges();
   changed |= std::exchange(engine.touched_, false);
   if (changed && sleepers.any_asleep()) sleepers.wake_ready(now);
+}
+
+Result<void> Engine::Impl::steer_connection(InterfaceId id, const FlowKey& key, int shadow) {
+  learn_address(key.local.address);
+  auto steered = steering.steer(id, key, false, shadow);
+  return steered;
+}
+
+void Engine::Impl::note_numbers(InterfaceId id, const FlowKey& key) {
+  if (TcpNumbers* numbers = steering.numbers(id, key)) stack->tcp_note_numbers(key, numbers);
+}
+
+void Engine::Impl::steer_opened() {
+  auto& changes = stack->flow_changes();
+  if (changes.empty()) return;
+  // An error leaves the handshake to the kernel, which resets it: the table is full, and that is counted.
+  for (const auto& change : changes) {
+    if (change.to == Stack::Flow::kClosed)
+      steering.unsteer_later(change.interface, change.key);
+    else if (change.to == Stack::Flow::kFinSent)
+      steering.unguard(change.interface, change.key);
+    else if (change.to == Stack::Flow::kResting)
+      steering.rest(change.interface, change.key);
+    else if (change.to == Stack::Flow::kTakesAcks || change.to == Stack::Flow::kLeavesAcks)
+      steering.take_acks(change.interface, change.key, change.to == Stack::Flow::kTakesAcks);
+    else if (const auto steered = steer_connection(change.interface, change.key); steered)
+      note_numbers(change.interface, change.key);
+    else if (steered.is(EEXIST))
+      stack->tcp_end_handshake(change.key);  // another process was faster: its SYN came by another queue
+  }
+  changes.clear();
+}
+
+void Engine::Impl::unsteer_closed() {
+  steer_opened();  // what flush() closed
+  steering.unsteer_closed();
 }
 
 bool Engine::Impl::notify_edges() {

@@ -12,7 +12,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/engine.h"
@@ -22,6 +21,7 @@
 #include "engine/netlink.h"
 #include "engine/port_slots.h"
 #include "engine/sleepers.h"
+#include "engine/steering.h"
 #include "firewall/firewall.h"
 #include "siw_fallback/reactor.h"
 
@@ -42,11 +42,7 @@ struct BoundFlow {
   int shadow = -1;                         ///< the kernel's socket with the local end
   Reason uncovered = Reason::accelerated;  ///< why `keys` is empty
   std::optional<uint8_t> refused;          ///< the rule (PathChoice::rule) for which no interface is left
-  struct Key {
-    InterfaceId interface;
-    FlowKey key;
-    bool operator==(const Key&) const = default;
-  };
+  using Key = SteeredKey;
   std::vector<Key> keys;    ///< steered now
   std::vector<Key> paused;  ///< by stop_taking(): connections of theirs may be steered yet
 };
@@ -112,25 +108,13 @@ struct Engine::Impl {
     for (auto& [ifindex, ready] : ready_ports) visit(ready);
   }
 
-  // ---- steering (steering.cc) ----
-  /// `shadow`: of the socket that is bound there, for a process without privilege; -1: there is none.
-  Result<void> steer(InterfaceId id, const FlowKey& key, bool shared = false, int shadow = -1)
-      ACCEL_REQUIRES(worker_lock);
-  /// `paused`: by Port::pause().
-  void unsteer(InterfaceId id, const FlowKey& key, bool paused = false) ACCEL_REQUIRES(worker_lock);
-  /// The connection is there: the guardian's table has its sequence numbers from now on.
-  void unguard(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
-  void note_numbers(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
-  void rest(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
-  void take_acks(InterfaceId id, const FlowKey& key, bool on) ACCEL_REQUIRES(worker_lock);
+  // ---- flows that the stack has opened and closed (worker.cc) ----
   void steer_opened() ACCEL_REQUIRES(worker_lock);  ///< before flush(): the SYN-ACK must not overtake
   void unsteer_closed() ACCEL_REQUIRES(worker_lock);
-  /// libibverbs takes malloc() for each rule, and the calling thread is in a handler, which may have
-  /// interrupted that: no connect() and no listen() there, and rules go later.
-  bool rules_barred() const ACCEL_REQUIRES(worker_lock);
-  void tell_guardian_of(Protocol protocol, const Endpoint& local, uint16_t vlan) ACCEL_REQUIRES(worker_lock);
-  void tell_guardian_of_local_ends() ACCEL_REQUIRES(worker_lock);
-  void guard(PortSlot& slot, const FlowKey& key, PortSlot::Steered& steered) ACCEL_REQUIRES(worker_lock);
+  Result<void> steer_connection(InterfaceId id, const FlowKey& key, int shadow = -1)
+      ACCEL_REQUIRES(worker_lock);
+  /// The connection is there: the guardian's table has its sequence numbers from now on.
+  void note_numbers(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
 
   // ---- ports opened in the background (opening.cc) ----
   /// A program that opens a connection or two and ends is not to pay for a port.
@@ -168,7 +152,6 @@ struct Engine::Impl {
   bool has_unaccepted() const ACCEL_REQUIRES(worker_lock);
   void let_go_of(InterfaceId id, Pass& pass) ACCEL_REQUIRES(worker_lock);
   void close_lost() ACCEL_REQUIRES(worker_lock);
-  void unsteer_for_good() ACCEL_REQUIRES(worker_lock);
   void empty_rings() ACCEL_REQUIRES(worker_lock);
   /// Gives the device's queues back; the slot is taken again when the device is needed again.
   void close_port(InterfaceId id) ACCEL_REQUIRES(worker_lock);
@@ -240,6 +223,7 @@ struct Engine::Impl {
   std::unique_ptr<Netlink> netlink;
   std::unique_ptr<Housekeeping> housekeeping;
   PortSlots slots;
+  Steering steering{slots, guardian, counters};
   Network network ACCEL_GUARDED_BY(worker_lock);
   uint64_t own_network = 0;  ///< network_of()
 
@@ -259,14 +243,11 @@ struct Engine::Impl {
   bool keep_ready ACCEL_GUARDED_BY(worker_lock) = false;
   bool sealed = false;                           ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
-  /// Meanwhile: what the process will open without privilege.
-  std::vector<BoundFlow::Key> kept_ends ACCEL_GUARDED_BY(worker_lock);
   std::map<int, Failure> failed_ports
       ACCEL_GUARDED_BY(worker_lock);  ///< by ifindex: not tried again for a while
   /// Emptied when the network changes.
   std::map<RouteQuestion, RouteAnswer> route_cache ACCEL_GUARDED_BY(worker_lock);
   std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(worker_lock);
-  std::vector<Stack::FlowChange> closed_flows ACCEL_GUARDED_BY(worker_lock);
   struct Departure {
     Reason why = Reason::strayed;
     uint8_t rule = 0;  ///< Reason::firewall: stats::note_rule()'s
@@ -311,8 +292,6 @@ struct Engine::Impl {
   Sleepers sleepers{slots};
   bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;    ///< Engine::wait_for_the_others() sleeps
   bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
-  std::atomic<uint32_t> steered_count{
-      0};  ///< keys on all ports: above 0 the application has accelerated sockets
   Duration longest_spin{0};
   bool one_queue_only = false;  ///< a forked child that shares its listener with others
   Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when keep_neighbours() last ran
