@@ -165,8 +165,8 @@ void abandon_accept_queue_in_child() {
 void close_accept_queue() { delete std::exchange(loaded, nullptr); }
 
 Result<size_t> Engine::queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
-  impl_->held();
-  Stack& stack = *impl_->stack;
+  Impl& w = Impl::of(pass);
+  Stack& stack = *w.stack;
   TcpListener& listener = *flow.listener;
   if (listener.accept_head != nullptr && !found_by_tuple(shadow)) return err(EOPNOTSUPP);
   std::optional<Attached> attached;
@@ -180,9 +180,9 @@ Result<size_t> Engine::queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) 
     if (!attached->ok() || !move_one(*queue, *snapshot)) break;
     (void)stack.tcp_accept(listener);
     stack.tcp_forget(conn);
-    impl_->unsteer_closed();
-    impl_->poll_at_end = true;
-    impl_->counters.add(Counter::handed_back);
+    w.unsteer_closed();
+    w.poll_at_end = true;
+    w.counters.add(Counter::handed_back);
     ++moved;
   }
   return moved != 0 || listener.accept_size == 0 ? Result<size_t>(moved) : err(EOPNOTSUPP);

@@ -41,8 +41,7 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
   }
   *why = Reason::no_port;
   refresh_firewall();
-  auto add = [&](int ifindex, const IpAddress& address) {
-    held();
+  auto add = [&](int ifindex, const IpAddress& address) ACCEL_REQUIRES(worker_lock) {
     if (bound_ifindex && bound_ifindex != ifindex) return;
     // Before the device's port is opened: it would hold queues that no flow uses.
     FilteredFlow flow;
@@ -135,7 +134,7 @@ Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoi
                                 : std::vector<BoundFlow::Key>{};
   if (keys.empty() && why == Reason::port_opening) {
     raw->uncovered = why;
-    choice = engine.path_of(*raw);
+    choice = path_of(*raw);
     flows.push_back(std::move(flow));
     return raw;
   }
@@ -155,18 +154,18 @@ Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoi
   return raw;
 }
 
-Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& local, bool v6_only,
+Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint& local, bool v6_only,
                                   bool reuse_port, uint32_t backlog, const TcpSettings& settings,
                                   int bound_ifindex, void* owner) {
-  impl_->held();
-  choice = impl_->by_configuration(Role::kTcpServer, local);
-  if (choice.reason == Reason::not_decided && impl_->steering.barred()) choice = kernel(Reason::handler);
+  Impl& w = Impl::of(pass);
+  choice = w.by_configuration(Role::kTcpServer, local);
+  if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
-  impl_->learn_address(local.address);
+  w.learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
-  const auto keys = impl_->coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason);
+  const auto keys = w.coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason);
   if (keys.empty() && choice.reason != Reason::port_opening) {
-    choice = kernel(choice.reason, impl_->refusing_rule);
+    choice = kernel(choice.reason, w.refusing_rule);
     return err(EOPNOTSUPP);
   }
   auto flow = std::make_unique<BoundFlow>();
@@ -175,31 +174,31 @@ Result<BoundFlow*> Engine::listen(Pass&, PathChoice& choice, const Endpoint& loc
   flow->v6_only = v6_only;
   flow->bound_ifindex = bound_ifindex;
   flow->shared = true;  // by fork() it may become so at any time
-  flow->shadow = impl_->shown;
+  flow->shadow = w.shown;
   auto listener =
-      impl_->stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
-                               bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
+      w.stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
+                          bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
   if (!listener) {
     choice = kernel(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return listener.error();
   }
   flow->listener = *listener;
-  return impl_->admit(std::move(flow), choice);
+  return w.admit(std::move(flow), choice);
 }
 
-Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
-                                    bool v6_only, Taking taking, int bound_ifindex, void* owner) {
-  impl_->held();
+Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local,
+                                    const Endpoint& remote, bool v6_only, Taking taking, int bound_ifindex,
+                                    void* owner) {
+  Impl& w = Impl::of(pass);
   const bool connected = remote.port != 0;
-  choice =
-      impl_->by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
-  if (choice.reason == Reason::not_decided && impl_->steering.barred()) choice = kernel(Reason::handler);
+  choice = w.by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
+  if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
-  impl_->learn_address(local.address);
+  w.learn_address(local.address);
   const bool covered =
-      !impl_->coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty();
+      !w.coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty();
   if (!covered && choice.reason != Reason::port_opening) {
-    choice = kernel(choice.reason, impl_->refusing_rule);
+    choice = kernel(choice.reason, w.refusing_rule);
     return err(EOPNOTSUPP);
   }
   auto flow = std::make_unique<BoundFlow>();
@@ -210,27 +209,27 @@ Result<BoundFlow*> Engine::bind_udp(Pass&, PathChoice& choice, const Endpoint& l
   flow->bound_ifindex = bound_ifindex;
   flow->shared = taking == Taking::kShared;
   flow->leaving = taking == Taking::kNotYet;
-  flow->shadow = impl_->shown;
-  auto pcb = impl_->stack->udp_open(local, remote, v6_only, owner);
+  flow->shadow = w.shown;
+  auto pcb = w.stack->udp_open(local, remote, v6_only, owner);
   if (!pcb) {
     choice = kernel(Reason::resources);
     return pcb.error();
   }
   flow->udp = *pcb;
-  return impl_->admit(std::move(flow), choice);
+  return w.admit(std::move(flow), choice);
 }
 
 TcpListener* Engine::listener(BoundFlow& flow) { return flow.listener; }
 UdpPcb* Engine::udp(BoundFlow& flow) { return flow.udp; }
 
-void Engine::reconnect_udp(Pass&, BoundFlow& flow, const Endpoint& local, const Endpoint& remote) {
-  impl_->held();
+void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote) {
+  Impl& w = Impl::of(pass);
   flow.local = local;
   flow.remote = remote;
-  impl_->stack->udp_connect(*flow.udp, local, remote);
+  w.stack->udp_connect(*flow.udp, local, remote);
   Reason why = Reason::accelerated;
   // Without an interface the kernel's shadow receives; the socket's own route decides what it sends.
-  (void)impl_->cover_again(flow, &why);
+  (void)w.cover_again(flow, &why);
 }
 
 void Engine::Impl::drop_flow(BoundFlow* flow) {
@@ -241,79 +240,78 @@ void Engine::Impl::drop_flow(BoundFlow* flow) {
   std::erase_if(flows, [flow](const auto& f) { return f.get() == flow; });
 }
 
-void Engine::stop_taking(BoundFlow& flow) {
-  impl_->held();
+void Engine::stop_taking(Pass& pass, BoundFlow& flow) {
+  Impl& w = Impl::of(pass);
   flow.leaving = true;
   // Frames of its handshakes are on their way: their connections are steered yet.
-  for (const auto& key : flow.keys) impl_->steering.unsteer(key.interface, key.key, true);
+  for (const auto& key : flow.keys) w.steering.unsteer(key.interface, key.key, true);
   flow.paused = std::exchange(flow.keys, {});
   // A listener with nothing under way has SYNs in the rings at most, which are the kernel's once it is
   // closed. The program may close idle connections next (nginx at a reload): text that it cannot know of
   // would reset them. Where nothing else is steered the port may go next, and with it what has come.
   const TcpListener* l = flow.listener;
   const bool idle = l != nullptr && l->embryo_size + l->accept_size == 0;
-  if (!idle || impl_->steering.count() == 0) impl_->poll(clock_now());
+  if (!idle || w.steering.count() == 0) w.poll(clock_now());
 }
 
 void Engine::Impl::end_pause(BoundFlow& flow) {
   for (const auto& [id, key] : std::exchange(flow.paused, {})) steering.end_pause(id, key);
 }
 
-void Engine::begin_taking(BoundFlow& flow) {
-  impl_->held();
+void Engine::begin_taking(Pass& pass, BoundFlow& flow) {
+  Impl& w = Impl::of(pass);
   Reason why = Reason::accelerated;
   flow.leaving = false;
-  (void)impl_->cover_again(flow, &why);
-  impl_->end_pause(flow);
+  (void)w.cover_again(flow, &why);
+  w.end_pause(flow);
 }
 
 bool Engine::is_taking(const BoundFlow& flow) const { return !flow.leaving; }
 
-void Engine::close(Pass&, BoundFlow* flow) {
-  impl_->held();
-  impl_->drop_flow(flow);
+void Engine::close(Pass& pass, BoundFlow* flow) {
+  Impl& w = Impl::of(pass);
+  w.drop_flow(flow);
 }
 
 bool Engine::Impl::has_unaccepted() const {
-  return std::any_of(flows.begin(), flows.end(), [this](const auto& f) {
-    held();
+  return std::any_of(flows.begin(), flows.end(), [this](const auto& f) ACCEL_REQUIRES(worker_lock) {
     return f->listener && stack->accept_queue_length(*f->listener) > 0;
   });
 }
 
-bool Engine::serves_only(size_t count) const {
-  impl_->held();
+bool Engine::serves_only(Pass& pass, size_t count) const {
+  Impl& w = Impl::of(pass);
   size_t keys = 0;
-  for (const auto& flow : impl_->flows) keys += flow->keys.size();
-  return impl_->flows.size() == count && impl_->steering.count() <= keys;
+  for (const auto& flow : w.flows) keys += flow->keys.size();
+  return w.flows.size() == count && w.steering.count() <= keys;
 }
 
-void Engine::rest(std::span<BoundFlow* const> resting) {
-  impl_->held();
-  for (BoundFlow* flow : resting) impl_->drop_flow(flow);
-  impl_->forget_requests();
-  auto& slots = impl_->slots;
+void Engine::rest(Pass& pass, std::span<BoundFlow* const> resting) {
+  Impl& w = Impl::of(pass);
+  for (BoundFlow* flow : resting) w.drop_flow(flow);
+  w.forget_requests();
+  auto& slots = w.slots;
   std::array<bool, kMaxInterfaces> needed{};
   for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (impl_->steering.any(id)) needed[id] = needed[slots.carrier_id(id)] = true;
+    if (w.steering.any(id)) needed[id] = needed[slots.carrier_id(id)] = true;
   for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (!needed[id] && !slots[id].lost && slots.info_of(id)) impl_->close_port(id);
+    if (!needed[id] && !slots[id].lost && slots.info_of(id)) w.close_port(id);
 }
 
-PathChoice Engine::covers(const FlowRequest& request, bool v6_only) {
-  impl_->held();
-  PathChoice choice = impl_->by_configuration(request.role, request.local);
+PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) {
+  Impl& w = Impl::of(pass);
+  PathChoice choice = w.by_configuration(request.role, request.local);
   if (choice.reason != Reason::not_decided) return choice;
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;
-  const auto keys = impl_->coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only,
-                                    request.bound_ifindex, &choice.reason);
-  if (keys.empty()) return kernel(choice.reason, impl_->refusing_rule);
-  if (impl_->keep_ready) impl_->steering.keep_ends(keys);
-  choice.path = impl_->slots[keys.front().interface].opened.kind;
+  const auto keys = w.coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only,
+                               request.bound_ifindex, &choice.reason);
+  if (keys.empty()) return kernel(choice.reason, w.refusing_rule);
+  if (w.keep_ready) w.steering.keep_ends(keys);
+  choice.path = w.slots[keys.front().interface].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = keys.front().interface;
   choice.route.source = keys.front().key.local.address;
-  choice.route.mtu = impl_->stack->interface(keys.front().interface).mtu;
+  choice.route.mtu = w.stack->interface(keys.front().interface).mtu;
   return choice;
 }
 

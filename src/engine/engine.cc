@@ -273,27 +273,21 @@ void Engine::set_abandoned(void (*hook)(Pass&, void*)) { impl_->abandoned = hook
 void Engine::set_unaccepted(Offered (*hook)()) { impl_->unaccepted = hook; }
 void Engine::set_each_tick(void (*hook)(bool absent)) { impl_->each_tick = hook; }
 Counters& Engine::counters() { return impl_->counters; }
-int Engine::receiving_cpu() const {
-  impl_->held();
-  return impl_->stack->receiving_cpu();
+int Engine::receiving_cpu(Pass& pass) const { return Impl::of(pass).stack->receiving_cpu(); }
+uint32_t Engine::interface_count(Pass& pass) const { return Impl::of(pass).slots.count(); }
+const PortInfo* Engine::port_info(Pass& pass, InterfaceId id) const {
+  Impl& w = Impl::of(pass);
+  return id < w.slots.count() ? w.slots.info_of(id) : nullptr;
 }
-uint32_t Engine::interface_count() const {
-  impl_->held();
-  return impl_->slots.count();
-}
-const PortInfo* Engine::port_info(InterfaceId id) const {
-  impl_->held();
-  return id < impl_->slots.count() ? impl_->slots.info_of(id) : nullptr;
-}
-int64_t Engine::device_time(const Datagram& datagram) const {
-  impl_->held();
+int64_t Engine::device_time(Pass& pass, const Datagram& datagram) const {
+  Impl& w = Impl::of(pass);
   const InterfaceId id = datagram.interface;
-  const Port* port = id < impl_->slots.count() ? impl_->slots.port_of(id) : nullptr;
+  const Port* port = id < w.slots.count() ? w.slots.port_of(id) : nullptr;
   return port ? port->time_of(datagram.timestamp) : 0;
 }
-PathKind Engine::port_kind(InterfaceId id) const {
-  impl_->held();
-  return id < impl_->slots.count() ? impl_->slots[id].opened.kind : PathKind::kUndecided;
+PathKind Engine::port_kind(Pass& pass, InterfaceId id) const {
+  Impl& w = Impl::of(pass);
+  return id < w.slots.count() ? w.slots[id].opened.kind : PathKind::kUndecided;
 }
 
 bool Engine::privileged() {
@@ -326,44 +320,41 @@ void Engine::privileges_changed() {
   open_lock.unlock();
 }
 
-bool Engine::begin_keeping_ready() {
-  impl_->held();
-  if (impl_->ports_barred != Reason::accelerated) return false;
-  impl_->guardian.begin();
-  if (!impl_->guardian.running()) return false;
+bool Engine::begin_keeping_ready(Pass& pass) {
+  Impl& w = Impl::of(pass);
+  if (w.ports_barred != Reason::accelerated) return false;
+  w.guardian.begin();
+  if (!w.guardian.running()) return false;
   Injector::keep_sockets();
-  impl_->refresh_firewall();  // without privilege, what is read now holds
-  return impl_->keep_ready = true;
+  w.refresh_firewall();  // without privilege, what is read now holds
+  return w.keep_ready = true;
 }
 
-void Engine::done_keeping_ready() {
-  impl_->held();
-  impl_->keep_ready = false;
-  impl_->steering.tell_guardian_of_local_ends();
-  impl_->for_each_opened([this](OpenedPort& opened) { entrust(opened, impl_->guardian); });
+void Engine::done_keeping_ready(Pass& pass) {
+  Impl& w = Impl::of(pass);
+  w.keep_ready = false;
+  w.steering.tell_guardian_of_local_ends();
+  w.for_each_opened([&w](OpenedPort& opened) { entrust(opened, w.guardian); });
 }
 
-bool Engine::keeping_ready() const {
-  impl_->held();
-  return impl_->keep_ready;
-}
+bool Engine::keeping_ready() const { return impl_->keep_ready.load(std::memory_order_relaxed); }
 
-void Engine::user_changed() {
-  impl_->held();
+void Engine::user_changed(Pass& pass) {
+  Impl& w = Impl::of(pass);
   if (!may_be_privileged()) {
-    (void)impl_->guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
-    impl_->for_each_opened(seal);
-    impl_->sealed = true;
+    (void)w.guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
+    w.for_each_opened(seal);
+    w.sealed = true;
   }
-  for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
-    if (Port* port = impl_->slots[id].port()) tell_of_user(*port);
+  for (InterfaceId id = 0; id < w.slots.count(); ++id)
+    if (Port* port = w.slots[id].port()) tell_of_user(*port);
 }
 
-void Engine::tell_guardian(const Endpoint& local, bool v6_only) {
-  impl_->held();
-  impl_->guardian.tell_local_end(Protocol::kTcp, local, 0);
+void Engine::tell_guardian(Pass& pass, const Endpoint& local, bool v6_only) {
+  Impl& w = Impl::of(pass);
+  w.guardian.tell_local_end(Protocol::kTcp, local, 0);
   if (local.address == IpAddress::any_v6() && !v6_only)
-    impl_->guardian.tell_local_end(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
+    w.guardian.tell_local_end(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
 }
 
 Result<int> Engine::make_rule_by_guardian(const FlowRule& rule, int device) {
@@ -372,19 +363,16 @@ Result<int> Engine::make_rule_by_guardian(const FlowRule& rule, int device) {
   return engine->impl_->guardian.run({guardian::Errand::kRule, 0, 0, {}, rule}, device);
 }
 
-void Engine::open_all_ports() {
-  impl_->held();
+void Engine::open_all_ports(Pass& pass) {
+  Impl& w = Impl::of(pass);
   Reason ignored;
-  for (const LocalAddress& a : impl_->network.addresses)
-    if (a.usable && !a.address.is_loopback()) (void)impl_->interface_of(a.ifindex, &ignored);
+  for (const LocalAddress& a : w.network.addresses)
+    if (a.usable && !a.address.is_loopback()) (void)w.interface_of(a.ifindex, &ignored);
 }
 
 void Engine::inherit_listener() { listener_inherited = true; }
 
-bool Engine::others_wait() const {
-  impl_->held();
-  return impl_->sleepers.any_asleep();
-}
+bool Engine::others_wait(Pass& pass) const { return Impl::of(pass).sleepers.any_asleep(); }
 
 // Both locks are held over fork().
 void Engine::before_fork() ACCEL_LOCKS_UNCHECKED {

@@ -57,15 +57,19 @@ namespace siw {
 class Reactor;
 }
 
-/// The worker's lock, held; entering polls the ports once (not if they were polled within the last
-/// microsecond by the same thread's last pass). Leaving flushes, transmits, steers what changed, gives
-/// `edges` to the notifier and wakes sleepers whose condition holds. Not recursive: a signal handler's socket
-/// call that finds its own thread inside waits for nothing: see Engine::inside().
+/// The worker's lock, held: what needs it takes a Pass&, which is the proof. Entering polls the ports once
+/// (not if they were polled within the last microsecond by the same thread's last pass). Leaving flushes,
+/// transmits, steers what changed, gives `edges` to the notifier and wakes sleepers whose condition holds.
+/// Not recursive: a signal handler's socket call that finds its own thread inside waits for nothing: see
+/// Engine::inside().
 class Pass {
  public:
   /// kSeldom: for calls that want nothing of what may have come; those that do follow.
   enum class Polling { kYes, kSeldom, kNo };
   explicit Pass(Engine& engine, Polling polling = Polling::kYes);
+  /// From Engine::before_fork() to after_fork_in_parent(), which have the lock: neither end does anything.
+  struct OverFork {};
+  Pass(Engine& engine, OverFork);
   ~Pass();
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
@@ -78,8 +82,11 @@ class Pass {
 
  private:
   friend class Engine;
+  /// Of a function of the engine's that holds the lock by other means.
+  Pass(Engine& engine, Instant now) : engine_(engine), now_(now), lent_(true) {}
   Engine& engine_;
   Instant now_;
+  bool lent_ = false;  ///< the lock is another's to let go
   void* retained_ = nullptr;
 };
 
@@ -127,10 +134,10 @@ class Engine {
   /// Before the privilege goes. False: what comes after needs a guardian, and there is none. From then on
   /// until done_keeping_ready() a device whose queues are all held gets a port without a queue, which takes
   /// one that comes free.
-  bool begin_keeping_ready();
-  void done_keeping_ready();
+  bool begin_keeping_ready(Pass& pass);
+  void done_keeping_ready(Pass& pass);
   /// A socket of this process has the local end. While it has the privilege: its guardian will help there.
-  void tell_guardian(const Endpoint& local, bool v6_only);
+  void tell_guardian(Pass& pass, const Endpoint& local, bool v6_only);
   bool keeping_ready() const;
   /// Opens what has been asked for (set_ports_opened), while the privilege is there. Without a Pass.
   void open_requested_ports();
@@ -140,17 +147,17 @@ class Engine {
   /// Opens those that are due, in this thread. Others come at least 50 ms later. Without a Pass.
   void settle_ports();
   /// Behind it: the process has become another user.
-  void user_changed();
+  void user_changed(Pass& pass);
   /// A port's rule for a process without CAP_NET_RAW; `device`: of its file. Gives the rule's handle.
   static Result<int> make_rule_by_guardian(const FlowRule& rule, int device);
-  void open_all_ports();
+  void open_all_ports(Pass& pass);
 
   // ---- ports that are opened in the background (engine/opening.cc) ----
   /// Called without the lock once some have been opened, or could not be: for sockets whose choice has
   /// Reason::port_opening.
   void set_ports_opened(void (*hook)());
   /// The choice of a listener or bound UDP socket as it is now.
-  PathChoice path_of(const BoundFlow& flow) const;
+  PathChoice path_of(Pass& pass, const BoundFlow& flow) const;
 
   Stack& stack();
 
@@ -166,7 +173,7 @@ class Engine {
   void set_after_unlock(void (*hook)());
 
   // ---- paths (call with a Pass) ----
-  PathChoice choose(const FlowRequest& request);
+  PathChoice choose(Pass& pass, const FlowRequest& request);
   /// Steers, then opens. On failure the choice's path turns to kKernel with the reason, and the error is what
   /// the stack said.
   Result<TcpConn*> connect(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
@@ -183,34 +190,34 @@ class Engine {
   /// Forgets the connection without a packet; from now on its frames are the kernel's.
   void forget(TcpConn* conn);
   /// The host has another device with an address: what is sent by `sent_by` may be answered through that one.
-  bool replies_may_stray(InterfaceId sent_by) const;
+  bool replies_may_stray(Pass& pass, InterfaceId sent_by) const;
   TcpListener* listener(BoundFlow& flow);
   UdpPcb* udp(BoundFlow& flow);
   void reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote);
   void close(Pass& pass, BoundFlow* flow);
   /// Another thread is asleep in wait().
-  bool others_wait() const;
+  bool others_wait(Pass& pass) const;
   /// The devices bring it no more SYNs, or datagrams; what they have brought is in the stack. Of a listener
   /// without a connection under way it may lie in the rings, where other flows are to be served.
-  void stop_taking(BoundFlow& flow);
+  void stop_taking(Pass& pass, BoundFlow& flow);
   /// And again. Where they cannot it has what the kernel's socket gets.
-  void begin_taking(BoundFlow& flow);
+  void begin_taking(Pass& pass, BoundFlow& flow);
   bool is_taking(const BoundFlow& flow) const;
   /// The path that serves it now: `chosen`, or the kernel's where rules of the firewall have come since.
-  PathChoice path_of(const BoundFlow& flow, const PathChoice& chosen) const;
+  PathChoice path_of(Pass& pass, const BoundFlow& flow, const PathChoice& chosen) const;
   /// For fork(), between before_fork() and the fork itself. True when `flows` is all that this engine serves.
-  bool serves_only(size_t flows) const;
+  bool serves_only(Pass& pass, size_t flows) const;
   /// Closes those flows and the ports that nobody uses then: their queues are free for the children.
-  void rest(std::span<BoundFlow* const> flows);
+  void rest(Pass& pass, std::span<BoundFlow* const> flows);
   /// The route to a destination that an unconnected UDP socket sends to; cached, followed by netlink.
-  PathChoice choose_udp_destination(const FlowRequest& request);
+  PathChoice choose_udp_destination(Pass& pass, const FlowRequest& request);
   /// One of the host's own that may be sent from, on whatever device.
-  bool has_address(const IpAddress& address) const;
+  bool has_address(Pass& pass, const IpAddress& address) const;
   /// A socket is of the network namespace in which it was made, the engine of that in which it was opened.
   bool is_of_our_network(int socket) const;
   /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide
   /// early.
-  PathChoice covers(const FlowRequest& request, bool v6_only);
+  PathChoice covers(Pass& pass, const FlowRequest& request, bool v6_only);
 
   // ---- soft-iWARP ----
   /// The process's channels, made at the first need. nullptr: no descriptor for them.
@@ -225,7 +232,7 @@ class Engine {
   void catch_up(Pass& pass);
   /// The last poll has left frames in a ring. A call that finds nothing of the stack's takes them, and their
   /// edges, before it tells of what the kernel has, or of nothing.
-  bool has_rest() const;
+  bool has_rest(Pass& pass) const;
   void take_rest(Pass& pass);
   /// Spins for a while (adaptive), then sleeps in the kernel on the ports, request.kernel_fds and a wake
   /// eventfd. The pass's lock is released meanwhile and held again on return; pass.now() is fresh.
@@ -265,8 +272,8 @@ class Engine {
   /// What this thread's waits retain that a handler has left by siglongjmp(), as far as they are known to be
   /// over: their frames are. Also done by the next wait, and at the thread's end.
   void give_up_abandoned(Pass& pass);
-  bool lost(const TcpConn& conn) const;
-  bool lost(const BoundFlow& flow) const;  ///< an unaccepted connection of it
+  bool lost(Pass& pass, const TcpConn& conn) const;
+  bool lost(Pass& pass, const BoundFlow& flow) const;  ///< an unaccepted connection of it
   /// What is left of the lost ports' connections: those that the application has closed are handed back as
   /// far as they owe bytes, the others end with ENETDOWN. Then the rules go.
   void let_go_of_lost(Pass& pass);
@@ -275,10 +282,10 @@ class Engine {
   /// Called by housekeeping, without the lock: the layer above moves what strayed() names to the kernel,
   /// which has what comes by any queue, and ends with let_go_of_strays().
   void set_strays_found(void (*hook)());
-  bool strayed(const TcpConn& conn) const;
-  bool strayed(const BoundFlow& flow) const;  ///< an unaccepted connection of it
+  bool strayed(Pass& pass, const TcpConn& conn) const;
+  bool strayed(Pass& pass, const BoundFlow& flow) const;  ///< an unaccepted connection of it
   /// The kernel's path with the reason, of one that strayed() names.
-  PathChoice why_strayed(const TcpConn& conn) const;
+  PathChoice why_strayed(Pass& pass, const TcpConn& conn) const;
   /// Those that the application has closed.
   void let_go_of_strays(Pass& pass);
 
@@ -318,12 +325,12 @@ class Engine {
   // ---- for statistics ----
   Counters& counters();
   /// That of the thread which last brought frames to the stack; -1: none has.
-  int receiving_cpu() const;
-  uint32_t interface_count() const;
-  const PortInfo* port_info(InterfaceId id) const;
+  int receiving_cpu(Pass& pass) const;
+  uint32_t interface_count(Pass& pass) const;
+  const PortInfo* port_info(Pass& pass, InterfaceId id) const;
   /// Port::time_of() of the port that the datagram came in by. 0: not known.
-  int64_t device_time(const Datagram& datagram) const;
-  PathKind port_kind(InterfaceId id) const;
+  int64_t device_time(Pass& pass, const Datagram& datagram) const;
+  PathKind port_kind(Pass& pass, InterfaceId id) const;
 
   struct Impl;  ///< engine/worker.h
 

@@ -101,11 +101,8 @@ void Engine::Impl::follow_firewall() {
   refresh_firewall(kBetweenIdleLooks);
   if (!std::exchange(firewall_changed, false)) return;
   cover_flows();
-  auto look = [](TcpConn& conn, void* self) {
-    auto& w = *static_cast<Impl*>(self);
-    w.held();
-    w.filter_connection(conn);
-  };
+  auto look = [](TcpConn& conn, void* self)
+                  ACCEL_REQUIRES(worker_lock) { static_cast<Impl*>(self)->filter_connection(conn); };
   stack->tcp_for_each(look, this);
 }
 
@@ -144,11 +141,11 @@ bool Engine::Impl::firewall_listens(const Endpoint& local) const {
   });
 }
 
-PathChoice Engine::why_strayed(const TcpConn& conn) const {
-  impl_->held();
-  const Stack& stack = *impl_->stack;
-  const auto found = impl_->strays.find({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
-  const Impl::Departure departure = found == impl_->strays.end() ? Impl::Departure{} : found->second;
+PathChoice Engine::why_strayed(Pass& pass, const TcpConn& conn) const {
+  Impl& w = Impl::of(pass);
+  const Stack& stack = *w.stack;
+  const auto found = w.strays.find({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
+  const Impl::Departure departure = found == w.strays.end() ? Impl::Departure{} : found->second;
   PathChoice choice;
   choice.reason = departure.why;
   choice.rule = departure.rule;

@@ -79,11 +79,8 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
 /// A connection whose way leads by another device is the kernel's from here on, which has all devices.
 /// Without a route it waits for one. So does a connection whose device is down or whose address is gone.
 void Engine::Impl::follow_routes() {
-  auto look = [](TcpConn& conn, void* self) {
-    auto& w = *static_cast<Impl*>(self);
-    w.held();
-    w.follow_route(conn);
-  };
+  auto look = [](TcpConn& conn, void* self)
+                  ACCEL_REQUIRES(worker_lock) { static_cast<Impl*>(self)->follow_route(conn); };
   stack->tcp_for_each(look, this);
 }
 
@@ -93,8 +90,7 @@ void Engine::Impl::follow_route(TcpConn& conn) {
   const Endpoint local = stack->tcp_local(conn), remote = stack->tcp_remote(conn);
   const InterfaceId id = stack->tcp_interface(conn);
   const Link* link = network.link(slots[id].ifindex);
-  if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up ||
-      !engine.has_address(local.address))
+  if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up || !has_address(local.address))
     return;
   auto followed = stack->tcp_follow_route(conn);
   if (followed == Stack::Followed::kQuestion) {
@@ -248,6 +244,11 @@ void Engine::Impl::look_for_passing_by(InterfaceId id) {
   lose_port(id, "frames come past its XDP hook (a tc redirect), its traffic stays on the kernel");
 }
 
+void Engine::Impl::publish_statistics(Instant now) {
+  Pass pass{engine, now};
+  stats::publish(pass, now);
+}
+
 bool Engine::Impl::tick(Instant now, bool chores) {
   pass_now = now;
   if (chores) {
@@ -263,7 +264,7 @@ bool Engine::Impl::tick(Instant now, bool chores) {
   sleepers.end_overdue_charge(now);
   keep_neighbours(now);
   const bool asked = stats::requested();
-  if (asked) stats::publish(engine, now);
+  if (asked) publish_statistics(now);
   work(now);
   return asked;
 }

@@ -291,8 +291,8 @@ void inject_fin(Repair& r, const TcpSnapshot& s, int ifindex) {
 }  // namespace
 
 Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listener) {
-  impl_->held();
-  Stack& stack = *impl_->stack;
+  Impl& w = Impl::of(pass);
+  Stack& stack = *w.stack;
   auto snapshot = stack.tcp_snapshot(*conn, pass.now());
   if (!snapshot) return snapshot.error();
   const TcpSnapshot& s = *snapshot;
@@ -302,16 +302,16 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
   if (family == AF_INET && !s.local.address.is_v4()) return err(EAFNOSUPPORT);
 
   const int reuse = int_option(shadow, SOL_SOCKET, SO_REUSEADDR);
-  const int ifindex = impl_->slots[stack.tcp_interface(*conn)].ifindex;
-  Repair repair{shadow, family, ifindex, listener, impl_->guardian};
+  const int ifindex = w.slots[stack.tcp_interface(*conn)].ifindex;
+  Repair repair{shadow, family, ifindex, listener, w.guardian};
   Room room{repair, shadow};
   restore(repair, shadow, room, s, stack.settings(*conn).max_segment);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
     real.connect(shadow, &none.any, sizeof(none.any));
-    Repair{shadow, family, ifindex, -1, impl_->guardian}.end(TCP_REPAIR_OFF_NO_WP);
-    impl_->counters.add(Counter::not_handed_back);
+    Repair{shadow, family, ifindex, -1, w.guardian}.end(TCP_REPAIR_OFF_NO_WP);
+    w.counters.add(Counter::not_handed_back);
     return repair.error();
   }
   stack.tcp_forget(conn);
@@ -324,9 +324,9 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
   repair.put(unsent(s));
   room.give_back();
   if (s.fin_queued) real.shutdown(shadow, SHUT_WR);
-  impl_->unsteer_closed();
-  impl_->poll_at_end = true;
-  impl_->counters.add(Counter::handed_back);
+  w.unsteer_closed();
+  w.poll_at_end = true;
+  w.counters.add(Counter::handed_back);
   return {};
 }
 
@@ -411,16 +411,16 @@ void Engine::Impl::tell_of_strays() ACCEL_LOCKS_UNCHECKED {
   engine.let_go_of_strays(pass);
 }
 
-bool Engine::lost(const TcpConn& conn) const {
-  impl_->held();
-  return impl_->slots[impl_->stack->tcp_interface(conn)].lost;
+bool Engine::lost(Pass& pass, const TcpConn& conn) const {
+  Impl& w = Impl::of(pass);
+  return w.slots[w.stack->tcp_interface(conn)].lost;
 }
 
-bool Engine::strayed(const TcpConn& conn) const {
-  impl_->held();
-  const Stack& stack = *impl_->stack;
-  return !impl_->strays.empty() &&
-         impl_->strays.contains({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
+bool Engine::strayed(Pass& pass, const TcpConn& conn) const {
+  Impl& w = Impl::of(pass);
+  const Stack& stack = *w.stack;
+  return !w.strays.empty() &&
+         w.strays.contains({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
 }
 
 template <class Holds>
@@ -430,19 +430,19 @@ static bool any_unaccepted(const BoundFlow& flow, Holds holds) {
   return false;
 }
 
-bool Engine::lost(const BoundFlow& flow) const {
-  return any_unaccepted(flow, [this](const TcpConn& c) { return lost(c); });
+bool Engine::lost(Pass& pass, const BoundFlow& flow) const {
+  return any_unaccepted(flow, [&](const TcpConn& c) { return lost(pass, c); });
 }
 
-bool Engine::strayed(const BoundFlow& flow) const {
-  return any_unaccepted(flow, [this](const TcpConn& c) { return strayed(c); });
+bool Engine::strayed(Pass& pass, const BoundFlow& flow) const {
+  return any_unaccepted(flow, [&](const TcpConn& c) { return strayed(pass, c); });
 }
 
 void Engine::let_go_of_lost(Pass& pass) {
-  impl_->held();
-  for (InterfaceId id = 0; id < impl_->slots.count(); ++id)
-    if (impl_->slots[id].lost) impl_->let_go_of(id, pass);
-  impl_->close_lost();
+  Impl& w = Impl::of(pass);
+  for (InterfaceId id = 0; id < w.slots.count(); ++id)
+    if (w.slots[id].lost) w.let_go_of(id, pass);
+  w.close_lost();
 }
 
 void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
@@ -465,11 +465,11 @@ void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
 }
 
 void Engine::let_go_of_strays(Pass& pass) {
-  impl_->held();
-  for (TcpConn* conn : all_connections(*impl_->stack))
-    if (strayed(*conn) && !conn->owner && !conn->queued && conn->tcp_state > TcpState::kSynReceived)
+  Impl& w = Impl::of(pass);
+  for (TcpConn* conn : all_connections(*w.stack))
+    if (strayed(pass, *conn) && !conn->owner && !conn->queued && conn->tcp_state > TcpState::kSynReceived)
       leave_closed(*this, pass, conn);
-  impl_->strays.clear();
+  w.strays.clear();
 }
 
 /// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that
@@ -515,20 +515,20 @@ void Engine::Impl::empty_rings() {
 
 void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
-  impl_->held();
-  impl_->forget_requests();
-  impl_->ending |= for_good;
-  Stack& stack = *impl_->stack;
+  Impl& w = Impl::of(pass);
+  w.forget_requests();
+  w.ending |= for_good;
+  Stack& stack = *w.stack;
   stack.flush(pass.now());
-  impl_->empty_rings();  // what is acknowledged there need not be handed back
+  w.empty_rings();  // what is acknowledged there need not be handed back
   std::vector<int> shadows;
   for (TcpConn* conn : all_connections(stack))
     if (!stack.tcp_all_acked(*conn))
       if (const auto shadow = hand_back_closed(*this, pass, conn)) shadows.push_back(*shadow);
   wait_for_delivery(pass, limit);
-  impl_->unsteer_closed();
-  if (for_good) impl_->steering.unsteer_connections_for_good();
-  impl_->empty_rings();  // the queues end with the process
+  w.unsteer_closed();
+  if (for_good) w.steering.unsteer_connections_for_good();
+  w.empty_rings();  // the queues end with the process
   // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
   for (const int shadow : shadows) real.close(shadow);
 }
@@ -541,41 +541,35 @@ void Engine::retire(Duration limit) {
   finish(limit, true);
   {
     Pass pass{*this, Pass::Polling::kNo};
-    impl_->held();
-    for (InterfaceId id = 0; id < impl_->slots.count(); ++id) {
-      PortSlot& slot = impl_->slots[id];
-      slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
-    }
+    Impl& w = Impl::of(pass);
+    for (PortSlot& slot : w.slots) slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
     let_go_of_lost(pass);
-    impl_->ready_ports.clear();
+    w.ready_ports.clear();
     close_accept_queue();
-    stats::close(*this, pass.now());
+    stats::close(pass, pass.now());
   }
   impl_->housekeeping->stop();
 }
 
 /// They have been woken. What they would sleep by again is a call that they may not make by then.
 void Engine::wait_for_the_others(Pass& pass, Duration limit) {
-  impl_->held();
+  Impl& w = Impl::of(pass);
   WaitRequest request;
-  request.condition = [](void* w) {
-    const Impl& worker = *static_cast<Impl*>(w);
-    worker.held();
-    return worker.sleepers.none_asleep_but(w);
+  request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
+    return static_cast<Impl*>(self)->sleepers.none_asleep_but(self);
   };
   request.context = impl_.get();
   request.may_spin = false;
   request.deadline = pass.now() + limit;
-  impl_->awaits_absence = true;
+  w.awaits_absence = true;
   (void)wait(pass, request);
-  impl_->awaits_absence = false;
+  w.awaits_absence = false;
 }
 
 void Engine::wait_for_delivery(Pass& pass, Duration limit) {
   WaitRequest request;
-  request.condition = [](void* w) {
-    const Impl& worker = *static_cast<Impl*>(w);
-    worker.held();
+  request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
+    const Impl& worker = *static_cast<Impl*>(self);
     return worker.stack->tcp_lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
   };
   request.context = impl_.get();

@@ -356,7 +356,7 @@ void Housekeeping::Loop::serve() {
   const bool unaccepted = worker.has_unaccepted();
   next = quiet ? worker.next_poll(now) : now;
   watch_ports();
-  if (stats::requested()) stats::publish(engine, clock_now());
+  if (stats::requested()) worker.publish_statistics(clock_now());
   worker.serving = false;
   worker.unlock_out();
   if (ports_fd >= 0 && !ev_is_active(&ports_io)) {

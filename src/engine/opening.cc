@@ -122,8 +122,7 @@ void Engine::settle_ports() { impl_->open_here(false, kShortLife); }
 
 void Engine::set_ports_opened(void (*hook)()) { impl_->ports_opened = hook; }
 
-PathChoice Engine::path_of(const BoundFlow& flow) const {
-  impl_->held();
+PathChoice Engine::Impl::path_of(const BoundFlow& flow) const {
   PathChoice choice;
   choice.reason = flow.keys.empty() ? flow.uncovered : Reason::accelerated;
   // What the socket is to become: until then its shadow serves.
@@ -131,15 +130,17 @@ PathChoice Engine::path_of(const BoundFlow& flow) const {
   if (flow.refused) choice.rule = *flow.refused;
   if (flow.keys.empty()) return choice;
   const InterfaceId id = flow.keys.front().interface;
-  choice.path = impl_->slots[id].opened.kind;
+  choice.path = slots[id].opened.kind;
   choice.route.interface = id;
   choice.route.source = flow.keys.front().key.local.address;
-  choice.route.mtu = impl_->stack->interface(id).mtu;
+  choice.route.mtu = stack->interface(id).mtu;
   return choice;
 }
 
-PathChoice Engine::path_of(const BoundFlow& flow, const PathChoice& chosen) const {
-  return flow.refused ? path_of(flow) : chosen;
+PathChoice Engine::path_of(Pass& pass, const BoundFlow& flow) const { return Impl::of(pass).path_of(flow); }
+
+PathChoice Engine::path_of(Pass& pass, const BoundFlow& flow, const PathChoice& chosen) const {
+  return flow.refused ? path_of(pass, flow) : chosen;
 }
 
 }  // namespace accel

@@ -297,43 +297,46 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
   return choice;
 }
 
-PathChoice Engine::choose(const FlowRequest& request) {
-  impl_->held();
-  impl_->refresh_firewall();
-  return impl_->choose(request, request.role == Role::kTcpClient);
+PathChoice Engine::choose(Pass& pass, const FlowRequest& request) {
+  Impl& w = Impl::of(pass);
+  w.refresh_firewall();
+  return w.choose(request, request.role == Role::kTcpClient);
 }
 
-PathChoice Engine::choose_udp_destination(const FlowRequest& request) {
-  impl_->held();
-  return impl_->choose(request, false);
+PathChoice Engine::choose_udp_destination(Pass& pass, const FlowRequest& request) {
+  Impl& w = Impl::of(pass);
+  return w.choose(request, false);
 }
 
 bool Engine::is_of_our_network(int socket) const { return network_of(socket) == impl_->own_network; }
 
-bool Engine::has_address(const IpAddress& address) const {
-  const auto& all = impl_->network.addresses;
-  return std::any_of(all.begin(), all.end(),
+bool Engine::Impl::has_address(const IpAddress& address) const {
+  return std::any_of(network.addresses.begin(), network.addresses.end(),
                      [&](const LocalAddress& a) { return a.usable && a.address == address; });
+}
+
+bool Engine::has_address(Pass& pass, const IpAddress& address) const {
+  return Impl::of(pass).has_address(address);
 }
 
 Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint& local,
                                  const Endpoint& remote, const TcpSettings& settings, void* owner) {
-  impl_->held();
+  Impl& w = Impl::of(pass);
   const InterfaceId id = choice.route.interface;
   const FlowKey key{Protocol::kTcp, local, remote};
-  if (auto steered = impl_->steer_connection(id, key, impl_->shown); !steered) {
-    impl_->give_up_barren(id, steered.error());
+  if (auto steered = w.steer_connection(id, key, w.shown); !steered) {
+    w.give_up_barren(id, steered.error());
     choice = kernel(Reason::steering_failed);
     return steered.error();
   }
-  auto conn = impl_->stack->tcp_connect(local, remote, choice.route, settings, owner, pass.now());
+  auto conn = w.stack->tcp_connect(local, remote, choice.route, settings, owner, pass.now());
   if (!conn) {
-    impl_->steering.unsteer(id, key);
+    w.steering.unsteer(id, key);
     choice = kernel(conn.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return conn.error();
   }
-  impl_->note_numbers(id, key);
-  impl_->counters.add(Counter::sockets_accelerated);
+  w.note_numbers(id, key);
+  w.counters.add(Counter::sockets_accelerated);
   return conn;
 }
 
@@ -343,15 +346,16 @@ void Engine::forget(TcpConn* conn) {
   impl_->unsteer_closed();
 }
 
-bool Engine::replies_may_stray(InterfaceId sent_by) const {
-  impl_->held();
-  if (Port* port = impl_->slots.port_of(sent_by); port && may_be_passed_by(*port)) return true;
-  const Network& network = impl_->network;
-  return std::any_of(network.addresses.begin(), network.addresses.end(), [&](const LocalAddress& a) {
-    impl_->held();
-    const Link* link = network.link(a.ifindex);
-    return a.usable && link && link->up && !link->loopback && a.ifindex != impl_->slots[sent_by].ifindex;
-  });
+bool Engine::replies_may_stray(Pass& pass, InterfaceId sent_by) const {
+  Impl& w = Impl::of(pass);
+  if (Port* port = w.slots.port_of(sent_by); port && may_be_passed_by(*port)) return true;
+  const Network& network = w.network;
+  return std::any_of(network.addresses.begin(), network.addresses.end(),
+                     [&](const LocalAddress& a) ACCEL_REQUIRES(worker_lock) {
+                       const Link* link = network.link(a.ifindex);
+                       return a.usable && link && link->up && !link->loopback &&
+                              a.ifindex != w.slots[sent_by].ifindex;
+                     });
 }
 
 }  // namespace accel

@@ -16,8 +16,8 @@ namespace accel::stats {
 /// gets its own.
 void open();
 
-/// The last answer: readers find it without asking. Under the engine's lock.
-void close(Engine& engine, Instant now);
+/// The last answer: readers find it without asking.
+void close(Pass& pass, Instant now);
 
 /// In a fork's child: the page is the parent's. Called for every kind of fork; more than once does no harm.
 void after_fork_in_child();
@@ -41,20 +41,20 @@ class Writer {
   void add(const SocketRow& row);
 
  private:
-  friend void publish(Engine& engine, Instant now);
+  friend void publish(Pass& pass, Instant now);
   explicit Writer(Page& page) : page_(page) {}
-  void add_unnamed(Engine& engine, Instant now);
+  void add_unnamed(Pass& pass, Instant now);
   Page& page_;
   std::unordered_set<const TcpConn*> named_;
 };
 
-/// The layer above names its sockets, each once, to the writer. Under the engine's lock. Connections without
+/// The layer above names its sockets, each once, to the writer. Connections without
 /// an owner are added by publish() itself.
-using Source = void (*)(Engine& engine, Writer& writer, Instant now);
+using Source = void (*)(Pass& pass, Writer& writer, Instant now);
 void set_source(Source source);
 
-/// Answers readers. Under the engine's lock; called when requested().
-void publish(Engine& engine, Instant now);
+/// Answers readers; called when requested().
+void publish(Pass& pass, Instant now);
 
 /// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
 void note_kernel(int fd, Reason reason, uint8_t rule = 0);

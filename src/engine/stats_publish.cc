@@ -34,22 +34,23 @@ SocketRow row_for(int fd, uint8_t protocol, const PathChoice& choice, const Endp
 
 uint32_t narrow(size_t n) { return static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)); }
 
-void publish_ports(Engine& engine, Page& page) {
+void publish_ports(Pass& pass, Page& page) {
+  const Engine& engine = pass.engine();
   uint32_t n = 0;
-  for (uint32_t id = 0; id < engine.interface_count() && n < kMaxPorts; ++id) {
-    const PortInfo* info = engine.port_info(static_cast<InterfaceId>(id));
+  for (uint32_t id = 0; id < engine.interface_count(pass) && n < kMaxPorts; ++id) {
+    const PortInfo* info = engine.port_info(pass, static_cast<InterfaceId>(id));
     if (!info) continue;
     PortRow& row = page.port[n++];
     row = {};
     std::memcpy(row.name, info->name.data(), std::min(info->name.size(), sizeof row.name - 1));
-    row.kind = static_cast<uint8_t>(engine.port_kind(static_cast<InterfaceId>(id)));
+    row.kind = static_cast<uint8_t>(engine.port_kind(pass, static_cast<InterfaceId>(id)));
     row.zero_copy = info->zero_copy;
     row.tx_checksum = info->tx_checksum;
     row.tso = info->tso;
     row.ifindex = static_cast<uint32_t>(info->ifindex);
     row.queues_held = info->queues_held;
     row.queues_total = info->queues_total;
-    row.mtu = engine.stack().interface(static_cast<InterfaceId>(id)).mtu;
+    row.mtu = pass.stack().interface(static_cast<InterfaceId>(id)).mtu;
   }
   page.ports = n;
 }
@@ -102,13 +103,13 @@ void Writer::udp(Stack& stack, const UdpPcb& pcb, const StackSocket& traffic, in
 
 void set_source(Source s) { source.store(s, std::memory_order_release); }
 
-void Writer::add_unnamed(Engine& engine, Instant now) {
+void Writer::add_unnamed(Pass& pass, Instant now) {
   std::vector<const TcpConn*> rest;
   struct Search {
     Writer& writer;
     std::vector<const TcpConn*>& rest;
   } search{*this, rest};
-  engine.stack().tcp_for_each(
+  pass.stack().tcp_for_each(
       [](TcpConn& conn, void* context) {
         auto& s = *static_cast<Search*>(context);
         if (!s.writer.named_.contains(&conn)) s.rest.push_back(&conn);
@@ -116,13 +117,13 @@ void Writer::add_unnamed(Engine& engine, Instant now) {
       &search);
   for (const TcpConn* conn : rest) {
     PathChoice choice;
-    choice.path = engine.port_kind(engine.stack().tcp_interface(*conn));
+    choice.path = pass.engine().port_kind(pass, pass.stack().tcp_interface(*conn));
     choice.reason = Reason::accelerated;
-    tcp(engine.stack(), *conn, -1, choice, now);
+    tcp(pass.stack(), *conn, -1, choice, now);
   }
 }
 
-void publish(Engine& engine, Instant now) {
+void publish(Pass& pass, Instant now) {
   Page* p = page();
   if (!p) return;
   uint64_t asked = p->asked.load(std::memory_order_acquire);
@@ -132,18 +133,18 @@ void publish(Engine& engine, Instant now) {
 
   p->rows = p->rows_wanted = 0;
   for (size_t i = 0; i < static_cast<size_t>(Counter::kCount); ++i)
-    p->counter[i] = engine.counters().get(static_cast<Counter>(i));
-  publish_ports(engine, *p);
+    p->counter[i] = pass.engine().counters().get(static_cast<Counter>(i));
+  publish_ports(pass, *p);
   Writer writer(*p);
-  if (Source s = source.load(std::memory_order_acquire)) s(engine, writer, now);
-  writer.add_unnamed(engine, now);
+  if (Source s = source.load(std::memory_order_acquire)) s(pass, writer, now);
+  writer.add_unnamed(pass, now);
 
   p->sequence.store(sequence + 1, std::memory_order_release);
   p->answered.store(asked, std::memory_order_release);
 }
 
-void close(Engine& engine, Instant now) {
-  publish(engine, now);
+void close(Pass& pass, Instant now) {
+  publish(pass, now);
   if (Page* p = page()) p->has_engine = 0;
 }
 

@@ -129,7 +129,7 @@ class Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
-  Woke wait(Pass& pass, WaitRequest& request);
+  Woke wait(Pass& pass, WaitRequest& request) ACCEL_REQUIRES(worker_lock);
 
  private:
   void enlist() ACCEL_REQUIRES(worker_lock);
@@ -180,7 +180,6 @@ void Waiting::open() {
 }
 
 Woke Waiting::wait(Pass& pass, WaitRequest& request) {
-  w_.held();
   const Instant began = pass.now();
   next_look_ = began + kKernelLook;
   for (pollfd& p : request.kernel_fds) p.revents = 0;
@@ -424,11 +423,11 @@ void Engine::give_up_abandoned(Pass& pass) {
 }
 
 Woke Engine::wait(Pass& pass, WaitRequest& request) {
-  impl_->held();
+  Impl& w = Impl::of(pass);
   if (thread_state.retaining > 0) give_up_abandoned(pass);
   Waiting waiting{*impl_, pass.retained_};
   const Woke woke = waiting.wait(pass, request);
-  pass.now_ = impl_->pass_now;
+  pass.now_ = w.pass_now;
   return woke;
 }
 

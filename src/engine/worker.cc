@@ -128,15 +128,12 @@ bool Engine::Impl::poll(Instant now) {
   return busy;
 }
 
-bool Engine::has_rest() const {
-  impl_->held();
-  return impl_->cut_short;
-}
+bool Engine::has_rest(Pass& pass) const { return Impl::of(pass).cut_short; }
 
 void Engine::take_rest(Pass& pass) {
-  impl_->held();
-  for (int i = 0; i < Impl::kPollsForRest && impl_->cut_short; ++i) impl_->poll(clock_now());
-  pass.now_ = impl_->pass_now;
+  Impl& w = Impl::of(pass);
+  for (int i = 0; i < Impl::kPollsForRest && w.cut_short; ++i) w.poll(clock_now());
+  pass.now_ = w.pass_now;
   catch_up(pass);
 }
 
@@ -210,9 +207,9 @@ bool Engine::Impl::notify_edges() {
 }
 
 void Engine::catch_up(Pass& pass) {
-  impl_->held();
-  if (impl_->channels) impl_->channels->poll(pass.now());
-  if (impl_->notify_edges()) touch();
+  Impl& w = Impl::of(pass);
+  if (w.channels) w.channels->poll(pass.now());
+  if (w.notify_edges()) touch();
 }
 
 void Engine::Impl::transmit(InterfaceId id) {
@@ -275,10 +272,10 @@ Instant Engine::Impl::next_poll(Instant now) const {
 }
 
 Pass::Pass(Engine& engine, Polling polling) : engine_(engine) { engine.impl_->enter(polling, &now_); }
-Pass::~Pass() { engine_.impl_->leave(); }
-Stack& Pass::stack() {
-  engine_.impl_->held();
-  return *engine_.impl_->stack;
+Pass::Pass(Engine& engine, OverFork) : Pass(engine, engine.impl_->pass_now) {}
+Pass::~Pass() {
+  if (!lent_) engine_.impl_->leave();
 }
+Stack& Pass::stack() { return *Engine::Impl::of(*this).stack; }
 
 }  // namespace accel

@@ -63,6 +63,8 @@ class Housekeeping;
 struct Engine::Impl {
   explicit Impl(Engine& e);
   static Impl& of(Engine& e) { return *e.impl_; }
+  /// Whose lock is held: a Pass is the proof.
+  static Impl& of(Pass& pass) ACCEL_ASSERTS_HELD(worker_lock) { return of(pass.engine()); }
   ~Impl();
   Result<void> start();  ///< memory, stack, netlink snapshot, thread
 
@@ -71,7 +73,7 @@ struct Engine::Impl {
   void leave() ACCEL_RELEASE(worker_lock);  ///< the work, then the lock
   void lock_in() ACCEL_ACQUIRE(worker_lock);
   void unlock_out() ACCEL_RELEASE(worker_lock);
-  /// For clang alone: the lock is held here, by a Pass of the caller's or by the function around a lambda.
+  /// For clang alone: the lock is held here by a Pass of a caller's that this function does not see.
   void held() const ACCEL_ASSERTS_HELD(worker_lock) {}
   void wake_in_charge();
   /// Receives, runs deadlines. False: nothing came and nothing was due.
@@ -169,6 +171,9 @@ struct Engine::Impl {
   std::vector<BoundFlow::Key> coverage(Protocol protocol, const Endpoint& local, const Endpoint& remote,
                                        bool v6_only, int bound_ifindex, Reason* why)
       ACCEL_REQUIRES(worker_lock);
+  bool has_address(const IpAddress& address) const ACCEL_REQUIRES(worker_lock);
+  /// The choice of a listener or bound UDP socket as it is now.
+  PathChoice path_of(const BoundFlow& flow) const ACCEL_REQUIRES(worker_lock);
   void learn_address(const IpAddress& address) ACCEL_REQUIRES(worker_lock);
   /// Steers what an address that came brings, unsteers what one that went took. False: no interface is left.
   bool cover_again(BoundFlow& flow, Reason* why) ACCEL_REQUIRES(worker_lock);
@@ -204,6 +209,7 @@ struct Engine::Impl {
   /// Housekeeping's regular look: overdue deadlines, neighbours, statistics; with `chores` dead ports, strays
   /// and packet filters, too. True: somebody asked for statistics.
   bool tick(Instant now, bool chores) ACCEL_REQUIRES(worker_lock);
+  void publish_statistics(Instant now) ACCEL_REQUIRES(worker_lock);
   /// What comes due next that no sleeper's timeout covers.
   Instant due_uncovered(Instant now) const ACCEL_REQUIRES(worker_lock) {
     const Instant due = next_poll(now);
@@ -240,7 +246,7 @@ struct Engine::Impl {
   WorkerLock opening;  ///< of who opens them: taken before `lock`, and held over fork()
   /// By ifindex, without a queue: see Engine::begin_keeping_ready().
   std::map<int, OpenedPort> ready_ports ACCEL_GUARDED_BY(worker_lock);
-  bool keep_ready ACCEL_GUARDED_BY(worker_lock) = false;
+  std::atomic<bool> keep_ready{false};           ///< changed under the lock
   bool sealed = false;                           ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
   std::map<int, Failure> failed_ports

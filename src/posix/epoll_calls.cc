@@ -152,7 +152,7 @@ class Wait {
       Pass* pass = guard.pass();
       const bool open = fds.find(fd_) == set_;
       // Before the kernel's members are asked, whose events may be told once only.
-      if (pass != nullptr && pass->engine().has_rest() && !std::exchange(took_rest_, true) &&
+      if (pass != nullptr && pass->engine().has_rest(*pass) && !std::exchange(took_rest_, true) &&
           set_->readiness() == 0)
         pass->engine().take_rest(*pass);
       const bool due =

@@ -90,7 +90,7 @@ class Poll {
   Step look_and_sleep(Guard& guard) {
     for (;;) {
       result_ = look();
-      if (Pass* pass = guard.pass(); pass != nullptr && pass->engine().has_rest() && !ours_ready_ &&
+      if (Pass* pass = guard.pass(); pass != nullptr && pass->engine().has_rest(*pass) && !ours_ready_ &&
                                      result_ && !std::exchange(took_rest_, true)) {
         pass->engine().take_rest(*pass);
         continue;

@@ -25,20 +25,20 @@ bool bound_and_unused(const File& file) {
 
 /// The socket will need it. It takes nothing yet: a worker has its siblings' listeners too (SO_REUSEPORT, a
 /// listener for each), and waits on its own only.
-void open_device_of(Engine& engine, const Socket& socket) {
+void open_device_of(Pass& pass, const Socket& socket) {
   const Role role = socket.kind() == FileKind::kTcp ? Role::kTcpServer : Role::kUdpReceiver;
   const bool v6_only = socket.v6() && socket.shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
-  (void)engine.covers(socket.flow_request(role, socket.shadow_name(), {}), v6_only);
+  (void)pass.engine().covers(pass, socket.flow_request(role, socket.shadow_name(), {}), v6_only);
 }
 
 /// Of TCP sockets: what hands a connection back needs the guardian later.
-void tell_guardian_of_names(Engine& engine) {
+void tell_guardian_of_names(Pass& pass) {
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd || file->kind() != FileKind::kTcp) return;
     const auto& socket = *static_cast<const Socket*>(file);
     const Endpoint name = socket.shadow_name();
     const bool v6_only = socket.v6() && socket.shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
-    if (name.port != 0) engine.tell_guardian(name, v6_only);
+    if (name.port != 0) pass.engine().tell_guardian(pass, name, v6_only);
   });
 }
 
@@ -62,16 +62,16 @@ void before_privileges_go(bool may_return) {
   Reason why{};
   Pass* pass = guard.open_engine(&why);
   going = true;
-  if (pass != nullptr && pass->engine().begin_keeping_ready()) {
+  if (pass != nullptr && pass->engine().begin_keeping_ready(*pass)) {
     for (File* file : files) {
       if (file->kind() == FileKind::kIwarp)
         (void)settle_inherited(guard, file);
       else
-        open_device_of(pass->engine(), *static_cast<Socket*>(file));
+        open_device_of(*pass, *static_cast<Socket*>(file));
     }
-    if (early) pass->engine().open_all_ports();
-    tell_guardian_of_names(pass->engine());
-    pass->engine().done_keeping_ready();
+    if (early) pass->engine().open_all_ports(*pass);
+    tell_guardian_of_names(*pass);
+    pass->engine().done_keeping_ready(*pass);
   }
   for (File* file : files) file->release(guard.pass());
 }
@@ -81,7 +81,7 @@ void after_privileges_changed() {
   if (Engine::get() == nullptr) return;
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok() || !std::exchange(going, false)) return;
-  Engine::get()->user_changed();
+  guard.pass()->engine().user_changed(*guard.pass());
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     if (fds.first_of(file) == fd) file->user_changed();
   });

@@ -89,7 +89,11 @@ void child_begins(Forking& f) {
 
 /// A thread that waits has to hear of them: it uses them. After a fork that failed nobody else can.
 void claim_resting(Forking& f, bool forked) {
-  if (resting_connections == 0 || (forked && !f.engine->others_wait())) return;
+  if (resting_connections == 0) return;
+  if (forked) {
+    Pass pass{*f.engine, Pass::OverFork{}};
+    if (!f.engine->others_wait(pass)) return;
+  }
   fds.for_each(0, fds.limit(), [](int, File* file) {
     if (file->kind() == FileKind::kIwarp) (void)file->readiness();
   });
@@ -157,7 +161,7 @@ struct Resting {
 };
 
 /// Prefork servers: see File::resting_flow(). Ports that nobody uses are the children's too.
-Resting resting_files(const Engine& engine) {
+Resting resting_files(Pass& pass) {
   Resting resting;
   bool for_children = false;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
@@ -168,14 +172,16 @@ Resting resting_files(const Engine& engine) {
       resting.files.push_back(file);
     }
   });
-  resting.wanted = (!resting.flows.empty() || for_children) && engine.serves_only(resting.flows.size());
+  resting.wanted =
+      (!resting.flows.empty() || for_children) && pass.engine().serves_only(pass, resting.flows.size());
   return resting;
 }
 
 void rest_files(Engine& engine) {
-  const Resting resting = resting_files(engine);
+  Pass pass{engine, Pass::OverFork{}};
+  const Resting resting = resting_files(pass);
   if (!resting.wanted) return;
-  engine.rest(resting.flows);
+  engine.rest(pass, resting.flows);
   for (File* file : resting.files) {
     file->rested();
     file->inherited = File::Inherited::kDormant;
@@ -187,7 +193,7 @@ void empty_resting_files() {
   if (Engine::get() == nullptr) return;
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() == nullptr) return;
-  const Resting resting = resting_files(guard.pass()->engine());
+  const Resting resting = resting_files(*guard.pass());
   if (!resting.wanted) return;
   for (File* file : resting.files)
     if (file->kind() == FileKind::kUdp) file->queue_for_program(*guard.pass());
@@ -343,7 +349,7 @@ void rest_for_heirs(Pass& pass, File* file) {
   file->retain();
   if (file->has_program) file->queue_for_program(pass);
   file->give_up_queue(pass);
-  if (BoundFlow* flow = file->bound_flow()) pass.engine().rest({&flow, 1});
+  if (BoundFlow* flow = file->bound_flow()) pass.engine().rest(pass, {&flow, 1});
   file->rested();
   file->inherited = File::Inherited::kDormant;
   file->announce_inherited();

@@ -36,13 +36,14 @@ void publish_undecided(const Socket& s, uint8_t protocol, int fd, stats::Writer&
   writer.add(row);
 }
 
-void publish_tcp(Engine& engine, const TcpSocket& s, int fd, stats::Writer& writer, Instant now) {
-  Stack& stack = engine.stack();
-  TcpListener* listener = s.flow() != nullptr ? engine.listener(*s.flow()) : nullptr;
+void publish_tcp(Pass& pass, const TcpSocket& s, int fd, stats::Writer& writer, Instant now) {
+  Stack& stack = pass.stack();
+  TcpListener* listener = s.flow() != nullptr ? pass.engine().listener(*s.flow()) : nullptr;
   if (s.conn() != nullptr)
     writer.tcp(stack, *s.conn(), fd, s.choice, now);
   else if (listener != nullptr)
-    writer.listener(stack, *listener, fd, engine.path_of(*s.flow(), s.choice), s.local_endpoint());
+    writer.listener(stack, *listener, fd, pass.engine().path_of(pass, *s.flow(), s.choice),
+                    s.local_endpoint());
   else
     publish_undecided(s, IPPROTO_TCP, fd, writer);
 }
@@ -79,28 +80,28 @@ void publish_iwarp(const SiwSocket& s, int fd, stats::Writer& writer) {
   writer.add(row);
 }
 
-void publish_udp(Engine& engine, const UdpSocket& s, int fd, stats::Writer& writer) {
-  UdpPcb* pcb = s.flow() != nullptr ? engine.udp(*s.flow()) : nullptr;
+void publish_udp(Pass& pass, const UdpSocket& s, int fd, stats::Writer& writer) {
+  UdpPcb* pcb = s.flow() != nullptr ? pass.engine().udp(*s.flow()) : nullptr;
   PathChoice choice = s.choice;
   if (s.in_group()) choice.reason = Reason::multicast;  // the path is that of the rest
   if (pcb != nullptr)
-    writer.udp(engine.stack(), *pcb, *pcb, fd, engine.path_of(*s.flow(), choice), s.local_endpoint(),
-               s.remote_endpoint());
+    writer.udp(pass.stack(), *pcb, *pcb, fd, pass.engine().path_of(pass, *s.flow(), choice),
+               s.local_endpoint(), s.remote_endpoint());
   else
     publish_undecided(s, IPPROTO_UDP, fd, writer);
 }
 
 }  // namespace
 
-void publish_sockets(Engine& engine, stats::Writer& writer, Instant now) {
+void publish_sockets(Pass& pass, stats::Writer& writer, Instant now) {
   std::unordered_set<const File*> seen;
   for (int fd = 0; fd < fds.limit(); ++fd) {
     const File* file = fds.find(fd);
     if (file == nullptr || (file->descriptors > 1 && !seen.insert(file).second)) continue;
     if (file->kind() == FileKind::kTcp)
-      publish_tcp(engine, *static_cast<const TcpSocket*>(file), fd, writer, now);
+      publish_tcp(pass, *static_cast<const TcpSocket*>(file), fd, writer, now);
     if (file->kind() == FileKind::kIwarp) publish_iwarp(*static_cast<const SiwSocket*>(file), fd, writer);
-    if (file->kind() == FileKind::kUdp) publish_udp(engine, *static_cast<const UdpSocket*>(file), fd, writer);
+    if (file->kind() == FileKind::kUdp) publish_udp(pass, *static_cast<const UdpSocket*>(file), fd, writer);
   }
 }
 

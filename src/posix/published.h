@@ -6,6 +6,6 @@
 namespace accel::posix {
 
 /// stats::Source: each file of the table that is a socket, once, by its lowest descriptor.
-void publish_sockets(Engine& engine, stats::Writer& writer, Instant now);
+void publish_sockets(Pass& pass, stats::Writer& writer, Instant now);
 
 }  // namespace accel::posix

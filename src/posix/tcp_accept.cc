@@ -152,7 +152,7 @@ void TcpSocket::listen_here_too(Pass& pass) {
 /// It was made while its device's port was being opened: the shadow alone has listened so far.
 void TcpSocket::ports_opened(Pass& pass) {
   if (state_ != State::kListening || flow_ == nullptr) return;
-  const PathChoice now = pass.engine().path_of(*flow_);
+  const PathChoice now = pass.engine().path_of(pass, *flow_);
   if (choice.reason != Reason::port_opening && now.reason != Reason::port_opening &&
       now.reason != Reason::redirected)
     return;

@@ -134,7 +134,7 @@ bool TcpSocket::wants_iwarp(Pass& pass, const Endpoint& remote) {
   if (decide_veto(pass) != Reason::accelerated) return false;
   if (shadow_option(SOL_SOCKET, SO_ZEROCOPY) != 0) return false;  // as for listener_iwarp()
   if (remote.address.is_loopback()) return true;
-  return !pass.engine().choose(flow_request(Role::kTcpClient, shadow_name(), remote)).accelerated();
+  return !pass.engine().choose(pass, flow_request(Role::kTcpClient, shadow_name(), remote)).accelerated();
 }
 
 Result<int> TcpSocket::connect_as_iwarp(Pass& pass, const sockaddr* address, socklen_t length) {
@@ -163,7 +163,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   if (v6() && remote.address.is_link_local() && !remote.address.is_v4())
     return leave(&pass, Reason::route_unusual);
 
-  choice = pass.engine().choose(flow_request(Role::kTcpClient, local, remote));
+  choice = pass.engine().choose(pass, flow_request(Role::kTcpClient, local, remote));
   if (choice.reason == Reason::no_route) return kOnKernel;  // ENETUNREACH; the next connect() may find one
   if (!choice.accelerated()) return leave(&pass, choice.reason);
   if (Result<void> r = check_required(); !r) return r.error();
@@ -173,8 +173,8 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   flowinfo_ = flowinfo & ~0x00300000u;  // IP6_ECN_flow_init()
   TcpSettings settings = read_settings();
   settings.flow_label = flowinfo & kFlowLabelMask;
-  settings.replies_may_stray =
-      pass.engine().replies_may_stray(choice.route.interface) && config().settings.require == Require::kOff;
+  settings.replies_may_stray = pass.engine().replies_may_stray(pass, choice.route.interface) &&
+                               config().settings.require == Require::kOff;
   const PathChoice path = choice;
   std::optional<ShownSocket> shown(std::in_place, pass.engine(), shadow());
   Result<TcpConn*> conn = err(EADDRINUSE);

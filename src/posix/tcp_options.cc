@@ -571,7 +571,7 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
   } else if (level == SOL_SOCKET && name == SO_PEEK_OFF) {
     answer = peek_offset_;
   } else if (level == SOL_SOCKET && name == SO_INCOMING_CPU && conn_->segments_in > 0) {
-    answer = pass.engine().receiving_cpu();
+    answer = pass.engine().receiving_cpu(pass);
   } else {
     return kOnKernel;
   }

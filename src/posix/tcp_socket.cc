@@ -260,7 +260,7 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
 }
 
 uint32_t TcpSocket::scope_of(Pass& pass, const TcpConn& conn) {
-  const PortInfo* port = pass.engine().port_info(pass.stack().tcp_interface(conn));
+  const PortInfo* port = pass.engine().port_info(pass, pass.stack().tcp_interface(conn));
   return port != nullptr ? static_cast<uint32_t>(port->ifindex) : 0;
 }
 

@@ -168,7 +168,7 @@ Result<int> TcpSocket::accept_given(sockaddr* address, socklen_t* length, int fl
 /// has this process.
 void TcpSocket::queue_for_program(Pass& pass) {
   if (flow_ == nullptr) return;
-  pass.engine().stop_taking(*flow_);
+  pass.engine().stop_taking(pass, *flow_);
   let_handshakes_end(pass);
   if (flow_ == nullptr) return;
   queue_unaccepted(pass);
@@ -183,7 +183,7 @@ void TcpSocket::queue_for_program(Pass& pass) {
 /// The shadow listens alone from now on; the connections that have come already are still this process's.
 void TcpSocket::keep_queue(Pass& pass) {
   if (flow_ == nullptr) return;
-  pass.engine().stop_taking(*flow_);
+  pass.engine().stop_taking(pass, *flow_);
   let_handshakes_end(pass);
   if (flow_ == nullptr) return;  // another thread was faster
   queue_to_kernel(pass);
@@ -220,7 +220,7 @@ void TcpSocket::give_up_queue(Pass& pass) {
   if (marker_ >= 0) close_private(std::exchange(marker_, -1));
   if (flow_ == nullptr && given_.empty() && door_ < 0) return;
   const TcpListener* listener = flow_ != nullptr ? pass.engine().listener(*flow_) : nullptr;
-  if (listener != nullptr) pass.engine().stop_taking(*flow_);
+  if (listener != nullptr) pass.engine().stop_taking(pass, *flow_);
   auto pending = [&] { return listener != nullptr && listener->embryo_size + listener->accept_size > 0; };
   pollfd visitors{door_, POLLIN, 0};
   if (!pending() && given_.empty() && real.poll(&visitors, 1, 0) <= 0) return;
@@ -285,20 +285,20 @@ void TcpSocket::queue_to_kernel(Pass& pass) {
 /// A listener goes on on its shadow, and on other interfaces.
 void TcpSocket::port_lost(Pass& pass) {
   Engine& engine = pass.engine();
-  if (live() && engine.lost(*conn_))
+  if (live() && engine.lost(pass, *conn_))
     (void)to_kernel(pass, Reason::port_lost);  // what cannot, the engine ends
-  else if (flow_ != nullptr && engine.lost(*flow_))
+  else if (flow_ != nullptr && engine.lost(pass, *flow_))
     queue_to_kernel(pass);
 }
 
 void TcpSocket::strayed(Pass& pass) {
   Engine& engine = pass.engine();
-  if (live() && engine.strayed(*conn_)) {
-    const PathChoice next = engine.why_strayed(*conn_);
+  if (live() && engine.strayed(pass, *conn_)) {
+    const PathChoice next = engine.why_strayed(pass, *conn_);
     choice.rule = next.rule;
     return (void)to_kernel(pass, next.reason);  // or hopes for its queue
   }
-  if (flow_ != nullptr && engine.strayed(*flow_)) queue_to_kernel(pass);
+  if (flow_ != nullptr && engine.strayed(pass, *flow_)) queue_to_kernel(pass);
 }
 
 }  // namespace accel::posix

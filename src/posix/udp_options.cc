@@ -228,8 +228,8 @@ bool UdpSocket::stamps_are_kernels(Pass& pass) const {
   const int flags = shadow_option(SOL_SOCKET, SO_TIMESTAMPING);
   if ((flags & ~kServedStamps) != 0) return true;
   if ((stamps_told(flags, 0) & kStampHardware) == 0) return false;
-  for (InterfaceId id = 0; id < pass.engine().interface_count(); ++id)
-    if (const PortInfo* port = pass.engine().port_info(id); port != nullptr && port->kernel_has_stamps)
+  for (InterfaceId id = 0; id < pass.engine().interface_count(pass); ++id)
+    if (const PortInfo* port = pass.engine().port_info(pass, id); port != nullptr && port->kernel_has_stamps)
       return true;
   return false;
 }
@@ -279,7 +279,7 @@ Result<int> UdpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
   }
   if (p == nullptr || level != SOL_SOCKET) return kOnKernel;
   if (name == SO_INCOMING_CPU && remote_.port != 0 && p->rx_bytes > 0) {  // __udp_queue_rcv_skb()
-    const int cpu = pass.engine().receiving_cpu();
+    const int cpu = pass.engine().receiving_cpu(pass);
     return put_option(&cpu, sizeof cpu, value, length);
   }
   if (name != SO_ERROR) return kOnKernel;

@@ -43,7 +43,7 @@ void UdpSocket::give_up_queue(Pass& pass) {
 
 void UdpSocket::give_queue_to_shadow(Pass& pass) {
   if (flow_ == nullptr) return;
-  pass.engine().stop_taking(*flow_);
+  pass.engine().stop_taking(pass, *flow_);
   UdpPcb& p = *pcb(pass);
   Stack& stack = pass.stack();
   Injector injector;
@@ -55,7 +55,7 @@ void UdpSocket::give_queue_to_shadow(Pass& pass) {
     const iovec payload{packet.data() + headers, d.size};
     (void)stack.udp_receive(p, {&payload, 1}, true);
     if (!d.to.address.is_v4()) put_checksum(packet, d);
-    const PortInfo* port = pass.engine().port_info(d.interface);
+    const PortInfo* port = pass.engine().port_info(pass, d.interface);
     const bool wanted = local_.port != 0 && (remote_.port == 0 || remote_ == d.from);
     const bool given = wanted && injector.send(packet, d.to.address, port != nullptr ? port->ifindex : 0);
     pass.engine().counters().add(given ? Counter::udp_to_shadow : Counter::drop_udp_left_behind);

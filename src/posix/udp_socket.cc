@@ -114,7 +114,7 @@ void UdpSocket::ports_opened(Pass& pass) {
   if (state_ != State::kOpen || flow_ == nullptr) return;
   Engine& engine = pass.engine();
   const PathChoice now =
-      engine.is_taking(*flow_) ? engine.path_of(*flow_) : engine.covers(request_, v6_only_);
+      engine.is_taking(*flow_) ? engine.path_of(pass, *flow_) : engine.covers(pass, request_, v6_only_);
   if (choice.reason != Reason::port_opening && now.reason != Reason::port_opening &&
       now.reason != Reason::redirected)
     return;
@@ -131,11 +131,11 @@ void UdpSocket::contend(Pass& pass) {
   const Standing now = standing();
   contended_ = now != Standing::kAlone;
   if (now == Standing::kBehind || (contended_ && remote_.port != 0)) {
-    pass.engine().stop_taking(*flow_);
+    pass.engine().stop_taking(pass, *flow_);
   } else if (!pass.engine().is_taking(*flow_)) {
     pollfd kernel{shadow(), POLLIN, 0};
     shadows_first_ = pass.stack().udp_front(*pcb(pass)) == nullptr && real.poll(&kernel, 1, 0) > 0;
-    pass.engine().begin_taking(*flow_);
+    pass.engine().begin_taking(pass, *flow_);
   }
   look_at_shadow_ = true;
   pass.engine().touch();
@@ -175,7 +175,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   if (local.address.is_multicast() || remote.address.is_multicast()) return decline(Reason::multicast);
   request_ = flow_request(role, local, remote);
   if (remote.port != 0) {
-    choice = pass.engine().choose(request_);
+    choice = pass.engine().choose(pass, request_);
     if (!choice.accelerated() && choice.reason != Reason::port_opening) return decline(choice.reason);
   }
   contended_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && standing() != Standing::kAlone;
@@ -239,10 +239,10 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   } else {
     request_ = flow_request(Role::kUdpConnect, local, remote);
     const PathChoice next = remote.address.is_loopback() ? PathChoice{PathKind::kKernel, Reason::loopback, {}}
-                                                         : pass.engine().choose(request_);
+                                                         : pass.engine().choose(pass, request_);
     if (next.accelerated()) {
       choice = next;
-      if (contended_) pass.engine().stop_taking(*flow_);
+      if (contended_) pass.engine().stop_taking(pass, *flow_);
       pass.engine().reconnect_udp(pass, *flow_, local, remote);
       local_ = local;
       remote_ = remote;
@@ -268,7 +268,7 @@ Result<int> UdpSocket::disconnect(Pass& pass, const sockaddr* address, socklen_t
   local_ = shadow_name();
   remote_ = {};
   if (local_.port == 0) {
-    pass.engine().stop_taking(*flow_);
+    pass.engine().stop_taking(pass, *flow_);
     pass.stack().udp_connect(*pcb(pass), {}, {});  // the kernel may give the port to another of our sockets
     state_ = State::kUndecided;
   } else {

@@ -129,7 +129,7 @@ bool UdpSocket::mixes_families(const Endpoint& to) const {
 Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int flags) {
   UdpPcb& p = *pcb(pass);
   const Datagram datagram = *pass.stack().udp_front(p);
-  const PortInfo* port = pass.engine().port_info(datagram.interface);
+  const PortInfo* port = pass.engine().port_info(pass, datagram.interface);
   const int ifindex = port != nullptr ? port->ifindex : 0;
   const bool take = (flags & MSG_PEEK) == 0;
   if (!can_overwrite(vector_of(*message), datagram.size)) {  // udp_recvmsg(): it is lost
@@ -153,7 +153,7 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
   if (!told) last_arrived_ = datagram.arrived;
   put_control_messages(message, control_,
                        {datagram, ifindex, told ? wall_clock_at(datagram.arrived) : 0,
-                        (control_ & kStampHardware) != 0 ? pass.engine().device_time(datagram) : 0});
+                        (control_ & kStampHardware) != 0 ? pass.engine().device_time(pass, datagram) : 0});
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? datagram.size : copied);
 }
 
@@ -221,10 +221,10 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     if (answer == kOnKernel) state_ = State::kKernel;
     return answer;
   }
-  const PathChoice path = pass.engine().choose_udp_destination(*request);
+  const PathChoice path = pass.engine().choose_udp_destination(pass, *request);
   // IPv6 routing takes a device for a wish, and one that is not there for none.
   if (path.accelerated() && control->ifindex != 0 &&
-      control->ifindex != pass.engine().port_info(path.route.interface)->ifindex)
+      control->ifindex != pass.engine().port_info(pass, path.route.interface)->ifindex)
     return send_kernels(pass, message, flags);
   if (!path.accelerated()) {
     if (state_ == State::kUndecided && path.reason != Reason::no_route) {
@@ -278,7 +278,7 @@ std::optional<FlowRequest> UdpSocket::request_for(Pass& pass, const msghdr& mess
   if (!v4 && to.address.is_link_local() && request.bound_ifindex == 0) return {};
   if (!control.source) return request;
   // Of IPv4's source routing makes sure.
-  if (!v4 && !control.source->is_any() && !pass.engine().has_address(*control.source)) return {};
+  if (!v4 && !control.source->is_any() && !pass.engine().has_address(pass, *control.source)) return {};
   request.local.address = *control.source;
   return request;
 }

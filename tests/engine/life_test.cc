@@ -104,7 +104,7 @@ TEST(Life, FramesWaitForTheKernelToResolveTheirNeighbour) {
   TcpConn* conn = nullptr;
   {
     Pass pass{*w.engine};
-    PathChoice choice = w.engine->choose({Role::kTcpClient, {}, remote, 0, 0, 0});
+    PathChoice choice = w.engine->choose(pass, {Role::kTcpClient, {}, remote, 0, 0, 0});
     ASSERT_TRUE(choice.accelerated());
     auto opened = w.engine->connect(pass, choice, {kNear, 30000}, remote, {}, &w);
     ASSERT_TRUE(opened.ok());

@@ -45,7 +45,7 @@ Connected connect(uint16_t port) {
     Pass pass{*w.engine};
     FlowRequest request;
     request.remote = {kFar, port};
-    PathChoice choice = w.engine->choose(request);
+    PathChoice choice = w.engine->choose(pass, request);
     EXPECT_TRUE(choice.accelerated()) << reason_text(choice.reason);
     auto conn = w.engine->connect(pass, choice, c.local, request.remote, {}, &owner);
     EXPECT_TRUE(conn.ok());

@@ -7,7 +7,7 @@ PathChoice choose(const IpAddress& to) {
   Pass pass{*world().engine};
   FlowRequest request;
   request.remote = {to, 80};
-  return world().engine->choose(request);
+  return world().engine->choose(pass, request);
 }
 
 TEST(Paths, ReasonsOfTheKernelPath) {
@@ -51,7 +51,7 @@ TEST(Paths, ConnectSteersAndUnsteers) {
   EXPECT_TRUE(w.port->steers(key));
   {
     Pass pass{*w.engine};
-    PathChoice again = w.engine->choose({Role::kTcpClient, c.local, {kFar, 81}, 0, 0, 0});
+    PathChoice again = w.engine->choose(pass, {Role::kTcpClient, c.local, {kFar, 81}, 0, 0, 0});
     auto second = w.engine->connect(pass, again, c.local, {kFar, 81}, {}, &w);
     EXPECT_TRUE(second.is(EADDRINUSE));
     EXPECT_EQ(again.reason, Reason::duplicate_tuple);
@@ -173,13 +173,13 @@ TEST(Paths, AListenerThatStopsTakesNothingInForItsConnections) {
   ASSERT_TRUE(far && wait_for([&] { return waiting() == 1; }));
   TcpConn* near = nullptr;
   {
-    const Pass pass{*w.engine, Pass::Polling::kNo};
+    Pass pass{*w.engine, Pass::Polling::kNo};
     near = w.engine->stack().tcp_accept(*w.engine->listener(*flow));
     ASSERT_TRUE(near);
     asks(far);
-    w.engine->stop_taking(*flow);
+    w.engine->stop_taking(pass, *flow);
     EXPECT_EQ(w.engine->stack().tcp_readable_bytes(*near), 0u);
-    w.engine->begin_taking(*flow);
+    w.engine->begin_taking(pass, *flow);
   }
   // One that nobody has accepted yet is passed on: what has come for it is in the stack.
   TcpConn* const second = opened(4002);
@@ -187,7 +187,7 @@ TEST(Paths, AListenerThatStopsTakesNothingInForItsConnections) {
   {
     Pass pass{*w.engine, Pass::Polling::kNo};
     asks(second);
-    w.engine->stop_taking(*flow);
+    w.engine->stop_taking(pass, *flow);
     TcpConn* const unaccepted = pass.stack().tcp_accept(*w.engine->listener(*flow));
     ASSERT_TRUE(unaccepted);
     EXPECT_EQ(pass.stack().tcp_readable_bytes(*unaccepted), 5u);
