@@ -31,12 +31,12 @@ siw::Reactor* Engine::channels() {
 
 Reason Engine::ports_barred() const { return impl_->ports_barred; }
 
-bool Engine::Impl::notify_channels() {
+bool Engine::Impl::notify_channels(Pass& pass) {
   bool changed = false;
   while (siw::Channel* channel = channels->take_ready()) {
     changed = true;
     const uint32_t edges = std::exchange(channel->edges, 0);
-    if (notifier && channel->owner) notifier(channel->owner, edges);
+    if (channel->owner) above.notify(pass, channel->owner, edges);
   }
   const auto now = static_cast<uint32_t>(channels->channels());
   const uint32_t before = channel_count.exchange(now, std::memory_order_relaxed);

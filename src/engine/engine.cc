@@ -192,9 +192,9 @@ StackConfig stack_config(const Settings& s) {
 std::atomic<Engine*> Engine::instance_{nullptr};
 constinit std::atomic<bool> Engine::opens_ports_{false};
 
-Engine::Engine() : impl_(std::make_unique<Impl>(*this)) {}
+Engine::Engine(Upcalls& above) : impl_(std::make_unique<Impl>(*this, above)) {}
 Engine::~Engine() = default;
-Engine::Impl::Impl(Engine& e) : engine(e) {}
+Engine::Impl::Impl(Engine& e, Upcalls& u) : engine(e), above(u) {}
 Engine::Impl::~Impl() { housekeeping.reset(); }
 
 Result<void> Engine::Impl::start() {
@@ -221,11 +221,11 @@ Result<void> Engine::Impl::start() {
   return housekeeping->start();
 }
 
-Result<Engine*> Engine::start_new() {
+Result<Engine*> Engine::start_new(Upcalls& above) {
   Engine* fresh = nullptr;
   Result<void> started = err(ENOMEM);
   try {
-    fresh = new Engine;
+    fresh = new Engine(above);
     started = fresh->impl_->start();
   } catch (const std::bad_alloc&) {
   }
@@ -234,7 +234,7 @@ Result<Engine*> Engine::start_new() {
   return started.error();
 }
 
-Engine* Engine::open(Reason* why) {
+Engine* Engine::open(Upcalls& above, Reason* why) {
   if (Engine* engine = get()) return engine;
   if (in_handler()) return *why = Reason::handler, nullptr;
   thread_state.inside = true;  // its own socket calls, through our wrappers, go to the kernel
@@ -243,7 +243,7 @@ Engine* Engine::open(Reason* why) {
   if (!engine && !refused) {
     refused = obstacle();
     if (!refused) {
-      if (auto started = start_new()) {
+      if (auto started = start_new(above)) {
         stats::open();
         engine = *started;
         instance_.store(engine, std::memory_order_release);
@@ -264,14 +264,7 @@ Stack& Engine::stack() {
   impl_->held();
   return *impl_->stack;
 }
-void Engine::set_notifier(Notifier n) { impl_->notifier = n; }
 bool Engine::inside() { return thread_state.inside; }
-void Engine::set_after_unlock(void (*hook)()) { impl_->after_unlock = hook; }
-void Engine::set_port_lost(void (*hook)()) { impl_->port_lost = hook; }
-void Engine::set_strays_found(void (*hook)()) { impl_->strays_found = hook; }
-void Engine::set_abandoned(void (*hook)(Pass&, void*)) { impl_->abandoned = hook; }
-void Engine::set_unaccepted(Offered (*hook)()) { impl_->unaccepted = hook; }
-void Engine::set_each_tick(void (*hook)(bool absent)) { impl_->each_tick = hook; }
 Counters& Engine::counters() { return impl_->counters; }
 int Engine::receiving_cpu(Pass& pass) const { return Impl::of(pass).stack->receiving_cpu(); }
 uint32_t Engine::interface_count(Pass& pass) const { return Impl::of(pass).slots.count(); }

@@ -18,6 +18,7 @@
 #include "base/instant.h"
 #include "base/ip.h"
 #include "base/result.h"
+#include "engine/upcalls.h"
 #include "stack/stack.h"
 
 namespace accel {
@@ -59,7 +60,7 @@ class Reactor;
 
 /// The worker's lock, held: what needs it takes a Pass&, which is the proof. Entering polls the ports once
 /// (not if they were polled within the last microsecond by the same thread's last pass). Leaving flushes,
-/// transmits, steers what changed, gives `edges` to the notifier and wakes sleepers whose condition holds.
+/// transmits, steers what changed, gives `edges` to Upcalls::notify and wakes sleepers whose condition holds.
 /// Not recursive: a signal handler's socket call that finds its own thread inside waits for nothing: see
 /// Engine::inside().
 class Pass {
@@ -76,7 +77,7 @@ class Pass {
   Instant now() const { return now_; }
   Stack& stack();
   Engine& engine() { return engine_; }
-  /// The call has a reference to `what`: if a handler leaves its wait by siglongjmp(), Engine::abandoned
+  /// The call has a reference to `what`: if a handler leaves its wait by siglongjmp(), Upcalls::abandoned
   /// gives it up.
   void retains(void* what) { retained_ = what; }
 
@@ -122,7 +123,7 @@ class Engine {
   /// Opens it at the first need: configuration, netlink snapshot, housekeeping thread; ports open when a
   /// route needs them. nullptr when this process stays on the kernel; `why` then says why. Not to be called
   /// from a signal handler.
-  static Engine* open(Reason* why);
+  static Engine* open(Upcalls& above, Reason* why);
 
   // ---- privilege (posix/privilege.h) ----
   /// Whether there can be a port at all (CAP_NET_RAW); what one kind needs besides, its opening tells.
@@ -139,7 +140,7 @@ class Engine {
   /// A socket of this process has the local end. While it has the privilege: its guardian will help there.
   void tell_guardian(Pass& pass, const Endpoint& local, bool v6_only);
   bool keeping_ready() const;
-  /// Opens what has been asked for (set_ports_opened), while the privilege is there. Without a Pass.
+  /// Opens what has been asked for (Reason::port_opening), while the privilege is there. Without a Pass.
   void open_requested_ports();
   /// Ports have been asked for that are not open yet. To open one takes the lowest free descriptors for
   /// moments, which a program sees that relies on their numbers.
@@ -152,25 +153,14 @@ class Engine {
   static Result<int> make_rule_by_guardian(const FlowRule& rule, int device);
   void open_all_ports(Pass& pass);
 
-  // ---- ports that are opened in the background (engine/opening.cc) ----
-  /// Called without the lock once some have been opened, or could not be: for sockets whose choice has
-  /// Reason::port_opening.
-  void set_ports_opened(void (*hook)());
   /// The choice of a listener or bound UDP socket as it is now.
   PathChoice path_of(Pass& pass, const BoundFlow& flow) const;
 
   Stack& stack();
 
-  /// What the layer above does with edges: called under the lock, once per changed socket, with its owner.
-  using Notifier = void (*)(void* owner, uint32_t edges);
-  void set_notifier(Notifier n);
-
   /// True from before the calling thread takes the lock until after it has let go (async-signal-safe, one
-  /// thread-local): a signal's handler that finds this is put off until after_unlock.
+  /// thread-local): a signal's handler that finds this is put off until Upcalls::after_unlock.
   static bool inside();
-  /// Called on a thread each time that it has let go of the lock and is no longer inside(): leaving a Pass,
-  /// and in wait() before it looks at signal_ran() and sleeps.
-  void set_after_unlock(void (*hook)());
 
   // ---- paths (call with a Pass) ----
   PathChoice choose(Pass& pass, const FlowRequest& request);
@@ -188,7 +178,7 @@ class Engine {
   Result<BoundFlow*> bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
                               bool v6_only, Taking taking, int bound_ifindex, void* owner);
   /// Forgets the connection without a packet; from now on its frames are the kernel's.
-  void forget(TcpConn* conn);
+  void forget(Pass& pass, TcpConn* conn);
   /// The host has another device with an address: what is sent by `sent_by` may be answered through that one.
   bool replies_may_stray(Pass& pass, InterfaceId sent_by) const;
   TcpListener* listener(BoundFlow& flow);
@@ -227,8 +217,8 @@ class Engine {
 
   // ---- waiting ----
   /// For calls that ask for readiness: the channels' progress, which takes a system call while there are any,
-  /// and the edges of what entering the pass brought, which else reach the notifier at its end. wait() does
-  /// both.
+  /// and the edges of what entering the pass brought, which else reach Upcalls::notify at its end. wait()
+  /// does both.
   void catch_up(Pass& pass);
   /// The last poll has left frames in a ring. A call that finds nothing of the stack's takes them, and their
   /// edges, before it tells of what the kernel has, or of nothing.
@@ -264,11 +254,6 @@ class Engine {
   Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow);
 
   // ---- a device that is gone ----
-  /// Called by housekeeping, without the lock, when a port has failed: the layer above moves what lost()
-  /// names to the kernel, and ends with let_go_of_lost(). Until then the device's rules keep the flows'
-  /// frames from the kernel, which would answer for connections that it does not have yet.
-  void set_port_lost(void (*hook)());
-  void set_abandoned(void (*hook)(Pass& pass, void* retained));
   /// What this thread's waits retain that a handler has left by siglongjmp(), as far as they are known to be
   /// over: their frames are. Also done by the next wait, and at the thread's end.
   void give_up_abandoned(Pass& pass);
@@ -279,28 +264,12 @@ class Engine {
   void let_go_of_lost(Pass& pass);
 
   // ---- connections whose frames come by queues that we do not hold ----
-  /// Called by housekeeping, without the lock: the layer above moves what strayed() names to the kernel,
-  /// which has what comes by any queue, and ends with let_go_of_strays().
-  void set_strays_found(void (*hook)());
   bool strayed(Pass& pass, const TcpConn& conn) const;
   bool strayed(Pass& pass, const BoundFlow& flow) const;  ///< an unaccepted connection of it
   /// The kernel's path with the reason, of one that strayed() names.
   PathChoice why_strayed(Pass& pass, const TcpConn& conn) const;
   /// Those that the application has closed.
   void let_go_of_strays(Pass& pass);
-
-  // ---- listeners that several processes have ----
-  /// What the layer above did with connections that nobody here has accepted.
-  enum class Offered : uint8_t {
-    kNobodyElses,  ///< no other process has a listener of this one
-    kNobodyWaits,  ///< to be asked again soon
-    kLooked,       ///< likewise; it has made one pass
-  };
-  /// Called by housekeeping, without the lock, where there are such and the application does not make passes.
-  void set_unaccepted(Offered (*hook)());
-  /// Called by housekeeping, without the lock, while sockets are in use. `absent`: the application has made
-  /// no pass since the last time. It makes at most one pass.
-  void set_each_tick(void (*hook)(bool absent));
 
   // ---- process life ----
   /// Around fork(): the lock is held across it, so the child has a consistent copy.
@@ -336,9 +305,9 @@ class Engine {
 
  private:
   friend class Pass;
-  Engine();
+  explicit Engine(Upcalls& above);
   ~Engine();
-  static Result<Engine*> start_new();
+  static Result<Engine*> start_new(Upcalls& above);
   void wait_for_the_others(Pass& pass, Duration limit);
   /// Of what connections owe that could not be handed back, and channels.
   void wait_for_delivery(Pass& pass, Duration limit);

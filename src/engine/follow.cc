@@ -246,7 +246,7 @@ void Engine::Impl::look_for_passing_by(InterfaceId id) {
 
 void Engine::Impl::publish_statistics(Instant now) {
   Pass pass{engine, now};
-  stats::publish(pass, now);
+  stats::publish(pass, above, now);
 }
 
 bool Engine::Impl::tick(Instant now, bool chores) {

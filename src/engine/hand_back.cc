@@ -388,27 +388,20 @@ uint8_t protocol_of(const std::vector<uint8_t>& packet) {
 
 void Engine::Impl::tell_of_lost_ports() {
   if (!std::exchange(lost_untold, false)) return;
-  if (port_lost) {
-    port_lost();
-  } else {
-    Pass pass{engine, Pass::Polling::kNo};
-    engine.let_go_of_lost(pass);
-  }
+  above.port_lost(engine);
   if (!std::exchange(cover_after_loss, false)) return;
   lock_in();
   pass_now = clock_now();
   cover_flows();
   work(pass_now);
   unlock_out();
-  if (ports_opened) ports_opened();
+  above.ports_opened();
 }
 
 // No lock for the look: this thread alone changes it.
 void Engine::Impl::tell_of_strays() ACCEL_LOCKS_UNCHECKED {
   if (strays.empty()) return;
-  if (strays_found) return strays_found();
-  Pass pass{engine, Pass::Polling::kNo};
-  engine.let_go_of_strays(pass);
+  above.strays_found(engine);
 }
 
 bool Engine::lost(Pass& pass, const TcpConn& conn) const {
@@ -546,7 +539,7 @@ void Engine::retire(Duration limit) {
     let_go_of_lost(pass);
     w.ready_ports.clear();
     close_accept_queue();
-    stats::close(pass, pass.now());
+    stats::close(pass, w.above, pass.now());
   }
   impl_->housekeeping->stop();
 }

@@ -299,18 +299,16 @@ void Housekeeping::Loop::begin_serving() {
 
 /// True: to be done again soon. The pass that it makes is not the application's.
 bool Housekeeping::Loop::offer_unaccepted() {
-  if (worker.unaccepted == nullptr) return false;
   const uint64_t before = passes();
-  const Engine::Offered done = worker.unaccepted();
-  if (done == Engine::Offered::kLooked && passes_seen == before && passes() == before + 1) ++passes_seen;
-  return done != Engine::Offered::kNobodyElses;
+  const Upcalls::Offered done = worker.above.unaccepted();
+  if (done == Upcalls::Offered::kLooked && passes_seen == before && passes() == before + 1) ++passes_seen;
+  return done != Upcalls::Offered::kNobodyElses;
 }
 
 /// The pass that it makes is not the application's, as with offer_unaccepted().
 void Housekeeping::Loop::tell_of_tick(bool absent) {
-  if (worker.each_tick == nullptr) return;
   const uint64_t before = passes();
-  worker.each_tick(absent);
+  worker.above.each_tick(absent);
   if (passes_seen == before && passes() == before + 1) ++passes_seen;
 }
 
@@ -389,7 +387,7 @@ void Housekeeping::Loop::stop_serving() {
 void Housekeeping::Loop::open_ports() {
   bool opened = false;
   const Instant next = worker.open_requested(false, &opened);
-  if (opened && worker.ports_opened) worker.ports_opened();
+  if (opened) worker.above.ports_opened();
   if (opened && serving) stop_serving();  // the new ones' descriptors
   ev_timer_stop(ev, &opening);
   if (next == kNever) return;

@@ -114,13 +114,11 @@ void Engine::Impl::open_here(bool all, Duration pause) {
   bool opened = false;
   const AllSignalsBlocked handlers_wait;  // one that forks would wait for us
   (void)open_requested(all, &opened, pause);
-  if (opened && ports_opened) ports_opened();
+  if (opened) above.ports_opened();
 }
 
 void Engine::open_requested_ports() { impl_->open_here(true, {}); }
 void Engine::settle_ports() { impl_->open_here(false, kShortLife); }
-
-void Engine::set_ports_opened(void (*hook)()) { impl_->ports_opened = hook; }
 
 PathChoice Engine::Impl::path_of(const BoundFlow& flow) const {
   PathChoice choice;

@@ -340,10 +340,10 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
   return conn;
 }
 
-void Engine::forget(TcpConn* conn) {
-  impl_->held();
-  impl_->stack->tcp_forget(conn);
-  impl_->unsteer_closed();
+void Engine::forget(Pass& pass, TcpConn* conn) {
+  Impl& w = Impl::of(pass);
+  w.stack->tcp_forget(conn);
+  w.unsteer_closed();
 }
 
 bool Engine::replies_may_stray(Pass& pass, InterfaceId sent_by) const {

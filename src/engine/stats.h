@@ -17,7 +17,7 @@ namespace accel::stats {
 void open();
 
 /// The last answer: readers find it without asking.
-void close(Pass& pass, Instant now);
+void close(Pass& pass, Upcalls& above, Instant now);
 
 /// In a fork's child: the page is the parent's. Called for every kind of fork; more than once does no harm.
 void after_fork_in_child();
@@ -41,20 +41,15 @@ class Writer {
   void add(const SocketRow& row);
 
  private:
-  friend void publish(Pass& pass, Instant now);
+  friend void publish(Pass& pass, Upcalls& above, Instant now);
   explicit Writer(Page& page) : page_(page) {}
   void add_unnamed(Pass& pass, Instant now);
   Page& page_;
   std::unordered_set<const TcpConn*> named_;
 };
 
-/// The layer above names its sockets, each once, to the writer. Connections without
-/// an owner are added by publish() itself.
-using Source = void (*)(Pass& pass, Writer& writer, Instant now);
-void set_source(Source source);
-
 /// Answers readers; called when requested().
-void publish(Pass& pass, Instant now);
+void publish(Pass& pass, Upcalls& above, Instant now);
 
 /// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
 void note_kernel(int fd, Reason reason, uint8_t rule = 0);

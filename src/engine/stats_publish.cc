@@ -10,8 +10,6 @@
 namespace accel::stats {
 namespace {
 
-std::atomic<Source> source{nullptr};
-
 Address address(const Endpoint& e) {
   Address a{};
   std::memcpy(a.bytes, e.address.bytes.data(), 16);
@@ -101,8 +99,6 @@ void Writer::udp(Stack& stack, const UdpPcb& pcb, const StackSocket& traffic, in
   add(row);
 }
 
-void set_source(Source s) { source.store(s, std::memory_order_release); }
-
 void Writer::add_unnamed(Pass& pass, Instant now) {
   std::vector<const TcpConn*> rest;
   struct Search {
@@ -123,7 +119,7 @@ void Writer::add_unnamed(Pass& pass, Instant now) {
   }
 }
 
-void publish(Pass& pass, Instant now) {
+void publish(Pass& pass, Upcalls& above, Instant now) {
   Page* p = page();
   if (!p) return;
   uint64_t asked = p->asked.load(std::memory_order_acquire);
@@ -136,15 +132,15 @@ void publish(Pass& pass, Instant now) {
     p->counter[i] = pass.engine().counters().get(static_cast<Counter>(i));
   publish_ports(pass, *p);
   Writer writer(*p);
-  if (Source s = source.load(std::memory_order_acquire)) s(pass, writer, now);
+  above.publish(pass, writer, now);
   writer.add_unnamed(pass, now);
 
   p->sequence.store(sequence + 1, std::memory_order_release);
   p->answered.store(asked, std::memory_order_release);
 }
 
-void close(Pass& pass, Instant now) {
-  publish(pass, now);
+void close(Pass& pass, Upcalls& above, Instant now) {
+  publish(pass, above, now);
   if (Page* p = page()) p->has_engine = 0;
 }
 

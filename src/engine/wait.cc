@@ -376,7 +376,7 @@ OwnSleepers::~OwnSleepers() {
       Engine::Impl& worker = Engine::Impl::of(*engine);
       {
         Pass pass{*engine, Pass::Polling::kNo};
-        if (sleeper.retained) worker.abandoned(pass, sleeper.retained);
+        if (sleeper.retained) worker.above.abandoned(pass, sleeper.retained);
         worker.sleepers.forget(sleeper, pass.now());
       }
       worker.sleepers.wait_for_ringing();
@@ -418,7 +418,7 @@ void Engine::give_up_abandoned(Pass& pass) {
     if (left.retained == nullptr) continue;
     if (!is_over(left.frame, running)) return;
     --thread_state.retaining;
-    impl_->abandoned(pass, std::exchange(left.retained, nullptr));
+    impl_->above.abandoned(pass, std::exchange(left.retained, nullptr));
   }
 }
 

@@ -68,7 +68,7 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   if (!told) wake_in_charge();
   admit_cancellation();
   thread_state.inside = false;
-  if (after_unlock) after_unlock();
+  above.after_unlock();
 }
 
 /// The thread that watches the ports has to have the device told again. Between two steps of unlock_out(),
@@ -197,12 +197,13 @@ void Engine::Impl::unsteer_closed() {
 
 bool Engine::Impl::notify_edges() {
   bool changed = false;
+  Pass pass{engine, pass_now};
   while (StackSocket* socket = stack->take_ready()) {
     changed = true;
     const uint32_t edges = std::exchange(socket->edges, 0);
-    if (notifier && socket->owner) notifier(socket->owner, edges);
+    if (socket->owner) above.notify(pass, socket->owner, edges);
   }
-  if (channels) changed |= notify_channels();
+  if (channels) changed |= notify_channels(pass);
   return changed;
 }
 

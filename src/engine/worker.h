@@ -61,7 +61,7 @@ struct FilteredFlow {
 class Housekeeping;
 
 struct Engine::Impl {
-  explicit Impl(Engine& e);
+  Impl(Engine& e, Upcalls& u);
   static Impl& of(Engine& e) { return *e.impl_; }
   /// Whose lock is held: a Pass is the proof.
   static Impl& of(Pass& pass) ACCEL_ASSERTS_HELD(worker_lock) { return of(pass.engine()); }
@@ -78,12 +78,12 @@ struct Engine::Impl {
   void wake_in_charge();
   /// Receives, runs deadlines. False: nothing came and nothing was due.
   bool poll(Instant now) ACCEL_REQUIRES(worker_lock);
-  /// Sends what became possible, tells the notifier, wakes sleepers; what leaving a pass does before the lock
+  /// Sends what became possible, tells of edges, wakes sleepers; what leaving a pass does before the lock
   /// goes.
   void work(Instant now) ACCEL_REQUIRES(worker_lock);
   void transmit(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   bool notify_edges() ACCEL_REQUIRES(worker_lock);
-  bool notify_channels() ACCEL_REQUIRES(worker_lock);
+  bool notify_channels(Pass& pass) ACCEL_REQUIRES(worker_lock);
   bool arm_ports() ACCEL_REQUIRES(worker_lock);
   bool tx_waiting() const ACCEL_REQUIRES(worker_lock);
   /// Polls that follow one that was cut short, before a call ends without an event: as much as a ring holds.
@@ -146,7 +146,7 @@ struct Engine::Impl {
   void note_failure(const Link& link, const OpenedPort& opened) ACCEL_REQUIRES(worker_lock);
   void install(InterfaceId id, OpenedPort opened, int ifindex) ACCEL_REQUIRES(worker_lock);
   InterfaceId install_vlan(InterfaceId id, const Link& link, InterfaceId lower) ACCEL_REQUIRES(worker_lock);
-  /// Housekeeping's, and so is what follows it once the lock is let go: see Engine::set_port_lost().
+  /// Housekeeping's, and so is what follows it once the lock is let go: see Upcalls::port_lost().
   void lose_port(InterfaceId id, const char* why) ACCEL_REQUIRES(worker_lock);
   void tell_of_lost_ports();
   void look_for_strays(Instant now) ACCEL_REQUIRES(worker_lock);
@@ -220,6 +220,7 @@ struct Engine::Impl {
   }
 
   Engine& engine;
+  Upcalls& above;
   WorkerLock lock;
   Counters counters;
   Guardian guardian{counters};
@@ -272,14 +273,6 @@ struct Engine::Impl {
   std::atomic<uint32_t> channel_count{0};
   Reason ports_barred = Reason::accelerated;
 
-  Notifier notifier = nullptr;
-  void (*after_unlock)() = nullptr;
-  void (*port_lost)() = nullptr;
-  void (*ports_opened)() = nullptr;
-  void (*strays_found)() = nullptr;
-  void (*abandoned)(Pass& pass, void* retained) = nullptr;
-  Engine::Offered (*unaccepted)() = nullptr;
-  void (*each_tick)(bool absent) = nullptr;
   bool ending = false;  ///< Engine::finish(): no port is opened any more
   bool crowded ACCEL_GUARDED_BY(worker_lock) =
       false;  ///< a poll has found a whole burst; until housekeeping has looked

@@ -94,19 +94,19 @@ class File {
   /// far as that is possible.
   virtual void queue_for_program(Pass&) {}
 
-  /// Ports have been opened, or could not be (Engine::set_ports_opened). The file may be gone afterwards.
+  /// Ports have been opened, or could not be (Upcalls::ports_opened). The file may be gone afterwards.
   virtual void ports_opened(Pass&) {}
 
-  /// A device is gone (Engine::set_port_lost): what it carried of this file goes on in the kernel. The file
+  /// A device is gone (Upcalls::port_lost): what it carried of this file goes on in the kernel. The file
   /// may be gone afterwards.
   virtual void port_lost(Pass&) {}
 
-  /// Frames of connections come by queues that the process does not hold (Engine::set_strays_found): those go
+  /// Frames of connections come by queues that the process does not hold (Upcalls::strays_found): those go
   /// on in the kernel. The file may be gone afterwards.
   virtual void strayed(Pass&) {}
 
   /// kUnanswered: the connection goes on in the kernel. The file may be gone afterwards.
-  virtual void unanswered() {}
+  virtual void unanswered(Pass&) {}
 
   /// The channel of an iWARP socket has come to a decision about it (posix/siw_socket.h). The file may be
   /// gone afterwards.

@@ -52,9 +52,8 @@ void Guard::set_after_unlock(void (*hook)()) { after_unlock.store(hook, std::mem
 
 Pass* Guard::open_engine(Reason* why) {
   if (pass_) return &*pass_;
-  Engine* engine = Engine::open(why);
+  Engine* engine = posix::open_engine(why);
   if (engine == nullptr) return nullptr;
-  attach_engine(*engine);
   leave_early();
   pass_.emplace(*engine);
   return &*pass_;

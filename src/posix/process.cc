@@ -430,13 +430,13 @@ void serve_door(int door) {
 
 namespace {
 
-/// On housekeeping's thread, without a Guard.
-Engine::Offered offer_unaccepted() {
-  if (!waiters_are_shared() && !family().programs_have_listeners) return Engine::Offered::kNobodyElses;
+/// Upcalls::unaccepted().
+Upcalls::Offered offer_unaccepted() {
+  if (!waiters_are_shared() && !family().programs_have_listeners) return Upcalls::Offered::kNobodyElses;
   const bool waited_for = others_wait_for_connections();
-  if (!waited_for && !family().programs_have_listeners) return Engine::Offered::kNobodyWaits;
+  if (!waited_for && !family().programs_have_listeners) return Upcalls::Offered::kNobodyWaits;
   Guard guard(Pass::Polling::kNo);
-  if (guard.pass() == nullptr) return Engine::Offered::kLooked;
+  if (guard.pass() == nullptr) return Upcalls::Offered::kLooked;
   bool on = waited_for;
   fds.for_each(0, fds.limit(), [&](int, File* file) {
     if (file->kind() != FileKind::kTcp) return;
@@ -444,7 +444,7 @@ Engine::Offered offer_unaccepted() {
     if (file->has_program) listener->queue_unaccepted(*guard.pass());
     if (on && file->shared_listener) on = listener->give_unaccepted(*guard.pass());
   });
-  return Engine::Offered::kLooked;
+  return Upcalls::Offered::kLooked;
 }
 
 }  // namespace
@@ -461,7 +461,7 @@ void tell_files(Pass& pass) {
   });
 }
 
-// The next three run on housekeeping's thread, without a Guard.
+// Of Upcalls: without a Guard.
 
 void tell_ports_opened() {
   Guard guard(Pass::Polling::kNo);
@@ -486,27 +486,40 @@ void tell_strayed() {
 
 // ---- the engine's beginning, the process's end ----
 
-void attach_engine(Engine& engine) {
-  engine.set_notifier([](void* owner, uint32_t edges) {
+namespace {
+
+class SocketUpcalls final : public Upcalls {
+  void notify(Pass& pass, void* owner, uint32_t edges) override {
     auto* file = static_cast<File*>(owner);
     if ((edges & siw::kDecided) != 0)
       file->decided(edges);
     else if ((edges & kUnanswered) != 0)
-      file->unanswered();
+      file->unanswered(pass);
     else
       file->notify(edges);
-  });
-  engine.set_after_unlock(&admit_put_off_signals);
-  engine.set_ports_opened(&tell_ports_opened);
-  engine.set_port_lost(&tell_port_lost);
-  engine.set_strays_found(&tell_strayed);
-  engine.set_abandoned([](Pass& pass, void* file) { static_cast<File*>(file)->release(&pass); });
-  engine.set_unaccepted(&offer_unaccepted);
-  engine.set_each_tick(&look_for_foreign_waits);
-  stats::set_source(publish_sockets);
+  }
+  void abandoned(Pass& pass, void* file) override { static_cast<File*>(file)->release(&pass); }
+  void publish(Pass& pass, stats::Writer& writer, Instant now) override {
+    publish_sockets(pass, writer, now);
+  }
+  void after_unlock() override { admit_put_off_signals(); }
+  void ports_opened() override { tell_ports_opened(); }
+  void port_lost(Engine&) override { tell_port_lost(); }
+  void strays_found(Engine&) override { tell_strayed(); }
+  Offered unaccepted() override { return offer_unaccepted(); }
+  void each_tick(bool absent) override { look_for_foreign_waits(absent); }
+};
+constinit SocketUpcalls socket_upcalls;
+
+}  // namespace
+
+Engine* open_engine(Reason* why) {
+  Engine* engine = Engine::open(socket_upcalls, why);
+  if (engine == nullptr) return nullptr;
   start_attendant();
   guard_fatal_signals();
   wake_early_sleepers();
+  return engine;
 }
 
 namespace {

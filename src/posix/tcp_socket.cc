@@ -148,7 +148,7 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
     if (!given_.empty()) return {};  // these are this process's to accept; what comes is the shadow's
     give_up_queue(pass);
   } else if (in_handshake(pass.stack())) {
-    if (Result<void> r = restart_in_kernel(); !r) return r;
+    if (Result<void> r = restart_in_kernel(pass); !r) return r;
   } else {
     if (peek_offset_ >= 0)
       real.setsockopt(shadow(), SOL_SOCKET, SO_PEEK_OFF, &peek_offset_, sizeof peek_offset_);
@@ -161,10 +161,9 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
 
 /// A connection whose SYN is unanswered: the kernel begins anew from the same port. Where it cannot (the
 /// device went with its routes) the attempt ends with the kernel's error, and the socket is unconnected.
-Result<void> TcpSocket::restart_in_kernel() {
-  Engine& engine = *Engine::get();
-  const Endpoint remote = engine.stack().tcp_remote(*conn_);
-  engine.forget(conn_);
+Result<void> TcpSocket::restart_in_kernel(Pass& pass) {
+  const Endpoint remote = pass.stack().tcp_remote(*conn_);
+  pass.engine().forget(pass, conn_);
   conn_ = nullptr;
   sockaddr_storage name{};
   socklen_t length = sizeof name;
@@ -179,15 +178,15 @@ Result<void> TcpSocket::restart_in_kernel() {
   shut_read_ = shut_write_ = false;
   set_state(State::kUndecided);
   notify(kError | kHangUp | kWritable | kReadable);
-  engine.touch();
+  pass.engine().touch();
   return begun.error();
 }
 
-void TcpSocket::unanswered() {
+void TcpSocket::unanswered(Pass& pass) {
   if (state_ != State::kConnecting) return;
   retain();
   write_inherited_options();
-  if (restart_in_kernel()) become_kernels(Reason::unanswered);
+  if (restart_in_kernel(pass)) become_kernels(Reason::unanswered);
   release(nullptr);
 }
 

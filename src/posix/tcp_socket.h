@@ -65,7 +65,7 @@ class TcpSocket final : public Socket {
   void ports_opened(Pass& pass) override;
   void port_lost(Pass& pass) override;
   void strayed(Pass& pass) override;
-  void unanswered() override;
+  void unanswered(Pass& pass) override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
@@ -129,7 +129,7 @@ class TcpSocket final : public Socket {
   /// sin6_scope_id of a connection's names, where those are link-local.
   static uint32_t scope_of(Pass& pass, const TcpConn& conn);
   void set_state(State state);
-  Result<void> restart_in_kernel();
+  Result<void> restart_in_kernel(Pass& pass);
   void become_kernels(Reason reason);
 
   bool conflicts(Pass& pass, const sockaddr* address, socklen_t length) const;

@@ -22,7 +22,9 @@ World& world() {
     };
     setenv("ACCEL_WAIT_FOR_PORTS", "1", 1);
     Reason why{};
-    made->engine = Engine::open(&why);
+    static class Nobody final : public Upcalls {
+    } nobody;
+    made->engine = Engine::open(nobody, &why);
     if (!made->engine) ADD_FAILURE() << reason_text(why);
     return made;
   }();
