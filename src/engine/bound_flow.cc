@@ -40,7 +40,7 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
     return keys;
   }
   *why = Reason::no_port;
-  refresh_firewall();
+  refresh_filter();
   auto add = [&](int ifindex, const IpAddress& address) ACCEL_REQUIRES(worker_lock) {
     if (bound_ifindex && bound_ifindex != ifindex) return;
     // Before the device's port is opened: it would hold queues that no flow uses.

@@ -319,7 +319,7 @@ bool Engine::begin_keeping_ready(Pass& pass) {
   w.guardian.begin();
   if (!w.guardian.running()) return false;
   Injector::keep_sockets();
-  w.refresh_firewall();  // without privilege, what is read now holds
+  w.refresh_filter();  // without privilege, what is read now holds
   return w.keep_ready = true;
 }
 
@@ -392,7 +392,7 @@ void Engine::after_fork_in_child() {
   if (w.channels) w.channels->abandon_in_child();
   w.guardian.abandon_in_child();
   w.netlink->abandon_in_child();
-  w.firewall.abandon();
+  w.filter.abandon_in_child();
   abandon_accept_queue_in_child();
   w.housekeeping->abandon_in_child();
   // The rest is a copy that nobody uses: freeing it would only copy its pages.

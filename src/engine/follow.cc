@@ -51,7 +51,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
     for (InterfaceId id = 0; id < slots.count(); ++id) tell_stack_of(id);
   }
   if (links || addresses || routes) route_cache.clear();
-  if (links || addresses || routes) firewall.forget_judgements();
+  if (links || addresses || routes) filter.forget_judgements();
   if (links) follow_links();
   if (links || changed) tell_routes();  // a device's MTU is its routes', too
   if (links || addresses || changed) follow_routes();
@@ -79,8 +79,10 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
 /// A connection whose way leads by another device is the kernel's from here on, which has all devices.
 /// Without a route it waits for one. So does a connection whose device is down or whose address is gone.
 void Engine::Impl::follow_routes() {
-  auto look = [](TcpConn& conn, void* self)
-                  ACCEL_REQUIRES(worker_lock) { static_cast<Impl*>(self)->follow_route(conn); };
+  auto look = [](TcpConn& conn, void* self) ACCEL_REQUIRES(worker_lock) {
+    auto& w = *static_cast<Impl*>(self);
+    w.follow_route(conn);
+  };
   stack->tcp_for_each(look, this);
 }
 

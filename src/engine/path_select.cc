@@ -299,7 +299,7 @@ PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queue
 
 PathChoice Engine::choose(Pass& pass, const FlowRequest& request) {
   Impl& w = Impl::of(pass);
-  w.refresh_firewall();
+  w.refresh_filter();
   return w.choose(request, request.role == Role::kTcpClient);
 }
 

@@ -19,10 +19,10 @@
 #include "engine/guardian.h"
 #include "engine/lock.h"
 #include "engine/netlink.h"
+#include "engine/packet_filter.h"
 #include "engine/port_slots.h"
 #include "engine/sleepers.h"
 #include "engine/steering.h"
-#include "firewall/firewall.h"
 #include "siw_fallback/reactor.h"
 
 namespace accel {
@@ -45,17 +45,6 @@ struct BoundFlow {
   using Key = SteeredKey;
   std::vector<Key> keys;    ///< steered now
   std::vector<Key> paused;  ///< by stop_taking(): connections of theirs may be steered yet
-};
-
-/// A flow as the host's packet filters are asked of it.
-struct FilteredFlow {
-  Protocol protocol = Protocol::kTcp;
-  Endpoint local, remote;  ///< as firewall::Question
-  bool active = false;
-  bool established = false;
-  bool routed = false;  ///< the route to the peer leaves by the device
-  int ifindex = 0;
-  uint32_t mark = 0;
 };
 
 class Housekeeping;
@@ -183,9 +172,7 @@ struct Engine::Impl {
 
   // ---- the host's packet filters (firewall.cc) ----
   PathChoice filtered(const FilteredFlow& flow) ACCEL_REQUIRES(worker_lock);
-  firewall::Question question_of(const FilteredFlow& flow) const ACCEL_REQUIRES(worker_lock);
-  bool peers_come_by(int ifindex, bool v4) const ACCEL_REQUIRES(worker_lock);
-  void refresh_firewall(Duration between_looks = 1s) ACCEL_REQUIRES(worker_lock);
+  void refresh_filter(Duration between_looks = 1s) ACCEL_REQUIRES(worker_lock);
   void follow_firewall() ACCEL_REQUIRES(worker_lock);
   void filter_connection(const TcpConn& conn) ACCEL_REQUIRES(worker_lock);
   /// The handshake is over, and neither TIME-WAIT nor the end has come.
@@ -232,6 +219,7 @@ struct Engine::Impl {
   PortSlots slots;
   Steering steering{slots, guardian, counters};
   Network network ACCEL_GUARDED_BY(worker_lock);
+  PacketFilter filter{network};
   uint64_t own_network = 0;  ///< network_of()
 
   struct Failure {
@@ -261,12 +249,7 @@ struct Engine::Impl {
   };
   /// Connections; until tell_of_strays() has told.
   std::map<FlowKey, Departure> strays ACCEL_GUARDED_BY(worker_lock);
-  firewall::Firewall firewall;
-  bool firewall_changed ACCEL_GUARDED_BY(worker_lock) = false;  ///< follow_firewall() has something to do
-  bool told_of_unseen_rules = false;
   uint8_t refusing_rule ACCEL_GUARDED_BY(worker_lock) = 0;  ///< of the last coverage() that a rule cut down
-  std::pair<uint16_t, uint16_t> local_ports ACCEL_GUARDED_BY(worker_lock){
-      0, 0};  ///< that sockets get without bind(); 0: not read yet
   Instant strays_looked ACCEL_GUARDED_BY(worker_lock){};
 
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
