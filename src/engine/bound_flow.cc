@@ -306,7 +306,7 @@ PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) 
   const auto keys = w.coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only,
                                request.bound_ifindex, &choice.reason);
   if (keys.empty()) return kernel(choice.reason, w.refusing_rule);
-  if (w.keep_ready) w.steering.keep_ends(keys);
+  if (w.opening.keeps_ready()) w.steering.keep_ends(keys);
   choice.path = w.slots[keys.front().interface].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = keys.front().interface;

@@ -216,7 +216,7 @@ Result<void> Engine::Impl::start() {
   stack = std::make_unique<Stack>(c, *pool, counters);
   longest_spin = std::chrono::microseconds(settings.spin);
   sleepers.set_cpus(usable_cpus());
-  one_queue_only = listener_inherited;
+  opening.set_one_queue_only(listener_inherited);
   housekeeping = std::make_unique<Housekeeping>(engine);
   return housekeeping->start();
 }
@@ -320,17 +320,18 @@ bool Engine::begin_keeping_ready(Pass& pass) {
   if (!w.guardian.running()) return false;
   Injector::keep_sockets();
   w.refresh_filter();  // without privilege, what is read now holds
-  return w.keep_ready = true;
+  w.opening.keep_ready(true);
+  return true;
 }
 
 void Engine::done_keeping_ready(Pass& pass) {
   Impl& w = Impl::of(pass);
-  w.keep_ready = false;
+  w.opening.keep_ready(false);
   w.steering.tell_guardian_of_local_ends();
   w.for_each_opened([&w](OpenedPort& opened) { entrust(opened, w.guardian); });
 }
 
-bool Engine::keeping_ready() const { return impl_->keep_ready.load(std::memory_order_relaxed); }
+bool Engine::keeping_ready() const { return impl_->opening.keeps_ready(); }
 
 void Engine::user_changed(Pass& pass) {
   Impl& w = Impl::of(pass);
@@ -369,12 +370,12 @@ bool Engine::others_wait(Pass& pass) const { return Impl::of(pass).sleepers.any_
 
 // Both locks are held over fork().
 void Engine::before_fork() ACCEL_LOCKS_UNCHECKED {
-  impl_->opening.lock();  // a half-opened port's descriptors would be the child's, too
+  impl_->opening_lock.lock();  // a half-opened port's descriptors would be the child's, too
   impl_->lock_in();
 }
 void Engine::after_fork_in_parent() ACCEL_LOCKS_UNCHECKED {
   impl_->unlock_out();
-  impl_->opening.unlock();
+  impl_->opening_lock.unlock();
 }
 
 void Engine::after_fork_in_child() {

@@ -56,7 +56,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (links || changed) tell_routes();  // a device's MTU is its routes', too
   if (links || addresses || changed) follow_routes();
   const bool lost = lost_untold;
-  if (links || addresses) failed_ports.clear();
+  if (links || addresses) opening.forget_failures();
   if ((links || addresses) && !lost) cover_flows();
   if (changes.source_rules) follow_source_rules();
   follow_neighbours(changes);
@@ -240,9 +240,9 @@ void Engine::Impl::look_for_passing_by(InterfaceId id) {
   if (++slot.passed_by < 2) return housekeeping->needed();
   slot.passed_by = 0;
   cover_after_loss = true;
-  if (passed_by_links.insert(slot.ifindex).second)
+  if (opening.note_passed_by(slot.ifindex))
     return lose_port(id, "frames come past its generic XDP hook (a tc redirect), native XDP is tried");
-  failed_ports[slot.ifindex] = {Reason::redirected, pass_now + kNotSoon};
+  opening.note_failure(slot.ifindex, Reason::redirected, pass_now + kNotSoon);
   lose_port(id, "frames come past its XDP hook (a tc redirect), its traffic stays on the kernel");
 }
 

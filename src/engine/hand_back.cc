@@ -537,7 +537,7 @@ void Engine::retire(Duration limit) {
     Impl& w = Impl::of(pass);
     for (PortSlot& slot : w.slots) slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
     let_go_of_lost(pass);
-    w.ready_ports.clear();
+    w.opening.close_ready();
     close_accept_queue();
     stats::close(pass, w.above, pass.now());
   }

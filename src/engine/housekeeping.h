@@ -46,7 +46,7 @@ class Housekeeping {
   }
   /// So late it may look. Whoever makes passes does by itself what is due, and is interrupted no more often.
   static constexpr Duration kLookLate = 8ms;
-  /// Some ports are to be opened (Engine::Impl::requested_ports). Under the worker's lock.
+  /// Some ports are to be opened (PortOpening::request). Under the worker's lock.
   void ports_requested();
   bool resting() const { return resting_.load(std::memory_order_relaxed); }
   /// How long a rest's tick may be late for what comes due meanwhile.

@@ -11,32 +11,25 @@
 namespace accel {
 namespace {
 
-/// A process that opens connections only and has ended by then has no port.
-constexpr Duration kShortLife = 50ms;
-/// A program that names descriptors all the time gets its port all the same.
-constexpr Duration kLongestPause = 1s;
+/// Engine::settle_ports().
+constexpr Duration kPause = 50ms;
 
 }  // namespace
 
 bool Engine::Impl::waits_for_ports() const {
   const Settings& settings = config().settings;
   return settings.wait_for_ports || settings.require != Require::kOff || settings.path == Path::kStack ||
-         config().wants_iwarp || keep_ready;
+         config().wants_iwarp || opening.keeps_ready();
 }
 
 void Engine::Impl::request_port(int ifindex, Need need) {
-  const Instant due = need == Need::kNow ? pass_now : pass_now + kShortLife;
-  auto [entry, is_new] = requested_ports.try_emplace(ifindex, PortRequest{due, need, pass_now});
-  if (!is_new) {
-    if (need != Need::kNow || entry->second.need == Need::kNow) return;
-    entry->second = {due, need, pass_now};
-  }
+  if (!opening.request(ifindex, need, pass_now)) return;
   opens_ports_.store(true, std::memory_order_relaxed);
   housekeeping->ports_requested();
 }
 
 void Engine::Impl::forget_requests() {
-  requested_ports.clear();
+  opening.forget_all();
   opens_ports_.store(false, std::memory_order_relaxed);
 }
 
@@ -50,18 +43,14 @@ bool Engine::Impl::still_wanted(int ifindex) const {
 
 Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
   Instant next = kNever;
-  opening.lock();
+  opening_lock.lock();
   for (;;) {
     lock_in();
     pass_now = clock_now();
-    const auto first = std::min_element(requested_ports.begin(), requested_ports.end(),
-                                        [](auto& a, auto& b) { return a.second.due < b.second.due; });
-    if (first == requested_ports.end() || (!all && first->second.due > pass_now)) {
-      for (auto& [ifindex, request] : requested_ports) {
-        request.due = std::max(request.due, std::min(pass_now + pause, request.asked + kLongestPause));
-        next = std::min(next, request.due);
-      }
-      opens_ports_.store(!requested_ports.empty(), std::memory_order_relaxed);
+    const auto* first = opening.first(pass_now, all);
+    if (first == nullptr) {
+      next = opening.postpone(pass_now, pause);
+      opens_ports_.store(opening.any_requested(), std::memory_order_relaxed);
       unlock_out();
       break;
     }
@@ -71,24 +60,25 @@ Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
     const bool wanted = first->second.need == Need::kIfItLives ? !all : still_wanted(ifindex);
     const Link* known = network.link(ifindex);
     std::optional<Link> link = known && wanted ? std::optional(*known) : std::nullopt;
-    if (!link) requested_ports.erase(first);
-    const bool passed_by = passed_by_links.contains(ifindex);
+    if (!link) opening.forget(ifindex);
+    const bool passed_by = opening.is_passed_by(ifindex);
     unlock_out();
     if (!link) continue;
     link->passed_by = passed_by;
-    open_in_background(*link, one_queue_only ? 1 : config().settings.queues);
+    open_in_background(*link);
     *opened = true;
   }
-  opening.unlock();
+  opening_lock.unlock();
   return next;
 }
 
-void Engine::Impl::open_in_background(const Link& link, uint32_t queues) {
+void Engine::Impl::open_in_background(const Link& link) {
+  const uint32_t queues = opening.queues_to_hold();
   thread_state.inside = true;  // its own socket calls, through our wrappers, go to the kernel
   OpenedPort opened = begin_port(link, queues, *pool);
   lock_in();
   pass_now = clock_now();
-  requested_ports.erase(link.ifindex);
+  opening.forget(link.ifindex);
   const bool is_there = std::any_of(slots.begin(), slots.end(),
                                     [&](const PortSlot& s) { return s.ifindex == link.ifindex && s.port(); });
   const auto id = slots.free_slot(link.ifindex);
@@ -107,7 +97,7 @@ void Engine::Impl::open_in_background(const Link& link, uint32_t queues) {
 void Engine::Impl::give_up_memory() {
   const bool any =
       std::any_of(slots.begin(), slots.end(), [](const PortSlot& s) { return s.opened.port != nullptr; });
-  if (!any && ready_ports.empty() && pool->available() == pool->size()) region.empty();
+  if (!any && !opening.any_ready() && pool->available() == pool->size()) region.empty();
 }
 
 void Engine::Impl::open_here(bool all, Duration pause) {
@@ -118,7 +108,7 @@ void Engine::Impl::open_here(bool all, Duration pause) {
 }
 
 void Engine::open_requested_ports() { impl_->open_here(true, {}); }
-void Engine::settle_ports() { impl_->open_here(false, kShortLife); }
+void Engine::settle_ports() { impl_->open_here(false, kPause); }
 
 PathChoice Engine::Impl::path_of(const BoundFlow& flow) const {
   PathChoice choice;

@@ -11,9 +11,6 @@
 namespace accel {
 namespace {
 
-/// A port that could not be opened is tried again after this, or when links or addresses change. Queues come
-/// free when other processes end.
-constexpr Duration retry_after(Reason failure) { return failure == Reason::no_queue ? 2s : 10s; }
 constexpr size_t kMaxCachedRoutes = 8192;
 
 PathChoice kernel(Reason why) {
@@ -64,9 +61,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why, Need ne
   if (!link || !link->up || !carries_frames(*link)) return refuse(Reason::no_port, EOPNOTSUPP);
   if (!config().device_allowed(link->name))
     return refuse(some_device_allowed() ? Reason::device_setting : Reason::no_such_device, EOPNOTSUPP);
-  const auto failed = failed_ports.find(ifindex);
-  if (failed != failed_ports.end() && pass_now - failed->second.when < retry_after(failed->second.reason))
-    return refuse(failed->second.reason, EOPNOTSUPP);
+  if (const auto failed = opening.failure(ifindex, pass_now)) return refuse(*failed, EOPNOTSUPP);
   if (auto lower = port_below(*link))
     if (auto id = slots.free_slot(ifindex)) return install_vlan(*id, *link, *lower);
   if (Engine::in_handler()) return refuse(Reason::handler, EOPNOTSUPP);
@@ -80,7 +75,7 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why, Need ne
   const auto id = slots.free_slot(ifindex);
   if (!id) return refuse(Reason::resources, ENFILE);
 
-  OpenedPort opened = open_port_of(*link);
+  OpenedPort opened = opening.open(*link, *pool);
   if (!opened.port) {
     note_failure(*link, opened);
     return refuse(opened.reason, EOPNOTSUPP);
@@ -90,28 +85,9 @@ Result<InterfaceId> Engine::Impl::interface_of(int ifindex, Reason* why, Need ne
 }
 
 void Engine::Impl::note_failure(const Link& link, const OpenedPort& opened) {
-  failed_ports[link.ifindex] = {opened.reason, pass_now};
+  opening.note_failure(link.ifindex, opened.reason, pass_now);
   log_failure(link, opened);
   give_up_memory();
-}
-
-OpenedPort Engine::Impl::open_port_of(const Link& known) {
-  Link link = known;
-  link.passed_by = passed_by_links.contains(link.ifindex);
-  const uint32_t queues = one_queue_only ? 1 : config().settings.queues;
-  if (auto ready = ready_ports.extract(link.ifindex)) {
-    OpenedPort& opened = ready.mapped();
-    take_queues(opened);
-    if (opened.reason != Reason::no_queue) return std::move(opened);
-    OpenedPort none{nullptr, opened.kind, opened.reason, opened.detail};
-    ready_ports.insert(std::move(ready));
-    return none;
-  }
-  OpenedPort opened = open_port(link, queues, *pool);
-  if (keep_ready && opened.reason == Reason::no_queue)
-    if (OpenedPort ready = open_ready_port(link, queues, *pool); ready.port)
-      ready_ports.emplace(link.ifindex, std::move(ready));
-  return opened;
 }
 
 void Engine::Impl::install(InterfaceId id, OpenedPort opened, int ifindex) {
@@ -235,7 +211,7 @@ void Engine::Impl::give_up_barren(InterfaceId id, Errno why) {
   if (why == err(EEXIST) || !slots[id].port() || steering.has_steered(id)) return;
   log(LogLevel::kWarning, "%s: its only flow rule is refused (%s): its queues are given back",
       slots[id].opened.port->info().name.c_str(), strerrordesc_np(static_cast<int>(why)));
-  failed_ports[slots[id].ifindex] = {Reason::steering_failed, pass_now};
+  opening.note_failure(slots[id].ifindex, Reason::steering_failed, pass_now);
   close_port(id);
 }
 

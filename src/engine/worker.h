@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "engine/lock.h"
 #include "engine/netlink.h"
 #include "engine/packet_filter.h"
+#include "engine/port_opening.h"
 #include "engine/port_slots.h"
 #include "engine/sleepers.h"
 #include "engine/steering.h"
@@ -96,7 +96,7 @@ struct Engine::Impl {
   template <class F>
   void for_each_opened(F visit) ACCEL_REQUIRES(worker_lock) {
     for (PortSlot& slot : slots) visit(slot.opened);
-    for (auto& [ifindex, ready] : ready_ports) visit(ready);
+    opening.for_each_ready(visit);
   }
 
   // ---- flows that the stack has opened and closed (worker.cc) ----
@@ -108,8 +108,7 @@ struct Engine::Impl {
   void note_numbers(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
 
   // ---- ports opened in the background (opening.cc) ----
-  /// A program that opens a connection or two and ends is not to pay for a port.
-  enum class Need : uint8_t { kNow, kIfItLives };
+  using Need = PortOpening::Need;
   bool waits_for_ports() const ACCEL_REQUIRES(worker_lock);
   void request_port(int ifindex, Need need) ACCEL_REQUIRES(worker_lock);
   bool still_wanted(int ifindex) const ACCEL_REQUIRES(worker_lock);
@@ -119,7 +118,7 @@ struct Engine::Impl {
   /// The same in a thread of the program's.
   void open_here(bool all, Duration pause);
   void forget_requests() ACCEL_REQUIRES(worker_lock);
-  void open_in_background(const Link& link, uint32_t queues);
+  void open_in_background(const Link& link);
   void give_up_memory() ACCEL_REQUIRES(worker_lock);  ///< where no port is left
 
   // ---- paths (path_select.cc) ----
@@ -131,7 +130,6 @@ struct Engine::Impl {
   /// The lower device's port, where that carries a VLAN's frames.
   std::optional<InterfaceId> port_below(const Link& vlan) ACCEL_REQUIRES(worker_lock);
   bool has_address_of_below(const Link& vlan) const ACCEL_REQUIRES(worker_lock);
-  OpenedPort open_port_of(const Link& link) ACCEL_REQUIRES(worker_lock);
   void note_failure(const Link& link, const OpenedPort& opened) ACCEL_REQUIRES(worker_lock);
   void install(InterfaceId id, OpenedPort opened, int ifindex) ACCEL_REQUIRES(worker_lock);
   InterfaceId install_vlan(InterfaceId id, const Link& link, InterfaceId lower) ACCEL_REQUIRES(worker_lock);
@@ -222,24 +220,10 @@ struct Engine::Impl {
   PacketFilter filter{network};
   uint64_t own_network = 0;  ///< network_of()
 
-  struct Failure {
-    Reason reason;
-    Instant when;
-  };
-  struct PortRequest {
-    Instant due;
-    Need need;
-    Instant asked;
-  };
-  std::map<int, PortRequest> requested_ports ACCEL_GUARDED_BY(worker_lock);  ///< by ifindex
-  WorkerLock opening;  ///< of who opens them: taken before `lock`, and held over fork()
-  /// By ifindex, without a queue: see Engine::begin_keeping_ready().
-  std::map<int, OpenedPort> ready_ports ACCEL_GUARDED_BY(worker_lock);
-  std::atomic<bool> keep_ready{false};           ///< changed under the lock
-  bool sealed = false;                           ///< the privilege has gone for good
+  PortOpening opening;
+  WorkerLock opening_lock;  ///< of who opens ports: taken before `lock`, and held over fork()
+  bool sealed = false;      ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
-  std::map<int, Failure> failed_ports
-      ACCEL_GUARDED_BY(worker_lock);  ///< by ifindex: not tried again for a while
   /// Emptied when the network changes.
   std::map<RouteQuestion, RouteAnswer> route_cache ACCEL_GUARDED_BY(worker_lock);
   std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(worker_lock);
@@ -262,9 +246,7 @@ struct Engine::Impl {
   bool cut_short ACCEL_GUARDED_BY(worker_lock) = false;  ///< the last poll left frames in a ring
   std::atomic<Instant> next_due{kNever};  ///< due_uncovered() when the last pass ended; without the lock
   bool poll_at_end ACCEL_GUARDED_BY(worker_lock) =
-      false;  ///< of the pass: frames of a connection handed back in it may have come
-  /// The ifindex of each device whose generic hook sees no frames.
-  std::set<int> passed_by_links ACCEL_GUARDED_BY(worker_lock);
+      false;                      ///< of the pass: frames of a connection handed back in it may have come
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device
   bool lost_untold = false;       ///< tell_of_lost_ports() has something to do
 
@@ -275,7 +257,6 @@ struct Engine::Impl {
   bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;    ///< Engine::wait_for_the_others() sleeps
   bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
   Duration longest_spin{0};
-  bool one_queue_only = false;  ///< a forked child that shares its listener with others
   Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when keep_neighbours() last ran
   bool serving ACCEL_GUARDED_BY(worker_lock) = false;       ///< housekeeping is in a pass
 };
