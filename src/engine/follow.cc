@@ -92,7 +92,8 @@ void Engine::Impl::follow_route(TcpConn& conn) {
   const Endpoint local = stack->tcp_local(conn), remote = stack->tcp_remote(conn);
   const InterfaceId id = stack->tcp_interface(conn);
   const Link* link = network.link(slots[id].ifindex);
-  if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up || !has_address(local.address))
+  if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up ||
+      !network.has_address(local.address))
     return;
   auto followed = stack->tcp_follow_route(conn);
   if (followed == Stack::Followed::kQuestion) {

@@ -76,6 +76,11 @@ struct Network {
     auto found = links.find(ifindex);
     return found == links.end() ? nullptr : &found->second;
   }
+  /// One of the host's own that may be sent from, on whatever device.
+  bool has_address(const IpAddress& address) const {
+    return std::any_of(addresses.begin(), addresses.end(),
+                       [&](const LocalAddress& a) { return a.usable && a.address == address; });
+  }
   /// One that sockets are reached at from beyond the link.
   bool has_address(int ifindex) const {
     return std::any_of(addresses.begin(), addresses.end(), [ifindex](const LocalAddress& a) {

@@ -11,8 +11,6 @@
 namespace accel {
 namespace {
 
-constexpr size_t kMaxCachedRoutes = 8192;
-
 PathChoice kernel(Reason why) {
   PathChoice choice;
   choice.path = PathKind::kKernel;
@@ -171,7 +169,7 @@ void Engine::Impl::answer_route_questions(Instant now) {
 void Engine::Impl::learn_route_of(const Stack::RouteQuestion& question) {
   RouteQuestion asked{question.remote, question.local, 0, 0, 0};
   if (question.local.is_multicast()) asked.source = {};
-  const auto answer = route_to(asked);
+  const auto answer = route_cache.route_to(asked, *netlink);
   RouteEntry entry{question.remote, 128, kAnyInterface, {}, 0, RouteKind::kUnreachable};
   if (answer) {
     entry.interface = slots.find(answer->ifindex);
@@ -215,24 +213,14 @@ void Engine::Impl::give_up_barren(InterfaceId id, Errno why) {
   close_port(id);
 }
 
-Result<RouteAnswer> Engine::Impl::route_to(const RouteQuestion& question) {
-  if (auto known = route_cache.find(question); known != route_cache.end()) return known->second;
-  auto answer = netlink->ask_route(question);
-  if (answer) {
-    if (route_cache.size() >= kMaxCachedRoutes) route_cache.clear();
-    route_cache.emplace(question, *answer);
-  }
-  return answer;
-}
-
 PathChoice Engine::Impl::choose(const FlowRequest& request, bool needs_all_queues) {
   const IpAddress& to = request.remote.address;
   if (auto ruled = by_configuration(request.role, request.remote); ruled.reason != Reason::not_decided)
     return ruled;
   if (to.is_loopback() || to.is_any()) return kernel(Reason::loopback);
   if (to.is_multicast()) return kernel(Reason::multicast);
-  auto answer = route_to({to, request.local.address.is_any() ? IpAddress{} : request.local.address,
-                          request.bound_ifindex, request.mark, request.tos});
+  const IpAddress from = request.local.address.is_any() ? IpAddress{} : request.local.address;
+  auto answer = route_cache.route_to({to, from, request.bound_ifindex, request.mark, request.tos}, *netlink);
   if (!answer) return kernel(Reason::no_route);
   switch (answer->type) {
     case RouteType::kUnicast:
@@ -286,13 +274,8 @@ PathChoice Engine::choose_udp_destination(Pass& pass, const FlowRequest& request
 
 bool Engine::is_of_our_network(int socket) const { return network_of(socket) == impl_->own_network; }
 
-bool Engine::Impl::has_address(const IpAddress& address) const {
-  return std::any_of(network.addresses.begin(), network.addresses.end(),
-                     [&](const LocalAddress& a) { return a.usable && a.address == address; });
-}
-
 bool Engine::has_address(Pass& pass, const IpAddress& address) const {
-  return Impl::of(pass).has_address(address);
+  return Impl::of(pass).network.has_address(address);
 }
 
 Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint& local,

@@ -21,6 +21,7 @@
 #include "engine/packet_filter.h"
 #include "engine/port_opening.h"
 #include "engine/port_slots.h"
+#include "engine/route_cache.h"
 #include "engine/sleepers.h"
 #include "engine/steering.h"
 #include "siw_fallback/reactor.h"
@@ -153,12 +154,10 @@ struct Engine::Impl {
   void learn_route_of(const Stack::RouteQuestion& question) ACCEL_REQUIRES(worker_lock);
   PathChoice choose(const FlowRequest& request, bool needs_all_queues) ACCEL_REQUIRES(worker_lock);
   PathChoice by_configuration(Role role, const Endpoint& endpoint) const ACCEL_REQUIRES(worker_lock);
-  Result<RouteAnswer> route_to(const RouteQuestion& question) ACCEL_REQUIRES(worker_lock);
   /// Local addresses that a socket bound to `local` is reached at, with their interfaces.
   std::vector<BoundFlow::Key> coverage(Protocol protocol, const Endpoint& local, const Endpoint& remote,
                                        bool v6_only, int bound_ifindex, Reason* why)
       ACCEL_REQUIRES(worker_lock);
-  bool has_address(const IpAddress& address) const ACCEL_REQUIRES(worker_lock);
   /// The choice of a listener or bound UDP socket as it is now.
   PathChoice path_of(const BoundFlow& flow) const ACCEL_REQUIRES(worker_lock);
   void learn_address(const IpAddress& address) ACCEL_REQUIRES(worker_lock);
@@ -224,8 +223,7 @@ struct Engine::Impl {
   WorkerLock opening_lock;  ///< of who opens ports: taken before `lock`, and held over fork()
   bool sealed = false;      ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
-  /// Emptied when the network changes.
-  std::map<RouteQuestion, RouteAnswer> route_cache ACCEL_GUARDED_BY(worker_lock);
+  RouteCache route_cache;
   std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(worker_lock);
   struct Departure {
     Reason why = Reason::strayed;
