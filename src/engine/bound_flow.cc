@@ -55,7 +55,7 @@ std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endp
       return;
     }
     Reason reason = Reason::no_port;
-    auto id = interface_of(ifindex, &reason);
+    auto id = interfaces.of(ifindex, &reason, pass_now);
     if (!id) {
       const bool known = *why == Reason::port_opening || *why == Reason::firewall;
       const bool tells = reason != Reason::no_port && reason != Reason::loopback;
@@ -114,7 +114,7 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
       *why = !steered.is(EEXIST) ? Reason::steering_failed
              : by_queue          ? Reason::no_queue
                                  : Reason::address_taken;
-      give_up_barren(key.interface, steered.error());
+      interfaces.give_up_barren(key.interface, steered.error(), pass_now);
     }
   }
   for (const auto& key : flow.keys)
@@ -295,7 +295,7 @@ void Engine::rest(Pass& pass, std::span<BoundFlow* const> resting) {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (w.steering.any(id)) needed[id] = needed[slots.carrier_id(id)] = true;
   for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (!needed[id] && !slots[id].lost && slots.info_of(id)) w.close_port(id);
+    if (!needed[id] && !slots[id].lost && slots.info_of(id)) w.interfaces.close(id, w.pass_now);
 }
 
 PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) {

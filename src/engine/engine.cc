@@ -214,6 +214,7 @@ Result<void> Engine::Impl::start() {
   c.timestamp_secret = host_key();
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
   stack = std::make_unique<Stack>(c, *pool, counters);
+  interfaces.begin(stack.get(), pool.get(), &region, ports_barred);
   longest_spin = std::chrono::microseconds(settings.spin);
   sleepers.set_cpus(usable_cpus());
   opening.set_one_queue_only(listener_inherited);
@@ -361,7 +362,7 @@ void Engine::open_all_ports(Pass& pass) {
   Impl& w = Impl::of(pass);
   Reason ignored;
   for (const LocalAddress& a : w.network.addresses)
-    if (a.usable && !a.address.is_loopback()) (void)w.interface_of(a.ifindex, &ignored);
+    if (a.usable && !a.address.is_loopback()) (void)w.interfaces.of(a.ifindex, &ignored, w.pass_now);
 }
 
 void Engine::inherit_listener() { listener_inherited = true; }

@@ -14,7 +14,8 @@ constexpr Duration kBetweenIdleLooks = 5s;
 
 /// Devices that cannot have a port are not asked about.
 PathChoice Engine::Impl::filtered(const FilteredFlow& flow) {
-  if (!filter.accepts_all(flow.ifindex) && may_have_port(flow.ifindex)) return filter.judge(flow, pass_now);
+  if (!filter.accepts_all(flow.ifindex) && interfaces.may_have_port(flow.ifindex))
+    return filter.judge(flow, pass_now);
   PathChoice choice;
   choice.reason = Reason::accelerated;
   return choice;

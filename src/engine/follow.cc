@@ -48,14 +48,14 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   }
   if (neighbours) {
     network.neighbours = std::move(fresh.neighbours);
-    for (InterfaceId id = 0; id < slots.count(); ++id) tell_stack_of(id);
+    for (InterfaceId id = 0; id < slots.count(); ++id) interfaces.tell_stack_of(id);
   }
   if (links || addresses || routes) route_cache.clear();
   if (links || addresses || routes) filter.forget_judgements();
   if (links) follow_links();
-  if (links || changed) tell_routes();  // a device's MTU is its routes', too
+  if (links || changed) interfaces.tell_routes();  // a device's MTU is its routes', too
   if (links || addresses || changed) follow_routes();
-  const bool lost = lost_untold;
+  const bool lost = interfaces.lost_untold();
   if (links || addresses) opening.forget_failures();
   if ((links || addresses) && !lost) cover_flows();
   if (changes.source_rules) follow_source_rules();
@@ -142,14 +142,9 @@ void Engine::Impl::look_for_strays(Instant now) {
   }
 }
 
-bool Engine::Impl::has_address_of_below(const Link& vlan) const {
-  const Link* lower = network.link(vlan.lower);
-  return lower != nullptr && lower->mac == vlan.mac;
-}
-
 void Engine::Impl::tell_of_link(InterfaceId id, const Link& link) {
   if (Port* port = slots[id].port()) tell_of_address(*port, link.mac);
-  tell_stack_of(id);
+  interfaces.tell_stack_of(id);
 }
 
 void Engine::Impl::follow_links() {
@@ -157,11 +152,11 @@ void Engine::Impl::follow_links() {
     if (!slots.port_of(id)) continue;
     const Link* link = network.link(slots[id].ifindex);
     if (!link || link->name != slots.info_of(id)->name)
-      lose_port(id, "the netdev is gone");
+      interfaces.lose(id, "the netdev is gone", pass_now);
     else if (link->mtu > slots[id].opened.mtu_most)
-      lose_port(id, "its MTU has grown beyond its buffers, it is opened anew");
-    else if (slots[id].vlan && !has_address_of_below(*link))
-      lose_port(id, "it has another MAC address than the device below");
+      interfaces.lose(id, "its MTU has grown beyond its buffers, it is opened anew", pass_now);
+    else if (slots[id].vlan && !interfaces.has_address_of_below(*link))
+      interfaces.lose(id, "it has another MAC address than the device below", pass_now);
     else
       tell_of_link(id, *link);
   }
@@ -200,7 +195,7 @@ void Engine::Impl::resolve_neighbours() {
 void Engine::Impl::follow_source_rules() {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (slots.port_of(id) && read_source_rules(slots.info_of(id)->name) != stack->interface(id).sources)
-      tell_stack_of(id);
+      interfaces.tell_stack_of(id);
 }
 
 void Engine::Impl::keep_neighbours(Instant now) {
@@ -222,11 +217,11 @@ void Engine::Impl::look_at_ports() {
     counters.add(Counter::tx_dropped, port->take_tx_dropped());
     port->count(counters);
     if (!port->alive())
-      lose_port(id, port->failure().c_str());
+      interfaces.lose(id, port->failure().c_str(), pass_now);
     else if (look_for_passing_by(id); slots[id].lost)
       continue;
     else if (stack->interface(id).tso && !port->info().tso)
-      tell_stack_of(id);
+      interfaces.tell_stack_of(id);
   }
 }
 
@@ -242,9 +237,11 @@ void Engine::Impl::look_for_passing_by(InterfaceId id) {
   slot.passed_by = 0;
   cover_after_loss = true;
   if (opening.note_passed_by(slot.ifindex))
-    return lose_port(id, "frames come past its generic XDP hook (a tc redirect), native XDP is tried");
+    return interfaces.lose(id, "frames come past its generic XDP hook (a tc redirect), native XDP is tried",
+                           pass_now);
   opening.note_failure(slot.ifindex, Reason::redirected, pass_now + kNotSoon);
-  lose_port(id, "frames come past its XDP hook (a tc redirect), its traffic stays on the kernel");
+  interfaces.lose(id, "frames come past its XDP hook (a tc redirect), its traffic stays on the kernel",
+                  pass_now);
 }
 
 void Engine::Impl::publish_statistics(Instant now) {

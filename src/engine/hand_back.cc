@@ -387,7 +387,7 @@ uint8_t protocol_of(const std::vector<uint8_t>& packet) {
 // ---- a device that is gone ----
 
 void Engine::Impl::tell_of_lost_ports() {
-  if (!std::exchange(lost_untold, false)) return;
+  if (!interfaces.take_lost_untold()) return;
   above.port_lost(engine);
   if (!std::exchange(cover_after_loss, false)) return;
   lock_in();
@@ -477,7 +477,7 @@ void Engine::Impl::close_lost() {
       } while (port->alive() && !port->arm() && ++polls < kMostPolls);
       port->count(counters);
     }
-    close_port(id);
+    interfaces.close(id, pass_now);
   }
 }
 

@@ -350,7 +350,7 @@ void Housekeeping::Loop::serve() {
   worker.look_at_ports();
   worker.look_for_strays(now);
   worker.follow_firewall();
-  const bool lost = worker.lost_untold;
+  const bool lost = worker.interfaces.lost_untold();
   const bool unaccepted = worker.has_unaccepted();
   next = quiet ? worker.next_poll(now) : now;
   watch_ports();

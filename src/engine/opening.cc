@@ -16,18 +16,6 @@ constexpr Duration kPause = 50ms;
 
 }  // namespace
 
-bool Engine::Impl::waits_for_ports() const {
-  const Settings& settings = config().settings;
-  return settings.wait_for_ports || settings.require != Require::kOff || settings.path == Path::kStack ||
-         config().wants_iwarp || opening.keeps_ready();
-}
-
-void Engine::Impl::request_port(int ifindex, Need need) {
-  if (!opening.request(ifindex, need, pass_now)) return;
-  opens_ports_.store(true, std::memory_order_relaxed);
-  housekeeping->ports_requested();
-}
-
 void Engine::Impl::forget_requests() {
   opening.forget_all();
   opens_ports_.store(false, std::memory_order_relaxed);
@@ -85,19 +73,13 @@ void Engine::Impl::open_in_background(const Link& link) {
   if (!is_there && id && !ending) {
     complete_port(opened, link, queues, *pool);
     if (opened.port)
-      install(*id, std::move(opened), link.ifindex);
+      interfaces.install(*id, std::move(opened), link.ifindex, pass_now);
     else
-      note_failure(link, opened);
+      interfaces.note_failure(link, opened, pass_now);
     cover_flows();
   }
   work(pass_now);
   unlock_out();
-}
-
-void Engine::Impl::give_up_memory() {
-  const bool any =
-      std::any_of(slots.begin(), slots.end(), [](const PortSlot& s) { return s.opened.port != nullptr; });
-  if (!any && !opening.any_ready() && pool->available() == pool->size()) region.empty();
 }
 
 void Engine::Impl::open_here(bool all, Duration pause) {

@@ -20,13 +20,18 @@ constexpr Duration retry_after(Reason failure) { return failure == Reason::no_qu
 
 uint32_t PortOpening::queues_to_hold() const { return one_queue_only_ ? 1 : config().settings.queues; }
 
-bool PortOpening::request(int ifindex, Need need, Instant now) {
+bool PortOpening::is_waited_for() const {
+  const Settings& settings = config().settings;
+  return settings.wait_for_ports || settings.require != Require::kOff || settings.path == Path::kStack ||
+         config().wants_iwarp || keeps_ready();
+}
+
+void PortOpening::request(int ifindex, Need need, Instant now) {
   const Instant due = need == Need::kNow ? now : now + kShortLife;
   auto [entry, is_new] = requests_.try_emplace(ifindex, Request{due, need, now});
-  if (is_new) return true;
-  if (need != Need::kNow || entry->second.need == Need::kNow) return false;
+  if (!is_new && (need != Need::kNow || entry->second.need == Need::kNow)) return;
   entry->second = {due, need, now};
-  return true;
+  news_ = true;
 }
 
 const std::pair<const int, PortOpening::Request>* PortOpening::first(Instant now, bool all) const {

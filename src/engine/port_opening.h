@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/instant.h"
 #include "engine/lock.h"
@@ -21,10 +22,14 @@ class PortOpening {
   uint32_t queues_to_hold() const;
 
   // ---- asked for ----
+  /// Ports are opened where they are needed, by the thread that needs them. Else they are asked for, and the
+  /// sockets are the kernel's meanwhile.
+  bool is_waited_for() const;
   /// A program that opens a connection or two and ends is not to pay for a port.
   enum class Need : uint8_t { kNow, kIfItLives };
-  /// False: it has been asked for already, as soon or sooner.
-  bool request(int ifindex, Need need, Instant now) ACCEL_REQUIRES(worker_lock);
+  void request(int ifindex, Need need, Instant now) ACCEL_REQUIRES(worker_lock);
+  /// There has been a request since the last call: housekeeping is to open what is due.
+  bool take_news() ACCEL_REQUIRES(worker_lock) { return std::exchange(news_, false); }
   struct Request {
     Instant due;
     Need need;
@@ -79,6 +84,7 @@ class PortOpening {
   std::map<int, Failure> failures_ ACCEL_GUARDED_BY(worker_lock);
   std::set<int> passed_by_links_ ACCEL_GUARDED_BY(worker_lock);
   std::atomic<bool> keep_ready_{false};  ///< changed under the lock
+  bool news_ ACCEL_GUARDED_BY(worker_lock) = false;
   bool one_queue_only_ = false;
 };
 

@@ -56,6 +56,10 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   sleepers.take_alarms(alarms);
   if (sleepers.take_watch_wanted()) housekeeping->watch();
   if (steering.take_began()) housekeeping->application_began();
+  if (opening.take_news()) {
+    opens_ports_.store(true, std::memory_order_relaxed);
+    housekeeping->ports_requested();
+  }
   std::array<Port*, kMaxInterfaces> to_tell;
   size_t tells = 0;
   if (std::exchange(telling_deferred, false))

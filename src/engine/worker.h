@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/frame_region.h"
 #include "engine/guardian.h"
+#include "engine/interfaces.h"
 #include "engine/lock.h"
 #include "engine/netlink.h"
 #include "engine/packet_filter.h"
@@ -110,8 +111,6 @@ struct Engine::Impl {
 
   // ---- ports opened in the background (opening.cc) ----
   using Need = PortOpening::Need;
-  bool waits_for_ports() const ACCEL_REQUIRES(worker_lock);
-  void request_port(int ifindex, Need need) ACCEL_REQUIRES(worker_lock);
   bool still_wanted(int ifindex) const ACCEL_REQUIRES(worker_lock);
   /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes.
   /// The ports that are left come after `pause` at the earliest. The caller does not hold the lock.
@@ -120,22 +119,9 @@ struct Engine::Impl {
   void open_here(bool all, Duration pause);
   void forget_requests() ACCEL_REQUIRES(worker_lock);
   void open_in_background(const Link& link);
-  void give_up_memory() ACCEL_REQUIRES(worker_lock);  ///< where no port is left
 
   // ---- paths (path_select.cc) ----
-  /// The interface of a device, its port opened if need be; or why there is none.
-  Result<InterfaceId> interface_of(int ifindex, Reason* why, Need need = Need::kNow)
-      ACCEL_REQUIRES(worker_lock);
-  bool may_have_port(int ifindex) const ACCEL_REQUIRES(worker_lock);
-  bool some_device_allowed() const ACCEL_REQUIRES(worker_lock);
-  /// The lower device's port, where that carries a VLAN's frames.
-  std::optional<InterfaceId> port_below(const Link& vlan) ACCEL_REQUIRES(worker_lock);
-  bool has_address_of_below(const Link& vlan) const ACCEL_REQUIRES(worker_lock);
-  void note_failure(const Link& link, const OpenedPort& opened) ACCEL_REQUIRES(worker_lock);
-  void install(InterfaceId id, OpenedPort opened, int ifindex) ACCEL_REQUIRES(worker_lock);
-  InterfaceId install_vlan(InterfaceId id, const Link& link, InterfaceId lower) ACCEL_REQUIRES(worker_lock);
   /// Housekeeping's, and so is what follows it once the lock is let go: see Upcalls::port_lost().
-  void lose_port(InterfaceId id, const char* why) ACCEL_REQUIRES(worker_lock);
   void tell_of_lost_ports();
   void look_for_strays(Instant now) ACCEL_REQUIRES(worker_lock);
   void tell_of_strays();
@@ -143,13 +129,6 @@ struct Engine::Impl {
   void let_go_of(InterfaceId id, Pass& pass) ACCEL_REQUIRES(worker_lock);
   void close_lost() ACCEL_REQUIRES(worker_lock);
   void empty_rings() ACCEL_REQUIRES(worker_lock);
-  /// Gives the device's queues back; the slot is taken again when the device is needed again.
-  void close_port(InterfaceId id) ACCEL_REQUIRES(worker_lock);
-  /// The device has refused a rule (`why`) and never took one: see close_port().
-  void give_up_barren(InterfaceId id, Errno why) ACCEL_REQUIRES(worker_lock);
-  void tell_stack_of(InterfaceId id) ACCEL_REQUIRES(worker_lock);
-  uint32_t mtu_by(InterfaceId id, uint32_t route) const ACCEL_REQUIRES(worker_lock);
-  void tell_routes() ACCEL_REQUIRES(worker_lock);
   void answer_route_questions(Instant now) ACCEL_REQUIRES(worker_lock);
   void learn_route_of(const Stack::RouteQuestion& question) ACCEL_REQUIRES(worker_lock);
   PathChoice choose(const FlowRequest& request, bool needs_all_queues) ACCEL_REQUIRES(worker_lock);
@@ -217,9 +196,11 @@ struct Engine::Impl {
   Steering steering{slots, guardian, counters};
   Network network ACCEL_GUARDED_BY(worker_lock);
   PacketFilter filter{network};
+  Sleepers sleepers{slots};
+  PortOpening opening;
+  Interfaces interfaces{slots, steering, sleepers, opening, network, counters};
   uint64_t own_network = 0;  ///< network_of()
 
-  PortOpening opening;
   WorkerLock opening_lock;  ///< of who opens ports: taken before `lock`, and held over fork()
   bool sealed = false;      ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
@@ -246,12 +227,10 @@ struct Engine::Impl {
   bool poll_at_end ACCEL_GUARDED_BY(worker_lock) =
       false;                      ///< of the pass: frames of a connection handed back in it may have come
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device
-  bool lost_untold = false;       ///< tell_of_lost_ports() has something to do
 
   Instant last_poll ACCEL_GUARDED_BY(worker_lock){};
   Instant pass_now ACCEL_GUARDED_BY(worker_lock){};
-  std::atomic<uint64_t> passes{0};  ///< by the application's threads
-  Sleepers sleepers{slots};
+  std::atomic<uint64_t> passes{0};                              ///< by the application's threads
   bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;    ///< Engine::wait_for_the_others() sleeps
   bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
   Duration longest_spin{0};
