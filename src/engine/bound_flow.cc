@@ -7,83 +7,6 @@
 #include "stack/tcp/conn.h"
 
 namespace accel {
-namespace {
-
-/// `rule`: the one that refused, with Reason::firewall.
-PathChoice kernel(Reason why, uint8_t rule = 0) {
-  PathChoice choice;
-  choice.path = PathKind::kKernel;
-  choice.reason = why;
-  if (why == Reason::firewall) choice.rule = rule;
-  return choice;
-}
-
-/// Would a socket bound to `local` take what is sent to `address`?
-bool takes(const IpAddress& local, bool v6_only, const IpAddress& address) {
-  if (local == IpAddress::any_v4()) return address.is_v4();
-  if (local == IpAddress::any_v6()) return !address.is_v4() || !v6_only;
-  return local == address;
-}
-
-}  // namespace
-
-std::vector<BoundFlow::Key> Engine::Impl::coverage(Protocol protocol, const Endpoint& local,
-                                                   const Endpoint& remote, bool v6_only, int bound_ifindex,
-                                                   Reason* why) {
-  std::vector<BoundFlow::Key> keys;
-  if (local.address.is_loopback()) {
-    *why = Reason::loopback;
-    return keys;
-  }
-  if (local.address.is_multicast()) {
-    *why = Reason::multicast;
-    return keys;
-  }
-  *why = Reason::no_port;
-  refresh_filter();
-  auto add = [&](int ifindex, const IpAddress& address) ACCEL_REQUIRES(worker_lock) {
-    if (bound_ifindex && bound_ifindex != ifindex) return;
-    // Before the device's port is opened: it would hold queues that no flow uses.
-    FilteredFlow flow;
-    flow.protocol = protocol;
-    flow.local = {address, local.port};
-    flow.remote = remote;
-    flow.ifindex = ifindex;
-    if (const PathChoice refused = filtered(flow); refused.reason != Reason::accelerated) {
-      if (*why != Reason::port_opening) *why = refused.reason;
-      refusing_rule = refused.rule;
-      return;
-    }
-    Reason reason = Reason::no_port;
-    auto id = interfaces.of(ifindex, &reason, pass_now);
-    if (!id) {
-      const bool known = *why == Reason::port_opening || *why == Reason::firewall;
-      const bool tells = reason != Reason::no_port && reason != Reason::loopback;
-      if (reason == Reason::port_opening || (tells && !known)) *why = reason;
-      return;
-    }
-    const PortInfo& port = *slots.info_of(*id);
-    FlowKey key{protocol, {address, local.port}, {}};
-    // A connected key holds on all queues of the device, also those whose frames we would not see.
-    if (port.queues_held == port.queues_total) key.remote = remote;
-    const BoundFlow::Key entry{*id, key};
-    if (std::find(keys.begin(), keys.end(), entry) == keys.end()) keys.push_back(entry);
-  };
-  bool elsewhere = false;  // an address of this host that is on no device with frames (lo, dummy)
-  for (const LocalAddress& a : network.addresses) {
-    if (!a.usable || !takes(local.address, v6_only, a.address) || a.address.is_loopback()) continue;
-    const Link* link = network.link(a.ifindex);
-    if (link && carries_frames(*link))
-      add(a.ifindex, a.address);
-    else if (!local.address.is_any())
-      elsewhere = true;
-  }
-  if (elsewhere && keys.empty())  // frames to it may come in anywhere
-    for (const auto& [ifindex, link] : network.links)
-      if (link.up && carries_frames(link)) add(ifindex, local.address);
-  return keys;
-}
-
 /// One that was added a moment ago: who binds to it knows of it before housekeeping does.
 void Engine::Impl::learn_address(const IpAddress& address) {
   const auto is = [&](const LocalAddress& a) { return a.address == address && a.usable; };
@@ -92,12 +15,13 @@ void Engine::Impl::learn_address(const IpAddress& address) {
   if (netlink->ask_addresses(fresh)) network.addresses = std::move(fresh);
 }
 
-bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
+PathSelector::Coverage Engine::Impl::cover_again(BoundFlow& flow) {
   flow.uncovered = Reason::accelerated;
-  if (flow.leaving) return false;
-  auto wanted = coverage(flow.protocol, flow.local, flow.remote, flow.v6_only, flow.bound_ifindex, why);
+  if (flow.leaving) return {};
+  auto covered = paths.coverage(flow, pass_now);
+  const auto& wanted = covered.keys;
   flow.refused.reset();
-  if (wanted.empty() && *why == Reason::firewall) flow.refused = refusing_rule;
+  if (wanted.empty() && covered.why == Reason::firewall) flow.refused = covered.rule;
   if (flow.bound_ifindex && !wanted.empty()) {
     const InterfaceId device = wanted.front().interface;
     flow.listener ? stack->set_device(*flow.listener, device) : stack->udp_set_device(*flow.udp, device);
@@ -111,27 +35,24 @@ bool Engine::Impl::cover_again(BoundFlow& flow, Reason* why) {
       now.push_back(key);
     } else {
       const bool by_queue = slots.carrier(key.interface).opened.kind == PathKind::kXdp;
-      *why = !steered.is(EEXIST) ? Reason::steering_failed
-             : by_queue          ? Reason::no_queue
-                                 : Reason::address_taken;
+      covered.why = !steered.is(EEXIST) ? Reason::steering_failed
+                    : by_queue          ? Reason::no_queue
+                                        : Reason::address_taken;
       interfaces.give_up_barren(key.interface, steered.error(), pass_now);
     }
   }
   for (const auto& key : flow.keys)
     if (std::find(now.begin(), now.end(), key) == now.end()) steering.unsteer(key.interface, key.key);
   flow.keys = std::move(now);
-  flow.uncovered = flow.keys.empty() ? *why : Reason::accelerated;
-  return !flow.keys.empty();
+  flow.uncovered = flow.keys.empty() ? covered.why : Reason::accelerated;
+  covered.keys = flow.keys;
+  return covered;
 }
 
 Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) {
-  Reason why = Reason::no_port;
   BoundFlow* raw = flow.get();
   const bool later = raw->leaving;  // Taking::kNotYet
-  const auto keys =
-      later ? coverage(raw->protocol, raw->local, raw->remote, raw->v6_only, raw->bound_ifindex, &why)
-      : cover_again(*raw, &why) ? raw->keys
-                                : std::vector<BoundFlow::Key>{};
+  const auto [keys, why, rule] = later ? paths.coverage(*raw, pass_now) : cover_again(*raw);
   if (keys.empty() && why == Reason::port_opening) {
     raw->uncovered = why;
     choice = path_of(*raw);
@@ -141,7 +62,7 @@ Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoi
   if (keys.empty()) {
     if (raw->listener) stack->tcp_close_listener(raw->listener);
     if (raw->udp) stack->udp_close(raw->udp);
-    choice = kernel(why, refusing_rule);
+    choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
   }
   const InterfaceId id = keys.front().interface;
@@ -158,28 +79,25 @@ Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint
                                   bool reuse_port, uint32_t backlog, const TcpSettings& settings,
                                   int bound_ifindex, void* owner) {
   Impl& w = Impl::of(pass);
-  choice = w.by_configuration(Role::kTcpServer, local);
-  if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel(Reason::handler);
+  choice = PathSelector::by_configuration(Role::kTcpServer, local);
+  if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel_path(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   w.learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
-  const auto keys = w.coverage(Protocol::kTcp, local, {}, v6_only, bound_ifindex, &choice.reason);
-  if (keys.empty() && choice.reason != Reason::port_opening) {
-    choice = kernel(choice.reason, w.refusing_rule);
+  auto flow = std::make_unique<BoundFlow>();
+  static_cast<BoundEnd&>(*flow) = {Protocol::kTcp, local, {}, v6_only, bound_ifindex};
+  const auto [keys, why, rule] = w.paths.coverage(*flow, w.pass_now);
+  if (keys.empty() && why != Reason::port_opening) {
+    choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
   }
-  auto flow = std::make_unique<BoundFlow>();
-  flow->protocol = Protocol::kTcp;
-  flow->local = local;
-  flow->v6_only = v6_only;
-  flow->bound_ifindex = bound_ifindex;
   flow->shared = true;  // by fork() it may become so at any time
   flow->shadow = w.shown;
   auto listener =
       w.stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
                           bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
   if (!listener) {
-    choice = kernel(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
+    choice = kernel_path(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return listener.error();
   }
   flow->listener = *listener;
@@ -191,28 +109,24 @@ Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoi
                                     void* owner) {
   Impl& w = Impl::of(pass);
   const bool connected = remote.port != 0;
-  choice = w.by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver, connected ? remote : local);
-  if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel(Reason::handler);
+  choice = PathSelector::by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver,
+                                          connected ? remote : local);
+  if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel_path(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   w.learn_address(local.address);
-  const bool covered =
-      !w.coverage(Protocol::kUdp, local, remote, v6_only, bound_ifindex, &choice.reason).empty();
-  if (!covered && choice.reason != Reason::port_opening) {
-    choice = kernel(choice.reason, w.refusing_rule);
+  auto flow = std::make_unique<BoundFlow>();
+  static_cast<BoundEnd&>(*flow) = {Protocol::kUdp, local, remote, v6_only, bound_ifindex};
+  const auto [keys, why, rule] = w.paths.coverage(*flow, w.pass_now);
+  if (keys.empty() && why != Reason::port_opening) {
+    choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
   }
-  auto flow = std::make_unique<BoundFlow>();
-  flow->protocol = Protocol::kUdp;
-  flow->local = local;
-  flow->remote = remote;
-  flow->v6_only = v6_only;
-  flow->bound_ifindex = bound_ifindex;
   flow->shared = taking == Taking::kShared;
   flow->leaving = taking == Taking::kNotYet;
   flow->shadow = w.shown;
   auto pcb = w.stack->udp_open(local, remote, v6_only, owner);
   if (!pcb) {
-    choice = kernel(Reason::resources);
+    choice = kernel_path(Reason::resources);
     return pcb.error();
   }
   flow->udp = *pcb;
@@ -227,9 +141,8 @@ void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, c
   flow.local = local;
   flow.remote = remote;
   w.stack->udp_connect(*flow.udp, local, remote);
-  Reason why = Reason::accelerated;
   // Without an interface the kernel's shadow receives; the socket's own route decides what it sends.
-  (void)w.cover_again(flow, &why);
+  (void)w.cover_again(flow);
 }
 
 void Engine::Impl::drop_flow(BoundFlow* flow) {
@@ -260,9 +173,8 @@ void Engine::Impl::end_pause(BoundFlow& flow) {
 
 void Engine::begin_taking(Pass& pass, BoundFlow& flow) {
   Impl& w = Impl::of(pass);
-  Reason why = Reason::accelerated;
   flow.leaving = false;
-  (void)w.cover_again(flow, &why);
+  (void)w.cover_again(flow);
   w.end_pause(flow);
 }
 
@@ -300,12 +212,12 @@ void Engine::rest(Pass& pass, std::span<BoundFlow* const> resting) {
 
 PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) {
   Impl& w = Impl::of(pass);
-  PathChoice choice = w.by_configuration(request.role, request.local);
+  PathChoice choice = PathSelector::by_configuration(request.role, request.local);
   if (choice.reason != Reason::not_decided) return choice;
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;
-  const auto keys = w.coverage(tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only,
-                               request.bound_ifindex, &choice.reason);
-  if (keys.empty()) return kernel(choice.reason, w.refusing_rule);
+  const auto [keys, why, rule] = w.paths.coverage(
+      {tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only, request.bound_ifindex}, w.pass_now);
+  if (keys.empty()) return kernel_path(why, rule);
   if (w.opening.keeps_ready()) w.steering.keep_ends(keys);
   choice.path = w.slots[keys.front().interface].opened.kind;
   choice.reason = Reason::accelerated;

@@ -215,6 +215,7 @@ Result<void> Engine::Impl::start() {
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
   stack = std::make_unique<Stack>(c, *pool, counters);
   interfaces.begin(stack.get(), pool.get(), &region, ports_barred);
+  paths.begin(*netlink);
   longest_spin = std::chrono::microseconds(settings.spin);
   sleepers.set_cpus(usable_cpus());
   opening.set_one_queue_only(listener_inherited);
@@ -320,7 +321,7 @@ bool Engine::begin_keeping_ready(Pass& pass) {
   w.guardian.begin();
   if (!w.guardian.running()) return false;
   Injector::keep_sockets();
-  w.refresh_filter();  // without privilege, what is read now holds
+  w.paths.refresh_filter(w.pass_now);  // without privilege, what is read now holds
   w.opening.keep_ready(true);
   return true;
 }

@@ -1,4 +1,4 @@
-// The host's packet filters, as path selection asks them, and for what is open when they change.
+// The host's packet filters have changed: what that means for sockets that are open.
 #include <algorithm>
 
 #include "engine/worker.h"
@@ -12,25 +12,12 @@ constexpr Duration kBetweenIdleLooks = 5s;
 
 }  // namespace
 
-/// Devices that cannot have a port are not asked about.
-PathChoice Engine::Impl::filtered(const FilteredFlow& flow) {
-  if (!filter.accepts_all(flow.ifindex) && interfaces.may_have_port(flow.ifindex))
-    return filter.judge(flow, pass_now);
-  PathChoice choice;
-  choice.reason = Reason::accelerated;
-  return choice;
-}
-
-void Engine::Impl::refresh_filter(Duration between_looks) {
-  if (ports_barred == Reason::accelerated) filter.refresh(pass_now, between_looks);
-}
-
 /// Housekeeping's, under the lock: changed rules hold for what is open, too. Listeners and UDP sockets are
 /// the kernel's where they are refused now; connections are handed back, so that the kernel applies the
 /// rules.
 void Engine::Impl::follow_firewall() {
   if (flows.empty() && steering.count() == 0) return;
-  refresh_filter(kBetweenIdleLooks);
+  paths.refresh_filter(pass_now, kBetweenIdleLooks);
   if (!filter.take_changed()) return;
   cover_flows();
   auto look = [](TcpConn& conn, void* self) ACCEL_REQUIRES(worker_lock) {
@@ -62,8 +49,8 @@ void Engine::Impl::filter_connection(const TcpConn& conn) {
   FilteredFlow any = flow;
   (flow.active ? any.local.port : any.remote.port) = 0;
   if (!flow.active) any.remote.address = {};
-  if (filtered(any).reason == Reason::accelerated) return;
-  const PathChoice now = filtered(flow);
+  if (paths.filtered(any, pass_now).reason == Reason::accelerated) return;
+  const PathChoice now = paths.filtered(flow, pass_now);
   if (now.reason == Reason::accelerated) return;
   const FlowKey key{Protocol::kTcp, flow.local, flow.remote};
   strays[key] = {Reason::firewall, now.rule};

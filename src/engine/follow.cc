@@ -50,7 +50,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
     network.neighbours = std::move(fresh.neighbours);
     for (InterfaceId id = 0; id < slots.count(); ++id) interfaces.tell_stack_of(id);
   }
-  if (links || addresses || routes) route_cache.clear();
+  if (links || addresses || routes) paths.forget_routes();
   if (links || addresses || routes) filter.forget_judgements();
   if (links) follow_links();
   if (links || changed) interfaces.tell_routes();  // a device's MTU is its routes', too
@@ -105,8 +105,7 @@ void Engine::Impl::follow_route(TcpConn& conn) {
 }
 
 void Engine::Impl::cover_flows() {
-  Reason why = Reason::accelerated;
-  for (auto& flow : flows) (void)cover_again(*flow, &why);
+  for (auto& flow : flows) (void)cover_again(*flow);
 }
 
 /// Connections from an address that the host has lost hear nothing until it is back, as the kernel's. An

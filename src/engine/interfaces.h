@@ -31,6 +31,8 @@ class Interfaces {
   /// `barred`: why there can be no port; else `accelerated`.
   void begin(Stack* stack, FramePool* pool, FrameRegion* region, Reason barred);
 
+  Reason barred() const { return barred_; }
+
   /// Of a device, its port opened if need be; or why there is none.
   Result<InterfaceId> of(int ifindex, Reason* why, Instant now,
                          PortOpening::Need need = PortOpening::Need::kNow) ACCEL_REQUIRES(worker_lock);

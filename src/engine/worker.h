@@ -1,7 +1,8 @@
 // The worker: one stack and its ports behind one lock, and what the engine keeps beside them.
 //
-// Everything here is under the lock unless it says otherwise. Which thread does what:
-//   application's threads   passes and waits (worker.cc, wait.cc), paths (path_select.cc, bound_flow.cc)
+// The worker is made of objects, each with a header of its own; what is left here works on several of them.
+// Everything is under the lock unless it says otherwise. Which thread does what:
+//   application's threads   passes and waits (worker.cc, wait.cc), sockets (connect.cc, bound_flow.cc)
 //   housekeeping            netlink, ticks, passes for an absent application (housekeeping.cc)
 #pragma once
 
@@ -20,9 +21,9 @@
 #include "engine/lock.h"
 #include "engine/netlink.h"
 #include "engine/packet_filter.h"
+#include "engine/path_selector.h"
 #include "engine/port_opening.h"
 #include "engine/port_slots.h"
-#include "engine/route_cache.h"
 #include "engine/sleepers.h"
 #include "engine/steering.h"
 #include "siw_fallback/reactor.h"
@@ -32,13 +33,9 @@ namespace accel {
 Instant clock_now();
 
 /// A listener or bound UDP socket over every interface that its address covers.
-struct BoundFlow {
+struct BoundFlow : BoundEnd {
   TcpListener* listener = nullptr;
   UdpPcb* udp = nullptr;
-  Protocol protocol = Protocol::kTcp;
-  Endpoint local, remote;
-  bool v6_only = false;
-  int bound_ifindex = 0;
   bool shared = false;                     ///< other processes may have a socket for the same local end
   bool leaving = false;                    ///< stop_taking(), or not yet begin_taking()
   int shadow = -1;                         ///< the kernel's socket with the local end
@@ -120,7 +117,7 @@ struct Engine::Impl {
   void forget_requests() ACCEL_REQUIRES(worker_lock);
   void open_in_background(const Link& link);
 
-  // ---- paths (path_select.cc) ----
+  // ---- sockets and their paths (connect.cc, bound_flow.cc, hand_back.cc) ----
   /// Housekeeping's, and so is what follows it once the lock is let go: see Upcalls::port_lost().
   void tell_of_lost_ports();
   void look_for_strays(Instant now) ACCEL_REQUIRES(worker_lock);
@@ -131,24 +128,16 @@ struct Engine::Impl {
   void empty_rings() ACCEL_REQUIRES(worker_lock);
   void answer_route_questions(Instant now) ACCEL_REQUIRES(worker_lock);
   void learn_route_of(const Stack::RouteQuestion& question) ACCEL_REQUIRES(worker_lock);
-  PathChoice choose(const FlowRequest& request, bool needs_all_queues) ACCEL_REQUIRES(worker_lock);
-  PathChoice by_configuration(Role role, const Endpoint& endpoint) const ACCEL_REQUIRES(worker_lock);
-  /// Local addresses that a socket bound to `local` is reached at, with their interfaces.
-  std::vector<BoundFlow::Key> coverage(Protocol protocol, const Endpoint& local, const Endpoint& remote,
-                                       bool v6_only, int bound_ifindex, Reason* why)
-      ACCEL_REQUIRES(worker_lock);
   /// The choice of a listener or bound UDP socket as it is now.
   PathChoice path_of(const BoundFlow& flow) const ACCEL_REQUIRES(worker_lock);
   void learn_address(const IpAddress& address) ACCEL_REQUIRES(worker_lock);
-  /// Steers what an address that came brings, unsteers what one that went took. False: no interface is left.
-  bool cover_again(BoundFlow& flow, Reason* why) ACCEL_REQUIRES(worker_lock);
+  /// Steers what an address that came brings, unsteers what one that went took. Gives what is steered.
+  PathSelector::Coverage cover_again(BoundFlow& flow) ACCEL_REQUIRES(worker_lock);
   Result<BoundFlow*> admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) ACCEL_REQUIRES(worker_lock);
   void drop_flow(BoundFlow* flow) ACCEL_REQUIRES(worker_lock);
   void end_pause(BoundFlow& flow) ACCEL_REQUIRES(worker_lock);
 
   // ---- the host's packet filters (firewall.cc) ----
-  PathChoice filtered(const FilteredFlow& flow) ACCEL_REQUIRES(worker_lock);
-  void refresh_filter(Duration between_looks = 1s) ACCEL_REQUIRES(worker_lock);
   void follow_firewall() ACCEL_REQUIRES(worker_lock);
   void filter_connection(const TcpConn& conn) ACCEL_REQUIRES(worker_lock);
   /// The handshake is over, and neither TIME-WAIT nor the end has come.
@@ -199,12 +188,12 @@ struct Engine::Impl {
   Sleepers sleepers{slots};
   PortOpening opening;
   Interfaces interfaces{slots, steering, sleepers, opening, network, counters};
+  PathSelector paths{network, filter, interfaces, slots, steering};
   uint64_t own_network = 0;  ///< network_of()
 
   WorkerLock opening_lock;  ///< of who opens ports: taken before `lock`, and held over fork()
   bool sealed = false;      ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
-  RouteCache route_cache;
   std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(worker_lock);
   struct Departure {
     Reason why = Reason::strayed;
@@ -212,7 +201,6 @@ struct Engine::Impl {
   };
   /// Connections; until tell_of_strays() has told.
   std::map<FlowKey, Departure> strays ACCEL_GUARDED_BY(worker_lock);
-  uint8_t refusing_rule ACCEL_GUARDED_BY(worker_lock) = 0;  ///< of the last coverage() that a rule cut down
   Instant strays_looked ACCEL_GUARDED_BY(worker_lock){};
 
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
