@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/config.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
 
 namespace accel {
+
 /// One that was added a moment ago: who binds to it knows of it before housekeeping does.
 void Engine::Impl::learn_address(const IpAddress& address) {
   const auto is = [&](const LocalAddress& a) { return a.address == address && a.usable; };

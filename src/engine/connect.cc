@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/config.h"
 #include "engine/worker.h"
 
 namespace accel {
+
 /// With policy routing the tables do not tell the way back, nor whether a source is one: the kernel is asked,
 /// as it is for connect().
 void Engine::Impl::answer_route_questions(Instant now) {

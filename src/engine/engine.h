@@ -18,40 +18,11 @@
 #include "base/instant.h"
 #include "base/ip.h"
 #include "base/result.h"
+#include "engine/path.h"
 #include "engine/upcalls.h"
 #include "stack/stack.h"
 
 namespace accel {
-
-enum class PathKind : uint8_t { kUndecided, kKernel, kXdp, kMlx5, kIwarp };
-
-enum class Reason : uint8_t {
-#define REASON(name, text) name,
-#include "engine/reasons.def"
-#undef REASON
-};
-const char* reason_text(Reason r);
-const char* path_name(PathKind p);  ///< "kernel", "xdp", "mlx5", "iwarp", "undecided"
-
-/// The outcome of path selection: a path, why, and for an accelerated one where frames go.
-struct PathChoice {
-  PathKind path = PathKind::kKernel;
-  Reason reason = Reason::not_decided;
-  Route route;
-  uint8_t rule =
-      0;  ///< with Reason::firewall: of the rules that the statistics page names (stats::note_rule)
-  bool accelerated() const { return path == PathKind::kXdp || path == PathKind::kMlx5; }
-};
-
-/// What selection needs to know of a socket.
-struct FlowRequest {
-  Role role = Role::kTcpClient;
-  Endpoint local;         ///< address may be any(), port 0
-  Endpoint remote;        ///< for clients, senders and connected UDP
-  int bound_ifindex = 0;  ///< SO_BINDTODEVICE
-  uint32_t mark = 0;      ///< SO_MARK
-  uint8_t tos = 0;
-};
 
 class Engine;
 namespace siw {

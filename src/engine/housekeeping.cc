@@ -44,9 +44,8 @@ double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 }  // namespace
 
 struct Housekeeping::Loop {
-  Loop(Engine& e, Housekeeping& h) : engine(e), worker(Engine::Impl::of(e)), owner(h) {}
+  Loop(Engine& e, Housekeeping& h) : worker(Engine::Impl::of(e)), owner(h) {}
 
-  Engine& engine;
   Engine::Impl& worker;
   Housekeeping& owner;
   // Not epoll, whose descriptor libev keeps to itself, nor poll(2), which refuses more descriptors than

@@ -3,7 +3,6 @@
 // binds or connects does not wait for that: what needs the port is the kernel's until it is open.
 #include <algorithm>
 
-#include "base/config.h"
 #include "base/signals_blocked.h"
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
