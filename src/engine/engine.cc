@@ -216,6 +216,7 @@ Result<void> Engine::Impl::start() {
   stack = std::make_unique<Stack>(c, *pool, counters);
   interfaces.begin(stack.get(), pool.get(), &region, ports_barred);
   paths.begin(*netlink);
+  neighbours.begin(stack.get(), netlink.get());
   longest_spin = std::chrono::microseconds(settings.spin);
   sleepers.set_cpus(usable_cpus());
   opening.set_one_queue_only(listener_inherited);

@@ -53,24 +53,13 @@ void Engine::Impl::filter_connection(const TcpConn& conn) {
   const PathChoice now = paths.filtered(flow, pass_now);
   if (now.reason == Reason::accelerated) return;
   const FlowKey key{Protocol::kTcp, flow.local, flow.remote};
-  strays[key] = {Reason::firewall, now.rule};
+  departures.refuse(key, now.rule);
 }
 
 bool Engine::Impl::firewall_listens(const Endpoint& local) const {
   return std::any_of(flows.begin(), flows.end(), [&](const auto& f) {
     return f->protocol == Protocol::kTcp && f->local.port == local.port;
   });
-}
-
-PathChoice Engine::why_strayed(Pass& pass, const TcpConn& conn) const {
-  Impl& w = Impl::of(pass);
-  const Stack& stack = *w.stack;
-  const auto found = w.strays.find({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
-  const Impl::Departure departure = found == w.strays.end() ? Impl::Departure{} : found->second;
-  PathChoice choice;
-  choice.reason = departure.why;
-  choice.rule = departure.rule;
-  return choice;
 }
 
 }  // namespace accel

@@ -12,7 +12,7 @@
 namespace accel {
 namespace {
 
-/// The kernel forgets neighbours that it thinks nobody uses: those in use here are used there, too.
+/// Between two looks at neighbours and source rules.
 constexpr Duration kKeepNeighbours = 5s;
 /// Nothing tells that a redirect has gone; a change of links or addresses has it tried again before.
 constexpr Duration kNotSoon = 1h;
@@ -22,13 +22,13 @@ constexpr Duration kNotSoon = 1h;
 /// Housekeeping's, without the lock: it reads the kernel's tables first, then lets the worker have them.
 bool Engine::Impl::follow(NetworkChanges& changes) {
   Network fresh;
-  bool links = false, addresses = false, routes = false, neighbours = false;
+  bool links = false, addresses = false, routes = false, resolved = false;
   if (changes.links) links = netlink->read_links(fresh.links).ok();
   if (changes.addresses) addresses = netlink->read_addresses(fresh.addresses).ok();
   // A device that goes takes routes with it without an event for each.
   if (changes.routes || changes.links || changes.addresses)
     routes = netlink->read_routes(fresh.routes, fresh.policy_routing, fresh.own_first).ok();
-  if (changes.neighbours) neighbours = netlink->read_neighbours(fresh.neighbours).ok();
+  if (changes.neighbours) resolved = netlink->read_neighbours(fresh.neighbours).ok();
 
   lock_in();
   pass_now = clock_now();
@@ -46,7 +46,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
     network.policy_routing = fresh.policy_routing;
     network.own_first = fresh.own_first;
   }
-  if (neighbours) {
+  if (resolved) {
     network.neighbours = std::move(fresh.neighbours);
     for (InterfaceId id = 0; id < slots.count(); ++id) interfaces.tell_stack_of(id);
   }
@@ -59,7 +59,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (links || addresses) opening.forget_failures();
   if ((links || addresses) && !lost) cover_flows();
   if (changes.source_rules) follow_source_rules();
-  follow_neighbours(changes);
+  neighbours.follow(changes);
   if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   work(pass_now);
   unlock_out();
@@ -100,8 +100,7 @@ void Engine::Impl::follow_route(TcpConn& conn) {
     learn_route_of({remote.address, local.address});
     followed = stack->tcp_follow_route(conn);
   }
-  if (followed == Stack::Followed::kLeaves)
-    strays.try_emplace({Protocol::kTcp, local, remote}, Departure{Reason::rerouted});
+  if (followed == Stack::Followed::kLeaves) departures.add({Protocol::kTcp, local, remote}, Reason::rerouted);
 }
 
 void Engine::Impl::cover_flows() {
@@ -121,22 +120,6 @@ void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
     steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
       const bool here = has(network.addresses, key.local.address);
       if (here || has(before, key.local.address)) stack->tcp_set_deaf(key, !here);
-    });
-  }
-}
-
-/// A device's table of queues was changed, or the peer sends by another of its queues to a virtual device:
-/// RSS moves a connection to a queue that another process holds, or nobody.
-void Engine::Impl::look_for_strays(Instant now) {
-  constexpr Duration kBetween = 100ms;
-  if (now < strays_looked + kBetween) return;
-  strays_looked = now;
-  for (InterfaceId id = 0; id < slots.count(); ++id) {
-    Port* port = slots[id].port();
-    if (port == nullptr || !port->has_strays()) continue;
-    steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
-      if (const auto segment = port->strayed(key); segment && stack->tcp_strayed(key, *segment, now))
-        strays.try_emplace(key);
     });
   }
 }
@@ -161,52 +144,11 @@ void Engine::Impl::follow_links() {
   }
 }
 
-void Engine::Impl::follow_neighbours(const NetworkChanges& changes) {
-  for (const NeighbourEvent& event : changes.events) {
-    const NeighbourKey key{event.ifindex, event.address};
-    if (event.now.mac)
-      network.neighbours[key] = event.now;
-    else
-      network.neighbours.erase(key);
-    for (InterfaceId id = 0; id < slots.count(); ++id) {
-      if (slots[id].ifindex != event.ifindex) continue;
-      // Deleted for lack of use, or being looked for anew: the old address serves until the kernel says that
-      // it is dead.
-      if (event.now.mac || event.failed) stack->set_neighbour(id, event.address, event.now.mac);
-    }
-  }
-}
-
-void Engine::Impl::resolve_neighbours() {
-  if (!stack->has_unresolved()) return;
-  for (const auto& wanted : stack->take_unresolved()) {
-    if (!slots.port_of(wanted.interface)) continue;
-    const int ifindex = slots[wanted.interface].ifindex;
-    // The stack forgets neighbours that nobody uses; of one that it knows the kernel would say nothing.
-    const auto known = network.neighbours.find({ifindex, wanted.address});
-    const bool has = known != network.neighbours.end() && known->second.mac;
-    if (!has || known->second.stale) netlink->resolve(ifindex, wanted.address);
-    if (has) stack->set_neighbour(wanted.interface, wanted.address, known->second.mac);
-  }
-}
-
 /// The kernel tells of rp_filter's changes alone (RTNLGRP_IPV4_NETCONF), of the others it does not.
 void Engine::Impl::follow_source_rules() {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (slots.port_of(id) && read_source_rules(slots.info_of(id)->name) != stack->interface(id).sources)
       interfaces.tell_stack_of(id);
-}
-
-void Engine::Impl::keep_neighbours(Instant now) {
-  if (now - neighbours_kept < kKeepNeighbours) return;
-  neighbours_kept = now;
-  follow_source_rules();
-  for (const auto& used : stack->neighbours_in_use()) {
-    if (!slots.port_of(used.interface)) continue;
-    const int ifindex = slots[used.interface].ifindex;
-    auto known = network.neighbours.find({ifindex, used.address});
-    if (known == network.neighbours.end() || known->second.stale) netlink->resolve(ifindex, used.address);
-  }
 }
 
 void Engine::Impl::look_at_ports() {
@@ -261,7 +203,11 @@ bool Engine::Impl::tick(Instant now, bool chores) {
     poll(now);
   }
   sleepers.end_overdue_charge(now);
-  keep_neighbours(now);
+  if (now - neighbours_kept >= kKeepNeighbours) {
+    neighbours_kept = now;
+    follow_source_rules();
+    neighbours.keep();
+  }
   const bool asked = stats::requested();
   if (asked) publish_statistics(now);
   work(now);

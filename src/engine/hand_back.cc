@@ -8,6 +8,8 @@
 //
 // Not carried over: TS.Recent (the kernel learns it from the peer's next segment), cwnd and RTT (it starts
 // anew), urgent data.
+#include "engine/hand_back.h"
+
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -20,11 +22,8 @@
 
 #include "base/real.h"
 #include "base/socket_option.h"
-#include "engine/accept_queue.h"
-#include "engine/housekeeping.h"
 #include "engine/inject.h"
 #include "engine/raw_segment.h"
-#include "engine/stats.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
 #include "stack/wire/ipv4.h"
@@ -39,10 +38,6 @@ namespace {
 
 constexpr int kNoQueue = 0, kReceiveQueue = 1, kSendQueue = 2;
 constexpr size_t kChunk = 64 << 10;
-constexpr Duration kAskAgain =
-    std::chrono::milliseconds(10);  // whether the kernel's sockets have been acknowledged
-constexpr Duration kFarewell = std::chrono::milliseconds(200);
-constexpr int kMostPolls = 64;  ///< more than a ring holds; a UDP socket's peer may send without end
 
 union AnyAddress {
   sockaddr any;
@@ -330,8 +325,6 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
   return {};
 }
 
-namespace {
-
 std::vector<TcpConn*> all_connections(Stack& stack) {
   std::vector<TcpConn*> all;
   stack.tcp_for_each(
@@ -339,39 +332,29 @@ std::vector<TcpConn*> all_connections(Stack& stack) {
   return all;
 }
 
-/// A connection that no descriptor stands for. Returns its kernel socket, to be closed: it lingers, the
-/// kernel sends the rest and the FIN.
-Result<int> hand_back_closed(Engine& engine, Pass& pass, TcpConn* conn) {
+Result<int> hand_back_closed(Pass& pass, TcpConn* conn) {
   const int family = pass.stack().tcp_local(*conn).address.is_v4() ? AF_INET : AF_INET6;
   const int shadow = real.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (shadow < 0) return err(errno);
   const int reuse = pass.stack().settings(*conn).reuse_address;
   real.setsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
-  if (const auto handed = engine.hand_back(pass, conn, shadow); !handed) {
+  if (const auto handed = pass.engine().hand_back(pass, conn, shadow); !handed) {
     real.close(shadow);
     return handed.error();
   }
   return shadow;
 }
 
-/// What it owes goes on in the kernel; one that owes nothing is over, the kernel answers for it.
-void leave_closed(Engine& engine, Pass& pass, TcpConn* conn) {
+void leave_closed(Pass& pass, TcpConn* conn) {
   Stack& stack = pass.stack();
-  const Result<int> shadow =
-      stack.tcp_all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(engine, pass, conn);
+  const Result<int> shadow = stack.tcp_all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(pass, conn);
   if (shadow)
     real.close(*shadow);
   else
     stack.tcp_forget(conn);
 }
 
-/// A handshake that a peer began and whose end would find nobody. The kernel's listener has no part in it. A
-/// peer that has our SYN-ACK is reset; one that has not does not mind a reset without ACK (RFC 9293 section
-/// 3.10.7.3), sends its SYN again and finds that listener.
-void reset_handshake(const TcpConn& conn, int ifindex) {
-  (void)send_raw(
-      {.from = conn.local, .to = conn.remote, .seq = conn.snd_nxt, .flags = TH_RST, .ifindex = ifindex});
-}
+namespace {
 
 IpAddress destination_of(const std::vector<uint8_t>& packet) {
   return packet[0] >> 4 == 4 ? IpAddress::from_v4_bytes(&packet[offsetof(Ipv4Header, destination)])
@@ -383,105 +366,6 @@ uint8_t protocol_of(const std::vector<uint8_t>& packet) {
 }
 
 }  // namespace
-
-// ---- a device that is gone ----
-
-void Engine::Impl::tell_of_lost_ports() {
-  if (!interfaces.take_lost_untold()) return;
-  above.port_lost(engine);
-  if (!std::exchange(cover_after_loss, false)) return;
-  lock_in();
-  pass_now = clock_now();
-  cover_flows();
-  work(pass_now);
-  unlock_out();
-  above.ports_opened();
-}
-
-// No lock for the look: this thread alone changes it.
-void Engine::Impl::tell_of_strays() ACCEL_LOCKS_UNCHECKED {
-  if (strays.empty()) return;
-  above.strays_found(engine);
-}
-
-bool Engine::lost(Pass& pass, const TcpConn& conn) const {
-  Impl& w = Impl::of(pass);
-  return w.slots[w.stack->tcp_interface(conn)].lost;
-}
-
-bool Engine::strayed(Pass& pass, const TcpConn& conn) const {
-  Impl& w = Impl::of(pass);
-  const Stack& stack = *w.stack;
-  return !w.strays.empty() &&
-         w.strays.contains({Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)});
-}
-
-template <class Holds>
-static bool any_unaccepted(const BoundFlow& flow, Holds holds) {
-  for (const TcpConn* c = flow.listener ? flow.listener->accept_head : nullptr; c; c = c->accept_next)
-    if (holds(*c)) return true;
-  return false;
-}
-
-bool Engine::lost(Pass& pass, const BoundFlow& flow) const {
-  return any_unaccepted(flow, [&](const TcpConn& c) { return lost(pass, c); });
-}
-
-bool Engine::strayed(Pass& pass, const BoundFlow& flow) const {
-  return any_unaccepted(flow, [&](const TcpConn& c) { return strayed(pass, c); });
-}
-
-void Engine::let_go_of_lost(Pass& pass) {
-  Impl& w = Impl::of(pass);
-  for (InterfaceId id = 0; id < w.slots.count(); ++id)
-    if (w.slots[id].lost) w.let_go_of(id, pass);
-  w.close_lost();
-}
-
-void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {
-  for (TcpConn* conn : all_connections(*stack)) {
-    if (stack->tcp_interface(*conn) != id) continue;
-    if (conn->owner || conn->queued) {
-      stack->tcp_fail(*conn, ENETDOWN);
-      continue;
-    }
-    if (conn->tcp_state == TcpState::kSynReceived) reset_handshake(*conn, slots[id].ifindex);
-    leave_closed(engine, pass, conn);
-  }
-  unsteer_closed();
-  for (auto& flow : flows) {
-    for (const auto& key : flow->keys)
-      if (key.interface == id) steering.unsteer(id, key.key);
-    std::erase_if(flow->keys, [id](const auto& k) { return k.interface == id; });
-  }
-  steering.clear(id);  // of connections in TIME-WAIT
-}
-
-void Engine::let_go_of_strays(Pass& pass) {
-  Impl& w = Impl::of(pass);
-  for (TcpConn* conn : all_connections(*w.stack))
-    if (strayed(pass, *conn) && !conn->owner && !conn->queued && conn->tcp_state > TcpState::kSynReceived)
-      leave_closed(*this, pass, conn);
-  w.strays.clear();
-}
-
-/// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that
-/// works still is taken; the slots are the devices' next ports'.
-void Engine::Impl::close_lost() {
-  for (InterfaceId id = 0; id < slots.count(); ++id) {
-    if (!std::exchange(slots[id].lost, false)) continue;
-    if (Port* port = slots[id].port()) {
-      int polls = 0;
-      do {
-        poll(clock_now());
-      } while (port->alive() && !port->arm() && ++polls < kMostPolls);
-      port->count(counters);
-    }
-    interfaces.close(id, pass_now);
-  }
-}
-
-// ---- the end of the process ----
 
 void Engine::Impl::give_to_kernel(PacketQueue& frames) {
   Injector injector;
@@ -496,87 +380,6 @@ void Engine::Impl::give_to_kernel(PacketQueue& frames) {
       counters.add(Counter::icmp_to_kernel);
     FramePool::release(frame);
   }
-}
-
-/// Bounded, since peers may send as fast as this takes.
-void Engine::Impl::empty_rings() {
-  int polls = 0;
-  do {
-    poll(clock_now());
-  } while (!arm_ports() && ++polls < kMostPolls);
-}
-
-void Engine::finish(Duration limit, bool for_good) {
-  Pass pass{*this};
-  Impl& w = Impl::of(pass);
-  w.forget_requests();
-  w.ending |= for_good;
-  Stack& stack = *w.stack;
-  stack.flush(pass.now());
-  w.empty_rings();  // what is acknowledged there need not be handed back
-  std::vector<int> shadows;
-  for (TcpConn* conn : all_connections(stack))
-    if (!stack.tcp_all_acked(*conn))
-      if (const auto shadow = hand_back_closed(*this, pass, conn)) shadows.push_back(*shadow);
-  wait_for_delivery(pass, limit);
-  w.unsteer_closed();
-  if (for_good) w.steering.unsteer_connections_for_good();
-  w.empty_rings();  // the queues end with the process
-  // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
-  for (const int shadow : shadows) real.close(shadow);
-}
-
-void Engine::retire(Duration limit) {
-  {
-    Pass pass{*this, Pass::Polling::kNo};
-    wait_for_the_others(pass, limit);
-  }
-  finish(limit, true);
-  {
-    Pass pass{*this, Pass::Polling::kNo};
-    Impl& w = Impl::of(pass);
-    for (PortSlot& slot : w.slots) slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
-    let_go_of_lost(pass);
-    w.opening.close_ready();
-    close_accept_queue();
-    stats::close(pass, w.above, pass.now());
-  }
-  impl_->housekeeping->stop();
-}
-
-/// They have been woken. What they would sleep by again is a call that they may not make by then.
-void Engine::wait_for_the_others(Pass& pass, Duration limit) {
-  Impl& w = Impl::of(pass);
-  WaitRequest request;
-  request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
-    return static_cast<Impl*>(self)->sleepers.none_asleep_but(self);
-  };
-  request.context = impl_.get();
-  request.may_spin = false;
-  request.deadline = pass.now() + limit;
-  w.awaits_absence = true;
-  (void)wait(pass, request);
-  w.awaits_absence = false;
-}
-
-void Engine::wait_for_delivery(Pass& pass, Duration limit) {
-  WaitRequest request;
-  request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
-    const Impl& worker = *static_cast<Impl*>(self);
-    return worker.stack->tcp_lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
-  };
-  request.context = impl_.get();
-  request.may_spin = false;
-  const Instant end = pass.now() + limit;
-  do {
-    // The kernel makes no event of an acknowledgement: of channels it must be asked.
-    request.deadline = impl_->channels ? std::min(end, pass.now() + kAskAgain) : end;
-  } while (wait(pass, request) != Woke::kReady && pass.now() < end);
-  if (!impl_->channels) return;
-  // A peer's last credits, coming to a process that is gone, would reset what the peer still reads.
-  request.condition = [](void* w) { return static_cast<Impl*>(w)->channels->all_over(); };
-  request.deadline = std::min(end, pass.now() + kFarewell);
-  (void)wait(pass, request);
 }
 
 }  // namespace accel

@@ -154,7 +154,7 @@ bool Engine::Impl::in_use() const {
 void Engine::Impl::work(Instant now) {
   steer_opened();
   stack->flush(now);
-  resolve_neighbours();
+  neighbours.resolve();
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (!stack->tx_queue(id).empty()) transmit(id);
   unsteer_closed();

@@ -8,17 +8,18 @@
 
 #include <array>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/departures.h"
 #include "engine/engine.h"
 #include "engine/frame_region.h"
 #include "engine/guardian.h"
 #include "engine/interfaces.h"
 #include "engine/lock.h"
+#include "engine/neighbours.h"
 #include "engine/netlink.h"
 #include "engine/packet_filter.h"
 #include "engine/path_selector.h"
@@ -77,6 +78,8 @@ struct Engine::Impl {
   /// Polls that follow one that was cut short, before a call ends without an event: as much as a ring holds.
   /// Frames may go on coming.
   static constexpr int kPollsForRest = 16;
+  /// Of rings that are to be emptied: more than one holds. A UDP socket's peer may send without end.
+  static constexpr int kMostPolls = 64;
   /// Ports and channels: while a thread waits, and for an absent application. False: as poll(), with no
   /// channels, and nothing waits to be transmitted.
   bool poll_all(Instant now) ACCEL_REQUIRES(worker_lock);
@@ -117,7 +120,7 @@ struct Engine::Impl {
   void forget_requests() ACCEL_REQUIRES(worker_lock);
   void open_in_background(const Link& link);
 
-  // ---- sockets and their paths (connect.cc, bound_flow.cc, hand_back.cc) ----
+  // ---- sockets and their paths (connect.cc, bound_flow.cc, departures.cc) ----
   /// Housekeeping's, and so is what follows it once the lock is let go: see Upcalls::port_lost().
   void tell_of_lost_ports();
   void look_for_strays(Instant now) ACCEL_REQUIRES(worker_lock);
@@ -154,9 +157,6 @@ struct Engine::Impl {
   void cover_flows() ACCEL_REQUIRES(worker_lock);
   void look_at_ports() ACCEL_REQUIRES(worker_lock);
   void look_for_passing_by(InterfaceId id) ACCEL_REQUIRES(worker_lock);
-  void follow_neighbours(const NetworkChanges& changes) ACCEL_REQUIRES(worker_lock);
-  void resolve_neighbours() ACCEL_REQUIRES(worker_lock);
-  void keep_neighbours(Instant now) ACCEL_REQUIRES(worker_lock);
   void follow_source_rules() ACCEL_REQUIRES(worker_lock);
   /// Housekeeping's regular look: overdue deadlines, neighbours, statistics; with `chores` dead ports, strays
   /// and packet filters, too. True: somebody asked for statistics.
@@ -189,19 +189,14 @@ struct Engine::Impl {
   PortOpening opening;
   Interfaces interfaces{slots, steering, sleepers, opening, network, counters};
   PathSelector paths{network, filter, interfaces, slots, steering};
+  Neighbours neighbours{network, slots};
+  Departures departures;
   uint64_t own_network = 0;  ///< network_of()
 
   WorkerLock opening_lock;  ///< of who opens ports: taken before `lock`, and held over fork()
   bool sealed = false;      ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
   std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(worker_lock);
-  struct Departure {
-    Reason why = Reason::strayed;
-    uint8_t rule = 0;  ///< Reason::firewall: stats::note_rule()'s
-  };
-  /// Connections; until tell_of_strays() has told.
-  std::map<FlowKey, Departure> strays ACCEL_GUARDED_BY(worker_lock);
-  Instant strays_looked ACCEL_GUARDED_BY(worker_lock){};
 
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
   std::atomic<uint32_t> channel_count{0};
@@ -222,7 +217,7 @@ struct Engine::Impl {
   bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;    ///< Engine::wait_for_the_others() sleeps
   bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
   Duration longest_spin{0};
-  Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when keep_neighbours() last ran
+  Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when they were kept last
   bool serving ACCEL_GUARDED_BY(worker_lock) = false;       ///< housekeeping is in a pass
 };
 

@@ -1,0 +1,102 @@
+// The end of the process, or of its engine: what is not delivered goes on in the kernel.
+#include <algorithm>
+#include <vector>
+
+#include "base/real.h"
+#include "engine/accept_queue.h"
+#include "engine/hand_back.h"
+#include "engine/housekeeping.h"
+#include "engine/stats.h"
+#include "engine/worker.h"
+
+namespace accel {
+namespace {
+
+constexpr Duration kAskAgain =
+    std::chrono::milliseconds(10);  // whether the kernel's sockets have been acknowledged
+constexpr Duration kFarewell = std::chrono::milliseconds(200);
+
+}  // namespace
+
+/// Bounded, since peers may send as fast as this takes.
+void Engine::Impl::empty_rings() {
+  int polls = 0;
+  do {
+    poll(clock_now());
+  } while (!arm_ports() && ++polls < kMostPolls);
+}
+
+void Engine::finish(Duration limit, bool for_good) {
+  Pass pass{*this};
+  Impl& w = Impl::of(pass);
+  w.forget_requests();
+  w.ending |= for_good;
+  Stack& stack = *w.stack;
+  stack.flush(pass.now());
+  w.empty_rings();  // what is acknowledged there need not be handed back
+  std::vector<int> shadows;
+  for (TcpConn* conn : all_connections(stack))
+    if (!stack.tcp_all_acked(*conn))
+      if (const auto shadow = hand_back_closed(pass, conn)) shadows.push_back(*shadow);
+  wait_for_delivery(pass, limit);
+  w.unsteer_closed();
+  if (for_good) w.steering.unsteer_connections_for_good();
+  w.empty_rings();  // the queues end with the process
+  // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
+  for (const int shadow : shadows) real.close(shadow);
+}
+
+void Engine::retire(Duration limit) {
+  {
+    Pass pass{*this, Pass::Polling::kNo};
+    wait_for_the_others(pass, limit);
+  }
+  finish(limit, true);
+  {
+    Pass pass{*this, Pass::Polling::kNo};
+    Impl& w = Impl::of(pass);
+    for (PortSlot& slot : w.slots) slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
+    let_go_of_lost(pass);
+    w.opening.close_ready();
+    close_accept_queue();
+    stats::close(pass, w.above, pass.now());
+  }
+  impl_->housekeeping->stop();
+}
+
+/// They have been woken. What they would sleep by again is a call that they may not make by then.
+void Engine::wait_for_the_others(Pass& pass, Duration limit) {
+  Impl& w = Impl::of(pass);
+  WaitRequest request;
+  request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
+    return static_cast<Impl*>(self)->sleepers.none_asleep_but(self);
+  };
+  request.context = impl_.get();
+  request.may_spin = false;
+  request.deadline = pass.now() + limit;
+  w.awaits_absence = true;
+  (void)wait(pass, request);
+  w.awaits_absence = false;
+}
+
+void Engine::wait_for_delivery(Pass& pass, Duration limit) {
+  WaitRequest request;
+  request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
+    const Impl& worker = *static_cast<Impl*>(self);
+    return worker.stack->tcp_lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
+  };
+  request.context = impl_.get();
+  request.may_spin = false;
+  const Instant end = pass.now() + limit;
+  do {
+    // The kernel makes no event of an acknowledgement: of channels it must be asked.
+    request.deadline = impl_->channels ? std::min(end, pass.now() + kAskAgain) : end;
+  } while (wait(pass, request) != Woke::kReady && pass.now() < end);
+  if (!impl_->channels) return;
+  // A peer's last credits, coming to a process that is gone, would reset what the peer still reads.
+  request.condition = [](void* w) { return static_cast<Impl*>(w)->channels->all_over(); };
+  request.deadline = std::min(end, pass.now() + kFarewell);
+  (void)wait(pass, request);
+}
+
+}  // namespace accel
