@@ -31,7 +31,7 @@ void PortOpening::request(int ifindex, Need need, Instant now) {
   auto [entry, is_new] = requests_.try_emplace(ifindex, Request{due, need, now});
   if (!is_new && (need != Need::kNow || entry->second.need == Need::kNow)) return;
   entry->second = {due, need, now};
-  news_ = true;
+  notices_.add(Notices::kPortsRequested);
 }
 
 const std::pair<const int, PortOpening::Request>* PortOpening::first(Instant now, bool all) const {

@@ -10,12 +10,14 @@
 
 #include "base/instant.h"
 #include "engine/lock.h"
+#include "engine/notices.h"
 #include "engine/ports.h"
 
 namespace accel {
 
 class PortOpening {
  public:
+  explicit PortOpening(Notices& notices) : notices_(notices) {}
   /// A forked child shares its listener with others, whose queues it leaves to them.
   void set_one_queue_only(bool on) { one_queue_only_ = on; }
   /// Of each device; 0: all that are free.
@@ -28,8 +30,6 @@ class PortOpening {
   /// A program that opens a connection or two and ends is not to pay for a port.
   enum class Need : uint8_t { kNow, kIfItLives };
   void request(int ifindex, Need need, Instant now) ACCEL_REQUIRES(worker_lock);
-  /// There has been a request since the last call: housekeeping is to open what is due.
-  bool take_news() ACCEL_REQUIRES(worker_lock) { return std::exchange(news_, false); }
   struct Request {
     Instant due;
     Need need;
@@ -78,13 +78,13 @@ class PortOpening {
     Reason reason;
     Instant when;
   };
+  Notices& notices_;
   // All by ifindex.
   std::map<int, Request> requests_ ACCEL_GUARDED_BY(worker_lock);
   std::map<int, OpenedPort> ready_ ACCEL_GUARDED_BY(worker_lock);
   std::map<int, Failure> failures_ ACCEL_GUARDED_BY(worker_lock);
   std::set<int> passed_by_links_ ACCEL_GUARDED_BY(worker_lock);
   std::atomic<bool> keep_ready_{false};  ///< changed under the lock
-  bool news_ ACCEL_GUARDED_BY(worker_lock) = false;
   bool one_queue_only_ = false;
 };
 

@@ -178,7 +178,7 @@ void Sleepers::go_out(Sleeper& s, Instant now) {
   s.out = was_out_ = true;
   s.out_since = now;
   ++out_count_;
-  if (!std::exchange(watched_, true)) watch_wanted_ = true;
+  if (!std::exchange(watched_, true)) notices_.add(Notices::kThreadOut);
 }
 
 void Sleepers::come_in(Sleeper& s) {

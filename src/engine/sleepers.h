@@ -17,6 +17,7 @@
 
 #include "base/instant.h"
 #include "engine/lock.h"
+#include "engine/notices.h"
 #include "engine/port_slots.h"
 #include "engine/spin.h"
 #include "siw_fallback/reactor.h"
@@ -64,7 +65,7 @@ struct Alarms {
 
 class Sleepers {
  public:
-  explicit Sleepers(const PortSlots& ports) : ports_(ports) {}
+  Sleepers(const PortSlots& ports, Notices& notices) : ports_(ports), notices_(notices) {}
   /// `cpus`: that this process may run on.
   void set_cpus(uint32_t cpus) { cpus_ = cpus; }
 
@@ -129,8 +130,7 @@ class Sleepers {
   bool has_spare_cpu() const ACCEL_REQUIRES(worker_lock) { return out_count_ == 0 || out_count_ + 1 < cpus_; }
   /// `passes`: that the application has made. False: nobody has been out since the last time.
   bool distrust_the_late(Instant now, uint64_t passes) ACCEL_REQUIRES(worker_lock);
-  /// The first has gone out since set_watched(false): distrust_the_late() is to be called.
-  bool take_watch_wanted() ACCEL_REQUIRES(worker_lock) { return std::exchange(watch_wanted_, false); }
+  /// False: Notices::kThreadOut comes again when a thread goes out.
   void set_watched(bool watched) ACCEL_REQUIRES(worker_lock) { watched_ = watched; }
 
   // ---- the stack's deadlines ----
@@ -165,6 +165,7 @@ class Sleepers {
   void watch_channels(Sleeper& s, bool watch) ACCEL_REQUIRES(worker_lock);
 
   const PortSlots& ports_;
+  Notices& notices_;
   const siw::Reactor* channels_ ACCEL_GUARDED_BY(worker_lock) = nullptr;
   uint32_t cpus_ = 1;
   std::vector<Sleeper*> threads_ ACCEL_GUARDED_BY(worker_lock);
@@ -179,10 +180,9 @@ class Sleepers {
   /// When it polls: until then. When it is asleep: it is in `asleep_`.
   Instant in_charge_until_ ACCEL_GUARDED_BY(worker_lock){};
 
-  uint32_t out_count_ ACCEL_GUARDED_BY(worker_lock) = 0;  ///< of `threads_`
-  bool was_out_ ACCEL_GUARDED_BY(worker_lock) = false;    ///< since housekeeping looked
-  bool watched_ ACCEL_GUARDED_BY(worker_lock) = false;    ///< housekeeping looks
-  bool watch_wanted_ ACCEL_GUARDED_BY(worker_lock) = false;
+  uint32_t out_count_ ACCEL_GUARDED_BY(worker_lock) = 0;       ///< of `threads_`
+  bool was_out_ ACCEL_GUARDED_BY(worker_lock) = false;         ///< since housekeeping looked
+  bool watched_ ACCEL_GUARDED_BY(worker_lock) = false;         ///< housekeeping looks
   uint64_t passes_watched_ ACCEL_GUARDED_BY(worker_lock) = 0;  ///< passes when it looked
 
   Sleeper* timekeeper_ ACCEL_GUARDED_BY(worker_lock) = nullptr;

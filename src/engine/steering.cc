@@ -35,7 +35,8 @@ Result<void> Steering::steer(InterfaceId id, const FlowKey& key, bool shared, in
       return r;
     }
     table.has_steered = tables_[slots_.carrier_id(id)].has_steered = true;
-    if (is_new && count_.fetch_add(1, std::memory_order_relaxed) == 0) began_ = true;
+    if (is_new && count_.fetch_add(1, std::memory_order_relaxed) == 0)
+      notices_.add(Notices::kApplicationBegan);
   }
   if (key.protocol == Protocol::kTcp) guard(id, key, flow);
   ++flow.users;

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "engine/guardian.h"
 #include "engine/lock.h"
+#include "engine/notices.h"
 #include "engine/port_slots.h"
 
 namespace accel {
@@ -34,8 +35,8 @@ struct SteeredKey {
 
 class Steering {
  public:
-  Steering(PortSlots& slots, Guardian& guardian, Counters& counters)
-      : slots_(slots), guardian_(guardian), counters_(counters) {}
+  Steering(PortSlots& slots, Guardian& guardian, Counters& counters, Notices& notices)
+      : slots_(slots), guardian_(guardian), counters_(counters), notices_(notices) {}
 
   // ---- one key ----
   /// `shared`: other processes may have a socket for the same local end. `shadow`: of the socket that is
@@ -90,8 +91,6 @@ class Steering {
 
   /// Keys on all interfaces: above 0 the application has accelerated sockets.
   uint32_t count() const { return count_.load(std::memory_order_relaxed); }
-  /// There has been a first key since the last call.
-  bool take_began() ACCEL_REQUIRES(worker_lock) { return std::exchange(began_, false); }
 
  private:
   struct Flow {
@@ -109,9 +108,9 @@ class Steering {
   PortSlots& slots_;
   Guardian& guardian_;
   Counters& counters_;
+  Notices& notices_;
   std::array<Table, kMaxInterfaces> tables_ ACCEL_GUARDED_BY(worker_lock);
   std::atomic<uint32_t> count_{0};
-  bool began_ ACCEL_GUARDED_BY(worker_lock) = false;
   std::vector<SteeredKey> closed_ ACCEL_GUARDED_BY(worker_lock);
   std::vector<SteeredKey> kept_ends_ ACCEL_GUARDED_BY(worker_lock);
 };

@@ -54,12 +54,7 @@ void Engine::Impl::lock_in() ACCEL_LOCKS_UNCHECKED {
 void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   Alarms alarms;
   sleepers.take_alarms(alarms);
-  if (sleepers.take_watch_wanted()) housekeeping->watch();
-  if (steering.take_began()) housekeeping->application_began();
-  if (opening.take_news()) {
-    opens_ports_.store(true, std::memory_order_relaxed);
-    housekeeping->ports_requested();
-  }
+  if (notices.any()) tell_housekeeping();
   std::array<Port*, kMaxInterfaces> to_tell;
   size_t tells = 0;
   if (std::exchange(telling_deferred, false))
@@ -73,6 +68,16 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   admit_cancellation();
   thread_state.inside = false;
   above.after_unlock();
+}
+
+void Engine::Impl::tell_housekeeping() {
+  const uint8_t told = notices.take();
+  if ((told & Notices::kThreadOut) != 0) housekeeping->watch();
+  if ((told & Notices::kApplicationBegan) != 0) housekeeping->application_began();
+  if ((told & Notices::kPortsRequested) != 0) {
+    opens_ports_.store(true, std::memory_order_relaxed);
+    housekeeping->ports_requested();
+  }
 }
 
 /// The thread that watches the ports has to have the device told again. Between two steps of unlock_out(),

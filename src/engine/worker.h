@@ -65,6 +65,7 @@ struct Engine::Impl {
   /// For clang alone: the lock is held here by a Pass of a caller's that this function does not see.
   void held() const ACCEL_ASSERTS_HELD(worker_lock) {}
   void wake_in_charge();
+  void tell_housekeeping() ACCEL_REQUIRES(worker_lock);
   /// Receives, runs deadlines. False: nothing came and nothing was due.
   bool poll(Instant now) ACCEL_REQUIRES(worker_lock);
   /// Sends what became possible, tells of edges, wakes sleepers; what leaving a pass does before the lock
@@ -182,11 +183,12 @@ struct Engine::Impl {
   std::unique_ptr<Netlink> netlink;
   std::unique_ptr<Housekeeping> housekeeping;
   PortSlots slots;
-  Steering steering{slots, guardian, counters};
+  Notices notices;
+  Steering steering{slots, guardian, counters, notices};
   Network network ACCEL_GUARDED_BY(worker_lock);
   PacketFilter filter{network};
-  Sleepers sleepers{slots};
-  PortOpening opening;
+  Sleepers sleepers{slots, notices};
+  PortOpening opening{notices};
   Interfaces interfaces{slots, steering, sleepers, opening, network, counters};
   PathSelector paths{network, filter, interfaces, slots, steering};
   Neighbours neighbours{network, slots};
