@@ -51,6 +51,9 @@ class Pass {
   /// The call has a reference to `what`: if a handler leaves its wait by siglongjmp(), Upcalls::abandoned
   /// gives it up.
   void retains(void* what) { retained_ = what; }
+  /// What the call sends may leave with what the rest of the thread's turn sends (engine/turn.h). `sender`:
+  /// the socket that it has sent by.
+  void in_turn(const void* sender = nullptr);
 
  private:
   friend class Engine;
@@ -60,6 +63,7 @@ class Pass {
   Instant now_;
   bool lent_ = false;  ///< the lock is another's to let go
   void* retained_ = nullptr;
+  bool in_turn_ = false;
 };
 
 enum class Woke : uint8_t {
@@ -191,6 +195,10 @@ class Engine {
   /// and the edges of what entering the pass brought, which else reach Upcalls::notify at its end. wait()
   /// does both.
   void catch_up(Pass& pass);
+  /// epoll_wait(), poll() or select() gives the calling thread the events of so many sockets of ours.
+  void begin_turn(Pass& pass, size_t sockets);
+  /// For calls that tell, or end, what has been sent: what a turn keeps leaves before.
+  void send_kept(Pass& pass);
   /// The last poll has left frames in a ring. A call that finds nothing of the stack's takes them, and their
   /// edges, before it tells of what the kernel has, or of nothing.
   bool has_rest(Pass& pass) const;

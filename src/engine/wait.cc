@@ -180,6 +180,7 @@ void Waiting::open() {
 }
 
 Woke Waiting::wait(Pass& pass, WaitRequest& request) {
+  Turns::over();
   const Instant began = pass.now();
   next_look_ = began + kKernelLook;
   for (pollfd& p : request.kernel_fds) p.revents = 0;

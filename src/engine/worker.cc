@@ -96,10 +96,14 @@ void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
   if (*now - last_poll >= (polling == Pass::Polling::kYes ? kPollInterval : kSeldomInterval)) poll(*now);
 }
 
-void Engine::Impl::leave() {
+void Engine::Impl::leave(bool in_turn) {
   if (std::exchange(poll_at_end, false)) poll(pass_now);
-  work(pass_now);
-  const Instant due = due_uncovered(pass_now);
+  if (!in_turn || !stack->has_to_send() || !turns.keep(pass_now))
+    send(pass_now);
+  else
+    counters.add(Counter::passes_kept);
+  tell(pass_now);
+  const Instant due = std::max(due_uncovered(pass_now), turns.overdue());
   next_due.store(due, std::memory_order_relaxed);
   if (due < kNever) {
     if (due < pass_now + Housekeeping::kRest) housekeeping->needed();
@@ -157,12 +161,21 @@ bool Engine::Impl::in_use() const {
 }
 
 void Engine::Impl::work(Instant now) {
+  send(now);
+  tell(now);
+}
+
+void Engine::Impl::send(Instant now) {
+  turns.let_go(now);
   steer_opened();
   stack->flush(now);
   neighbours.resolve();
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (!stack->tx_queue(id).empty()) transmit(id);
   unsteer_closed();
+}
+
+void Engine::Impl::tell(Instant now) {
   bool changed = notify_edges();
   changed |= std::exchange(engine.touched_, false);
   if (changed && sleepers.any_asleep()) sleepers.wake_ready(now);
@@ -220,6 +233,22 @@ void Engine::catch_up(Pass& pass) {
   Impl& w = Impl::of(pass);
   if (w.channels) w.channels->poll(pass.now());
   if (w.notify_edges()) touch();
+}
+
+void Engine::begin_turn(Pass& pass, size_t sockets) {
+  Impl& w = Impl::of(pass);
+  w.turns.begin(w.bursts_pay() ? sockets : 0, pass.now());
+}
+
+void Engine::send_kept(Pass& pass) {
+  Impl& w = Impl::of(pass);
+  if (w.turns.keeping()) w.send(pass.now());
+}
+
+bool Engine::Impl::bursts_pay() const {
+  for (InterfaceId id = 0; id < slots.count(); ++id)
+    if (const Port* port = slots[id].port(); port && port->info().told_by_call) return true;
+  return false;
 }
 
 void Engine::Impl::transmit(InterfaceId id) {
@@ -284,7 +313,11 @@ Instant Engine::Impl::next_poll(Instant now) const {
 Pass::Pass(Engine& engine, Polling polling) : engine_(engine) { engine.impl_->enter(polling, &now_); }
 Pass::Pass(Engine& engine, OverFork) : Pass(engine, engine.impl_->pass_now) {}
 Pass::~Pass() {
-  if (!lent_) engine_.impl_->leave();
+  if (!lent_) engine_.impl_->leave(in_turn_);
+}
+void Pass::in_turn(const void* sender) {
+  in_turn_ = true;
+  if (sender) Turns::answered(sender);
 }
 Stack& Pass::stack() { return *Engine::Impl::of(*this).stack; }
 

@@ -27,6 +27,7 @@
 #include "engine/port_slots.h"
 #include "engine/sleepers.h"
 #include "engine/steering.h"
+#include "engine/turn.h"
 #include "siw_fallback/reactor.h"
 
 namespace accel {
@@ -59,7 +60,8 @@ struct Engine::Impl {
 
   // ---- the pass (worker.cc) ----
   void enter(Pass::Polling polling, Instant* now) ACCEL_ACQUIRE(worker_lock);
-  void leave() ACCEL_RELEASE(worker_lock);  ///< the work, then the lock
+  /// The work, then the lock. `in_turn`: as Pass::in_turn().
+  void leave(bool in_turn) ACCEL_RELEASE(worker_lock);
   void lock_in() ACCEL_ACQUIRE(worker_lock);
   void unlock_out() ACCEL_RELEASE(worker_lock);
   /// For clang alone: the lock is held here by a Pass of a caller's that this function does not see.
@@ -71,6 +73,9 @@ struct Engine::Impl {
   /// Sends what became possible, tells of edges, wakes sleepers; what leaving a pass does before the lock
   /// goes.
   void work(Instant now) ACCEL_REQUIRES(worker_lock);
+  void send(Instant now) ACCEL_REQUIRES(worker_lock);   ///< of that, what has to do with frames
+  void tell(Instant now) ACCEL_REQUIRES(worker_lock);   ///< the rest of it
+  bool bursts_pay() const ACCEL_REQUIRES(worker_lock);  ///< some port's PortInfo::told_by_call
   void transmit(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   bool notify_edges() ACCEL_REQUIRES(worker_lock);
   bool notify_channels(Pass& pass) ACCEL_REQUIRES(worker_lock);
@@ -209,6 +214,7 @@ struct Engine::Impl {
       false;  ///< a poll has found a whole burst; until housekeeping has looked
   bool cut_short ACCEL_GUARDED_BY(worker_lock) = false;  ///< the last poll left frames in a ring
   std::atomic<Instant> next_due{kNever};  ///< due_uncovered() when the last pass ended; without the lock
+  Turns turns ACCEL_GUARDED_BY(worker_lock);
   bool poll_at_end ACCEL_GUARDED_BY(worker_lock) =
       false;                      ///< of the pass: frames of a connection handed back in it may have come
   bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device

@@ -159,6 +159,7 @@ class Wait {
           ask_kernel_ || (set_->has_ready() && (pass == nullptr || set_->kernel_due(pass->now())));
       if (due || set_->has_ready()) {
         auto got = set_->collect(fd_, events_, open && due);
+        if (got && *got > 0 && pass != nullptr) pass->engine().begin_turn(*pass, set_->reported());
         if (!got || *got > 0) return finish(got);
       }
       ask_kernel_ = false;
@@ -305,6 +306,7 @@ Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event) {
   Guard guard(Pass::Polling::kNo);
   File* file = guard.ok() ? fds.find(fd) : nullptr;
   if (file == nullptr) return from_kernel(real.epoll_ctl(set, operation, fd, event));
+  if (guard.pass() != nullptr) guard.pass()->in_turn();
   file->retain();
   auto result = control(guard, set, operation, fd, file, event);
   file->release(guard.pass());

@@ -464,6 +464,7 @@ Result<int> EpollSet::report(std::span<epoll_event> out) {
       ready_.push_back(item);
     }
   }
+  reported_ = filled;
   if (has_ready() && waited_on_in_kernel()) wake_kernel_waiters();  // the next of them takes what is left
   return static_cast<int>(filled);
 }

@@ -79,6 +79,7 @@ class EpollSet final : public File {
   /// Events that a real epoll_wait gave: the program's own are moved to the front and counted, tagged ones go
   /// to their items.
   int absorb(std::span<epoll_event> events);
+  size_t reported() const { return reported_; }
   /// What collect() would look at; may turn out to be nothing.
   bool has_ready() const { return !ready_.empty(); }
   bool has_items() const { return !items_.empty(); }
@@ -145,8 +146,9 @@ class EpollSet final : public File {
     size_t seen_count = 0;
   };
   Round round_;
-  uint32_t stale_ = 0;  ///< edge-triggered members of the real set that the kernel knows by a number that is
-                        ///< closed: they stay, as such do in the kernel
+  size_t reported_ = 0;  ///< members of ours that collect() gave
+  uint32_t stale_ = 0;   ///< edge-triggered members of the real set that the kernel knows by a number that is
+                         ///< closed: they stay, as such do in the kernel
   uint32_t idle_checks_ = 0;  ///< times in a row that the kernel had nothing
   Instant last_check_{};
 };

@@ -71,6 +71,7 @@ Result<int> set(int fd, int level, int name, const void* value, socklen_t length
   if (s != nullptr && s->kind() == FileKind::kUdp && joins_group(level, name))
     if (Result<void> r = Socket::may_use_kernel(Reason::multicast); !r) return r.error();
   if (s != nullptr && call.pass() != nullptr) {
+    call.pass()->in_turn();
     Result<int> r = s->setsockopt(*call.pass(), level, name, value, length);
     if (r && is_timeout(level, name)) s->timeout_was_set(name, value);
     if (r.ok() || r.error() != kOnKernel) return r;

@@ -90,11 +90,12 @@ class Poll {
   Step look_and_sleep(Guard& guard) {
     for (;;) {
       result_ = look();
-      if (Pass* pass = guard.pass(); pass != nullptr && pass->engine().has_rest(*pass) && !ours_ready_ &&
+      if (Pass* pass = guard.pass(); pass != nullptr && pass->engine().has_rest(*pass) && ours_ready_ == 0 &&
                                      result_ && !std::exchange(took_rest_, true)) {
         pass->engine().take_rest(*pass);
         continue;
       }
+      if (Pass* pass = guard.pass(); pass != nullptr) pass->engine().begin_turn(*pass, ours_ready_);
       if (!result_ || *result_ > 0) return Step::kDone;
       if (timeout_.zero() || woke_ == Woke::kDeadline) return Step::kDone;
       if (woke_ == Woke::kSignal) {  // never restarted, SA_RESTART or not: signal(7)
@@ -128,7 +129,7 @@ class Poll {
     kernel_.clear();
     origin_.clear();
     ours_ = 0;
-    ours_ready_ = false;
+    ours_ready_ = 0;
     for (size_t i = 0; i < entries_.size(); ++i) {
       pollfd& entry = entries_[i];
       entry.revents = 0;
@@ -136,7 +137,7 @@ class Poll {
       File* file = fds.find(entry.fd);
       ours_ += file != nullptr;
       if (file != nullptr) entry.revents = ready_bits(*file, entry);
-      ours_ready_ |= entry.revents != 0;
+      ours_ready_ += entry.revents != 0;
       if (file != nullptr && file->kernel_fd() < 0) continue;
       if (!muted_.empty() && muted_[i]) continue;
       if (!kernel_.push_back({entry.fd, entry.events, 0}) || !origin_.push_back(static_cast<uint32_t>(i)))
@@ -214,7 +215,7 @@ class Poll {
   size_t ours_ = 0;  ///< entries that are ours
   Woke woke_ = Woke::kReady;
   bool first_ = true;
-  bool ours_ready_ = false;
+  size_t ours_ready_ = 0;  ///< of those, ready by what we know
   bool took_rest_ = false;
   Result<int> result_ = 0;
 };

@@ -32,6 +32,7 @@ bool is_nonblocking(int fd) {
 
 bool is_socket(int fd) {
   Guard guard(Pass::Polling::kNo);
+  if (guard.pass() != nullptr) guard.pass()->in_turn();
   return guard.ok() && find_socket(fd) != nullptr;
 }
 

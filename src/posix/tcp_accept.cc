@@ -201,6 +201,7 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
   if (state_ != State::kListening)
     return state_ == State::kKernel || !live() ? Result<int>(kOnKernel) : err(EINVAL);
   waited_on_ = served = true;
+  pass.in_turn();
   const Instant deadline = deadline_after(pass, receive_timeout);
   auto ours = [&] {
     return flow_ != nullptr && pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0;

@@ -264,6 +264,7 @@ Result<int> TcpSocket::finish_connect(Pass& pass, Errno unfinished) {
 
 /// tcp_disconnect(): back to an unconnected socket, with its name when the program chose it.
 void TcpSocket::disconnect(Pass& pass) {
+  pass.engine().send_kept(pass);
   const bool alive = pass.stack().tcp_state(*conn_) != TcpState::kClosed;
   const int untold = pass.stack().tcp_take_error(*conn_);
   const uint32_t jump = pass.stack().tcp_max_window(*conn_) + 2;

@@ -505,6 +505,7 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
 }
 
 Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {
+  pass.engine().send_kept(pass);
   if (state_ == State::kListening && level == SOL_SOCKET && name == SO_RCVTIMEO)
     return put_timeout(receive_timeout, value, length);
   if (level == SOL_SOCKET && name == SO_ERROR && pending_error_ != 0) {

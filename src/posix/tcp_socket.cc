@@ -80,6 +80,8 @@ void TcpSocket::on_last_close(Pass* pass) {
     auto done = [&] { return stack.tcp_all_acked(*conn_) || stack.tcp_state(*conn_) == TcpState::kClosed; };
     (void)wait_for(*pass, pass->now() + linger_time_, done);
   }
+  if (abort || conn_->unread() != 0) pass->engine().send_kept(*pass);  // else the reset comes instead
+  pass->in_turn(this);
   stack.tcp_close(conn_, abort, pass->now());
   conn_ = nullptr;
 }
@@ -297,6 +299,7 @@ Result<int> TcpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
     return put_user(argument, answer) ? Result<int>(0) : err(EFAULT);
   }
   if (!live()) return kOnKernel;
+  pass.engine().send_kept(pass);
   Stack& stack = pass.stack();
   switch (request) {
     case SIOCINQ:  // FIONREAD

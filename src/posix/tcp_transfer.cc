@@ -66,6 +66,7 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   if ((flags & MSG_ERRQUEUE) != 0) return err(EAGAIN);
   if ((flags & MSG_OOB) != 0) return receive_urgent(pass, message, flags);
 
+  pass.in_turn();
   Stack& stack = pass.stack();
   const bool peek = (flags & MSG_PEEK) != 0;
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
@@ -185,6 +186,7 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   // tcp_sendmsg_locked(): what is empty, or sent without SO_ZEROCOPY, is sent as without the flag.
   if ((flags & MSG_ZEROCOPY) != 0 && *size > 0 && wants_completions(pass))
     return to_kernel(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
+  pass.in_turn(this);
   Stack& stack = pass.stack();
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   Stack::TcpWrite how{.more = (flags & MSG_MORE) != 0, .urgent = (flags & MSG_OOB) != 0};

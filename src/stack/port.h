@@ -29,6 +29,7 @@ struct PortInfo {
   uint32_t queues_held = 1;   ///< queues of the device that this port receives on
   uint32_t queues_total = 1;  ///< queues of the device that packets may arrive on
   bool zero_copy = false;
+  bool told_by_call = false;        ///< tx_burst() costs a system call: frames had better come in bursts
   bool tx_checksum = false;         ///< honours Packet::checksum_offload
   bool tso = false;                 ///< honours Packet::tso_size
   bool vlan_tags = false;           ///< minds FlowKey::vlan, and sends and receives tagged frames as they are

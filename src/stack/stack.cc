@@ -63,6 +63,10 @@ void Stack::flush(Instant now) {
   core_->tcp->flush(now);
   core_->udp->flush();
 }
+bool Stack::has_to_send() const {
+  return core_->tcp->has_to_send() || std::any_of(core_->interfaces.begin(), core_->interfaces.end(),
+                                                  [](const auto& i) { return !i.tx.empty(); });
+}
 PacketQueue& Stack::tx_queue(InterfaceId id) { return core_->interfaces[id].tx; }
 StackSocket* Stack::take_ready() { return core_->take_ready(); }
 bool Stack::has_ready() const { return core_->ready_head != nullptr; }

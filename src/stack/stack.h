@@ -341,6 +341,8 @@ class Stack {
   void on_deadlines(Instant now);
   /// There are route questions, frames for the kernel, or a deadline is over.
   bool has_work(Instant now) const;
+  /// flush() has something to do, or frames wait.
+  bool has_to_send() const;
   /// kNever when nothing is due.
   Instant next_deadline() const;
   /// Builds the segments that became possible (ACKs owed, data allowed by window, Nagle and cork). Cheap when

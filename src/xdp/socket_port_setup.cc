@@ -219,6 +219,7 @@ Result<void> SocketPort::bind_queues(std::string* why) {
   }
   if (queues_.empty()) return no_queue(why);
   info_.queues_held = static_cast<uint32_t>(queues_.size());
+  info_.told_by_call = true;
   info_.zero_copy = std::all_of(queues_.begin(), queues_.end(), [](auto& q) { return is_zero_copy(*q); });
   return {};
 }

@@ -88,6 +88,14 @@ def prove_siw(pid):
     return None
 
 
+def prove_counter(pid, name):
+    """Of the far end: `name` happened in this run."""
+    output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(pid), "--json"], capture_output=True, text=True).stdout
+    count = json.loads(output)["processes"][0]["counters"].get(name, 0)
+    print(f"far: {name} {count}")
+    return None if count > 0 else f"far: {name} is 0"
+
+
 def tests_of(program, pattern):
     """Names of the tests, as --gtest_filter takes them."""
     listing = subprocess.run([program, f"--gtest_filter={pattern}", "--gtest_list_tests"], check=True, capture_output=True,
@@ -119,6 +127,7 @@ def main():
     parser.add_argument("--refusing", action="store_true", help="near has libaccel-refusing.so, which refuses memory where the test says so")
     parser.add_argument("--firewall", action="store_true", help="both hosts drop what their connection tracking finds invalid")
     parser.add_argument("--each", action="store_true", help="a process for each test: its children find the device's queues free")
+    parser.add_argument("--far-counts", help="a counter of the far end that is above 0 in the end, where that end is accelerated")
     options = parser.parse_args()
     if options.build:
         os.environ["LAB_BUILD"] = options.build
@@ -163,6 +172,8 @@ def main():
             status = status or ended
         problems = []
         if siw and status == 0 and (problem := prove_siw(far.pid)):
+            problems.append(problem)
+        if far_accelerated and options.far_counts and status == 0 and (problem := prove_counter(far.pid, options.far_counts)):
             problems.append(problem)
         for host, accelerated in ((lab.near, near_accelerated), (lab.far, far_accelerated)):
             wire = host.wire_packets() - before[host][0]

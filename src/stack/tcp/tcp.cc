@@ -76,6 +76,8 @@ Instant TcpLayer::next_deadline() const {
   return std::min(t.wheel.next(), t.stalled_until == kNever ? t.core.now : t.stalled_until);
 }
 
+bool TcpLayer::has_to_send() const { return context_->pending_head != nullptr; }
+
 void TcpLayer::flush(Instant now) {
   TcpContext& t = *context_;
   if (!t.pending_head) return;

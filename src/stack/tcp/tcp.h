@@ -35,6 +35,7 @@ class TcpLayer {
   void on_deadlines(Instant now);
   Instant next_deadline() const;
   void flush(Instant now);
+  bool has_to_send() const;  ///< flush() has something to do
 
   // ---- Stack's calls, same contracts ----
   Result<TcpConn*> connect(const Endpoint& local, const Endpoint& remote, const Route& route,

@@ -1,0 +1,1 @@
+set(link_turn_test accel-engine)
