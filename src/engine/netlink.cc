@@ -366,12 +366,10 @@ Result<std::unique_ptr<Netlink>> Netlink::open() {
   std::unique_ptr<Netlink> n{new Netlink};
   int code = 0;
   n->questions_ = connect_socket(&code);
-  if (n->questions_) n->orders_ = connect_socket(&code);
-  if (n->orders_) n->snapshots_ = connect_socket(&code);
+  if (n->questions_) n->snapshots_ = connect_socket(&code);
   if (n->snapshots_) n->events_ = connect_socket(&code);
   if (!n->events_) return from_nl(code);
   nl_socket_disable_auto_ack(n->questions_);
-  nl_socket_disable_auto_ack(n->orders_);
   nl_socket_disable_seq_check(n->events_);
   nl_socket_set_nonblocking(n->events_);
   nl_socket_set_buffer_size(n->events_, kEventBuffer, 0);
@@ -383,7 +381,7 @@ Result<std::unique_ptr<Netlink>> Netlink::open() {
 }
 
 Netlink::~Netlink() {
-  for (nl_sock* s : {questions_, orders_, snapshots_, events_})
+  for (nl_sock* s : {questions_, snapshots_, events_})
     if (s) {
       note_private(nl_socket_get_fd(s), false);
       nl_socket_free(s);
@@ -391,7 +389,7 @@ Netlink::~Netlink() {
 }
 
 void Netlink::abandon_in_child() {
-  for (nl_sock* s : {questions_, orders_, snapshots_, events_})
+  for (nl_sock* s : {questions_, snapshots_, events_})
     if (s) close_private(nl_socket_get_fd(s));
 }
 
@@ -425,11 +423,22 @@ Result<void> addresses_by(nl_sock* socket, std::vector<LocalAddress>& out) {
   return {};
 }
 
+/// Of the kernel's answers to orders, which are errors only; nobody waits for those, the neighbour's state
+/// tells.
+void empty(int fd) {
+  char error[512];
+  while (real.recv(fd, error, sizeof(error), MSG_DONTWAIT) > 0) {
+  }
+}
+
 }  // namespace
 
 Result<void> Netlink::read_addresses(std::vector<LocalAddress>& out) { return addresses_by(snapshots_, out); }
 
-Result<void> Netlink::ask_addresses(std::vector<LocalAddress>& out) { return addresses_by(questions_, out); }
+Result<void> Netlink::ask_addresses(std::vector<LocalAddress>& out) {
+  empty(nl_socket_get_fd(questions_));  // libnl takes an unexpected number for an error
+  return addresses_by(questions_, out);
+}
 
 namespace {
 
@@ -542,11 +551,8 @@ void Netlink::resolve(int ifindex, const IpAddress& address) {
   head.ndm_flags = NTF_USE;
   Request request(RTM_NEWNEIGH, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE, head);
   request.put(NDA_DST, address);
-  const int fd = nl_socket_get_fd(orders_);
-  // The kernel answers with errors only; nobody waits for those, the neighbour's state tells.
-  char error[512];
-  while (real.recv(fd, error, sizeof(error), MSG_DONTWAIT) > 0) {
-  }
+  const int fd = nl_socket_get_fd(questions_);
+  empty(fd);
   (void)request.send(fd, 0);
 }
 

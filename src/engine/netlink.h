@@ -162,7 +162,6 @@ class Netlink {
  private:
   Netlink() = default;
   nl_sock* questions_ = nullptr;
-  nl_sock* orders_ = nullptr;
   nl_sock* snapshots_ = nullptr;
   nl_sock* events_ = nullptr;
   uint32_t asked_ = 0;  ///< questions so far
