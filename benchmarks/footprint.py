@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """What libaccel adds to a program with one listener (nc), and to a client that ends soon (curl of a small page): memory, descriptors,
 threads, processes and the time to start, each beside the same on the kernel, in turns. Settings are the defaults."""
-import os
 import pathlib
-import re
 import subprocess
 import sys
 import time
@@ -11,7 +9,7 @@ import time
 from measure import Lab, main, median
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "apps"))
-from programs import accelerated_sockets, until  # noqa: E402
+from programs import accelerated_sockets, footprint, until  # noqa: E402
 
 DEFAULTS = {"ACCEL_WAIT_FOR_PORTS": "0"}
 # Connects until somebody listens; when that was, by the clock that all processes share.
@@ -34,21 +32,6 @@ while True:
 """
 
 
-def footprint(pids):
-    """Of these processes together: proportional set size, what is pinned of it or not, descriptors, threads, processes."""
-    total = {"PSS MiB": 0.0, "descriptors": 0, "threads": 0, "processes": len(pids)}
-    for pid in pids:
-        folder = pathlib.Path(f"/proc/{pid}")
-        total["PSS MiB"] += int(re.search(r"^Pss: +(\d+)", (folder / "smaps_rollup").read_text(), re.M)[1]) / 1024
-        total["descriptors"] += len(os.listdir(folder / "fd"))
-        total["threads"] += len(os.listdir(folder / "task"))
-    return total
-
-
-def of_host(host):
-    return [int(pid) for pid in subprocess.run(["ip", "netns", "pids", host.name], stdout=subprocess.PIPE, text=True, check=True).stdout.split()]
-
-
 def listener(accelerated):
     with Lab() as lab:
         probe = lab.far.popen([sys.executable, "-c", PROBE, lab.near.address], stdout=subprocess.PIPE, text=True)
@@ -58,7 +41,7 @@ def listener(accelerated):
         answered = float(probe.stdout.readline())
         if accelerated:
             until(lambda: accelerated_sockets(server.pid, 7000), "an accelerated listener")
-        return {"start ms": (answered - begun) * 1e3, **footprint(of_host(lab.near))}
+        return {"start ms": (answered - begun) * 1e3, **footprint(lab.near)}
 
 
 def client(accelerated):
@@ -71,7 +54,7 @@ def client(accelerated):
         seconds = time.monotonic() - begun
         held = lab.far.popen(["curl", "-sS", url + "held"], accelerated, DEFAULTS, require=False, stdout=subprocess.DEVNULL)
         pages.stdout.readline()
-        found = footprint(of_host(lab.far))
+        found = footprint(lab.far)
         pages.stdin.write("\n")
         pages.stdin.flush()
         held.wait(20)

@@ -39,6 +39,11 @@ struct Config {
   bool misread = false;     ///< something was not understood: settings.path is kKernel and there are no rules
   std::string file;         ///< the file that was read, or ""
   std::string application;  ///< name of the application that matched, or ""
+  /// A call that needs a port does not return before it is open.
+  bool waits_for_ports() const {
+    return settings.wait_for_ports || settings.require != Require::kOff || settings.path == Path::kStack ||
+           wants_iwarp;
+  }
 
   /// `endpoint` is the local end for servers and receivers, the remote end for the others. The wildcard
   /// address matches rules without an address only.

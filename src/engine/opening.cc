@@ -3,6 +3,7 @@
 // binds or connects does not wait for that: what needs the port is the kernel's until it is open.
 #include <algorithm>
 
+#include "base/idle_code.h"
 #include "base/signals_blocked.h"
 #include "engine/housekeeping.h"
 #include "engine/worker.h"
@@ -55,6 +56,7 @@ Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
     open_in_background(*link);
     *opened = true;
   }
+  if (*opened) release_idle_code();
   opening_lock.unlock();
   return next;
 }

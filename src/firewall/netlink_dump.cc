@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "base/private_fds.h"
@@ -63,13 +64,13 @@ Result<void> NetlinkSocket::ask(uint16_t type, uint16_t flags, View payload, Byt
   Result<bool> done = false;
   if (real.syscall(SYS_sendto, static_cast<long>(fd_), request.data(), request.size(), 0L, nullptr, 0L) < 0)
     done = err(errno);
-  Bytes datagram(kDatagram);
+  const auto datagram = std::make_unique_for_overwrite<uint8_t[]>(kDatagram);  // few of its pages are used
   while (done && !*done) {
-    const long n = receive(fd_, datagram.data(), datagram.size(), 0);
+    const long n = receive(fd_, datagram.get(), kDatagram, 0);
     if (n <= 0)
       done = err(n == 0 ? EIO : errno);
     else
-      done = take({datagram.data(), static_cast<size_t>(n)}, out, flags & NLM_F_DUMP);
+      done = take({datagram.get(), static_cast<size_t>(n)}, out, flags & NLM_F_DUMP);
   }
   errno = saved;
   return done ? Result<void>{} : Result<void>{done.error()};

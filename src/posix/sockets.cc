@@ -121,10 +121,12 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
 Result<int> listen(int fd, int backlog) {
   return serve_opening<int>(
       fd,
-      [](Socket& s) {
+      [&](Socket& s) {
         if (s.kind() != FileKind::kTcp || s.inherited != File::Inherited::kNo) return false;
         const Endpoint local = s.shadow_name();
-        if (!local.address.is_loopback()) return true;
+        // The kernel answers while the engine starts, which takes milliseconds. Where it cannot listen no
+        // engine is needed.
+        if (!local.address.is_loopback()) return config().waits_for_ports() || real.listen(fd, backlog) == 0;
         if (config().iwarp_for(Role::kTcpServer, local) != Iwarp::kOff) return true;
         (void)s.leave(nullptr, Reason::loopback);  // no engine is needed to know that
         return false;

@@ -51,8 +51,10 @@ Result<int> TcpSocket::listen(Pass& pass, int backlog) {
     return from_libc(real.listen(shadow(), backlog));
   }
   // Ours first: a client that connects at once is ours, too. Without a port yet nobody can, and where the
-  // shadow proves that the port is ours it has to listen before.
-  const bool shadow_first = shadow_name().port == 0 || ShownSocket::is_needed(pass.engine());
+  // shadow proves that the port is ours it has to listen before. It does already where the engine has just
+  // been started.
+  const bool shadow_first = shadow_name().port == 0 || ShownSocket::is_needed(pass.engine()) ||
+                            shadow_option(SOL_SOCKET, SO_ACCEPTCONN) != 0;
   if (shadow_first)
     if (Result<int> r = from_libc(real.listen(shadow(), backlog)); !r) return r;
   Result<int> started = start_listen(pass, limit);

@@ -1,7 +1,6 @@
 #include "xdp/flow_map.h"
 
 #include <arpa/inet.h>
-#include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <sys/socket.h>
 
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "xdp/map_calls.h"
 #include "xdp/socket.h"
 
 namespace accel::xdp {
@@ -31,10 +31,9 @@ accel_flow_key wire_key(const FlowKey& key) {
 
 Result<void> FlowMap::claim(uint32_t queue, int socket) {
   // From here the dead owner's entries match no queue's owner, so that its flows cannot come to our socket.
-  if (int error = -bpf_map_update_elem(program_->owners(), &queue, &owner_, BPF_ANY); error > 0)
-    return err(error);
+  if (int error = map_update(program_->owners(), queue, owner_, BPF_ANY); error != 0) return err(error);
   const auto fd = static_cast<uint32_t>(socket);
-  if (int error = -bpf_map_update_elem(program_->xsks(), &queue, &fd, BPF_ANY); error > 0) return err(error);
+  if (int error = map_update(program_->xsks(), queue, fd, BPF_ANY); error != 0) return err(error);
   return {};
 }
 
@@ -42,8 +41,8 @@ void FlowMap::disclaim(uint32_t queue) {
   const uint32_t nobody = 0;
   // Its place in accel_xsks is empty with the socket's close.
   if (sealed_) return (void)writer_->run(ACCEL_DISCLAIM, {}, queue);
-  bpf_map_delete_elem(program_->xsks(), &queue);
-  bpf_map_update_elem(program_->owners(), &queue, &nobody, BPF_ANY);
+  map_delete(program_->xsks(), queue);
+  map_update(program_->owners(), queue, nobody, BPF_ANY);
 }
 
 /// visit(key, value). Another process's deletes may send get_next_key back to the start; the table's size
@@ -52,11 +51,11 @@ template <class F>
 void FlowMap::for_each_entry(F visit) const {
   accel_flow_key key{}, next{};
   accel_flow_value value{};
-  bool more = bpf_map_get_next_key(program_->flows(), nullptr, &next) == 0;
+  bool more = map_next_key(program_->flows(), static_cast<const accel_flow_key*>(nullptr), next) == 0;
   for (uint32_t steps = 0; more && steps < 4'000'000; ++steps) {
     key = next;
-    if (bpf_map_lookup_elem(program_->flows(), &key, &value) == 0) visit(key, value);
-    more = bpf_map_get_next_key(program_->flows(), &key, &next) == 0;
+    if (map_lookup(program_->flows(), key, value) == 0) visit(key, value);
+    more = map_next_key(program_->flows(), &key, next) == 0;
   }
 }
 
@@ -70,18 +69,16 @@ void FlowMap::remove_if(Stale stale) {
   // A living owner may have taken such a tuple anew meanwhile: each is looked at again, and what had changed
   // even then goes back.
   for (const auto& k : found) {
-    if (bpf_map_lookup_elem(program_->flows(), &k, &value) != 0 || !stale(value)) continue;
-    if (bpf_map_lookup_and_delete_elem(program_->flows(), &k, &value) == 0) {
-      if (!stale(value)) bpf_map_update_elem(program_->flows(), &k, &value, BPF_NOEXIST);
-    } else if (errno != ENOENT) {
-      bpf_map_delete_elem(program_->flows(), &k);  // kernels before 5.14
-    }
+    if (map_lookup(program_->flows(), k, value) != 0 || !stale(value)) continue;
+    const int error = map_take(program_->flows(), k, value);
+    if (error == 0 && !stale(value)) map_update(program_->flows(), k, value, BPF_NOEXIST);
+    if (error != 0 && error != ENOENT) map_delete(program_->flows(), k);  // kernels before 5.14
   }
 }
 
 uint32_t FlowMap::holder(uint32_t queue) const {
   uint32_t owner = 0;
-  bpf_map_lookup_elem(program_->owners(), &queue, &owner);
+  map_lookup(program_->owners(), queue, owner);
   return owner;
 }
 
@@ -91,7 +88,7 @@ bool FlowMap::in_use(uint32_t queue) const {
   const Fd probe(socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   if (!probe) return false;  // no AF_XDP here at all: whoever makes a socket to use finds out why
   const auto fd = static_cast<uint32_t>(probe.get());
-  return bpf_map_update_elem(program_->xsks(), &queue, &fd, BPF_NOEXIST) != 0 && errno == EEXIST;
+  return map_update(program_->xsks(), queue, fd, BPF_NOEXIST) == EEXIST;
 }
 
 void FlowMap::purge() {
@@ -141,15 +138,15 @@ Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
     return added;
   }
   const accel_flow_value value{owner_, static_cast<uint16_t>(home), 0, 0, 0, 0};
-  int error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_NOEXIST);
+  int error = map_update(program_->flows(), key, value, BPF_NOEXIST);
   if (error == EEXIST) {
     accel_flow_value present{};
-    if (bpf_map_lookup_elem(program_->flows(), &key, &present) == 0 && present.owner != owner_ &&
-        present.resting == 0 && lives(present))
+    if (map_lookup(program_->flows(), key, present) == 0 && present.owner != owner_ && present.resting == 0 &&
+        lives(present))
       return err(EEXIST);
-    error = -bpf_map_update_elem(program_->flows(), &key, &value, BPF_ANY);
+    error = map_update(program_->flows(), key, value, BPF_ANY);
   }
-  if (error <= 0) return {};
+  if (error == 0) return {};
   return err(error == E2BIG ? ENOSPC : error == ENOMEM ? ENOSPC : EIO);
 }
 
@@ -181,7 +178,7 @@ void FlowMap::rest(const FlowKey& key, std::span<const uint32_t> queues) {
   const accel_flow_value value{owner_, static_cast<uint16_t>(queues.front()), 1, 0, 0, 0};
   resting_.insert(key);
   if (sealed_) return mark(k, 1);
-  bpf_map_update_elem(program_->flows(), &k, &value, BPF_EXIST);
+  map_update(program_->flows(), k, value, BPF_EXIST);
 }
 
 void FlowMap::take_acks(const FlowKey& key, std::span<const uint32_t> queues, bool on) {
@@ -195,8 +192,8 @@ void FlowMap::take_acks(const FlowKey& key, std::span<const uint32_t> queues, bo
     }
     const accel_flow_value value{owner_, static_cast<uint16_t>(queue), how, 0, 0, 0};
     accel_flow_value present{};
-    if (bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_)
-      bpf_map_update_elem(program_->flows(), &k, &value, BPF_EXIST);
+    if (map_lookup(program_->flows(), k, present) == 0 && present.owner == owner_)
+      map_update(program_->flows(), k, value, BPF_EXIST);
   }
 }
 
@@ -209,11 +206,11 @@ void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues, accel
     if (sealed_) return (void)writer_->run(how, k);
     // One call instead of two, for each connection that ends; kernels before 5.14 have it for other map types
     // only. Another port's entry, which only a caller's mistake reaches, goes back at once.
-    if (surely_ours && bpf_map_lookup_and_delete_elem(program_->flows(), &k, &present) == 0) {
-      if (present.owner != owner_) bpf_map_update_elem(program_->flows(), &k, &present, BPF_NOEXIST);
-    } else if ((!surely_ours || errno != ENOENT) &&
-               bpf_map_lookup_elem(program_->flows(), &k, &present) == 0 && present.owner == owner_) {
-      bpf_map_delete_elem(program_->flows(), &k);
+    const int error = surely_ours ? map_take(program_->flows(), k, present) : EBUSY;
+    if (error == 0) {
+      if (present.owner != owner_) map_update(program_->flows(), k, present, BPF_NOEXIST);
+    } else if (error != ENOENT && map_lookup(program_->flows(), k, present) == 0 && present.owner == owner_) {
+      map_delete(program_->flows(), k);
     }
   };
   if (key.is_connected()) return remove_ours();
@@ -228,8 +225,8 @@ std::optional<StraySegment> FlowMap::strayed(const FlowKey& key) const {
   accel_request request{};
   request.key = k;
   accel_flow_value& present = request.value;
-  const bool found = sealed_ ? bool(writer_->run(ACCEL_READ, request))
-                             : bpf_map_lookup_elem(program_->flows(), &k, &present) == 0;
+  const bool found =
+      sealed_ ? bool(writer_->run(ACCEL_READ, request)) : map_lookup(program_->flows(), k, present) == 0;
   if (!found || present.owner != owner_ || present.stray == 0) return std::nullopt;
   return StraySegment{present.stray_seq, present.stray_ack, static_cast<uint8_t>(present.stray)};
 }
@@ -240,9 +237,10 @@ uint64_t FlowMap::counter(accel_xdp_counter which) const {
     request.queue = static_cast<uint16_t>(which);
     return writer_->run(ACCEL_COUNT, request) ? request.counter : 0;
   }
-  std::vector<uint64_t> cpus(static_cast<size_t>(std::max(libbpf_num_possible_cpus(), 1)));
+  static const auto possible_cpus = static_cast<size_t>(std::max(libbpf_num_possible_cpus(), 1));
+  std::vector<uint64_t> cpus(possible_cpus);
   const uint32_t index = which;
-  if (bpf_map_lookup_elem(program_->counters(), &index, cpus.data()) != 0) return 0;
+  if (map_lookup(program_->counters(), index, std::span(cpus)) != 0) return 0;
   uint64_t sum = 0;
   for (uint64_t n : cpus) sum += n;
   return sum;

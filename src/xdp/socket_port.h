@@ -58,6 +58,7 @@ class SocketPort final : public XdpPort {
   uint32_t one_buffer() const;
   bool all_queues_in_use() const;
   Errno no_queue(std::string* why) const;
+  RingSizes ring_sizes() const;
   void divide(uint32_t queues);
   Result<void> register_frames(std::string* why);
   Result<void> bind_queues(std::string* why);

@@ -23,9 +23,9 @@ namespace {
 /// another process's queue_is_bound() has it for a moment.
 constexpr timespec kSettlePause{0, 2'000'000};
 /// Where the kernel copies frames: buffers of each queue, and those that all share, for sending and for
-/// frames that stay with the stack for a while. A device of one queue: 2.25 MiB, or 3.5 MiB with buffers of
-/// 4096 bytes.
-constexpr uint32_t kQueueFrames = 768, kQueueLargeFrames = 512, kSharedFrames = 384;
+/// frames that stay with the stack for a while. A device of one queue: 1.5 MiB, or 3 MiB with buffers of 4096
+/// bytes.
+constexpr uint32_t kQueueFrames = 512, kSharedFrames = 256;
 /// RLIMIT_MEMLOCK may allow less; with fewer than this the port would only drop.
 constexpr uint32_t kLeastFrames = 128;
 constexpr int kSettlePasses = 250;
@@ -150,27 +150,34 @@ Result<void> SocketPort::plan(std::string* why) {
   const bool copied =
       options_.virtual_device || options_.force_generic || options_.copy == XdpCopy::kForceCopy;
   // A longer ring than usual is asked for by who expects such bursts.
-  queue_frames_ = options_.rx_ring > XdpOptions{}.rx_ring ? options_.rx_ring
-                  : buffer == 2048                        ? kQueueFrames
-                                                          : kQueueLargeFrames;
+  queue_frames_ = options_.rx_ring > XdpOptions{}.rx_ring ? options_.rx_ring : kQueueFrames;
   umem_frames_ = copied ? std::min(pool_.size(), wanted * queue_frames_ + kSharedFrames) : pool_.size();
   divide(wanted);
   if (fill_target_ < 16) return fail(why, EINVAL, "the frame pool is too small for that many queues");
   umem_.buffer_size = buffer;
-  umem_.rings = {options_.rx_ring, options_.tx_ring * 4, options_.rx_ring, options_.tx_ring};
+  umem_.rings = ring_sizes();
   lent_.resize(pool_.size());
   return {};
+}
+
+/// No longer than the UMEM's buffers can fill. A port that gets fewer queues than it asked for gives more of
+/// them to each.
+RingSizes SocketPort::ring_sizes() const {
+  const uint32_t rx = std::min(options_.rx_ring, std::bit_ceil(umem_frames_ - umem_frames_ / 8));
+  const uint32_t sent = std::min(options_.tx_ring * 4, std::bit_ceil(umem_frames_ / 2));
+  return {rx, sent, rx, std::min(options_.tx_ring, sent)};
 }
 
 /// The UMEM's buffers among receiving and sending.
 void SocketPort::divide(uint32_t queues) {
   reserve_ = umem_frames_ / 8;
   const bool all = umem_frames_ == pool_.size();
-  fill_target_ = std::min(options_.rx_ring, (all ? umem_frames_ / 2 : umem_frames_ / 4 * 3) / queues);
+  // In copy mode all but the reserve: what a burst brings is copied out as it is received.
+  fill_target_ = std::min(options_.rx_ring, (all ? umem_frames_ / 2 : umem_frames_ - reserve_) / queues);
   // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames
   // under way than its ring has descriptors; the completion ring bounds what the kernel accepts.
   tx_limit_ = std::min(options_.tx_ring * 4, umem_frames_ / 2);
-  move_below_ = all ? 0 : umem_frames_ / 4;
+  move_below_ = all ? 0 : umem_frames_ / 6;  // above the reserve: there is room to refill
 }
 
 /// The MTU whose frames one buffer holds.

@@ -57,6 +57,18 @@ def accelerated_sockets(pid, port):
                for p in descendants(pid) for s in statistics(p).get("sockets", []))
 
 
+def footprint(host):
+    """Of all the host's processes together: proportional set size, pinned or not, descriptors, threads, processes."""
+    pids = list(map(int, subprocess.run(["ip", "netns", "pids", host.name], stdout=subprocess.PIPE, text=True, check=True).stdout.split()))
+    total = {"PSS MiB": 0.0, "descriptors": 0, "threads": 0, "processes": len(pids)}
+    for pid in pids:
+        folder = pathlib.Path(f"/proc/{pid}")
+        total["PSS MiB"] += int(re.search(r"^Pss: +(\d+)", (folder / "smaps_rollup").read_text(), re.M)[1]) / 1024
+        total["descriptors"] += len(os.listdir(folder / "fd"))
+        total["threads"] += len(os.listdir(folder / "task"))
+    return total
+
+
 @contextlib.contextmanager
 def server(host, command, port, accel, env=None, kind="t", directory=None, listeners=1, **options):
     """A server program, listening when the block begins (accelerated: with that many accelerated listeners, one a worker
