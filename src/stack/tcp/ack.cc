@@ -79,11 +79,12 @@ static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOption
   if (e.rtt.count() >= 0) sample_rtt(t, c, e.rtt);
 }
 
-/// SND.WND <- SEG.WND by SND.WL1 (RFC 9293), and when the ACK is new, as Linux' tcp_may_update_window().
+/// SND.WND <- SEG.WND by SND.WL1 (RFC 9293), and when the ACK is new, as Linux' tcp_may_update_window(): of
+/// segments with the same numbers the widest window holds, but for one that is shut.
 static void take_window(TcpConn& c, const TcpSegmentInfo& s, AckEvent& e) {
   uint32_t window = (s.flags & kSyn) ? s.window : uint32_t{s.window} << c.snd_wscale;
-  bool may =
-      seq_gt(s.ack, c.snd_una) || seq_gt(s.seq, c.snd_wl1) || (s.seq == c.snd_wl1 && window > c.snd_wnd);
+  const bool replaces = window > c.snd_wnd || window == 0;
+  bool may = seq_gt(s.ack, c.snd_una) || seq_gt(s.seq, c.snd_wl1) || (s.seq == c.snd_wl1 && replaces);
   if (!may) return;
   c.snd_wl1 = s.seq;
   if (window == c.snd_wnd) return;
