@@ -78,6 +78,8 @@ void owe_ack(TcpContext& t, TcpConn& c, bool now_please, Instant now) {
 
 void ack_in_order(TcpContext& t, TcpConn& c, bool filled_gap, Instant now) {
   c.duplicates_told = c.compressed = 0;
+  if (c.fin_early && c.fin_early_seq == c.rcv_nxt)
+    return owe_ack(t, c, true, now);  // it tells of the FIN, too
   if (filled_gap || c.dsack_due || c.rcv_nxt - c.rcv_wup >= kMostTold) return ack_at_once(t, c, now);
   owe_ack(t, c, false, now);
 }
