@@ -324,6 +324,7 @@ inline bool wakes_writer(const TcpConn& c) {
 bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now);
 void send_probe(TcpContext& t, TcpConn& c, Instant now);
 void send_reset(TcpContext& t, TcpConn& c, Instant now);
+void refuse_text(TcpContext& t, const TcpConn& c, uint32_t ack);
 /// RST (or ACK) without a connection: the answer to `s`.
 void answer_reset(TcpContext& t, const TcpSegmentInfo& s);
 void answer_time_wait(TcpContext& t, const TcpTimeWait& w, Instant now);

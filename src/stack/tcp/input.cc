@@ -194,7 +194,7 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
         c.urgent_valid = true;
       }
       t.core.drop(frame, Counter::drop_tcp_closed);
-      send_reset(t, c, now);
+      refuse_text(t, c, s.ack);
       fail(t, c, ECONNRESET);  // as Linux' tcp_reset()
       return;
     }

@@ -200,6 +200,12 @@ void send_reset(TcpContext& t, TcpConn& c, Instant now) {
   send_segment(t, c, c.snd_nxt, 0, flags, now);
 }
 
+/// What came for a connection that is closed is answered as if it were gone (RFC 9293 section 3.10.7.1).
+void refuse_text(TcpContext& t, const TcpConn& c, uint32_t ack) {
+  t.count(Counter::tcp_resets_sent);
+  send_bare(t, *c.hop, header_fields(t, c), {c.local, c.remote, ack, 0, kRst, 0, {}});
+}
+
 void answer_reset(TcpContext& t, const TcpSegmentInfo& s) {
   if (s.remote.address.is_multicast() || s.local.address.is_multicast()) return;
   Way way = t.core.way_back({s.remote.address, s.local.address, s.interface});
