@@ -110,7 +110,7 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.snd_una = s.ack;
   c.snd_wl1 = s.seq;
   c.snd_wnd = s.flags & kSyn ? s.window : uint32_t{s.window} << c.snd_wscale;
-  c.max_window = std::max(c.max_window, c.snd_wnd);
+  c.max_window = c.snd_wnd;  // the SYN's, before scaling, says nothing
   const uint32_t resent = c.retransmits;
   c.backoff = 0;
   c.retransmits = 0;
