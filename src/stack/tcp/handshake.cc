@@ -145,7 +145,8 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   if (c.settings.keepalive) restart_keepalive(t, c, now);
 }
 
-constexpr Duration kDeferredAck = 200ms;  ///< Linux' TCP_DELACK_MAX
+constexpr Duration kDeferredAck = 200ms;   ///< Linux' TCP_DELACK_MAX
+constexpr Duration kTimeoutAtLeast = 8ms;  ///< Linux' TCP_TIMEOUT_MIN: two ticks
 
 void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
                     Instant now) {
@@ -154,6 +155,9 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
     bool good = s.ack == c.snd_nxt;
     if (!good) {
       t.core.drop(frame, Counter::drop_tcp_bad_ack);
+      // The reset frees a peer that has an old connection of these ports yet: then the SYN is welcome.
+      if (c.retransmits == 0 && !c.settings.replies_may_stray)
+        set_timer(t, c, kTimerRetransmit, now + kTimeoutAtLeast);
       if (!(s.flags & kRst)) answer_reset(t, s);
       return;
     }
