@@ -302,10 +302,12 @@ static void leave_to_kernel(TcpContext& t, Packet* frame, const TcpSegmentInfo& 
 /// here listens for: the rule that brought it is of a connection that has ended or of a listener that is
 /// closed, and another process may listen. Or the way back is by a device that is not accelerated.
 static void input_unknown(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant now) {
-  const bool opening = (s.flags & (kSyn | kAck | kRst)) == kSyn;
-  const bool acknowledges = (s.flags & (kSyn | kAck | kRst)) == kAck;
-  TcpListener* l = opening ? find_listener(t, s.local, s.remote, s.interface) : nullptr;
-  if (l != nullptr && on_syn(t, *l, s, 0, now)) {
+  const uint8_t kind = s.flags & (kSyn | kAck | kRst);
+  const bool opening = kind == kSyn, acknowledges = kind == kAck;
+  TcpListener* l = opening || kind == 0 ? find_listener(t, s.local, s.remote, s.interface) : nullptr;
+  if (l != nullptr && (kind == 0 || (s.flags & kFin) != 0)) {  // tcp_rcv_state_process()
+    t.count(Counter::drop_tcp_no_ack);
+  } else if (l != nullptr && on_syn(t, *l, s, 0, now)) {
     // taken, or dropped
   } else if (was_forgotten(t, s, now)) {
     return leave_to_kernel(t, frame, s);
