@@ -302,7 +302,7 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   s.push = push;
   c.snd_nxt = s.end;
   if (fin) c.fin_sent = true;
-  if (last_length < c.snd_mss) c.snd_small = s.end;
+  if (last_length < size) c.snd_small = s.end;
   c.tx_bytes += n;
   note_data_sent(c, segments, n, now);
   return true;
