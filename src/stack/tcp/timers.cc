@@ -265,6 +265,7 @@ static void on_due(TcpContext& t, TcpConn& c, TcpTimer which, Instant now) {
     case kTimerCork:
       c.more = false;
       c.push = true;
+      c.snd_pushed = c.send_queue.end();  // tcp_write_wakeup()
       want_output(t, c);
       if (!c.no_memory) break;
       c.no_memory = false;
