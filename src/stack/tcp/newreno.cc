@@ -32,7 +32,7 @@ void newreno_avoidance(TcpConn& c, uint32_t acked) {
 }
 
 void grow_window(TcpConn& c, const AckEvent& e, Instant now) {
-  uint32_t acked = e.acked;
+  uint32_t acked = std::min(e.acked, e.delivered);  // what SACKs told of has counted in recovery
   // tcp_is_cwnd_limited(): an unused window says nothing (RFC 7661). Slow start may double what was half
   // used.
   bool used = c.cwnd_limited || (c.cwnd < c.ssthresh && 2 * (c.flight() + acked) > c.cwnd);

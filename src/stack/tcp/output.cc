@@ -444,7 +444,7 @@ void output(TcpContext& t, TcpConn& c, Instant now) {
     const uint32_t before = c.snd_nxt;
     if (blocked == Blocked::kNothing) blocked = send_unsent(t, c, now);
     if (c.snd_nxt != before) note_sent(t, c, now);
-    c.cwnd_limited = blocked == Blocked::kCongestion;
+    c.cwnd_limited = blocked == Blocked::kCongestion || c.pipe() + c.snd_mss > c.cwnd;
     if (blocked == Blocked::kNothing) c.push = false;
     if (blocked == Blocked::kWindow || c.no_space || c.busy > Busy::kSending) note_wait(c, blocked, now);
     if (c.sent.empty() && blocked == Blocked::kWindow) start_probe(t, c, now);
