@@ -1,5 +1,5 @@
 // Loss: SACK scoreboard (RFC 2018, 2883), RACK (RFC 8985), NewReno without SACK (RFC 6582), recovery with PRR
-// (RFC 6937), undo of what proves spurious (RFC 3522, 3708).
+// (RFC 9937), undo of what proves spurious (RFC 3522, 3708).
 #include <algorithm>
 
 #include "stack/tcp/context.h"
@@ -217,15 +217,17 @@ static void enter_fast_recovery(TcpContext& t, TcpConn& c) {
   c.ssthresh = reduced_window(c);
 }
 
-/// RFC 6937 section 3.1, with the slow start reduction bound.
-static void proportional_rate(TcpConn& c, const AckEvent& e) {
+/// RFC 9937, the slow start reduction bound included. `safe`: an ACK of new text that tells of no
+/// further loss.
+static void proportional_rate(TcpConn& c, const AckEvent& e, bool safe) {
   c.prr_delivered += e.delivered;
   uint32_t pipe = c.pipe();
   int64_t allowed;
   if (pipe > c.ssthresh) {
     allowed = (int64_t{c.prr_delivered} * c.ssthresh + c.prr_flight - 1) / c.prr_flight - c.prr_out;
   } else {
-    int64_t limit = std::max<int64_t>(int64_t{c.prr_delivered} - c.prr_out, e.delivered) + c.snd_mss;
+    int64_t limit = std::max<int64_t>(int64_t{c.prr_delivered} - c.prr_out, e.delivered);
+    if (safe) limit += c.snd_mss;
     allowed = std::min<int64_t>(int64_t{c.ssthresh} - pipe, limit);
   }
   if (c.prr_out == 0) allowed = std::max<int64_t>(allowed, c.snd_mss);  // the fast retransmit itself
@@ -297,6 +299,7 @@ static void judge_tail_probe(TcpConn& c, const AckEvent& e) {
 }
 
 void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
+  const uint32_t due = c.lost_bytes - c.resent_bytes;
   judge_tail_probe(c, e);
   judge_filled_hole(c, e);
   if (spurious(c, e)) undo(c);
@@ -306,17 +309,18 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
   else if ((c.sacked_bytes > 0 || c.recovery != Recovery::kOpen || e.sacked > 0) &&
            (e.acked > 0 || e.sacked > 0))
     detect_lost(t, c, now);
+  const bool safe = e.acked > 0 && c.lost_bytes - c.resent_bytes <= due;
   switch (c.recovery) {
     case Recovery::kOpen:
       if (c.lost_bytes > 0) {
         enter_fast_recovery(t, c);
-        proportional_rate(c, e);
+        proportional_rate(c, e, safe);
       } else if (e.acked > 0 || (e.sacked > 0 && c.cwnd < c.ssthresh)) {  // HyStart watches SACKs, too
         grow_window(c, e, now);
       }
       break;
     case Recovery::kFast:
-      proportional_rate(c, e);
+      proportional_rate(c, e, safe);
       break;
     case Recovery::kTimeout:
       if (e.acked > 0) grow_window(c, e, now);
