@@ -58,6 +58,7 @@ class CoreWorld final : public World {
   bool set_sysctl(const std::string& name, const std::string& value) override;
   Duration early() const override { return kTolerance; }
   Duration late(Duration) const override { return kTolerance; }
+  Duration patience() const override { return kTolerance; }
 
  private:
   static constexpr Instant kStart = Instant{} + 1000s;

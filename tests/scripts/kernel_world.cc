@@ -56,6 +56,7 @@ class KernelWorld final : public World {
   Duration early() const override { return 8ms; }  // two ticks
   /// Timers of longer than a quarter of a second have an eighth of that for granularity.
   Duration late(Duration waited) const override { return 16ms + waited / 8; }
+  Duration patience() const override { return 1s; }
 
  private:
   bool take_frames();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "assertions.h"
 #include "stack/tcp/options.h"
@@ -52,6 +53,7 @@ std::optional<Failure> Player::play() {
 std::optional<Failure> Player::on(const Event& e) {
   const auto* expected = std::get_if<Expect>(&e.action);
   if (expected) return expect(expected->segment, e.moment);
+  call_took_ = Duration{0};
   const Duration at = due(e.moment);
   while (world_.now() < at) world_.run(at);
   last_ = std::max(last_, e.moment.relative ? world_.now() : at);
@@ -137,7 +139,7 @@ std::optional<Failure> Player::expect(const SegmentSpec& expected, const Moment&
   const Duration from = when.any ? Duration{0} : due(when);
   const Duration waited = when.any ? Duration{0} : from - last_;
   const Duration to = when.any ? world_.now() + kLongest : (when.to ? from - when.from + *when.to : from);
-  const Duration latest = to + world_.late(waited);
+  const Duration latest = to + world_.late(waited) + std::exchange(call_took_, Duration{0});
   uint32_t got = 0;
   do {  // text may come in several segments
     while (world_.sent.empty()) {
@@ -242,9 +244,11 @@ std::optional<Failure> Player::call(const Call& c) {
     r.due = c.end_relative ? begun - e.moment.from + *c.end : *c.end;
     r.waited = r.due - begun;
   } else {
-    const Duration latest = begun + world_.late(0s);
+    const Duration latest = begun + world_.patience();
     while (!r.pending->answer && world_.now() < latest) world_.run(latest);
     if (!r.pending->answer) return failure(c.name + "() does not return");
+    call_took_ = r.pending->returned - begun;
+    r.due = r.pending->returned;
   }
   running_.push_back(std::move(r));
   return take_answers();

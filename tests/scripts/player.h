@@ -68,6 +68,7 @@ class Player {
   std::map<Ports, Flow> flows_;
   Ports default_{40000, 8080};
   Duration last_{0};
+  Duration call_took_{0};  ///< on a busy machine; what it sends may leave as late
   int line_ = 0;
   int64_t info_fd_ = -1;
   std::vector<Running> running_;

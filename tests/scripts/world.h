@@ -74,6 +74,8 @@ class World {
   /// How far a time may be from the script's, where it asks to wait so long.
   virtual Duration early() const = 0;
   virtual Duration late(Duration waited) const = 0;
+  /// After so long a call that should not sleep is taken to do so.
+  virtual Duration patience() const = 0;
 
   std::deque<Segment> sent;
 };
