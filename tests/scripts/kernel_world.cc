@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -57,8 +58,10 @@ class KernelWorld final : public World {
   /// Timers of longer than a quarter of a second have an eighth of that for granularity.
   Duration late(Duration waited) const override { return 16ms + waited / 8; }
   Duration patience() const override { return 1s; }
+  bool disturbed() const override { return longest_gap_.load() > 8ms; }
 
  private:
+  void watch();
   bool take_frames();
   bool take_returns();
 
@@ -66,6 +69,7 @@ class KernelWorld final : public World {
   int tun_ = -1, returned_ = -1;
   /// Of each socket: a namespace's default may not be one that is not the host's.
   std::string congestion_ = "cubic";
+  std::atomic<Duration> longest_gap_{Duration{0}};  ///< in which a thread of this priority did not run
   std::mutex lock_;
   std::vector<std::pair<std::shared_ptr<Pending>, Pending>> returns_;  ///< under lock_
 };
@@ -105,6 +109,18 @@ KernelWorld::KernelWorld() {
   const sched_param priority{.sched_priority = 1};
   need(sched_setscheduler(0, SCHED_RR, &priority), "real-time priority");
   start_ = std::chrono::steady_clock::now();
+  std::thread([this] { watch(); }).detach();
+}
+
+/// Wakes up each 2 ms to see whether it can.
+void KernelWorld::watch() {
+  constexpr timespec kNap{0, 2'000'000};
+  for (Duration before = now();;) {
+    nanosleep(&kNap, nullptr);
+    const Duration after = now();
+    if (after - before > longest_gap_.load()) longest_gap_ = after - before;
+    before = after;
+  }
 }
 
 bool KernelWorld::set_sysctl(const std::string& name, const std::string& value) {

@@ -76,6 +76,8 @@ class World {
   virtual Duration late(Duration waited) const = 0;
   /// After so long a call that should not sleep is taken to do so.
   virtual Duration patience() const = 0;
+  /// The machine was too busy to play the script as it is written: what differs says nothing.
+  virtual bool disturbed() const { return false; }
 
   std::deque<Segment> sent;
 };
