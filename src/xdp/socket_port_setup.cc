@@ -109,7 +109,7 @@ Result<void> SocketPort::take_queues(std::string* why) {
   for (auto& queue : queues_) {
     allow_sends(queue->fd);
     if (auto hidden = hide_rings_from_children(*queue, umem_.rings, why); !hidden) return hidden;
-    queue->fill_level = umem_frames_ == pool_.size() ? fill_target_ : std::min(fill_target_, queue_frames_);
+    queue->fill_level = fill_target_;
     refill(*queue);
     if (auto claimed = claim(*queue); !claimed)
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
@@ -177,7 +177,9 @@ void SocketPort::divide(uint32_t queues) {
   // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames
   // under way than its ring has descriptors; the completion ring bounds what the kernel accepts.
   tx_limit_ = std::min(options_.tx_ring * 4, umem_frames_ / 2);
-  move_below_ = all ? 0 : umem_frames_ / 6;  // above the reserve: there is room to refill
+  // Above the reserve by more than a burst, or what the stack keeps would take the place of what the ring is
+  // to have.
+  move_below_ = all ? 0 : umem_frames_ / 4;
 }
 
 /// The MTU whose frames one buffer holds.
