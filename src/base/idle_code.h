@@ -3,8 +3,8 @@
 
 namespace accel {
 
-/// Takes those pages from the process; they are the files', and come back at their next use. Not during
-/// fork(): the dynamic linker's lock is held.
+/// Takes those pages from the process that are still the files'; they come back at their next use. Without
+/// /proc none. Not during fork(): the dynamic linker's lock is held.
 void release_idle_code();
 
 }  // namespace accel
