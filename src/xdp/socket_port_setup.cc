@@ -23,8 +23,8 @@ namespace {
 /// another process's queue_is_bound() has it for a moment.
 constexpr timespec kSettlePause{0, 2'000'000};
 /// Where the kernel copies frames: buffers of each queue, and those that all share, for sending and for
-/// frames that stay with the stack for a while. A device of one queue: 1.5 MiB, or 3 MiB with buffers of 4096
-/// bytes.
+/// frames that stay with the stack for a while. A device of one queue: 1.5 MiB, or 3 MiB with buffers of
+/// 4096 bytes.
 constexpr uint32_t kQueueFrames = 512, kSharedFrames = 256;
 /// RLIMIT_MEMLOCK may allow less; with fewer than this the port would only drop.
 constexpr uint32_t kLeastFrames = 128;
@@ -109,7 +109,7 @@ Result<void> SocketPort::take_queues(std::string* why) {
   for (auto& queue : queues_) {
     allow_sends(queue->fd);
     if (auto hidden = hide_rings_from_children(*queue, umem_.rings, why); !hidden) return hidden;
-    queue->fill_level = fill_target_;
+    queue->fill_level = umem_frames_ == pool_.size() ? fill_target_ : std::min(fill_target_, queue_frames_);
     refill(*queue);
     if (auto claimed = claim(*queue); !claimed)
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
@@ -163,7 +163,7 @@ Result<void> SocketPort::plan(std::string* why) {
 /// No longer than the UMEM's buffers can fill. A port that gets fewer queues than it asked for gives more of
 /// them to each.
 RingSizes SocketPort::ring_sizes() const {
-  const uint32_t rx = std::min(options_.rx_ring, std::bit_ceil(umem_frames_ - umem_frames_ / 8));
+  const uint32_t rx = std::min(options_.rx_ring, std::bit_ceil(umem_frames_ / 4 * 3));
   const uint32_t sent = std::min(options_.tx_ring * 4, std::bit_ceil(umem_frames_ / 2));
   return {rx, sent, rx, std::min(options_.tx_ring, sent)};
 }
@@ -172,8 +172,8 @@ RingSizes SocketPort::ring_sizes() const {
 void SocketPort::divide(uint32_t queues) {
   reserve_ = umem_frames_ / 8;
   const bool all = umem_frames_ == pool_.size();
-  // In copy mode all but the reserve: what a burst brings is copied out as it is received.
-  fill_target_ = std::min(options_.rx_ring, (all ? umem_frames_ / 2 : umem_frames_ - reserve_) / queues);
+  // Not all but the reserve: another port of the process takes its buffers from the same region.
+  fill_target_ = std::min(options_.rx_ring, (all ? umem_frames_ / 2 : umem_frames_ / 4 * 3) / queues);
   // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames
   // under way than its ring has descriptors; the completion ring bounds what the kernel accepts.
   tx_limit_ = std::min(options_.tx_ring * 4, umem_frames_ / 2);

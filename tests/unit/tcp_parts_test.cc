@@ -79,7 +79,7 @@ uint32_t after(TcpConn& c, Duration time, Duration rtt, Instant now = Instant(10
   c.cwnd_limited = true;
   for (Instant end = now + time; now < end; now += rtt)
     for (uint32_t sent = c.cwnd; sent >= 2u * c.snd_mss; sent -= 2u * c.snd_mss)
-      tcp::grow_window(c, {.acked = 2u * c.snd_mss, .rtt = rtt}, now);
+      tcp::grow_window(c, {.acked = 2u * c.snd_mss, .delivered = 2u * c.snd_mss, .rtt = rtt}, now);
   return c.cwnd;
 }
 
