@@ -276,8 +276,8 @@ TEST(Sets, NeitherKindOfMemberStarves) {
 
 // ---- what has come before ----
 
-// Each time it is told: a crowd of datagrams for nobody that looks, and a byte on the connection behind it. More
-// than one poll takes (256), less than a queue's receive buffers (docs/design/ports.md).
+// Each time it is told: a crowd of datagrams for nobody that looks, and a byte on the connection behind it.
+// More than one poll takes (256), less than a queue's receive buffers (docs/design/ports.md).
 FAR(crowd) {
   Fd listener = listen_at(here());
   near.say(port_of(listener));
