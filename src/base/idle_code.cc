@@ -16,8 +16,8 @@ namespace {
 
 constexpr uintptr_t kPage = 4096;
 
-/// Those that load the XDP program and read the network's tables, and those that little but their loading has
-/// touched.
+/// Libraries that load the XDP program and read the network's tables, and libraries of which loading alone
+/// has touched pages.
 constexpr std::string_view kLibraries[] = {"libaccel-xdp.so",  "libxdp.so",   "libbpf.so",
                                            "libelf",           "libz.so",     "libnl-3.so",
                                            "libnl-route-3.so", "libgcc_s.so", "libm.so"};

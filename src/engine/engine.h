@@ -51,13 +51,13 @@ class Pass {
   /// The call has a reference to `what`: if a handler leaves its wait by siglongjmp(), Upcalls::abandoned
   /// gives it up.
   void retains(void* what) { retained_ = what; }
-  /// What the call sends may leave with what the rest of the thread's turn sends (engine/turn.h). `sender`:
-  /// the socket that it has sent by.
+  /// Frames of the call may leave with those of the rest of the thread's turn (engine/turn.h). `sender`: the
+  /// socket that it has sent by.
   void in_turn(const void* sender = nullptr);
 
  private:
   friend class Engine;
-  /// Of a function of the engine's that holds the lock by other means.
+  /// A function of the engine's lends it that holds the lock by other means.
   Pass(Engine& engine, Instant now) : engine_(engine), now_(now), lent_(true) {}
   Engine& engine_;
   Instant now_;

@@ -34,7 +34,7 @@ bool Interfaces::may_have_port(int ifindex) const {
          config().device_allowed(link->name);
 }
 
-/// Of those that could have a port.
+/// Whether there is a device that could have a port.
 bool Interfaces::some_device_allowed() const {
   return std::any_of(network_.links.begin(), network_.links.end(), [](const auto& entry) {
     return carries_frames(entry.second) && config().device_allowed(entry.second.name);

@@ -33,10 +33,10 @@ class Interfaces {
 
   Reason barred() const { return barred_; }
 
-  /// Of a device, its port opened if need be; or why there is none.
+  /// The interface of a device, its port opened if need be; or why there is none.
   Result<InterfaceId> of(int ifindex, Reason* why, Instant now,
                          PortOpening::Need need = PortOpening::Need::kNow) ACCEL_REQUIRES(worker_lock);
-  /// What is known before a port is opened.
+  /// The answer is what is known before a port is opened.
   bool may_have_port(int ifindex) const ACCEL_REQUIRES(worker_lock);
   void install(InterfaceId id, OpenedPort opened, int ifindex, Instant now) ACCEL_REQUIRES(worker_lock);
   void note_failure(const Link& link, const OpenedPort& opened, Instant now) ACCEL_REQUIRES(worker_lock);

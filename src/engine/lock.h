@@ -58,9 +58,9 @@ class ACCEL_CAPABILITY("worker lock") WorkerLock {
   std::atomic<uint32_t> word_{kFree};
 };
 
-/// What a thread has that is inside its worker's lock. A worker's parts are objects of their own, and the
-/// analysis does not see that a reference of one leads to the lock of another: all of them name this instead.
-/// A process has one worker.
+/// The capability of a thread that is inside its worker's lock. A worker's parts are objects of their own,
+/// and the analysis does not see that a reference of one leads to the lock of another: all of them name this
+/// instead. A process has one worker.
 class ACCEL_CAPABILITY("held worker lock") HeldWorkerLock {};
 extern const HeldWorkerLock worker_lock;
 
