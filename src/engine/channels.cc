@@ -29,8 +29,6 @@ siw::Reactor* Engine::channels() {
   return w.channels.get();
 }
 
-Reason Engine::ports_barred() const { return impl_->ports_barred; }
-
 bool Engine::Impl::notify_channels(Pass& pass) {
   bool changed = false;
   while (siw::Channel* channel = channels->take_ready()) {

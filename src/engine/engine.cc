@@ -199,8 +199,7 @@ Engine::Impl::~Impl() { housekeeping.reset(); }
 
 Result<void> Engine::Impl::start() {
   const Settings& settings = config().settings;
-  if (!privileged()) ports_barred = Reason::no_privilege;  // which soft-iWARP does not need
-  const bool ports = ports_barred == Reason::accelerated;
+  const bool ports = privileged();  // which soft-iWARP does not need
   auto n = Netlink::open();
   if (!n) return n.error();
   netlink = std::move(*n);
@@ -214,7 +213,7 @@ Result<void> Engine::Impl::start() {
   c.timestamp_secret = host_key();
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
   stack = std::make_unique<Stack>(c, *pool, counters);
-  interfaces.begin(stack.get(), pool.get(), &region, ports_barred);
+  interfaces.begin(stack.get(), pool.get(), &region, ports ? Reason::accelerated : Reason::no_privilege);
   paths.begin(*netlink);
   neighbours.begin(stack.get(), netlink.get());
   longest_spin = std::chrono::microseconds(settings.spin);
@@ -318,7 +317,7 @@ void Engine::privileges_changed() {
 
 bool Engine::begin_keeping_ready(Pass& pass) {
   Impl& w = Impl::of(pass);
-  if (w.ports_barred != Reason::accelerated) return false;
+  if (w.interfaces.barred() != Reason::accelerated) return false;
   w.guardian.begin();
   if (!w.guardian.running()) return false;
   Injector::keep_sockets();

@@ -187,8 +187,6 @@ class Engine {
   // ---- soft-iWARP ----
   /// The process's channels, made at the first need. nullptr: no descriptor for them.
   siw::Reactor* channels();
-  /// There is no engine for ports, only for channels (no privilege); else `accelerated`.
-  Reason ports_barred() const;
 
   // ---- waiting ----
   /// For calls that ask for readiness: the channels' progress, which takes a system call while there are any,

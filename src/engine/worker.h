@@ -207,7 +207,6 @@ struct Engine::Impl {
 
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
   std::atomic<uint32_t> channel_count{0};
-  Reason ports_barred = Reason::accelerated;
 
   bool ending = false;  ///< Engine::finish(): no port is opened any more
   bool crowded ACCEL_GUARDED_BY(worker_lock) =

@@ -128,7 +128,7 @@ class Wait {
       if (set == nullptr) return got;
       const int kept = set->absorb(events_.first(static_cast<size_t>(got)));
       auto ours = set->collect(fd_, events_.subspan(static_cast<size_t>(kept)), false);
-      if (const int all = kept + (ours ? *ours : 0); all != 0) return all;
+      if (const int all = kept + (ours ? ours->events : 0); all != 0) return all;
     }
     return run();
   }
@@ -159,8 +159,10 @@ class Wait {
           ask_kernel_ || (set_->has_ready() && (pass == nullptr || set_->kernel_due(pass->now())));
       if (due || set_->has_ready()) {
         auto got = set_->collect(fd_, events_, open && due);
-        if (got && *got > 0 && pass != nullptr) pass->engine().begin_turn(*pass, set_->reported());
-        if (!got || *got > 0) return finish(got);
+        if (!got) return finish(got.error());
+        if (got->events > 0 && pass != nullptr)
+          pass->engine().begin_turn(*pass, static_cast<size_t>(got->ours));
+        if (got->events > 0) return finish(got->events);
       }
       ask_kernel_ = false;
       if (timeout_.zero() || woke_ == Woke::kDeadline) return finish(0);
@@ -196,7 +198,7 @@ class Wait {
     const int kept = set_->absorb(events_.first(static_cast<size_t>(got_)));
     got_ = 0;
     auto ours = set_->collect(fd_, events_.subspan(static_cast<size_t>(kept)), false);
-    const int all = kept + (ours ? *ours : 0);
+    const int all = kept + (ours ? ours->events : 0);
     return all == 0 || !finish(all);
   }
 

@@ -379,21 +379,23 @@ void EpollSet::Round::note_kernels(uint64_t data) {
   }
 }
 
-Result<int> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask_kernel) {
+Result<EpollSet::Collected> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask_kernel) {
   if (round_.ours_left == 0) round_.begin(ready_.size());
   const bool kernel_waits = ask_kernel && round_.kernel_done;
-  Result<int> r = collect_in_turn(real_set, out, ask_kernel && !kernel_waits);
+  Result<Collected> r = collect_in_turn(real_set, out, ask_kernel && !kernel_waits);
   if (!kernel_waits || !r) return r;
-  const auto filled = static_cast<size_t>(*r);
+  const auto filled = static_cast<size_t>(r->events);
   if (filled == out.size()) return r;
   round_.begin(0);  // ours that are ready have had their turn
   if (filled == 0) return collect_in_turn(real_set, out, true);
   const auto rest = out.subspan(filled);
   const int got = real.epoll_wait(real_set, rest.data(), static_cast<int>(rest.size()), 0);
-  return got > 0 ? *r + absorb(rest.first(static_cast<size_t>(got))) : *r;
+  if (got > 0) r->events += absorb(rest.first(static_cast<size_t>(got)));
+  return r;
 }
 
-Result<int> EpollSet::collect_in_turn(int real_set, std::span<epoll_event> out, bool ask_kernel) {
+Result<EpollSet::Collected> EpollSet::collect_in_turn(int real_set, std::span<epoll_event> out,
+                                                      bool ask_kernel) {
   int filled = 0;
   if (ask_kernel) {
     // When both have more than fits, each gets half; of an odd number the one more in turn.
@@ -419,8 +421,9 @@ Result<int> EpollSet::collect_in_turn(int real_set, std::span<epoll_event> out, 
       round_.note_kernels(event.data.u64);
   Result<int> ours = report(out.subspan(static_cast<size_t>(filled)));
   if (ours) round_.ours_left -= std::min(round_.ours_left, static_cast<size_t>(*ours));
-  if (!ours && filled > 0) return filled;
-  return ours ? Result<int>(filled + *ours) : ours;
+  if (!ours && filled == 0) return ours.error();
+  const int own = ours ? *ours : 0;
+  return Collected{filled + own, own};
 }
 
 int EpollSet::absorb(std::span<epoll_event> events) {
@@ -464,7 +467,6 @@ Result<int> EpollSet::report(std::span<epoll_event> out) {
       ready_.push_back(item);
     }
   }
-  reported_ = filled;
   if (has_ready() && waited_on_in_kernel()) wake_kernel_waiters();  // the next of them takes what is left
   return static_cast<int>(filled);
 }

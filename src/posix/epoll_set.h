@@ -73,13 +73,16 @@ class EpollSet final : public File {
   Result<void> sync_kernel(int real_set, EpollItem& item);
 
   // ---- epoll_wait ----
+  struct Collected {
+    int events = 0;
+    int ours = 0;  ///< of these, events of our members
+  };
   /// Fills `out`: at first the kernel's (if `ask_kernel`), then ours. Neither can starve the other. Errors:
   /// EFAULT, EBADF.
-  Result<int> collect(int real_set, std::span<epoll_event> out, bool ask_kernel);
+  Result<Collected> collect(int real_set, std::span<epoll_event> out, bool ask_kernel);
   /// Events that a real epoll_wait gave: the program's own are moved to the front and counted, tagged ones go
   /// to their items.
   int absorb(std::span<epoll_event> events);
-  size_t reported() const { return reported_; }
   /// What collect() would look at; may turn out to be nothing.
   bool has_ready() const { return !ready_.empty(); }
   bool has_items() const { return !items_.empty(); }
@@ -110,7 +113,7 @@ class EpollSet final : public File {
   bool passed_on = false;  ///< another process has it, and sees the real set only: members are the kernel's
 
  private:
-  Result<int> collect_in_turn(int real_set, std::span<epoll_event> out, bool ask_kernel);
+  Result<Collected> collect_in_turn(int real_set, std::span<epoll_event> out, bool ask_kernel);
   EpollItem* find(int fd, const File* file) const;
   /// The number of the item in the real set.
   int name_of(EpollItem& item);
@@ -146,9 +149,8 @@ class EpollSet final : public File {
     size_t seen_count = 0;
   };
   Round round_;
-  size_t reported_ = 0;  ///< members of ours that collect() gave
-  uint32_t stale_ = 0;   ///< edge-triggered members of the real set that the kernel knows by a number that is
-                         ///< closed: they stay, as such do in the kernel
+  uint32_t stale_ = 0;  ///< edge-triggered members of the real set that the kernel knows by a number that is
+                        ///< closed: they stay, as such do in the kernel
   uint32_t idle_checks_ = 0;  ///< times in a row that the kernel had nothing
   Instant last_check_{};
 };

@@ -49,9 +49,14 @@ struct Side {
     else
       note(took.error());
   }
-  /// Reads up to `n` bytes and compares them with what the peer sends.
+  /// Reads up to `n` bytes and compares them with what the peer sends. After the end only SO_ERROR tells of a
+  /// failure: what this end had to send was not acknowledged.
   void receive(size_t n, const Side& peer) {
-    if (!conn || ended) return;
+    if (!conn) return;
+    if (ended) {
+      if (const int error = w.stack->tcp_peek_error(*conn)) failed = error;
+      return;
+    }
     uint8_t text[8192];
     const iovec v{text, std::min(n, sizeof text)};
     if (v.iov_len == 0) return;

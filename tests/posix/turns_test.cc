@@ -116,20 +116,14 @@ Asked ask(Control& far) {
 }
 
 // The loop computes, or waits for something else, as long as it likes.
-TEST(Turns, AnswerOfALoopThatStops) {
-  Far far("first", {"stop"});
-  const Asked asked = ask(far);
-  EXPECT_EQ(read_exactly(asked.first, kAnswerSize), kAnswer);
-  far.say("end");
-  far.finish();
-}
-
-TEST(Turns, AnswerOfALoopThatForks) {
-  Far far("first", {"fork"});
-  const Asked asked = ask(far);
-  EXPECT_EQ(read_exactly(asked.first, kAnswerSize), kAnswer);
-  far.say("end");
-  far.finish();
+TEST(Turns, AnswerOfALoopThatDoesSomethingElse) {
+  for (const char* what : {"stop", "fork"}) {
+    Far far("first", {what});
+    const Asked asked = ask(far);
+    EXPECT_EQ(read_exactly(asked.first, kAnswerSize), kAnswer) << what;
+    far.say("end");
+    far.finish();
+  }
 }
 
 TEST(Turns, AnswerBeforeTheEnd) {
