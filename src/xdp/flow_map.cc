@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <numeric>
+#include <utility>
 
 #include "xdp/map_calls.h"
 #include "xdp/socket.h"
@@ -28,6 +29,12 @@ accel_flow_key wire_key(const FlowKey& key) {
 }
 
 }  // namespace
+
+FlowMap::FlowMap(std::shared_ptr<Program> program, int ifindex, uint32_t owner)
+    : program_(std::move(program)),
+      ifindex_(ifindex),
+      owner_(owner),
+      of_cpus_(static_cast<size_t>(std::max(libbpf_num_possible_cpus(), 1))) {}
 
 Result<void> FlowMap::claim(uint32_t queue, int socket) {
   // From here the dead owner's entries match no queue's owner, so that its flows cannot come to our socket.
@@ -237,13 +244,9 @@ uint64_t FlowMap::counter(accel_xdp_counter which) const {
     request.queue = static_cast<uint16_t>(which);
     return writer_->run(ACCEL_COUNT, request) ? request.counter : 0;
   }
-  static const auto possible_cpus = static_cast<size_t>(std::max(libbpf_num_possible_cpus(), 1));
-  std::vector<uint64_t> cpus(possible_cpus);
   const uint32_t index = which;
-  if (map_lookup(program_->counters(), index, std::span(cpus)) != 0) return 0;
-  uint64_t sum = 0;
-  for (uint64_t n : cpus) sum += n;
-  return sum;
+  if (map_lookup(program_->counters(), index, std::span(of_cpus_)) != 0) return 0;
+  return std::accumulate(of_cpus_.begin(), of_cpus_.end(), uint64_t{0});
 }
 
 }  // namespace accel::xdp

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "base/ip.h"
 #include "base/result.h"
@@ -18,8 +19,7 @@ namespace accel::xdp {
 class FlowMap {
  public:
   /// `owner`: the port's random mark, not 0.
-  FlowMap(std::shared_ptr<Program> program, int ifindex, uint32_t owner)
-      : program_(std::move(program)), ifindex_(ifindex), owner_(owner) {}
+  FlowMap(std::shared_ptr<Program> program, int ifindex, uint32_t owner);
 
   /// Takes over a queue whose socket is bound: what a dead owner left there stops matching, our flows' frames
   /// come.
@@ -49,6 +49,7 @@ class FlowMap {
   /// What came last for our connection on a queue that we do not hold, since add().
   std::optional<StraySegment> strayed(const FlowKey& key) const;
 
+  /// Of all CPUs. Needs no memory: it is asked while memory is short as well.
   uint64_t counter(accel_xdp_counter which) const;
 
   /// For a process that is about to give up its privilege: what it will write by. Once.
@@ -76,6 +77,7 @@ class FlowMap {
   std::set<FlowKey> resting_;
   std::optional<FlowWriter> writer_;
   bool sealed_ = false;
+  mutable std::vector<uint64_t> of_cpus_;  ///< a counter's value of each possible CPU
 };
 
 }  // namespace accel::xdp
