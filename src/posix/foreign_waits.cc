@@ -40,7 +40,7 @@ constexpr int kOneOf = 20;
 
 std::atomic<int> looks_left{0};  ///< for a first wait
 uint64_t seen_epoch = 0;         ///< of readiness_epoch; under the lock
-int busy_ticks = 0;              ///< housekeeping's
+int busy_ticks = 0;              ///< the control thread's
 
 /// The system call in which a thread sleeps.
 struct Sleep {
