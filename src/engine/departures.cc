@@ -39,22 +39,6 @@ void Engine::Impl::look_for_strays(Instant now) {
   }
 }
 
-void Engine::Impl::tell_of_lost_ports() {
-  if (!interfaces.take_lost_untold()) return;
-  above.port_lost(engine);
-  if (!std::exchange(cover_after_loss, false)) return;
-  lock_in();
-  pass_now = clock_now();
-  cover_flows();
-  work(pass_now);
-  unlock_out();
-  above.ports_opened();
-}
-
-void Engine::Impl::tell_of_strays() {
-  if (departures.any()) above.strays_found(engine);
-}
-
 bool Engine::lost(Pass& pass, const TcpConn& conn) const {
   Impl& w = Impl::of(pass);
   return w.slots[w.stack->tcp_interface(conn)].lost;
@@ -89,11 +73,14 @@ bool Engine::strayed(Pass& pass, const BoundFlow& flow) const {
   return any_unaccepted(flow, [&](const TcpConn& c) { return strayed(pass, c); });
 }
 
-void Engine::let_go_of_lost(Pass& pass) {
+bool Engine::let_go_of_lost(Pass& pass) {
   Impl& w = Impl::of(pass);
   for (InterfaceId id = 0; id < w.slots.count(); ++id)
     if (w.slots[id].lost) w.let_go_of(id, pass);
   w.close_lost();
+  w.interfaces.none_lost();
+  if (std::exchange(w.cover_after_loss, false) && !w.ending) w.cover_flows();
+  return std::exchange(w.redirected, false);
 }
 
 void Engine::Impl::let_go_of(InterfaceId id, Pass& pass) {

@@ -195,7 +195,7 @@ constinit std::atomic<bool> Engine::opens_ports_{false};
 Engine::Engine(Upcalls& above) : impl_(std::make_unique<Impl>(*this, above)) {}
 Engine::~Engine() = default;
 Engine::Impl::Impl(Engine& e, Upcalls& u) : engine(e), above(u) {}
-Engine::Impl::~Impl() { housekeeping.reset(); }
+Engine::Impl::~Impl() = default;
 
 Result<void> Engine::Impl::start() {
   const Settings& settings = config().settings;
@@ -220,15 +220,16 @@ Result<void> Engine::Impl::start() {
   sleepers.set_cpus(usable_cpus());
   opening.set_one_queue_only(listener_inherited);
   housekeeping = std::make_unique<Housekeeping>(engine);
-  return housekeeping->start();
+  return housekeeping->open();
 }
 
-Result<Engine*> Engine::start_new(Upcalls& above) {
+Result<Engine*> Engine::start_new(Upcalls& above, Result<void> (*start_control)(Engine&)) {
   Engine* fresh = nullptr;
   Result<void> started = err(ENOMEM);
   try {
     fresh = new Engine(above);
     started = fresh->impl_->start();
+    if (started) started = start_control(*fresh);
   } catch (const std::bad_alloc&) {
   }
   if (started) return fresh;
@@ -236,7 +237,7 @@ Result<Engine*> Engine::start_new(Upcalls& above) {
   return started.error();
 }
 
-Engine* Engine::open(Upcalls& above, Reason* why) {
+Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why) {
   if (Engine* engine = get()) return engine;
   if (in_handler()) return *why = Reason::handler, nullptr;
   thread_state.inside = true;  // its own socket calls, through our wrappers, go to the kernel
@@ -245,7 +246,7 @@ Engine* Engine::open(Upcalls& above, Reason* why) {
   if (!engine && !refused) {
     refused = obstacle();
     if (!refused) {
-      if (auto started = start_new(above)) {
+      if (auto started = start_new(above, start_control)) {
         stats::open();
         engine = *started;
         instance_.store(engine, std::memory_order_release);
@@ -266,6 +267,7 @@ Stack& Engine::stack() {
   impl_->held();
   return *impl_->stack;
 }
+Housekeeping& Engine::housekeeping() { return *impl_->housekeeping; }
 bool Engine::inside() { return thread_state.inside; }
 Counters& Engine::counters() { return impl_->counters; }
 int Engine::receiving_cpu(Pass& pass) const { return Impl::of(pass).stack->receiving_cpu(); }

@@ -1,5 +1,5 @@
-// Who does the work: one worker per process (stack + ports behind one lock), path selection, steering,
-// sleeping and the housekeeping thread. The layer above (posix) includes this header only.
+// Who does the work: one worker per process (stack + ports behind one lock), path selection, steering and
+// sleeping. The layer above (posix) includes this header, and for its control thread engine/housekeeping.h.
 //
 // A call on an accelerated socket is:   Pass pass(engine);  ... stack calls ...  (~Pass sends frames, wakes
 // others) A call that blocks is:                while (!done) { woke = engine.wait(pass, request); ... }
@@ -25,6 +25,7 @@
 namespace accel {
 
 class Engine;
+class Housekeeping;
 namespace siw {
 class Reactor;
 }
@@ -95,10 +96,13 @@ class Engine {
  public:
   /// The process's engine, or nullptr when there is none (yet). One load.
   static Engine* get() { return instance_.load(std::memory_order_acquire); }
-  /// Opens it at the first need: configuration, netlink snapshot, housekeeping thread; ports open when a
-  /// route needs them. nullptr when this process stays on the kernel; `why` then says why. Not to be called
-  /// from a signal handler.
-  static Engine* open(Upcalls& above, Reason* why);
+  /// Opens it at the first need: configuration, netlink snapshot; ports open when a route needs them.
+  /// `start_control` starts the thread that does the work of housekeeping(), before others see the engine: an
+  /// engine without it serves nobody. nullptr when this process stays on the kernel; `why` then says why. Not
+  /// to be called from a signal handler.
+  static Engine* open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why);
+  /// For the control thread.
+  Housekeeping& housekeeping();
 
   // ---- privilege (posix/privilege.h) ----
   /// Whether there can be a port at all (CAP_NET_RAW); what one kind needs besides, its opening tells.
@@ -116,12 +120,13 @@ class Engine {
   void tell_guardian(Pass& pass, const Endpoint& local, bool v6_only);
   bool keeping_ready() const;
   /// Opens what has been asked for (Reason::port_opening), while the privilege is there. Without a Pass.
-  void open_requested_ports();
+  /// True: as Housekeeping::Events::ports_opened.
+  [[nodiscard]] bool open_requested_ports();
   /// Ports have been asked for that are not open yet. To open one takes the lowest free descriptors for
   /// moments, which a program sees that relies on their numbers.
   static bool opens_ports() { return opens_ports_.load(std::memory_order_relaxed); }
-  /// Opens those that are due, in this thread. Others come at least 50 ms later. Without a Pass.
-  void settle_ports();
+  /// Opens those that are due, in this thread. Others come at least 50 ms later. Likewise.
+  [[nodiscard]] bool settle_ports();
   /// Behind it: the process has become another user.
   void user_changed(Pass& pass);
   /// A port's rule for a process without CAP_NET_RAW; `device`: of its file. Gives the rule's handle.
@@ -237,8 +242,9 @@ class Engine {
   bool lost(Pass& pass, const TcpConn& conn) const;
   bool lost(Pass& pass, const BoundFlow& flow) const;  ///< an unaccepted connection of it
   /// What is left of the lost ports' connections: those that the application has closed are handed back as
-  /// far as they owe bytes, the others end with ENETDOWN. Then the rules go.
-  void let_go_of_lost(Pass& pass);
+  /// far as they owe bytes, the others end with ENETDOWN. Then the rules go. True: what a listener or UDP
+  /// socket has instead is known, as with Housekeeping::Events::ports_opened.
+  [[nodiscard]] bool let_go_of_lost(Pass& pass);
 
   // ---- connections whose frames come by queues that we do not hold ----
   bool strayed(Pass& pass, const TcpConn& conn) const;
@@ -259,9 +265,9 @@ class Engine {
   /// `for_good`: the process ends, where exec may fail. Without a Pass.
   void finish(Duration limit, bool for_good);
 
-  /// As at exit, while the process goes on without an engine's work: the ports are closed, and housekeeping
-  /// is over. For when the layer above has nothing of ours open any more; who is in wait() has been told to
-  /// leave it. Without a Pass.
+  /// As at exit, while the process goes on without an engine's work: the ports are closed, and there is no
+  /// housekeeping to be done any more. For when the layer above has nothing of ours open any more; who is in
+  /// wait() has been told to leave it. Without a Pass.
   void retire(Duration limit);
 
   /// In a forked child (before its engine opens) that inherits a listening socket: it holds one queue of each
@@ -284,7 +290,7 @@ class Engine {
   friend class Pass;
   explicit Engine(Upcalls& above);
   ~Engine();
-  static Result<Engine*> start_new(Upcalls& above);
+  static Result<Engine*> start_new(Upcalls& above, Result<void> (*start_control)(Engine&));
   void wait_for_the_others(Pass& pass, Duration limit);
   /// Of what connections owe that could not be handed back, and channels.
   void wait_for_delivery(Pass& pass, Duration limit);

@@ -5,8 +5,6 @@
 #include "base/real.h"
 #include "engine/accept_queue.h"
 #include "engine/hand_back.h"
-#include "engine/housekeeping.h"
-#include "engine/stats.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -56,12 +54,10 @@ void Engine::retire(Duration limit) {
     Pass pass{*this, Pass::Polling::kNo};
     Impl& w = Impl::of(pass);
     for (PortSlot& slot : w.slots) slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
-    let_go_of_lost(pass);
+    (void)let_go_of_lost(pass);
     w.opening.close_ready();
     close_accept_queue();
-    stats::close(pass, w.above, pass.now());
   }
-  impl_->housekeeping->stop();
 }
 
 /// They have been woken. What they would sleep by again is a call that they may not make by then.

@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "engine/housekeeping.h"
 #include "engine/source_rules.h"
-#include "engine/stats.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -55,7 +54,9 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (links) follow_links();
   if (links || changed) interfaces.tell_routes();  // a device's MTU is its routes', too
   if (links || addresses || changed) follow_routes();
-  const bool lost = interfaces.lost_untold();
+  const bool lost = interfaces.any_lost();
+  // Another port of the same device takes rules only once those of the lost one are gone.
+  cover_after_loss |= lost;
   if (links || addresses) opening.forget_failures();
   if ((links || addresses) && !lost) cover_flows();
   if (changes.source_rules) follow_source_rules();
@@ -63,16 +64,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   work(pass_now);
   unlock_out();
-  tell_of_lost_ports();
-  tell_of_strays();
-  if (!lost) return false;
-  // Another port of the same device takes rules only once those of the lost one are gone.
-  lock_in();
-  pass_now = clock_now();
-  cover_flows();
-  work(pass_now);
-  unlock_out();
-  return true;
+  return lost;
 }
 
 /// Open connections follow their routes, as ip_queue_xmit() looks for one again: to another next hop at once.
@@ -176,7 +168,7 @@ void Engine::Impl::look_for_passing_by(InterfaceId id) {
   }
   if (++slot.passed_by < 2) return housekeeping->needed();
   slot.passed_by = 0;
-  cover_after_loss = true;
+  cover_after_loss = redirected = true;
   if (opening.note_passed_by(slot.ifindex))
     return interfaces.lose(id, "frames come past its generic XDP hook (a tc redirect), native XDP is tried",
                            pass_now);
@@ -185,12 +177,7 @@ void Engine::Impl::look_for_passing_by(InterfaceId id) {
                   pass_now);
 }
 
-void Engine::Impl::publish_statistics(Instant now) {
-  Pass pass{engine, now};
-  stats::publish(pass, above, now);
-}
-
-bool Engine::Impl::tick(Instant now, bool chores) {
+void Engine::Impl::tick(Instant now, bool chores) {
   pass_now = now;
   if (chores) {
     look_at_ports();
@@ -208,10 +195,7 @@ bool Engine::Impl::tick(Instant now, bool chores) {
     follow_source_rules();
     neighbours.keep();
   }
-  const bool asked = stats::requested();
-  if (asked) publish_statistics(now);
   work(now);
-  return asked;
 }
 
 }  // namespace accel

@@ -1,8 +1,7 @@
-// The housekeeping thread: a libev loop that follows the kernel's network and stands in for an absent
-// application.
+// Housekeeping: the engine's work that no call of the program's does. It follows the kernel's network, opens
+// ports, and stands in for an absent application. A thread of the layer above does it, the control thread: it
+// sleeps on what this names, calls step(), and sees to what that has found.
 #pragma once
-
-#include <pthread.h>
 
 #include <atomic>
 #include <memory>
@@ -10,32 +9,71 @@
 
 #include "base/result.h"
 #include "engine/engine.h"
-
-struct ev_loop;
+#include "engine/lock.h"
+#include "engine/netlink.h"
 
 namespace accel {
 
-/// Started by Engine::open, all signals blocked. While the application has accelerated sockets a tick looks
-/// whether it comes by: when no thread of it is asleep in wait() and none has made a pass since the last
-/// tick, this thread serves: it sleeps on the ports and on the stack's deadlines and makes the passes, so
-/// that ACKs, retransmits and keepalives leave in time. It stops when the application is back.
+/// While the application has accelerated sockets a tick looks whether it comes by: when no thread of it is
+/// asleep in wait() and none has made a pass since the last tick, the control thread serves: it sleeps on the
+/// ports and on the stack's deadlines and makes the passes, so that ACKs, retransmits and keepalives leave in
+/// time. It stops when the application is back.
 ///
 /// Where all is quiet (threads asleep that nothing has woken for a tick, nothing due) it rests: a tick now
 /// and then, for who asks for statistics. What ends the quiet says so: needed().
 class Housekeeping {
  public:
   explicit Housekeeping(Engine& engine);
-  ~Housekeeping();  ///< ends the thread
+  ~Housekeeping();
   Housekeeping(const Housekeeping&) = delete;
   Housekeeping& operator=(const Housekeeping&) = delete;
 
-  Result<void> start();
-  void stop();  ///< the thread is over when this returns; not under the worker's lock
-  /// The first accelerated socket is there: ticks begin. From any thread, under the worker's lock.
+  Result<void> open();
+
+  // ---- the control thread's, without the lock ----
+  /// Descriptors that end its sleep when they are readable; -1: none at present.
+  int requests_fd() const { return requests_fd_; }
+  int network_fd() const;
+  /// The ports' while it serves: a set of the kernel's, which one that is closed meanwhile leaves (a port
+  /// that goes, or rests over fork).
+  int ports_fd() const { return serving_ ? ports_fd_ : -1; }
+  /// When it is to call step() at the latest.
+  Instant next_deadline() const;
+
+  struct Ready {
+    bool requests = false, network = false, ports = false;
+  };
+  /// What a step has found for the layer that has the sockets, to be seen to in this order.
+  struct Events {
+    /// Ports have been opened, or could not be: for sockets whose choice has Reason::port_opening.
+    bool ports_opened = false;
+    /// A port has failed: what Engine::lost() names moves to the kernel, then let_go_of_lost(). Until then
+    /// the device's rules keep the flows' frames from the kernel, which would answer for connections that it
+    /// does not have yet.
+    bool port_lost = false;
+    /// What Engine::strayed() names moves to the kernel, which has what comes by any queue, then
+    /// let_go_of_strays().
+    bool strays = false;
+    /// Connections that nobody here has accepted, while the application does not make passes: for other
+    /// processes. look_soon(), where one may come to want them.
+    bool unaccepted = false;
+    bool statistics = false;  ///< a reader waits for an answer (stats::Writer)
+    /// The regular look, while sockets are in use. `absent`: the application has made no pass since the last.
+    bool ticked = false, absent = false;
+  };
+  /// Does what is due. The calling thread's passes are not the application's from now on.
+  Events step(Ready ready);
+  /// What step() has found goes on being so.
+  void look_soon();
+
+  // ---- any thread's ----
+  /// Ends the control thread's sleep, by requests_fd().
+  void wake() const;
+  /// The first accelerated socket is there: ticks begin. Under the worker's lock.
   void application_began();
   /// A thread was woken by an event, or something is due soon: ticks as usual again. Under the worker's lock.
   void needed() {
-    if (resting_.load(std::memory_order_relaxed)) end_rest();
+    if (resting_.load(std::memory_order_relaxed)) application_began();
   }
   /// A thread is trusted to come back soon: looks whether it does, until nobody is. Under the worker's lock.
   void watch();
@@ -48,29 +86,58 @@ class Housekeeping {
   static constexpr Duration kLookLate = 8ms;
   /// Some ports are to be opened (PortOpening::request). Under the worker's lock.
   void ports_requested();
-  bool resting() const { return resting_.load(std::memory_order_relaxed); }
   /// How long a rest's tick may be late for what comes due meanwhile.
   static constexpr Duration kRest = 500ms;
   /// In a forked child, where the thread is not: descriptors closed, nothing else.
   void abandon_in_child();
 
  private:
-  struct Loop;
-  static void* run(void* self);
-  void end_rest();
+  void take_requests();
+  void tick(Events& events);
+  bool may_skip(bool came_by) const;
+  void begin_serving(Events& events);
+  void serve(Events& events);
+  void stop_serving();
+  void watch_ports() ACCEL_REQUIRES(worker_lock);
+  void forget_ports();
+  void open_ports();
+  void watch_threads();
+  void look();
+  void take_changes();
+  void follow(NetworkChanges& changes);
+  uint64_t passes() const;
   void begin_look(Instant due, Instant now);
-  Engine& engine_;
-  std::unique_ptr<Loop> loop_;
-  pthread_t thread_{};
-  bool running_ = false;
-  std::atomic<bool> resting_{false};
   /// `ticks`: they come often enough to be the looks. Else `due` is looked at. Under the worker's lock.
   void ticks_look(bool ticks, Instant due, Instant now);
-  /// The value of next_look_ while ticks are the looks: nobody has to nudge.
+  /// By `next_look`, as it was read under the lock.
+  void arm_look(Instant next_look) { look_due_ = next_look == kTicksLook ? kNever : next_look; }
+
+  Engine::Impl& worker_;
+  std::atomic<bool> resting_{false};
+  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false}, ports_wanted_{false};
+  /// The value of next_look_ while ticks are the looks: nobody has to wake the thread.
   static constexpr Instant kTicksLook{};
   Instant next_look_ = kNever;  ///< under the worker's lock
-  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false},
-      ports_wanted_{false};  ///< what the loop is nudged for
+
+  // ---- the control thread's ----
+  int requests_fd_ = -1;
+  int ports_fd_ = -1;  ///< one for the thread's life: a new one takes the program's lowest free number
+  std::vector<int> watched_ports_;
+  NetworkChanges pending_;
+  // When each is to be done next.
+  Instant changes_due_ = kNever, tick_due_ = kNever, serving_due_ = kNever, watch_due_ = kNever,
+          look_due_ = kNever, opening_due_ = kNever;
+  Instant chores_due_{};
+  Duration tick_after_ = kRest;
+  bool ticks_busily_ = false;  ///< as the last tick left it
+  int watched_in_vain_ = 0;
+  uint64_t passes_seen_ = 0;
+  uint64_t wakes_seen_ = 0;
+  bool ports_opened_ = false;  ///< Events::ports_opened is to be told
+  bool serving_ = false;
+  Instant serving_since_{};
+  bool unaccepted_seen_ = false;  ///< by the last tick
+  uint64_t opened_seen_ = 0;      ///< accelerated sockets, then
 };
 
 }  // namespace accel

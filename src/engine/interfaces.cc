@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/config.h"
@@ -162,7 +163,7 @@ void Interfaces::lose(InterfaceId id, const char* why, Instant now) {
     if (slots_[above].vlan && slots_[above].vlan->lower == id && !slots_[above].lost) lose(above, why, now);
   // The port stays with its rules until the connections are the kernel's.
   slot.lost = true;
-  lost_untold_ = true;
+  any_lost_.store(true, std::memory_order_relaxed);
 }
 
 void Interfaces::close(InterfaceId id, Instant now) {

@@ -2,8 +2,8 @@
 // device, and closed when nobody uses it. The stack, the threads that wait and the steering are told.
 #pragma once
 
+#include <atomic>
 #include <optional>
-#include <utility>
 
 #include "base/counters.h"
 #include "base/result.h"
@@ -41,11 +41,12 @@ class Interfaces {
   void install(InterfaceId id, OpenedPort opened, int ifindex, Instant now) ACCEL_REQUIRES(worker_lock);
   void note_failure(const Link& link, const OpenedPort& opened, Instant now) ACCEL_REQUIRES(worker_lock);
 
-  /// The port stays with its rules until the connections are the kernel's: see Upcalls::port_lost().
+  /// The port stays with its rules until the connections are the kernel's: see
+  /// Housekeeping::Events::port_lost.
   void lose(InterfaceId id, const char* why, Instant now) ACCEL_REQUIRES(worker_lock);
-  /// A port is lost, and the layer above has not been told. Housekeeping's alone.
-  bool lost_untold() const { return lost_untold_; }
-  bool take_lost_untold() { return std::exchange(lost_untold_, false); }
+  /// A port is lost, and the layer above has not moved its connections yet. One load.
+  bool any_lost() const { return any_lost_.load(std::memory_order_relaxed); }
+  void none_lost() { any_lost_.store(false, std::memory_order_relaxed); }
   /// Gives the device's queues back; the slot is taken again when the device is needed again.
   void close(InterfaceId id, Instant now) ACCEL_REQUIRES(worker_lock);
   /// The device has refused a rule (`why`) and never took one: see close().
@@ -75,7 +76,7 @@ class Interfaces {
   FramePool* pool_ = nullptr;
   FrameRegion* region_ = nullptr;
   Reason barred_ = Reason::accelerated;
-  bool lost_untold_ = false;
+  std::atomic<bool> any_lost_{false};
 };
 
 }  // namespace accel

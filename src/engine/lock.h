@@ -79,7 +79,8 @@ struct ThreadState {
   bool all_restart = true;        ///< all those had SA_RESTART
   const void* handler = nullptr;  ///< frame of the program's innermost handler
   Alarm alarm{-1, nullptr};       ///< while `waiting`
-  int retaining = 0;  ///< waits, those included that a handler has left, of calls with a reference
+  int retaining = 0;      ///< waits, those included that a handler has left, of calls with a reference
+  bool controls = false;  ///< the control thread: its passes are not the application's
 };
 extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
 

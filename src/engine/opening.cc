@@ -83,15 +83,15 @@ void Engine::Impl::open_in_background(const Link& link) {
   unlock_out();
 }
 
-void Engine::Impl::open_here(bool all, Duration pause) {
+bool Engine::Impl::open_here(bool all, Duration pause) {
   bool opened = false;
   const AllSignalsBlocked handlers_wait;  // one that forks would wait for us
   (void)open_requested(all, &opened, pause);
-  if (opened) above.ports_opened();
+  return opened;
 }
 
-void Engine::open_requested_ports() { impl_->open_here(true, {}); }
-void Engine::settle_ports() { impl_->open_here(false, kPause); }
+bool Engine::open_requested_ports() { return impl_->open_here(true, {}); }
+bool Engine::settle_ports() { return impl_->open_here(false, kPause); }
 
 PathChoice Engine::Impl::path_of(const BoundFlow& flow) const {
   PathChoice choice;

@@ -21,7 +21,7 @@ struct PortSlot {
     PortInfo info;  ///< of that port, as this device
   };
   std::optional<Vlan> vlan;  ///< instead of a port of its own
-  bool lost = false;         ///< until nothing names it: see Upcalls::port_lost()
+  bool lost = false;         ///< until nothing names it: see Housekeeping::Events::port_lost
   uint8_t passed_by = 0;     ///< how often in a row is_passed_by() was so
   Port* port() const { return lost ? nullptr : opened.port.get(); }  ///< its own
 };

@@ -112,6 +112,10 @@ void open() {
   if (Page* p = ensure()) p->has_engine = 1;
 }
 
+void close() {
+  if (Page* p = page()) p->has_engine = 0;
+}
+
 void note_guardian(int pid, const char* why) {
   Page* p = page();
   if (!p) return;

@@ -16,8 +16,8 @@ namespace accel::stats {
 /// gets its own.
 void open();
 
-/// The last answer: readers find it without asking.
-void close(Pass& pass, Upcalls& above, Instant now);
+/// Behind the last answer, which readers find without asking.
+void close();
 
 /// In a fork's child: the page is the parent's. Called for every kind of fork; more than once does no harm.
 void after_fork_in_child();
@@ -25,12 +25,17 @@ void after_fork_in_child();
 /// The guardian runs (then `why` is nullptr), or why it does not.
 void note_guardian(int pid, const char* why);
 
-/// A reader waits for publish(): one load. For the housekeeping's tick, every 200 ms.
+/// A reader waits for an answer: one load. For housekeeping's tick.
 bool requested();
 
-/// Rows of one answer.
+/// One answer to the readers: the layer above names its sockets to it, each once.
 class Writer {
  public:
+  Writer(Pass& pass, Instant now);
+  /// There is a page to write to; else nothing is to be called.
+  bool wanted() const { return page_ != nullptr; }
+  /// Adds the connections without an owner; the readers have it then.
+  void finish();
   /// What is known of a TCP connection; `fd` -1 when the program has closed it.
   void tcp(Stack& stack, const TcpConn& conn, int fd, const PathChoice& choice, Instant now);
   void listener(Stack& stack, const TcpListener& listener, int fd, const PathChoice& choice,
@@ -41,15 +46,13 @@ class Writer {
   void add(const SocketRow& row);
 
  private:
-  friend void publish(Pass& pass, Upcalls& above, Instant now);
-  explicit Writer(Page& page) : page_(page) {}
-  void add_unnamed(Pass& pass, Instant now);
-  Page& page_;
+  void add_unnamed();
+  Pass& pass_;
+  Page* page_;
+  Instant now_;
+  uint64_t asked_ = 0, sequence_ = 0;
   std::unordered_set<const TcpConn*> named_;
 };
-
-/// Answers readers; called when requested().
-void publish(Pass& pass, Upcalls& above, Instant now);
 
 /// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
 void note_kernel(int fd, Reason reason, uint8_t rule = 0);
@@ -59,7 +62,7 @@ uint8_t note_rule(const char* text);
 /// Optional: a note whose socket is closed is recognised as old by the reader.
 void forget(int fd);
 
-/// For tests and publish(): this process's page, or nullptr.
+/// For tests and Writer: this process's page, or nullptr.
 Page* page();
 
 }  // namespace accel::stats

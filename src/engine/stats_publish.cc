@@ -56,14 +56,14 @@ void publish_ports(Pass& pass, Page& page) {
 }  // namespace
 
 void Writer::add(const SocketRow& row) {
-  if (page_.rows < kMaxRows) page_.row[page_.rows++] = row;
-  ++page_.rows_wanted;
+  if (page_->rows < kMaxRows) page_->row[page_->rows++] = row;
+  ++page_->rows_wanted;
 }
 
 void Writer::tcp(Stack& stack, const TcpConn& conn, int fd, const PathChoice& choice, Instant now) {
   named_.insert(&conn);
-  if (page_.rows == kMaxRows) {  // the lock is held: no work for rows that nobody will see
-    ++page_.rows_wanted;
+  if (page_->rows == kMaxRows) {  // the lock is held: no work for rows that nobody will see
+    ++page_->rows_wanted;
     return;
   }
   SocketRow row = row_for(fd, IPPROTO_TCP, choice, stack.tcp_local(conn), stack.tcp_remote(conn));
@@ -99,13 +99,13 @@ void Writer::udp(Stack& stack, const UdpPcb& pcb, const StackSocket& traffic, in
   add(row);
 }
 
-void Writer::add_unnamed(Pass& pass, Instant now) {
+void Writer::add_unnamed() {
   std::vector<const TcpConn*> rest;
   struct Search {
     Writer& writer;
     std::vector<const TcpConn*>& rest;
   } search{*this, rest};
-  pass.stack().tcp_for_each(
+  pass_.stack().tcp_for_each(
       [](TcpConn& conn, void* context) {
         auto& s = *static_cast<Search*>(context);
         if (!s.writer.named_.contains(&conn)) s.rest.push_back(&conn);
@@ -113,35 +113,28 @@ void Writer::add_unnamed(Pass& pass, Instant now) {
       &search);
   for (const TcpConn* conn : rest) {
     PathChoice choice;
-    choice.path = pass.engine().port_kind(pass, pass.stack().tcp_interface(*conn));
+    choice.path = pass_.engine().port_kind(pass_, pass_.stack().tcp_interface(*conn));
     choice.reason = Reason::accelerated;
-    tcp(pass.stack(), *conn, -1, choice, now);
+    tcp(pass_.stack(), *conn, -1, choice, now_);
   }
 }
 
-void publish(Pass& pass, Upcalls& above, Instant now) {
-  Page* p = page();
-  if (!p) return;
-  uint64_t asked = p->asked.load(std::memory_order_acquire);
-  uint64_t sequence = p->sequence.load(std::memory_order_relaxed) | 1;
-  p->sequence.store(sequence, std::memory_order_relaxed);
+Writer::Writer(Pass& pass, Instant now) : pass_(pass), page_(page()), now_(now) {
+  if (page_ == nullptr) return;
+  asked_ = page_->asked.load(std::memory_order_acquire);
+  sequence_ = page_->sequence.load(std::memory_order_relaxed) | 1;
+  page_->sequence.store(sequence_, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-
-  p->rows = p->rows_wanted = 0;
+  page_->rows = page_->rows_wanted = 0;
   for (size_t i = 0; i < static_cast<size_t>(Counter::kCount); ++i)
-    p->counter[i] = pass.engine().counters().get(static_cast<Counter>(i));
-  publish_ports(pass, *p);
-  Writer writer(*p);
-  above.publish(pass, writer, now);
-  writer.add_unnamed(pass, now);
-
-  p->sequence.store(sequence + 1, std::memory_order_release);
-  p->answered.store(asked, std::memory_order_release);
+    page_->counter[i] = pass.engine().counters().get(static_cast<Counter>(i));
+  publish_ports(pass, *page_);
 }
 
-void close(Pass& pass, Upcalls& above, Instant now) {
-  publish(pass, above, now);
-  if (Page* p = page()) p->has_engine = 0;
+void Writer::finish() {
+  add_unnamed();
+  page_->sequence.store(sequence_ + 1, std::memory_order_release);
+  page_->answered.store(asked_, std::memory_order_release);
 }
 
 }  // namespace accel::stats

@@ -88,7 +88,7 @@ class Asleep {
     w_.lock_in();
     own_sleep = {};
     w_.end_sleep(me_);
-    w_.passes.store(w_.passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    w_.note_pass();
     w_.poll_all(clock_now());
   }
   Asleep(const Asleep&) = delete;

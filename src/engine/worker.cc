@@ -88,10 +88,15 @@ void Engine::Impl::wake_in_charge() ACCEL_LOCKS_UNCHECKED {
   lock.unlock();
 }
 
+void Engine::Impl::note_pass() {
+  if (thread_state.controls) return;
+  passes.store(passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
 void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
   lock_in();
   *now = pass_now = clock_now();
-  if (!serving) passes.store(passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  note_pass();
   if (polling == Pass::Polling::kNo) return;
   if (*now - last_poll >= (polling == Pass::Polling::kYes ? kPollInterval : kSeldomInterval)) poll(*now);
 }

@@ -3,7 +3,7 @@
 // The worker is made of objects, each with a header of its own; what is left here works on several of them.
 // Everything is under the lock unless it says otherwise. Which thread does what:
 //   application's threads   passes and waits (worker.cc, wait.cc), sockets (connect.cc, bound_flow.cc)
-//   housekeeping            netlink, ticks, passes for an absent application (housekeeping.cc)
+//   the control thread      netlink, ticks, passes for an absent application (housekeeping.cc)
 #pragma once
 
 #include <array>
@@ -56,7 +56,7 @@ struct Engine::Impl {
   /// Whose lock is held: a Pass is the proof.
   static Impl& of(Pass& pass) ACCEL_ASSERTS_HELD(worker_lock) { return of(pass.engine()); }
   ~Impl();
-  Result<void> start();  ///< memory, stack, netlink snapshot, thread
+  Result<void> start();  ///< memory, stack, netlink snapshot
 
   // ---- the pass (worker.cc) ----
   void enter(Pass::Polling polling, Instant* now) ACCEL_ACQUIRE(worker_lock);
@@ -66,6 +66,7 @@ struct Engine::Impl {
   void unlock_out() ACCEL_RELEASE(worker_lock);
   /// For clang alone: the lock is held here by a Pass of a caller's that this function does not see.
   void held() const ACCEL_ASSERTS_HELD(worker_lock) {}
+  void note_pass() ACCEL_REQUIRES(worker_lock);
   void wake_in_charge();
   void tell_housekeeping() ACCEL_REQUIRES(worker_lock);
   /// Receives, runs deadlines. False: nothing came and nothing was due.
@@ -121,16 +122,13 @@ struct Engine::Impl {
   /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes.
   /// The ports that are left come after `pause` at the earliest. The caller does not hold the lock.
   Instant open_requested(bool all, bool* opened, Duration pause = {});
-  /// The same in a thread of the program's.
-  void open_here(bool all, Duration pause);
+  /// The same in a thread of the program's. True: some have been, or could not be.
+  bool open_here(bool all, Duration pause);
   void forget_requests() ACCEL_REQUIRES(worker_lock);
   void open_in_background(const Link& link);
 
   // ---- sockets and their paths (connect.cc, bound_flow.cc, departures.cc) ----
-  /// Housekeeping's, and so is what follows it once the lock is let go: see Upcalls::port_lost().
-  void tell_of_lost_ports();
   void look_for_strays(Instant now) ACCEL_REQUIRES(worker_lock);
-  void tell_of_strays();
   bool has_unaccepted() const ACCEL_REQUIRES(worker_lock);
   void let_go_of(InterfaceId id, Pass& pass) ACCEL_REQUIRES(worker_lock);
   void close_lost() ACCEL_REQUIRES(worker_lock);
@@ -164,10 +162,9 @@ struct Engine::Impl {
   void look_at_ports() ACCEL_REQUIRES(worker_lock);
   void look_for_passing_by(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   void follow_source_rules() ACCEL_REQUIRES(worker_lock);
-  /// Housekeeping's regular look: overdue deadlines, neighbours, statistics; with `chores` dead ports, strays
-  /// and packet filters, too. True: somebody asked for statistics.
-  bool tick(Instant now, bool chores) ACCEL_REQUIRES(worker_lock);
-  void publish_statistics(Instant now) ACCEL_REQUIRES(worker_lock);
+  /// Housekeeping's regular look: overdue deadlines, neighbours; with `chores` dead ports, strays and packet
+  /// filters, too.
+  void tick(Instant now, bool chores) ACCEL_REQUIRES(worker_lock);
   /// What comes due next that no sleeper's timeout covers.
   Instant due_uncovered(Instant now) const ACCEL_REQUIRES(worker_lock) {
     const Instant due = next_poll(now);
@@ -215,8 +212,10 @@ struct Engine::Impl {
   std::atomic<Instant> next_due{kNever};  ///< due_uncovered() when the last pass ended; without the lock
   Turns turns ACCEL_GUARDED_BY(worker_lock);
   bool poll_at_end ACCEL_GUARDED_BY(worker_lock) =
-      false;                      ///< of the pass: frames of a connection handed back in it may have come
-  bool cover_after_loss = false;  ///< the lost port's flows may have another on the same device
+      false;  ///< of the pass: frames of a connection handed back in it may have come
+  bool cover_after_loss ACCEL_GUARDED_BY(worker_lock) =
+      false;  ///< the lost port's flows may have another, on the same device or not
+  bool redirected ACCEL_GUARDED_BY(worker_lock) = false;  ///< a port was lost since frames came past its hook
 
   Instant last_poll ACCEL_GUARDED_BY(worker_lock){};
   Instant pass_now ACCEL_GUARDED_BY(worker_lock){};
@@ -225,7 +224,6 @@ struct Engine::Impl {
   bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
   Duration longest_spin{0};
   Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when they were kept last
-  bool serving ACCEL_GUARDED_BY(worker_lock) = false;       ///< housekeeping is in a pass
 };
 
 }  // namespace accel

@@ -19,6 +19,7 @@
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "base/served_call.h"
+#include "posix/calls.h"
 #include "posix/process.h"
 #include "posix/process_door.h"
 #include "posix/signals.h"
@@ -35,6 +36,7 @@ std::atomic<int> process_door{-1};  ///< posix/process_door.h
 std::atomic<bool> running{false};
 std::atomic<bool> finish_wanted{false};
 std::atomic<bool> end_wanted{false};
+std::atomic<bool> leave_wanted{false};
 pthread_t thread;
 std::atomic<uint32_t> finished{0};
 std::atomic<uint32_t> longest_finish{0};  ///< ms; the configuration is not for handlers to read
@@ -60,6 +62,7 @@ bool attend_once() {
   // It fails where the program has closed every descriptor that it does not know.
   if (real.read(wake_fd.load(), &count, sizeof(count)) < 0 || end_wanted.load()) return false;
   serve_claims();
+  if (leave_wanted.exchange(false)) leave_for_foreign_waits();
   if (!finish_wanted.load()) return true;
   deliver_all();
   finished.store(1);
@@ -95,7 +98,7 @@ void finish_by_attendant() {
 
 void start_attendant() {
   if (running.exchange(true)) return;
-  finish_wanted = false;
+  finish_wanted = leave_wanted = false;
   finished = 0;
   longest_finish = config().settings.exit_wait_ms + 1000;
   const int fd = keep_private(real.eventfd(0, EFD_CLOEXEC));
@@ -128,6 +131,12 @@ void end_attendant() {
 
 void attendant_look_again() {
   if (running.load()) wake();
+}
+
+void attendant_leave_for_foreign_waits() {
+  if (!running.load()) return leave_for_foreign_waits();
+  leave_wanted.store(true);
+  wake();
 }
 
 int attendant_wake_fd() { return running.load() ? wake_fd.load() : -1; }

@@ -1,5 +1,6 @@
 // A thread that sleeps until another process claims a connection or takes a descriptor, or a fatal signal's
-// handler needs the process finished (which no handler can do itself: it may have interrupted malloc).
+// handler needs the process finished (which no handler can do itself: it may have interrupted malloc). What
+// it does may wait for other processes, which the control thread never does.
 #pragma once
 
 namespace accel::posix {
@@ -10,6 +11,8 @@ void start_attendant();
 int attendant_wake_fd();
 /// It watches the doors of listeners (posix/succession.h): they have changed.
 void attendant_look_again();
+/// Has it call leave_for_foreign_waits() (posix/calls.h). Without a Guard.
+void attendant_leave_for_foreign_waits();
 /// It is over when this returns. From any other thread, without a Guard.
 void end_attendant();
 /// In the child after fork(): it does not run here. `keep`: the parent's eventfd stays open, for claims.

@@ -147,7 +147,7 @@ void used_by_ring(int fd);
 /// that exist are handed over.
 void io_uring_used();
 
-/// The same for a thread that waits past libc (posix/foreign_waits.h). On housekeeping's thread.
+/// The same for a thread that waits past libc (posix/foreign_waits.h). On the attendant thread.
 void leave_for_foreign_waits();
 /// The calling thread is about to lose system calls (seccomp(2)), among them perhaps those that the library
 /// makes: everything is handed over, and the library's threads end. True: from then on it does nothing in

@@ -14,6 +14,7 @@
 #include "base/user_memory.h"
 #include "posix/call.h"
 #include "posix/calls.h"
+#include "posix/engine_events.h"
 
 #ifndef F_DUPFD_QUERY
 #define F_DUPFD_QUERY (F_LINUX_SPECIFIC_BASE + 3)
@@ -84,7 +85,7 @@ bool opens_ports() { return Engine::opens_ports(); }
 
 void settle_numbers() {
   if (!opens_ports() || Engine::inside()) return;
-  if (Engine* engine = Engine::get()) engine->settle_ports();
+  if (Engine* engine = Engine::get(); engine != nullptr && engine->settle_ports()) tell_ports_opened();
 }
 
 Result<int> close(int fd) {

@@ -94,15 +94,16 @@ class File {
   /// far as that is possible.
   virtual void queue_for_program(Pass&) {}
 
-  /// Ports have been opened, or could not be (Upcalls::ports_opened). The file may be gone afterwards.
+  /// Ports have been opened, or could not be (Housekeeping::Events::ports_opened). The file may be gone
+  /// afterwards.
   virtual void ports_opened(Pass&) {}
 
-  /// A device is gone (Upcalls::port_lost): what it carried of this file goes on in the kernel. The file
-  /// may be gone afterwards.
+  /// A device is gone (Housekeeping::Events::port_lost): what it carried of this file goes on in the kernel.
+  /// The file may be gone afterwards.
   virtual void port_lost(Pass&) {}
 
-  /// Frames of connections come by queues that the process does not hold (Upcalls::strays_found): those go
-  /// on in the kernel. The file may be gone afterwards.
+  /// Frames of connections come by queues that the process does not hold (Housekeeping::Events::strays):
+  /// those go on in the kernel. The file may be gone afterwards.
   virtual void strayed(Pass&) {}
 
   /// kUnanswered: the connection goes on in the kernel. The file may be gone afterwards.

@@ -21,6 +21,7 @@
 
 #include "base/own_table.h"
 #include "base/proc.h"
+#include "posix/attendant.h"
 #include "posix/calls.h"
 #include "posix/epoll_set.h"
 #include "posix/guard.h"
@@ -40,7 +41,7 @@ constexpr int kOneOf = 20;
 
 std::atomic<int> looks_left{0};  ///< for a first wait
 uint64_t seen_epoch = 0;         ///< of readiness_epoch; under the lock
-int busy_ticks = 0;              ///< housekeeping's
+int busy_ticks = 0;              ///< the control thread's
 
 /// The system call in which a thread sleeps.
 struct Sleep {
@@ -194,7 +195,7 @@ void look_for_foreign_waits(bool absent) {
   if (begin < next || !wanted(absent)) return;
   const bool found = find_foreign_wait();
   next = begin + kOneOf * (Clock::now() - begin);
-  if (found) leave_for_foreign_waits();
+  if (found) attendant_leave_for_foreign_waits();
 }
 
 }  // namespace accel::posix

@@ -12,8 +12,8 @@ void set_may_be_waited_on_elsewhere();
 /// Its first wait has come by libc: it is the program's way. Under the lock.
 void set_is_waited_on_by_libc();
 
-/// On housekeeping's thread, at each tick, without a Guard. `absent`: the application has made no pass since
-/// the last. Makes at most one pass, but where it finds such a wait.
+/// On the control thread, at each tick, without a Guard. `absent`: the application has made no pass since the
+/// last.
 void look_for_foreign_waits(bool absent);
 
 }  // namespace accel::posix

@@ -8,10 +8,13 @@
 #include "base/log.h"
 #include "base/real.h"
 #include "base/socket_option.h"
+#include "engine/stats.h"
 #include "posix/attendant.h"
 #include "posix/calls.h"
+#include "posix/control_thread.h"
 #include "posix/epoll_set.h"
 #include "posix/process.h"
+#include "posix/published.h"
 #include "posix/socket.h"
 
 namespace accel::posix {
@@ -154,8 +157,13 @@ bool before_filter() {
     is_retired = true;
   }
   end_attendant();
-  if (Engine* engine = Engine::get())
+  if (Engine* engine = Engine::get()) {
     engine->retire(std::chrono::milliseconds(config().settings.exit_wait_ms));
+    end_control_thread();
+    Pass pass{*engine, Pass::Polling::kNo};
+    publish_sockets(pass);
+    stats::close();
+  }
   return true;
 }
 

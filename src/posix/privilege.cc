@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "posix/calls.h"
+#include "posix/engine_events.h"
 #include "posix/process.h"
 #include "posix/socket.h"
 
@@ -48,7 +49,9 @@ void before_privileges_go(bool may_return) {
   if (!Engine::privileged() || !Engine::ports_outlive_privilege()) return;
   const bool early = config().settings.early_ports;
   if (!active() && !early) return;
-  if (Engine* engine = Engine::get(); engine != nullptr && !Engine::inside()) engine->open_requested_ports();
+  if (Engine* engine = Engine::get();
+      engine != nullptr && !Engine::inside() && engine->open_requested_ports())
+    tell_ports_opened();
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok()) return;
   std::vector<File*> files;

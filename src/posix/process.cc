@@ -17,15 +17,13 @@
 #include "base/memory.h"
 #include "base/real.h"
 #include "base/user_memory.h"
-#include "engine/stats.h"
 #include "posix/attendant.h"
 #include "posix/calls.h"
+#include "posix/control_thread.h"
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
 #include "posix/family.h"
-#include "posix/foreign_waits.h"
 #include "posix/meeting.h"
-#include "posix/published.h"
 #include "posix/rights.h"
 #include "posix/signals.h"
 #include "posix/siw_socket.h"
@@ -70,6 +68,7 @@ void child_begins(Forking& f) {
   if (f.engine != nullptr) Engine::after_fork_in_child();
   for (auto& h : family().bequests) h.release()->abandon_in_heir();
   family().bequests.clear();  // frees nothing: the pointers are null
+  control_thread_after_fork_in_child();
   attendant_after_fork_in_child(f.heritage != nullptr);
   waiters_after_fork_in_child();
   forget_early_sleepers();
@@ -428,62 +427,6 @@ void serve_door(int door) {
     }
 }
 
-namespace {
-
-/// Upcalls::unaccepted().
-Upcalls::Offered offer_unaccepted() {
-  if (!waiters_are_shared() && !family().programs_have_listeners) return Upcalls::Offered::kNobodyElses;
-  const bool waited_for = others_wait_for_connections();
-  if (!waited_for && !family().programs_have_listeners) return Upcalls::Offered::kNobodyWaits;
-  Guard guard(Pass::Polling::kNo);
-  if (guard.pass() == nullptr) return Upcalls::Offered::kLooked;
-  bool on = waited_for;
-  fds.for_each(0, fds.limit(), [&](int, File* file) {
-    if (file->kind() != FileKind::kTcp) return;
-    auto* listener = static_cast<TcpSocket*>(file);
-    if (file->has_program) listener->queue_unaccepted(*guard.pass());
-    if (on && file->shared_listener) on = listener->give_unaccepted(*guard.pass());
-  });
-  return Upcalls::Offered::kLooked;
-}
-
-}  // namespace
-
-// ---- a device that is gone, connections whose frames come elsewhere ----
-
-namespace {
-
-/// Tells every file of this process's own.
-template <void (File::*tell)(Pass&)>
-void tell_files(Pass& pass) {
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (fds.first_of(file) == fd && file->inherited == File::Inherited::kNo) (file->*tell)(pass);
-  });
-}
-
-// Of Upcalls: without a Guard.
-
-void tell_ports_opened() {
-  Guard guard(Pass::Polling::kNo);
-  if (guard.pass() != nullptr) tell_files<&File::ports_opened>(*guard.pass());
-}
-
-void tell_port_lost() {
-  Guard guard(Pass::Polling::kNo);
-  if (guard.pass() == nullptr) return;
-  tell_files<&File::port_lost>(*guard.pass());
-  guard.pass()->engine().let_go_of_lost(*guard.pass());
-}
-
-void tell_strayed() {
-  Guard guard(Pass::Polling::kNo);
-  if (guard.pass() == nullptr) return;
-  tell_files<&File::strayed>(*guard.pass());
-  guard.pass()->engine().let_go_of_strays(*guard.pass());
-}
-
-}  // namespace
-
 // ---- the engine's beginning, the process's end ----
 
 namespace {
@@ -499,22 +442,14 @@ class SocketUpcalls final : public Upcalls {
       file->notify(edges);
   }
   void abandoned(Pass& pass, void* file) override { static_cast<File*>(file)->release(&pass); }
-  void publish(Pass& pass, stats::Writer& writer, Instant now) override {
-    publish_sockets(pass, writer, now);
-  }
   void after_unlock() override { admit_put_off_signals(); }
-  void ports_opened() override { tell_ports_opened(); }
-  void port_lost(Engine&) override { tell_port_lost(); }
-  void strays_found(Engine&) override { tell_strayed(); }
-  Offered unaccepted() override { return offer_unaccepted(); }
-  void each_tick(bool absent) override { look_for_foreign_waits(absent); }
 };
 constinit SocketUpcalls socket_upcalls;
 
 }  // namespace
 
 Engine* open_engine(Reason* why) {
-  Engine* engine = Engine::open(socket_upcalls, why);
+  Engine* engine = Engine::open(socket_upcalls, &start_control_thread, why);
   if (engine == nullptr) return nullptr;
   start_attendant();
   guard_fatal_signals();

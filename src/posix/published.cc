@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/real.h"
+#include "engine/stats.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
@@ -93,7 +94,10 @@ void publish_udp(Pass& pass, const UdpSocket& s, int fd, stats::Writer& writer) 
 
 }  // namespace
 
-void publish_sockets(Pass& pass, stats::Writer& writer, Instant now) {
+void publish_sockets(Pass& pass) {
+  const Instant now = pass.now();
+  stats::Writer writer(pass, now);
+  if (!writer.wanted()) return;
   std::unordered_set<const File*> seen;
   for (int fd = 0; fd < fds.limit(); ++fd) {
     const File* file = fds.find(fd);
@@ -103,6 +107,7 @@ void publish_sockets(Pass& pass, stats::Writer& writer, Instant now) {
     if (file->kind() == FileKind::kIwarp) publish_iwarp(*static_cast<const SiwSocket*>(file), fd, writer);
     if (file->kind() == FileKind::kUdp) publish_udp(pass, *static_cast<const UdpSocket*>(file), fd, writer);
   }
+  writer.finish();
 }
 
 }  // namespace accel::posix

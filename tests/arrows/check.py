@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the include arrows between src's layers, and the purity of the stack's library (no clock, socket, thread or
-allocation hook among the symbols it asks for).  check.py SOURCE-DIR LIBRARY"""
+"""Holds the include arrows between src's layers, the calls that go upwards (docs/design/upcalls.md), and the purity of the stack's
+library (no clock, socket, thread or allocation hook among the symbols it asks for).  check.py SOURCE-DIR LIBRARY"""
 import pathlib
 import re
 import subprocess
@@ -26,6 +26,10 @@ MAY = {
 }
 # Ports and channels see the stack only through these.
 STACK_FOR_PORTS = {"stack/port.h", "stack/packet.h", "stack/frame_pool.h"}
+# What the layers above the engine implement for it, and functions that are left somewhere to be called later.
+ABOVE = {"posix", "preload"}
+UPCALLS = {"notify", "abandoned", "after_unlock"}
+HOOKS = {"base/memory.h": {"set_after"}, "posix/guard.h": {"set_after_unlock"}, "posix/signals.h": {"set_fatal_hook"}}
 
 # What the stack's objects may ask of others: the C++ runtime's memory and containers, libc's memory functions.
 PURE = re.compile(
@@ -64,6 +68,26 @@ def include_faults(root):
                 yield f"{where}: the guardian links nothing, and sees only the wire's structures"
 
 
+def hook_faults(root):
+    """Calls upwards: an interface of a lower layer that a higher one implements, and setters of hooks."""
+    headers = {str(p.relative_to(root / "src")): p.read_text() for p in sorted((root / "src").rglob("*.h"))}
+    interfaces = {}
+    for name, text in headers.items():
+        if name.split("/")[0] in ABOVE:
+            continue
+        for found in re.finditer(r"^class (\w+)[^;{]*\{(.*?)^\};", text, re.M | re.S):
+            interfaces[found.group(1)] = set(re.findall(r"virtual [^;(]*?(\w+)\(", found.group(2)))
+    for path in sorted(p for layer in ABOVE for p in (root / "src" / layer).glob("*") if p.suffix in {".h", ".cc"}):
+        for base in re.findall(r"^(?:class|struct) \w+(?: final)? : public (\w+)", path.read_text(), re.M):
+            if interfaces.get(base) and base != "Upcalls":
+                yield f"{path.relative_to(root)}: {base} of a lower layer is implemented here: a call upwards"
+    for name in sorted(interfaces["Upcalls"] ^ UPCALLS):
+        yield f"src/engine/upcalls.h: {name}: the calls upwards are {', '.join(sorted(UPCALLS))}"
+    for name, text in headers.items():
+        for hook in sorted(set(re.findall(r"void (set_\w+)\([^)]*\(\*", text)) ^ HOOKS.get(name, set())):
+            yield f"src/{name}: {hook}: the hooks are those of tests/arrows/check.py"
+
+
 def purity_faults(library):
     def names(which):
         out = subprocess.run(["nm", which, "--format=posix", library], capture_output=True, text=True, check=True).stdout
@@ -80,7 +104,7 @@ def purity_faults(library):
 
 def main():
     root, library = pathlib.Path(sys.argv[1]), sys.argv[2]
-    faults = list(include_faults(root)) + list(purity_faults(library))
+    faults = [*include_faults(root), *hook_faults(root), *purity_faults(library)]
     print("\n".join(faults) if faults else "arrows hold")
     return 1 if faults else 0
 

@@ -79,7 +79,7 @@ TEST(Life, WhatIsLostIsProbedForInTimeThoughNoThreadWaits) {
   pass.stack().tcp_close(c.near, true, pass.now());
 }
 
-// libev takes a descriptor in its poll(2) that is closed for a mistake of its user's, and aborts.
+// What the control thread sleeps on is never a descriptor that has been closed.
 TEST(Life, ADescriptorThatGoesWhileHousekeepingSleepsOnIt) {
   World& w = world();
   Connected c = connect(102);

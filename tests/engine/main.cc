@@ -1,8 +1,51 @@
+#include <poll.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <thread>
+
+#include "base/signals_blocked.h"
+#include "engine/housekeeping.h"
 #include "tests/engine/fixture.h"
 
 namespace accel::test {
+namespace {
+
+/// What moves to the kernel, where nobody has sockets above the engine.
+void see_to(Engine& engine, const Housekeeping::Events& events) {
+  if (!events.port_lost && !events.strays) return;
+  Pass pass{engine, Pass::Polling::kNo};
+  if (events.port_lost) (void)engine.let_go_of_lost(pass);
+  if (events.strays) engine.let_go_of_strays(pass);
+}
+
+/// The least that a control thread is: housekeeping needs no more than poll(2).
+[[noreturn]] void control(Engine& engine) {
+  Housekeeping& housekeeping = engine.housekeeping();
+  Housekeeping::Ready ready;
+  for (;;) {
+    see_to(engine, housekeeping.step(ready));
+    pollfd watched[] = {{housekeeping.requests_fd(), POLLIN, 0},
+                        {housekeeping.network_fd(), POLLIN, 0},
+                        {housekeeping.ports_fd(), POLLIN, 0}};
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(housekeeping.next_deadline() - clock_now());
+    poll(watched, 3, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    // libev takes a descriptor that is closed for a mistake of its user's, and aborts.
+    for (const pollfd& p : watched)
+      if ((p.revents & POLLNVAL) != 0) abort();
+    const auto is_ready = [&](int i) { return watched[i].revents != 0; };
+    ready = {.requests = is_ready(0), .network = is_ready(1), .ports = is_ready(2)};
+  }
+}
+
+Result<void> start_control(Engine& engine) {
+  const AllSignalsBlocked inherited;
+  std::thread([&engine] { control(engine); }).detach();
+  return {};
+}
+
+}  // namespace
 
 World& world() {
   static World* w = [] {
@@ -24,7 +67,7 @@ World& world() {
     Reason why{};
     static class Nobody final : public Upcalls {
     } nobody;
-    made->engine = Engine::open(nobody, &why);
+    made->engine = Engine::open(nobody, &start_control, &why);
     if (!made->engine) ADD_FAILURE() << reason_text(why);
     return made;
   }();
