@@ -208,7 +208,7 @@ Result<void> Engine::Impl::start() {
   const uint32_t size = frame_size(network);
   const size_t frames = ports ? frames_to_have(size) : kFramesWithoutPorts;
   if (auto r = region.map(frames * size, ports && settings.huge_pages); !r) return r;
-  pool = std::make_unique<FramePool>(region.bytes(), size, 0);
+  pool = std::make_unique<FramePool>(region.bytes(), size);
   StackConfig c = stack_config(settings);
   c.timestamp_secret = host_key();
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);

@@ -191,7 +191,8 @@ bool Interfaces::has_address_of_below(const Link& vlan) const {
 void Interfaces::give_up_memory() {
   const bool any =
       std::any_of(slots_.begin(), slots_.end(), [](const PortSlot& s) { return s.opened.port != nullptr; });
-  if (!any && !opening_.any_ready() && pool_->available() == pool_->size()) region_->empty();
+  if (!any && !opening_.any_ready() && !pool_->any_reserved() && pool_->available() == pool_->size())
+    region_->empty();
 }
 
 }  // namespace accel

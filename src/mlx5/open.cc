@@ -136,7 +136,6 @@ bool DirectPort::make_queues(Evidence& seen) {
 
   verbs_.pd.reset(ibv_alloc_pd(context));
   if (!verbs_.pd) return stop(seen, Stage::kOpenDevice, errno);
-  pool_.extend_registered(FramePool::kAll);
   seen.memory = pool_.region().size();
   const int access = IBV_ACCESS_LOCAL_WRITE;  // an int: the macro mixes two enumerations else
   verbs_.mr.reset(ibv_reg_mr(verbs_.pd.get(), pool_.region().data(), pool_.region().size(), access));

@@ -60,10 +60,11 @@ constexpr uint32_t kBufferOverhead = 256 + 18;
 /// The smaller of the sizes that AF_XDP has, 2048 and 4096, if it holds a packet of `mtu` bytes.
 constexpr uint32_t least_buffer(uint32_t mtu) { return mtu + kBufferOverhead <= 2048 ? 2048 : 4096; }
 
-/// One AF_XDP socket for each queue held, all on one UMEM: the first buffers of the pool's region. The kernel
-/// pins them at once and can add none later. Where it copies frames a few hundred for each queue do, what the
-/// rings need; received frames that stay, and frames to send, may lie in the pool's other buffers, which cost
-/// a copy here. A driver that takes the buffers themselves (zero copy) has all.
+/// One AF_XDP socket for each queue held, all on one UMEM. The kernel pins that at once and can add nothing
+/// later. Where it copies frames the UMEM is a part of the pool's region that this port has for itself, a few
+/// hundred buffers for each queue, what the rings need; received frames that stay, and frames to send, may
+/// lie in the pool's other buffers, which cost a copy here. A driver that takes the buffers themselves (zero
+/// copy) has all.
 ///
 /// The region must be a shared mapping (MAP_SHARED | MAP_ANONYMOUS, or a memfd): the kernel pins its pages,
 /// and after a fork a private mapping's next write would give the parent other pages than those the kernel
