@@ -307,7 +307,7 @@ bool Engine::ports_outlive_privilege() {
 
 void Engine::privileges_changed() {
   if (!privileged()) {
-    if (!may_be_privileged()) XdpPort::forget_inherited();
+    if (!may_be_privileged()) forget_inherited_ports();
     return;
   }
   open_lock.lock();
@@ -343,7 +343,7 @@ void Engine::user_changed(Pass& pass) {
     w.sealed = true;
   }
   for (InterfaceId id = 0; id < w.slots.count(); ++id)
-    if (Port* port = w.slots[id].port()) tell_of_user(*port);
+    if (PortLife* port = w.slots[id].life()) port->user_changed();
 }
 
 void Engine::tell_guardian(Pass& pass, const Endpoint& local, bool v6_only) {

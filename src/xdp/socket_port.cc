@@ -438,6 +438,7 @@ XdpStats SocketPort::ring_stats() const {
 }
 
 void SocketPort::count(Counters& to) {
+  to.add(Counter::tx_dropped, std::exchange(tx_dropped_, 0));
   bool may_have_lost = false;
   for (auto& queue : queues_) may_have_lost |= std::exchange(queue->may_have_lost, false);
   if (!may_have_lost) return;

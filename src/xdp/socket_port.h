@@ -31,7 +31,6 @@ class SocketPort final : public XdpPort {
   bool alive() const override { return failure_.empty(); }
   std::string failure() const override { return failure_; }
   const PortInfo& info() const override { return info_; }
-  uint64_t take_tx_dropped() override { return std::exchange(tx_dropped_, 0); }
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
   void pause(const FlowKey& key) override;
@@ -47,9 +46,9 @@ class SocketPort final : public XdpPort {
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
   void count(Counters& to) override;
-  Result<XdpEntrusted> entrust(std::string* why) override;
+  Result<PortRights> entrust(std::string* why) override;
   void seal() override;
-  bool sealed() const override { return flows_ && flows_->sealed(); }
+  bool has_rights() const override { return !flows_ || !flows_->sealed(); }
 
  private:
   SocketPort(const XdpOptions& options, FramePool& pool) : options_(options), pool_(pool) {}

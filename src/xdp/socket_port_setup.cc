@@ -299,14 +299,15 @@ SocketPort::~SocketPort() {
   let_go_of_frames();
 }
 
-Result<XdpEntrusted> SocketPort::entrust(std::string* why) {
+Result<PortRights> SocketPort::entrust(std::string* why) {
   if (!flows_) return err(EIO);
   if (flows_->sealed()) return err(EPERM);
   const Quiet quiet;
   if (flows_->ends() < 0)
     if (auto made = flows_->make_writer(why); !made) return made.error();
-  return XdpEntrusted{flows_->owner(),  info_.ifindex,      program_->link(),
-                      program_->xsks(), program_->owners(), flows_->ends()};
+  return PortRights{flows_->owner(),
+                    info_.ifindex,
+                    {program_->link(), program_->xsks(), program_->owners(), flows_->ends()}};
 }
 
 void SocketPort::seal() {
