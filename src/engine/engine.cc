@@ -20,6 +20,7 @@
 #include "base/libraries.h"
 #include "base/log.h"
 #include "base/memory_room.h"
+#include "base/own_table.h"
 #include "base/proc.h"
 #include "base/real.h"
 #include "base/start_paths.h"
@@ -72,7 +73,14 @@ std::optional<Reason> obstacle() {
       return Reason::no_privilege;
     }
   }
-  if (const char* missing; !load_libraries(&missing)) {
+  return {};
+}
+
+std::optional<Reason> missing_library() {
+  const char* missing = nullptr;
+  bool loaded = false;
+  in_own_table([&] { loaded = load_libraries(&missing); });
+  if (!loaded) {
     if (const char* changed = start_paths_changed()) {
       log(LogLevel::kWarning, "its sockets stay on the kernel, since %s is not loaded: %s", missing, changed);
       return Reason::root_changed;
@@ -236,6 +244,15 @@ Result<Engine*> Engine::start_new(Upcalls& above) {
   return started.error();
 }
 
+bool Engine::may_open(Reason* why) {
+  open_lock.lock();
+  if (!refused) refused = obstacle();
+  const std::optional<Reason> known = refused;
+  open_lock.unlock();
+  if (known) *why = *known;
+  return !known;
+}
+
 Engine* Engine::open(Upcalls& above, Reason* why) {
   if (Engine* engine = get()) return engine;
   if (in_handler()) return *why = Reason::handler, nullptr;
@@ -244,6 +261,7 @@ Engine* Engine::open(Upcalls& above, Reason* why) {
   Engine* engine = get();
   if (!engine && !refused) {
     refused = obstacle();
+    if (!refused) refused = missing_library();
     if (!refused) {
       if (auto started = start_new(above)) {
         stats::open();

@@ -99,6 +99,8 @@ class Engine {
   /// route needs them. nullptr when this process stays on the kernel; `why` then says why. Not to be called
   /// from a signal handler.
   static Engine* open(Upcalls& above, Reason* why);
+  /// Whether open() would try, as far as can be told without loading anything. Thread-safe.
+  static bool may_open(Reason* why);
 
   // ---- privilege (posix/privilege.h) ----
   /// Whether there can be a port at all (CAP_NET_RAW); what one kind needs besides, its opening tells.

@@ -14,6 +14,7 @@
 #include "base/user_memory.h"
 #include "posix/call.h"
 #include "posix/calls.h"
+#include "posix/later_engine.h"
 
 #ifndef F_DUPFD_QUERY
 #define F_DUPFD_QUERY (F_LINUX_SPECIFIC_BASE + 3)
@@ -80,10 +81,11 @@ Result<void> let_kernel_signal(int fd) {
 
 }  // namespace
 
-bool opens_ports() { return Engine::opens_ports(); }
+bool opens_ports() { return Engine::opens_ports() || engine_comes_later(); }
 
 void settle_numbers() {
-  if (!opens_ports() || Engine::inside()) return;
+  if (!opens_ports() || Guard::inside()) return;
+  if (engine_comes_later()) postpone_engine();
   if (Engine* engine = Engine::get()) engine->settle_ports();
 }
 

@@ -24,6 +24,7 @@
 #include "posix/epoll_set.h"
 #include "posix/family.h"
 #include "posix/foreign_waits.h"
+#include "posix/later_engine.h"
 #include "posix/meeting.h"
 #include "posix/published.h"
 #include "posix/rights.h"
@@ -71,6 +72,7 @@ void child_begins(Forking& f) {
   for (auto& h : family().bequests) h.release()->abandon_in_heir();
   family().bequests.clear();  // frees nothing: the pointers are null
   attendant_after_fork_in_child(f.heritage != nullptr);
+  later_engine_after_fork_in_child();
   waiters_after_fork_in_child();
   forget_early_sleepers();
   if (f.heritage != nullptr) {
@@ -563,6 +565,7 @@ void deliver_all() {
 }
 
 void at_exit() {
+  drop_later_engine();
   if (Engine::get() != nullptr && !Guard::inside()) deliver_all();
 }
 
