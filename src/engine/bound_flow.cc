@@ -34,10 +34,11 @@ PathSelector::Coverage Engine::Impl::cover_again(BoundFlow& flow) {
     } else if (auto steered = steering.steer(key.interface, key.key, flow.shared, flow.shadow)) {
       now.push_back(key);
     } else {
-      const bool by_queue = slots.carrier(key.interface).opened.kind == PathKind::kXdp;
+      const FlowSteering* port = slots.flows_of(key.interface);
+      const bool by_rules = port != nullptr && port->by_device_rules();
       covered.why = !steered.is(EEXIST) ? Reason::steering_failed
-                    : by_queue          ? Reason::no_queue
-                                        : Reason::address_taken;
+                    : by_rules          ? Reason::address_taken
+                                        : Reason::no_queue;
       interfaces.give_up_barren(key.interface, steered.error(), pass_now);
     }
   }

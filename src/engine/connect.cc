@@ -76,7 +76,7 @@ void Engine::forget(Pass& pass, TcpConn* conn) {
 
 bool Engine::replies_may_stray(Pass& pass, InterfaceId sent_by) const {
   Impl& w = Impl::of(pass);
-  if (Port* port = w.slots.port_of(sent_by); port && may_be_passed_by(*port)) return true;
+  if (const PortLife* port = w.slots.life_of(sent_by); port && port->may_be_passed_by()) return true;
   const Network& network = w.network;
   return std::any_of(network.addresses.begin(), network.addresses.end(),
                      [&](const LocalAddress& a) ACCEL_REQUIRES(worker_lock) {

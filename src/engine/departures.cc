@@ -30,7 +30,7 @@ void reset_handshake(const TcpConn& conn, int ifindex) {
 void Engine::Impl::look_for_strays(Instant now) {
   if (!departures.look_due(now)) return;
   for (InterfaceId id = 0; id < slots.count(); ++id) {
-    Port* port = slots[id].port();
+    FlowSteering* port = slots[id].flows();
     if (port == nullptr || !port->has_strays()) continue;
     steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
       if (const auto segment = port->strayed(key); segment && stack->tcp_strayed(key, *segment, now))
@@ -115,12 +115,12 @@ void Engine::let_go_of_strays(Pass& pass) {
 void Engine::Impl::close_lost() {
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     if (!std::exchange(slots[id].lost, false)) continue;
-    if (Port* port = slots[id].port()) {
+    if (PortLife* life = slots[id].life()) {
       int polls = 0;
       do {
         poll(clock_now());
-      } while (port->alive() && !port->arm() && ++polls < kMostPolls);
-      port->count(counters);
+      } while (life->alive() && !slots[id].port()->arm() && ++polls < kMostPolls);
+      life->count(counters);
     }
     interfaces.close(id, pass_now);
   }

@@ -20,6 +20,7 @@
 #include "base/libraries.h"
 #include "base/log.h"
 #include "base/memory_room.h"
+#include "base/own_table.h"
 #include "base/proc.h"
 #include "base/real.h"
 #include "base/start_paths.h"
@@ -72,7 +73,14 @@ std::optional<Reason> obstacle() {
       return Reason::no_privilege;
     }
   }
-  if (const char* missing; !load_libraries(&missing)) {
+  return {};
+}
+
+std::optional<Reason> missing_library() {
+  const char* missing = nullptr;
+  bool loaded = false;
+  in_own_table([&] { loaded = load_libraries(&missing); });
+  if (!loaded) {
     if (const char* changed = start_paths_changed()) {
       log(LogLevel::kWarning, "its sockets stay on the kernel, since %s is not loaded: %s", missing, changed);
       return Reason::root_changed;
@@ -208,7 +216,7 @@ Result<void> Engine::Impl::start() {
   const uint32_t size = frame_size(network);
   const size_t frames = ports ? frames_to_have(size) : kFramesWithoutPorts;
   if (auto r = region.map(frames * size, ports && settings.huge_pages); !r) return r;
-  pool = std::make_unique<FramePool>(region.bytes(), size, 0);
+  pool = std::make_unique<FramePool>(region.bytes(), size);
   StackConfig c = stack_config(settings);
   c.timestamp_secret = host_key();
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
@@ -237,6 +245,15 @@ Result<Engine*> Engine::start_new(Upcalls& above, Result<void> (*start_control)(
   return started.error();
 }
 
+bool Engine::may_open(Reason* why) {
+  open_lock.lock();
+  if (!refused) refused = obstacle();
+  const std::optional<Reason> known = refused;
+  open_lock.unlock();
+  if (known) *why = *known;
+  return !known;
+}
+
 Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why) {
   if (Engine* engine = get()) return engine;
   if (in_handler()) return *why = Reason::handler, nullptr;
@@ -245,6 +262,7 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
   Engine* engine = get();
   if (!engine && !refused) {
     refused = obstacle();
+    if (!refused) refused = missing_library();
     if (!refused) {
       if (auto started = start_new(above, start_control)) {
         stats::open();
@@ -309,7 +327,7 @@ bool Engine::ports_outlive_privilege() {
 
 void Engine::privileges_changed() {
   if (!privileged()) {
-    if (!may_be_privileged()) XdpPort::forget_inherited();
+    if (!may_be_privileged()) forget_inherited_ports();
     return;
   }
   open_lock.lock();
@@ -345,7 +363,7 @@ void Engine::user_changed(Pass& pass) {
     w.sealed = true;
   }
   for (InterfaceId id = 0; id < w.slots.count(); ++id)
-    if (Port* port = w.slots[id].port()) tell_of_user(*port);
+    if (PortLife* port = w.slots[id].life()) port->user_changed();
 }
 
 void Engine::tell_guardian(Pass& pass, const Endpoint& local, bool v6_only) {

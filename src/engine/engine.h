@@ -101,6 +101,8 @@ class Engine {
   /// engine without it serves nobody. nullptr when this process stays on the kernel; `why` then says why. Not
   /// to be called from a signal handler.
   static Engine* open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why);
+  /// Whether open() would try, as far as can be told without loading anything. Thread-safe.
+  static bool may_open(Reason* why);
   /// For the control thread.
   Housekeeping& housekeeping();
 

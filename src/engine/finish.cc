@@ -53,7 +53,7 @@ void Engine::retire(Duration limit) {
   {
     Pass pass{*this, Pass::Polling::kNo};
     Impl& w = Impl::of(pass);
-    for (PortSlot& slot : w.slots) slot.lost = slot.opened.port != nullptr || slot.vlan.has_value();
+    for (PortSlot& slot : w.slots) slot.lost = bool(slot.opened.port) || slot.vlan.has_value();
     (void)let_go_of_lost(pass);
     w.opening.close_ready();
     close_accept_queue();

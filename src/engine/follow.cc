@@ -117,7 +117,7 @@ void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
 }
 
 void Engine::Impl::tell_of_link(InterfaceId id, const Link& link) {
-  if (Port* port = slots[id].port()) tell_of_address(*port, link.mac);
+  if (PortLife* port = slots[id].life()) port->address_changed(link.mac);
   interfaces.tell_stack_of(id);
 }
 
@@ -127,7 +127,7 @@ void Engine::Impl::follow_links() {
     const Link* link = network.link(slots[id].ifindex);
     if (!link || link->name != slots.info_of(id)->name)
       interfaces.lose(id, "the netdev is gone", pass_now);
-    else if (link->mtu > slots[id].opened.mtu_most)
+    else if (link->mtu > slots[id].mtu_most())
       interfaces.lose(id, "its MTU has grown beyond its buffers, it is opened anew", pass_now);
     else if (slots[id].vlan && !interfaces.has_address_of_below(*link))
       interfaces.lose(id, "it has another MAC address than the device below", pass_now);
@@ -145,15 +145,14 @@ void Engine::Impl::follow_source_rules() {
 
 void Engine::Impl::look_at_ports() {
   for (InterfaceId id = 0; id < slots.count(); ++id) {
-    Port* port = slots[id].port();
+    PortLife* port = slots[id].life();
     if (!port) continue;
-    counters.add(Counter::tx_dropped, port->take_tx_dropped());
     port->count(counters);
     if (!port->alive())
       interfaces.lose(id, port->failure().c_str(), pass_now);
     else if (look_for_passing_by(id); slots[id].lost)
       continue;
-    else if (stack->interface(id).tso && !port->info().tso)
+    else if (stack->interface(id).tso && !slots[id].port()->info().tso)
       interfaces.tell_stack_of(id);
   }
 }
@@ -162,7 +161,7 @@ void Engine::Impl::look_at_ports() {
 /// kernel's from here on; a device whose generic hook is passed by is tried with the driver's.
 void Engine::Impl::look_for_passing_by(InterfaceId id) {
   PortSlot& slot = slots[id];
-  if (!is_passed_by(*slot.port())) {
+  if (!slot.life()->is_passed_by()) {
     slot.passed_by = 0;
     return;
   }

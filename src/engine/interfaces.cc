@@ -120,7 +120,7 @@ void Interfaces::tell_stack_of(InterfaceId id) {
   const Link* link = network_.link(slots_[id].ifindex);
   Interface info;
   info.mac = link ? link->mac : port.mac;
-  info.mtu = link ? std::min(link->mtu, slots_[id].opened.mtu_most) : port.mtu;
+  info.mtu = link ? std::min(link->mtu, slots_[id].mtu_most()) : port.mtu;
   info.tx_checksum = port.tx_checksum;
   info.tso = port.tso && config().settings.tso;
   info.tso_max = port.tso_max;
@@ -179,7 +179,7 @@ void Interfaces::close(InterfaceId id, Instant now) {
 void Interfaces::give_up_barren(InterfaceId id, Errno why, Instant now) {
   if (why == err(EEXIST) || !slots_[id].port() || steering_.has_steered(id)) return;
   log(LogLevel::kWarning, "%s: its only flow rule is refused (%s): its queues are given back",
-      slots_[id].opened.port->info().name.c_str(), strerrordesc_np(static_cast<int>(why)));
+      slots_[id].opened.port.frames()->info().name.c_str(), strerrordesc_np(static_cast<int>(why)));
   opening_.note_failure(slots_[id].ifindex, Reason::steering_failed, now);
   close(id, now);
 }
@@ -191,8 +191,9 @@ bool Interfaces::has_address_of_below(const Link& vlan) const {
 
 void Interfaces::give_up_memory() {
   const bool any =
-      std::any_of(slots_.begin(), slots_.end(), [](const PortSlot& s) { return s.opened.port != nullptr; });
-  if (!any && !opening_.any_ready() && pool_->available() == pool_->size()) region_->empty();
+      std::any_of(slots_.begin(), slots_.end(), [](const PortSlot& s) { return bool(s.opened.port); });
+  if (!any && !opening_.any_ready() && !pool_->any_reserved() && pool_->available() == pool_->size())
+    region_->empty();
 }
 
 }  // namespace accel

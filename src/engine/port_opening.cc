@@ -57,7 +57,7 @@ OpenedPort PortOpening::open(const Link& known, FramePool& pool) {
     OpenedPort& opened = ready.mapped();
     take_queues(opened);
     if (opened.reason != Reason::no_queue) return std::move(opened);
-    OpenedPort none{nullptr, opened.kind, opened.reason, opened.detail};
+    OpenedPort none{{}, opened.kind, opened.reason, opened.detail};
     ready_.insert(std::move(ready));
     return none;
   }

@@ -6,7 +6,7 @@ namespace accel {
 
 const PortInfo* PortSlots::info_of(InterfaceId id) const {
   if (slots_[id].vlan) return &slots_[id].vlan->info;
-  return slots_[id].opened.port ? &slots_[id].opened.port->info() : nullptr;
+  return slots_[id].opened.port ? &slots_[id].opened.port.frames()->info() : nullptr;
 }
 
 InterfaceId PortSlots::find(int ifindex) const {
@@ -40,7 +40,7 @@ void PortSlots::set_vlan(InterfaceId id, const Link& link, InterfaceId lower) {
   PortSlot& slot = slots_[id];
   slot.opened.kind = slots_[lower].opened.kind;
   slot.ifindex = link.ifindex;
-  slot.vlan = {lower, link.vlan, slots_[lower].opened.port->info()};
+  slot.vlan = {lower, link.vlan, slots_[lower].opened.port.frames()->info()};
   slot.vlan->info.name = link.name;
   slot.vlan->info.ifindex = link.ifindex;
   slot.vlan->info.mtu = link.mtu;

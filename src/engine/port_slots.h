@@ -22,8 +22,13 @@ struct PortSlot {
   };
   std::optional<Vlan> vlan;  ///< instead of a port of its own
   bool lost = false;         ///< until nothing names it: see Housekeeping::Events::port_lost
-  uint8_t passed_by = 0;     ///< how often in a row is_passed_by() was so
-  Port* port() const { return lost ? nullptr : opened.port.get(); }  ///< its own
+  uint8_t passed_by = 0;     ///< how often in a row PortLife::is_passed_by() was so
+  // Of its own port; nullptr: it has none that works.
+  Port* port() const { return lost ? nullptr : opened.port.frames(); }
+  FlowSteering* flows() const { return lost ? nullptr : opened.port.flows(); }
+  PortLife* life() const { return lost ? nullptr : opened.port.life(); }
+  /// The port is opened anew when the device has a larger one.
+  uint32_t mtu_most() const { return opened.port ? opened.port.life()->mtu_most() : ~0u; }
 };
 
 class PortSlots {
@@ -44,6 +49,12 @@ class PortSlots {
   /// By which the interface's frames go; nullptr: it is lost, or has been closed.
   Port* port_of(InterfaceId id) const ACCEL_REQUIRES(worker_lock) {
     return slots_[id].lost ? nullptr : carrier(id).port();
+  }
+  FlowSteering* flows_of(InterfaceId id) const ACCEL_REQUIRES(worker_lock) {
+    return slots_[id].lost ? nullptr : carrier(id).flows();
+  }
+  PortLife* life_of(InterfaceId id) const ACCEL_REQUIRES(worker_lock) {
+    return slots_[id].lost ? nullptr : carrier(id).life();
   }
   const PortInfo* info_of(InterfaceId id) const ACCEL_REQUIRES(worker_lock);
   /// Of the device, with a port that works; kAnyInterface: there is none.

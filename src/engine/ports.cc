@@ -80,8 +80,7 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, Queues t
   const MakingPrivate making;
   auto port = XdpPort::open(options, pool, &opened.detail);
   if (port) {
-    opened.mtu_most = (*port)->mtu_most();
-    opened.port = std::move(*port);
+    opened.port = PortFaces(std::move(*port));
   } else {
     opened.reason = reason_of(port.error());
   }
@@ -126,8 +125,7 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   opened.kind = PathKind::kMlx5;
   auto port = Mlx5Port::open(options, pool, &opened.detail);
   if (port) {
-    opened.mtu_most = (*port)->mtu_most();
-    opened.port = std::move(*port);
+    opened.port = PortFaces(std::move(*port));
   } else {
     opened.reason = port.is(ENODEV) ? Reason::no_port : reason_of(port.error());
   }
@@ -175,15 +173,15 @@ void complete_port(OpenedPort& begun, const Link& link, uint32_t queues, FramePo
     begun = open_port(link, queues, pool);
   } else if (begun.port) {
     take_queues(begun);
-    if (begun.reason != Reason::accelerated) begun.port.reset();
+    if (begun.reason != Reason::accelerated) begun.port = {};
   }
 }
 
 void take_queues(OpenedPort& ready) {
   const MakingPrivate making;
-  const auto taken = static_cast<XdpPort*>(ready.port.get())->take_queues(&ready.detail);
+  const auto taken = ready.port.life()->take_queues(&ready.detail);
   ready.reason = taken ? Reason::accelerated : reason_of(taken.error());
-  if (!taken && ready.reason != Reason::no_queue) ready.port.reset();
+  if (!taken && ready.reason != Reason::no_queue) ready.port = {};
 }
 
 OpenedPort open_tagging_port(const Link& link, FramePool& pool) {
@@ -193,37 +191,26 @@ OpenedPort open_tagging_port(const Link& link, FramePool& pool) {
   return opened;
 }
 
-Result<void> steer_shared(Port& port, const FlowKey& key) {
-  auto* mlx5 = dynamic_cast<Mlx5Port*>(&port);
-  return mlx5 ? mlx5->steer_shared(key) : port.steer(key);
-}
-
-void tell_of_user(Port& port) {
-  if (auto* mlx5 = dynamic_cast<Mlx5Port*>(&port)) mlx5->user_changed();
-}
-
 void entrust(OpenedPort& opened, Guardian& guardian) {
-  auto* xdp = dynamic_cast<XdpPort*>(opened.port.get());
-  if (xdp == nullptr || opened.entrusted != 0 || xdp->sealed()) return;
+  if (!opened.port || opened.entrusted != 0 || !opened.port.life()->has_rights()) return;
   const MakingPrivate making;
-  const auto all = xdp->entrust(&opened.detail);
-  if (!all) return;
-  guardian::Request request{guardian::Errand::kPort, all->ifindex, 0, {}, {}};
-  request.rule.tag = all->owner;
-  const int fds[guardian::kMostDescriptors] = {all->link, all->xsks, all->owners, all->ends};
-  if (guardian.run(request, fds)) opened.entrusted = all->owner;
+  const auto rights = opened.port.life()->entrust(&opened.detail);
+  if (!rights) return;
+  guardian::Request request{guardian::Errand::kPort, rights->ifindex, 0, {}, {}};
+  request.rule.tag = rights->owner;
+  if (guardian.run(request, rights->descriptors)) opened.entrusted = rights->owner;
 }
 
 void seal(OpenedPort& opened) {
-  auto* xdp = dynamic_cast<XdpPort*>(opened.port.get());
-  if (xdp == nullptr) return;
-  if (opened.entrusted != 0) return xdp->seal();
+  if (!opened.port || !opened.port.life()->has_rights()) return;
+  if (opened.entrusted != 0) return opened.port.life()->seal();
   static std::atomic<bool> told{false};
   if (!told.exchange(true))
     log(LogLevel::kWarning,
         "%s: this process has given up its privilege and can still write to the steering maps of all "
         "processes: %s",
-        xdp->info().name.c_str(), opened.detail.empty() ? "it has no guardian" : opened.detail.c_str());
+        opened.port.frames()->info().name.c_str(),
+        opened.detail.empty() ? "it has no guardian" : opened.detail.c_str());
 }
 
 bool prove_end(const OpenedPort& opened, Guardian& guardian, const FlowKey& key, int socket) {
@@ -233,31 +220,12 @@ bool prove_end(const OpenedPort& opened, Guardian& guardian, const FlowKey& key,
   return bool(guardian.run(request, socket));
 }
 
-void tell_of_address(Port& port, const MacAddress& mac) {
-  if (auto* mlx5 = dynamic_cast<Mlx5Port*>(&port)) mlx5->set_address(mac);
-}
-
 void abandon_port(OpenedPort& opened) {
-  if (auto* xdp = dynamic_cast<XdpPort*>(opened.port.get())) {
-    xdp->abandon_in_child();
-    opened.port.reset();
-  } else if (auto* mlx5 = dynamic_cast<Mlx5Port*>(opened.port.get())) {
-    mlx5->abandon_in_child();
-    opened.port.reset();
-  } else {
-    (void)opened.port.release();  // of another kind: its destructor might touch the device
-  }
+  if (opened.port) opened.port.life()->abandon_in_child();
+  opened.port = {};
 }
 
-bool is_passed_by(Port& port) {
-  auto* xdp = dynamic_cast<XdpPort*>(&port);
-  return xdp && xdp->is_passed_by();
-}
-
-bool may_be_passed_by(Port& port) {
-  auto* xdp = dynamic_cast<XdpPort*>(&port);
-  return xdp && xdp->may_be_passed_by();
-}
+void forget_inherited_ports() { XdpPort::forget_inherited(); }
 
 bool carries_frames(const Link& link) {
   if (!link.ethernet || link.loopback || link.master != 0) return false;

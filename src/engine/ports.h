@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "engine/engine.h"
 #include "engine/guardian.h"
@@ -12,12 +13,30 @@
 
 namespace accel {
 
+/// The three faces of one port, which it owns; or none.
+class PortFaces {
+ public:
+  PortFaces() = default;
+  template <class P>
+  explicit PortFaces(std::unique_ptr<P> port)
+      : frames_(port.get()), flows_(port.get()), life_(std::move(port)) {}
+
+  explicit operator bool() const { return life_ != nullptr; }
+  Port* frames() const { return life_ ? frames_ : nullptr; }
+  FlowSteering* flows() const { return life_ ? flows_ : nullptr; }
+  PortLife* life() const { return life_.get(); }
+
+ private:
+  Port* frames_ = nullptr;
+  FlowSteering* flows_ = nullptr;
+  std::unique_ptr<PortLife> life_;
+};
+
 struct OpenedPort {
-  std::unique_ptr<Port> port;
+  PortFaces port;
   PathKind kind = PathKind::kUndecided;
   Reason reason = Reason::accelerated;  ///< why not, when there is no port
   std::string detail;                   ///< cause and cure, for the log
-  uint32_t mtu_most = ~0u;              ///< opened anew when the device has a larger one
   uint32_t entrusted = 0;               ///< the port's mark, if the guardian writes to its device's maps
 };
 
@@ -42,33 +61,20 @@ void take_queues(OpenedPort& ready);
 /// For VLANs upon the device: a port that carries tagged frames (PortInfo::vlan_tags), if it can have one.
 OpenedPort open_tagging_port(const Link& link, FramePool& pool);
 
-/// Port::steer() of a local end where other processes may receive too: some ports can divide it.
-Result<void> steer_shared(Port& port, const FlowKey& key);
-
-/// The process has become another user: some ports ask again who shares local ends with it.
-void tell_of_user(Port& port);
-
 /// The process is about to give up its privilege: the guardian gets what it needs to write to the device's
-/// maps for it (XdpPort::entrust()). Nothing to do for other kinds of port.
+/// maps for it (PortLife::entrust()).
 void entrust(OpenedPort& opened, Guardian& guardian);
-/// Behind it: see XdpPort::seal(). Where that cannot be, the process keeps write access, and the log says so
+/// Behind it: see PortLife::seal(). Where that cannot be, the process keeps write access, and the log says so
 /// once.
 void seal(OpenedPort& opened);
 /// For the port's key, which it has refused with EPERM: `socket` is bound there, which the guardian looks at.
 /// False: it has not agreed.
 bool prove_end(const OpenedPort& opened, Guardian& guardian, const FlowKey& key, int socket);
 
-/// The netdev has this MAC address now.
-void tell_of_address(Port& port, const MacAddress& mac);
-
 /// Gives a port up in a forked child, without a trace on the device.
 void abandon_port(OpenedPort& port);
-
-/// Frames come to the device, and none of them to its XDP program, since the port was opened. To be believed
-/// when it is said twice: a frame may be on its way from the one to the other.
-bool is_passed_by(Port& port);
-/// It cannot be told yet.
-bool may_be_passed_by(Port& port);
+/// In a process that has no privilege: closes what abandon_port() kept.
+void forget_inherited_ports();
 
 /// Whether a port can make sense on the device at all: Ethernet, and frames arrive on it itself.
 bool carries_frames(const Link& link);

@@ -253,7 +253,7 @@ void Sleepers::add_port(InterfaceId id, Instant now) {
 
 void Sleepers::remove_port(InterfaceId id, Instant now) {
   epoll_event event{};
-  for (int fd : ports_[id].opened.port->poll_fds())
+  for (int fd : ports_[id].opened.port.frames()->poll_fds())
     for (Sleeper* s : threads_)
       if (s->epoll_fd >= 0) real.epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, &event);
   // poll() holds what it sleeps on open, and so the queue that another process may be waiting for.

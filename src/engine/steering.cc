@@ -17,14 +17,14 @@ uint64_t FlowKeyHash::random_secret() {
 // ---- one key ----
 
 Result<void> Steering::steer(InterfaceId id, const FlowKey& key, bool shared, int shadow) {
-  Port* port = slots_.port_of(id);
+  FlowSteering* port = slots_.flows_of(id);
   if (!port) return err(ENODEV);
   Table& table = tables_[id];
   auto [entry, is_new] = table.flows.try_emplace(key);
   Flow& flow = entry->second;
   if (is_new || std::exchange(flow.resting, false)) {
     const FlowKey at_port = slots_.tagged(id, key);
-    auto r = shared ? steer_shared(*port, at_port) : port->steer(at_port);
+    auto r = shared ? port->steer_shared(at_port) : port->steer(at_port);
     if (r.is(EPERM) && prove_end(slots_.carrier(id).opened, guardian_, at_port, shadow)) {
       r = port->steer(at_port);
       if (!r) port->unsteer(at_port);  // what was proved is not needed
@@ -51,13 +51,13 @@ void Steering::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
   guardian_.remove(entry->second.guarded);
   table.flows.erase(entry);
   count_.fetch_sub(1, std::memory_order_relaxed);
-  Port* port = slots_.carrier(id).opened.port.get();  // a lost one's rules may outlive the device
+  FlowSteering* port = slots_.carrier(id).opened.port.flows();  // a lost one's rules may outlive the device
   if (port == nullptr) return;
   paused ? port->pause(slots_.tagged(id, key)) : port->unsteer(slots_.tagged(id, key));
 }
 
 void Steering::end_pause(InterfaceId id, const FlowKey& key) {
-  Port* port = slots_.carrier(id).opened.port.get();
+  FlowSteering* port = slots_.carrier(id).opened.port.flows();
   if (port != nullptr && !barred() && !tables_[id].flows.contains(key)) port->unsteer(slots_.tagged(id, key));
 }
 
@@ -69,23 +69,24 @@ void Steering::unsteer_closed() {
 
 bool Steering::barred() const {
   return Engine::in_handler() && std::any_of(slots_.begin(), slots_.end(), [](const PortSlot& s) {
-           return s.opened.kind == PathKind::kMlx5;
+           return s.opened.port && s.opened.port.flows()->by_device_rules();
          });
 }
 
 void Steering::rest(InterfaceId id, const FlowKey& key) {
-  Port* port = slots_.port_of(id);
+  FlowSteering* port = slots_.flows_of(id);
   auto entry = tables_[id].flows.find(key);
   if (!port || entry == tables_[id].flows.end() || entry->second.resting) return;
   guardian_.remove(std::exchange(entry->second.guarded, 0));
   // It costs a system call, for what only concerns other processes.
-  if (port->info().queues_held == port->info().queues_total) return;
+  const PortInfo& info = slots_.port_of(id)->info();
+  if (info.queues_held == info.queues_total) return;
   entry->second.resting = true;
   port->rest(slots_.tagged(id, key));
 }
 
 void Steering::take_acks(InterfaceId id, const FlowKey& key, bool on) {
-  Port* port = slots_.port_of(id);
+  FlowSteering* port = slots_.flows_of(id);
   if (port != nullptr && tables_[id].flows.contains(key)) port->take_acks(slots_.tagged(id, key), on);
 }
 
@@ -107,12 +108,13 @@ TcpNumbers* Steering::numbers(InterfaceId id, const FlowKey& key) {
   return entry == tables_[id].flows.end() ? nullptr : guardian_.numbers(entry->second.guarded);
 }
 
-/// On mlx5 it makes rules, so the protocol and VLAN count.
+/// Where it makes rules of the device, the protocol and VLAN count.
 void Steering::tell_guardian_of_local_ends() {
   std::set<Endpoint> told;
   const auto tell = [&](InterfaceId id, const FlowKey& untagged) ACCEL_REQUIRES(worker_lock) {
     const FlowKey key = slots_.tagged(id, untagged);
-    if (slots_.carrier(id).opened.kind == PathKind::kMlx5 && !key.is_connected())
+    const FlowSteering* port = slots_.carrier(id).opened.port.flows();
+    if (port != nullptr && port->by_device_rules() && !key.is_connected())
       guardian_.tell_local_end(key.protocol, key.local, key.vlan);
     else if (key.protocol == Protocol::kTcp && told.insert(key.local).second)
       guardian_.tell_local_end(key.protocol, key.local, 0);
@@ -135,7 +137,7 @@ void Steering::clear(InterfaceId id) {
 
 void Steering::unsteer_connections_for_good() {
   for (InterfaceId id = 0; id < slots_.count(); ++id)
-    if (Port* port = slots_.port_of(id))
+    if (FlowSteering* port = slots_.flows_of(id))
       for (const auto& [key, flow] : tables_[id].flows)
         if (key.protocol == Protocol::kTcp && key.is_connected()) port->unsteer(slots_.tagged(id, key));
 }

@@ -295,7 +295,7 @@ bool Engine::Impl::arm_ports() {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (Port* port = slots[id].port()) {
       quiet &= port->arm();
-      if (!port->alive()) housekeeping->needed();
+      if (!slots[id].life()->alive()) housekeeping->needed();
     }
   return quiet;
 }

@@ -16,7 +16,8 @@ CyclicQueue::CyclicQueue(const ReceiveRing& ring, DoorbellRecord posted, const C
 void CyclicQueue::refill(uint32_t at_least) {
   const uint32_t missing = target_ - posted();
   if (missing < at_least) return;
-  const uint32_t spare = pool_->available() > reserve_ ? pool_->available() - reserve_ : 0;
+  const uint32_t free = pool_->available(pool_->whole());
+  const uint32_t spare = free > reserve_ ? free - reserve_ : 0;
   const uint32_t n = std::min(missing, spare / segments_);
   if (n == 0) {
     ++empty_;
@@ -28,7 +29,7 @@ void CyclicQueue::refill(uint32_t at_least) {
   const uint32_t segments = segments_;
   uint32_t head = head_, number = 0;
   Packet** link = nullptr;
-  pool_->take_registered(n * segments, FramePool::kAll, [&](Packet* p) {
+  pool_->take_of(pool_->whole(), n * segments, [&](Packet* p) {
     *(number == 0 ? &slots[head & (ring.entries - 1)] : link) = p;
     link = &p->more;
     write_receive(ring, head, number, p->buffer, p->capacity);

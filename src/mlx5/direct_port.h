@@ -59,9 +59,10 @@ class DirectPort final : public Mlx5Port {
   Result<void> steer_shared(const FlowKey& key) override { return steer(key, true); }
   void unsteer(const FlowKey& key) override;
   void take_acks(const FlowKey& key, bool on) override;
+  bool by_device_rules() const override { return true; }
   void abandon_in_child() override;
   void user_changed() override;
-  void set_address(const MacAddress& mac) override { info_.mac = mac; }
+  void address_changed(const MacAddress& mac) override { info_.mac = mac; }
   uint32_t mtu_most() const override;
   Mlx5Stats stats() const override;
   void count(Counters& to) override;
@@ -75,7 +76,7 @@ class DirectPort final : public Mlx5Port {
   void moderate(const ibv_cq_moderation_caps& can);
   uint32_t receive_segments() const;
   bool make_queue_pair();
-  bool take_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities);
+  bool adopt_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities);
   bool try_steering();
   void take_cyclic_queue(const mlx5dv_qp& qp, const mlx5dv_cq& cq);
   int to_reset();

@@ -59,8 +59,12 @@ struct Mlx5Stats {
 /// of its own connections, fragments) goes back to it by a raw socket. ICMP errors come to the kernel; copies
 /// come here.
 ///
+/// A local end where other processes may receive too is divided among them (shares.h); who refused to share
+/// one is asked again by user_changed(). Rules do not match the MAC address: what comes for another host's is
+/// dropped, as are frames of an MTU above mtu_most().
+///
 /// An error completion resets the queues: frames under way are lost, connections go on by retransmission.
-class Mlx5Port : public Port {
+class Mlx5Port : public Port, public FlowSteering, public PortLife {
  public:
   /// Loads libaccel-mlx5.so, libibverbs and the driver of each RDMA device, which open() does otherwise;
   /// where the host has no RDMA device, nothing. False: why is appended to.
@@ -72,22 +76,6 @@ class Mlx5Port : public Port {
   /// one.
   static Result<std::unique_ptr<Mlx5Port>> open(const Mlx5Options& options, FramePool& pool,
                                                 std::string* why);
-
-  /// In a child after fork(): lets go of descriptors without touching queues or rules, which are still the
-  /// parent's. Then destroy the port.
-  virtual void abandon_in_child() = 0;
-
-  /// Its buffers hold the frames of an MTU up to this. Longer ones are dropped and counted.
-  virtual uint32_t mtu_most() const = 0;
-
-  /// As steer(), of a local end where other processes may receive too: they divide it (shares.h).
-  virtual Result<void> steer_shared(const FlowKey& key) = 0;
-
-  /// The process has become another user: who refused to share a listener with the one before is asked again.
-  virtual void user_changed() = 0;
-
-  /// The netdev has another MAC address. Rules do not match it: what comes for another host's is dropped.
-  virtual void set_address(const MacAddress& mac) = 0;
 
   virtual Mlx5Stats stats() const = 0;
 };

@@ -136,7 +136,6 @@ bool DirectPort::make_queues(Evidence& seen) {
 
   verbs_.pd.reset(ibv_alloc_pd(context));
   if (!verbs_.pd) return stop(seen, Stage::kOpenDevice, errno);
-  pool_.extend_registered(FramePool::kAll);
   seen.memory = pool_.region().size();
   const int access = IBV_ACCESS_LOCAL_WRITE;  // an int: the macro mixes two enumerations else
   verbs_.mr.reset(ibv_reg_mr(verbs_.pd.get(), pool_.region().data(), pool_.region().size(), access));
@@ -147,7 +146,7 @@ bool DirectPort::make_queues(Evidence& seen) {
   moderate(limits.cq_mod_caps);
   if (strides_.stride != 0 && !make_striding_queue()) return stop(seen, Stage::kMakeQueue, errno);
   if (!make_queue_pair()) return stop(seen, Stage::kMakeQueue, errno);
-  if (!take_queues(limits, abilities)) return stop(seen, Stage::kMakeQueue, errno);
+  if (!adopt_queues(limits, abilities)) return stop(seen, Stage::kMakeQueue, errno);
   if (const int error = to_ready()) return stop(seen, Stage::kMakeQueue, error);
   rules_.emplace(verbs_.steered(), port_, options_.make_rule);
   if (!try_steering()) return stop(seen, Stage::kSteer, errno);
@@ -245,7 +244,7 @@ bool DirectPort::make_queue_pair() {
   return verbs_.qp != nullptr;
 }
 
-bool DirectPort::take_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities) {
+bool DirectPort::adopt_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities) {
   mlx5dv_qp qp{};
   mlx5dv_cq send_cq{}, receive_cq{};
   mlx5dv_obj first{}, second{};

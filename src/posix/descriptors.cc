@@ -15,6 +15,7 @@
 #include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/engine_events.h"
+#include "posix/later_engine.h"
 
 #ifndef F_DUPFD_QUERY
 #define F_DUPFD_QUERY (F_LINUX_SPECIFIC_BASE + 3)
@@ -81,10 +82,11 @@ Result<void> let_kernel_signal(int fd) {
 
 }  // namespace
 
-bool opens_ports() { return Engine::opens_ports(); }
+bool opens_ports() { return Engine::opens_ports() || engine_comes_later(); }
 
 void settle_numbers() {
-  if (!opens_ports() || Engine::inside()) return;
+  if (!opens_ports() || Guard::inside()) return;
+  if (engine_comes_later()) postpone_engine();
   if (Engine* engine = Engine::get(); engine != nullptr && engine->settle_ports()) tell_ports_opened();
 }
 

@@ -13,6 +13,7 @@
 #include "posix/calls.h"
 #include "posix/control_thread.h"
 #include "posix/epoll_set.h"
+#include "posix/later_engine.h"
 #include "posix/process.h"
 #include "posix/published.h"
 #include "posix/socket.h"
@@ -150,6 +151,7 @@ bool before_filter() {
   sockets_stay_on_kernel = Reason::filter;
   if (!active()) return is_retired.exchange(true), true;
   if (Guard::inside()) return false;
+  end_later_engine();
   {
     Guard guard;
     if (!guard.ok() || !leave_all(guard, Reason::filter, "a filter of system calls (seccomp)")) return false;

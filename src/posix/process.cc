@@ -23,6 +23,7 @@
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
 #include "posix/family.h"
+#include "posix/later_engine.h"
 #include "posix/meeting.h"
 #include "posix/rights.h"
 #include "posix/signals.h"
@@ -70,6 +71,7 @@ void child_begins(Forking& f) {
   family().bequests.clear();  // frees nothing: the pointers are null
   control_thread_after_fork_in_child();
   attendant_after_fork_in_child(f.heritage != nullptr);
+  later_engine_after_fork_in_child();
   waiters_after_fork_in_child();
   forget_early_sleepers();
   if (f.heritage != nullptr) {
@@ -498,6 +500,7 @@ void deliver_all() {
 }
 
 void at_exit() {
+  drop_later_engine();
   if (Engine::get() != nullptr && !Guard::inside()) deliver_all();
 }
 

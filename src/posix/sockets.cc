@@ -12,6 +12,7 @@
 #include "engine/stats.h"
 #include "posix/calls.h"
 #include "posix/groups.h"
+#include "posix/later_engine.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
 
@@ -104,6 +105,13 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
       const bool stream = s->kind() != FileKind::kUdp;
       const Iwarp iwarp = stream ? iwarp_to(address, length, s->domain()) : Iwarp::kOff;
       const bool out = iwarp != Iwarp::kOff || leads_out(address, length, s->domain());
+      if (stream && out && iwarp == Iwarp::kOff && call.pass() == nullptr) {
+        const Endpoint remote = *from_sockaddr(address, length, s->domain());
+        if (const auto why = begin_engine_later(s->flow_request(Role::kTcpClient, {}, remote))) {
+          if (const Errno left = s->leave(nullptr, *why); left != kOnKernel) return left;
+          return from_libc(real.connect(fd, address, length));
+        }
+      }
       Result<Pass*> pass = call.engine(out);
       if (!pass && iwarp == Iwarp::kRequire) return err(EPROTONOSUPPORT);
       if (!pass && pass.error() != kOnKernel) return pass.error();

@@ -26,6 +26,7 @@ struct Packet {
   uint8_t interface = 0;          ///< which of the stack's interfaces it came in by or leaves by
   bool checksum_good = false;     ///< received: the device verified IP and L4 checksums
   bool checksum_offload = false;  ///< to send: the device fills in the L4 checksum (PortInfo::tx_checksum)
+  uint8_t range = 0;              ///< the pool's: FrameRange::id of the port that has it for itself
   uint16_t tso_size = 0;       ///< to send: payload bytes a segment for the device to cut into; 0: do not cut
   uint16_t header_length = 0;  ///< to send with tso_size: Ethernet to TCP options
   uint64_t timestamp = 0;      ///< received: when, by the device's clock (Port::time_of); 0: not told

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,11 +47,12 @@ struct StraySegment {
   uint8_t flags = 0;
 };
 
-/// Two verbs for frames; the rest is for sleeping. Used by one thread at a time (the worker's lock).
+// An open port has three faces: its frames, its steering, its life. One object has all of them; who holds it
+// (engine/ports.h) hands each to whom it concerns. Used by one thread at a time (the worker's lock).
+
+/// Frames and sleeping.
 class Port {
  public:
-  virtual ~Port() = default;
-
   /// Fills `out` with received frames (whole chains); returns how many. The caller owns them. Refills the
   /// device's receive ring from the pool as far as the pool allows.
   virtual size_t rx_burst(std::span<Packet*> out) = 0;
@@ -75,27 +77,27 @@ class Port {
   /// the next. False: frames are already waiting, do not sleep.
   virtual bool arm() = 0;
 
-  /// Frames that tx_burst took and that were then dropped before the wire, since the last call.
-  virtual uint64_t take_tx_dropped() { return 0; }
-
-  /// Adds what happened on the device since the last call.
-  virtual void count(Counters&) {}
-
   /// ns since the epoch, by the device's clock, of a received frame's Packet::timestamp. 0: not known.
   virtual int64_t time_of(uint64_t) const { return 0; }
 
-  /// False once the device is gone or failed for good; the reason is then in failure().
-  virtual bool alive() const { return true; }
-  virtual std::string failure() const { return {}; }
-
   virtual const PortInfo& info() const = 0;
 
-  /// Steering: from now on frames of this flow, arriving on the queues held, come to rx_burst; the rest stays
-  /// with the kernel. For kTcp a key without remote takes SYNs only (the connections that they open are
-  /// steered one by one as connected keys); for kUdp every datagram to the local end. Fragments always stay
-  /// with the kernel. Errors: EEXIST (another process holds the key: it shares it where the device has a
-  /// queue of its own for us, else this error), ENOSPC (table full), EIO.
+ protected:
+  ~Port() = default;
+};
+
+/// Which frames come: from steer() on those of a flow, arriving on the queues held, come to rx_burst; the
+/// rest stays with the kernel. For kTcp a key without remote takes SYNs only (the connections that they open
+/// are steered one by one as connected keys); for kUdp every datagram to the local end. Fragments always stay
+/// with the kernel.
+class FlowSteering {
+ public:
+  /// Errors: EEXIST (another process holds the key: it shares it where the device has a queue of its own for
+  /// us, else this error), EPERM (what the process could prove to its guardian first), ENOSPC (table full),
+  /// EIO.
   virtual Result<void> steer(const FlowKey& key) = 0;
+  /// Of a local end where other processes may receive too: some devices can divide it.
+  virtual Result<void> steer_shared(const FlowKey& key) { return steer(key); }
   /// Undoes steer(); unknown keys are ignored.
   virtual void unsteer(const FlowKey& key) = 0;
   /// The local end gets no new frames, as after unsteer(), but connections whose handshake is under way may
@@ -112,6 +114,58 @@ class Port {
   virtual bool has_strays() { return false; }
   /// What came so for this one last, since steer().
   virtual std::optional<StraySegment> strayed(const FlowKey&) const { return std::nullopt; }
+  /// Each key is a rule of the device. To make one takes CAP_NET_RAW, the guardian's where the process has
+  /// given it up, and malloc(), so no handler of a signal may; a local end that is taken is another
+  /// process's, whatever queues are free.
+  virtual bool by_device_rules() const { return false; }
+
+ protected:
+  ~FlowSteering() = default;
+};
+
+/// What a process leaves to its guardian when it gives up its privilege. The descriptors are the port's.
+struct PortRights {
+  uint32_t owner = 0;  ///< the port's mark
+  int ifindex = 0;
+  std::array<int, 4> descriptors{-1, -1, -1, -1};  ///< of guardian::Errand::kPort
+};
+
+/// What happens to it between its opening and its end.
+class PortLife {
+ public:
+  virtual ~PortLife() = default;
+
+  /// What opening has left out: once, before any use. Needs no privilege (Linux 5.19), and uses the pool, as
+  /// opening does not where it leaves this out. EBUSY: all queues are held, to be tried again.
+  virtual Result<void> take_queues(std::string*) { return {}; }
+  /// In a child after fork(): lets go of descriptors without touching queues or steering, which are still the
+  /// parent's. Then destroy the port.
+  virtual void abandon_in_child() = 0;
+
+  /// False once the device is gone or failed for good; the reason is then in failure().
+  virtual bool alive() const { return true; }
+  virtual std::string failure() const { return {}; }
+  /// Adds what happened on the device since the last call.
+  virtual void count(Counters&) {}
+  /// The largest MTU whose frames its buffers hold.
+  virtual uint32_t mtu_most() const { return ~0u; }
+  /// Frames have come to the device since the port was opened, and not to the port's program. To be believed
+  /// when it is said twice: a frame may be on its way from the one to the other.
+  virtual bool is_passed_by() { return false; }
+  /// It cannot be told yet: the program has not seen enough.
+  virtual bool may_be_passed_by() const { return false; }
+
+  /// The netdev has another MAC address.
+  virtual void address_changed(const MacAddress&) {}
+  /// The process has become another user.
+  virtual void user_changed() {}
+  /// The port has descriptors by which the process could write to other processes' entries.
+  virtual bool has_rights() const { return false; }
+  /// The process is about to give up its privilege: what its guardian is to have. Again: the same answer.
+  virtual Result<PortRights> entrust(std::string*) { return err(EOPNOTSUPP); }
+  /// Behind it, after entrust(): closes those descriptors. From here on steer() takes local ends that were
+  /// steered at this moment, and what the guardian enters; else EPERM.
+  virtual void seal() {}
 };
 
 }  // namespace accel

@@ -62,9 +62,13 @@ uint32_t ports_hash(const Packet& frame) {
 }  // namespace
 
 Packet* SocketPort::from_address(uint64_t address) {
-  const auto index = static_cast<uint32_t>(address / umem_.buffer_size);
+  const auto index = frames_.first + static_cast<uint32_t>(address / umem_.buffer_size);
   lent_[index] = false;
   return pool_.at(index);
+}
+
+uint64_t SocketPort::address_of(const Packet& p) const {
+  return uint64_t{p.index - frames_.first} * umem_.buffer_size;
 }
 
 // --- receiving ---
@@ -78,6 +82,7 @@ size_t SocketPort::rx_burst(std::span<Packet*> out) {
     n += receive(queue, out.subspan(n));
   }
   next_queue_ = (next_queue_ + 1) % queues_.size();
+  if (n != 0) pool_.favour(frames_);
   for (auto& queue : queues_) {
     if (queue->filled + std::min(kRefillBatch, queue->fill_level) <= queue->fill_level) refill(*queue);
     if (queue->sent != 0) reclaim(*queue);
@@ -103,7 +108,7 @@ size_t SocketPort::receive(Queue& queue, std::span<Packet*> out) {
     Packet* p = from_address(descriptor.addr);
     p->offset = static_cast<uint32_t>(descriptor.addr % umem_.buffer_size);
     p->length = descriptor.len;
-    if (pool_.available_registered() < move_below_) p = move_out(p);
+    if (pool_.available(frames_) < move_below_) p = move_out(p);
     (queue.chain ? queue.chain_end->more : queue.chain) = p;
     queue.chain_end = p;
     if (descriptor.options & XDP_PKT_CONTD) continue;
@@ -120,10 +125,7 @@ size_t SocketPort::receive(Queue& queue, std::span<Packet*> out) {
 /// Of a received frame that the stack may keep: the rings are to have the UMEM's buffers.
 Packet* SocketPort::move_out(Packet* buffer) {
   Packet* copy = pool_.take_ordinary();
-  if (!copy || pool_.is_registered(*copy)) {
-    FramePool::release(copy);
-    return buffer;
-  }
+  if (!copy) return buffer;
   copy->offset = buffer->offset;
   copy->length = buffer->length;
   std::memcpy(copy->data(), buffer->data(), buffer->length);
@@ -142,7 +144,7 @@ void SocketPort::fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used) {
 }
 
 void SocketPort::refill(Queue& queue) {
-  const uint32_t free = pool_.available_registered();
+  const uint32_t free = pool_.available(frames_);
   const uint32_t spare = free > reserve_ ? free - reserve_ : 0;
   if (queue.filled >= queue.fill_level) return;
   uint32_t n = std::min(queue.fill_level - queue.filled, spare);
@@ -150,9 +152,9 @@ void SocketPort::refill(Queue& queue) {
   n = std::min(n, xsk_prod_nb_free(&queue.fill, n));
   if (n == 0) return;
   at = queue.fill.cached_prod;
-  n = pool_.take_registered(n, umem_frames_, [&](const Packet* p) {
+  n = pool_.take_of(frames_, n, [&](const Packet* p) {
     lent_[p->index] = true;
-    *xsk_ring_prod__fill_addr(&queue.fill, at++) = uint64_t{p->index} * umem_.buffer_size;
+    *xsk_ring_prod__fill_addr(&queue.fill, at++) = address_of(*p);
   });
   queue.fill.cached_prod += n;
   xsk_ring_prod__submit(&queue.fill, n);
@@ -241,15 +243,15 @@ void SocketPort::take_back_untold() {
 
 bool SocketPort::put(Queue& queue, Packet* frame) {
   uint32_t buffers = 0, outside = 0;
-  for (const Packet* p = frame; p; p = p->more, ++buffers) outside += p->index >= umem_frames_;
+  for (const Packet* p = frame; p; p = p->more, ++buffers) outside += !frames_.has(*p);
   uint32_t at = 0;
-  if (queue.sent + buffers > tx_limit_ || outside > pool_.available_registered()) return false;
+  if (queue.sent + buffers > tx_limit_ || outside > pool_.available(frames_)) return false;
   if (xsk_prod_nb_free(&queue.tx, buffers) < buffers) return false;
   if (outside != 0 && !(frame = move_in(frame))) return false;
   (void)xsk_ring_prod__reserve(&queue.tx, buffers, &at);
   for (Packet* p = frame; p; ++at) {
     xdp_desc& descriptor = *xsk_ring_prod__tx_desc(&queue.tx, at);
-    descriptor.addr = uint64_t{p->index} * umem_.buffer_size + p->offset;
+    descriptor.addr = address_of(*p) + p->offset;
     descriptor.len = p->length;
     descriptor.options = p->more ? XDP_PKT_CONTD : 0;
     lent_[p->index] = true;
@@ -268,8 +270,8 @@ bool SocketPort::put(Queue& queue, Packet* frame) {
 Packet* SocketPort::move_in(Packet* frame) {
   Packet* copies = nullptr;
   uint32_t missing = 0;
-  for (const Packet* p = frame; p; p = p->more) missing += p->index >= umem_frames_;
-  missing -= pool_.take_registered(missing, umem_frames_, [&](Packet* copy) {
+  for (const Packet* p = frame; p; p = p->more) missing += !frames_.has(*p);
+  missing -= pool_.take_of(frames_, missing, [&](Packet* copy) {
     copy->next = copies;
     copies = copy;
   });
@@ -279,7 +281,7 @@ Packet* SocketPort::move_in(Packet* frame) {
   }
   for (Packet** at = &frame; *at; at = &(*at)->more) {
     Packet* p = *at;
-    if (p->index < umem_frames_) continue;
+    if (frames_.has(*p)) continue;
     Packet* copy = std::exchange(copies, copies->next);
     copy->offset = p->offset;
     copy->length = p->length;
@@ -436,6 +438,7 @@ XdpStats SocketPort::ring_stats() const {
 }
 
 void SocketPort::count(Counters& to) {
+  to.add(Counter::tx_dropped, std::exchange(tx_dropped_, 0));
   bool may_have_lost = false;
   for (auto& queue : queues_) may_have_lost |= std::exchange(queue->may_have_lost, false);
   if (!may_have_lost) return;

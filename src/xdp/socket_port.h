@@ -31,7 +31,6 @@ class SocketPort final : public XdpPort {
   bool alive() const override { return failure_.empty(); }
   std::string failure() const override { return failure_; }
   const PortInfo& info() const override { return info_; }
-  uint64_t take_tx_dropped() override { return std::exchange(tx_dropped_, 0); }
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
   void pause(const FlowKey& key) override;
@@ -47,9 +46,9 @@ class SocketPort final : public XdpPort {
   bool native() const override { return program_->native(); }
   XdpStats stats() const override;
   void count(Counters& to) override;
-  Result<XdpEntrusted> entrust(std::string* why) override;
+  Result<PortRights> entrust(std::string* why) override;
   void seal() override;
-  bool sealed() const override { return flows_ && flows_->sealed(); }
+  bool has_rights() const override { return !flows_ || !flows_->sealed(); }
 
  private:
   SocketPort(const XdpOptions& options, FramePool& pool) : options_(options), pool_(pool) {}
@@ -61,6 +60,7 @@ class SocketPort final : public XdpPort {
   RingSizes ring_sizes() const;
   void divide(uint32_t queues);
   Result<void> register_frames(std::string* why);
+  void let_go_of_frames();
   Result<void> bind_queues(std::string* why);
   Result<void> bind_one(Queue& queue, std::string* why);
   void allow_sends(int fd);
@@ -79,6 +79,7 @@ class SocketPort final : public XdpPort {
   void take_back_untold();
   Queue& tx_queue(const Packet& frame);
   Packet* from_address(uint64_t address);
+  uint64_t address_of(const Packet& p) const;
   void check_device();
   XdpStats ring_stats() const;  ///< what the kernel counts for this port's sockets
 
@@ -88,10 +89,11 @@ class SocketPort final : public XdpPort {
   uint16_t bind_flags_ = 0;
   uint32_t fill_target_ = 0;   ///< buffers a queue's receive side holds at most
   uint32_t tx_limit_ = 0;      ///< buffers of a queue that may wait for completion
-  uint32_t reserve_ = 0;       ///< registered buffers that receiving leaves to sending
+  uint32_t reserve_ = 0;       ///< buffers that receiving leaves to sending
   uint32_t queue_frames_ = 0;  ///< of the UMEM for each queue, where the kernel copies
-  uint32_t umem_frames_ = 0;   ///< buffers of the pool that the UMEM has
-  uint32_t move_below_ = 0;    ///< with fewer registered ones free, received frames are moved out of the UMEM
+  FrameRange frames_;          ///< the UMEM: this port's own part of the pool, or all of it
+  bool has_frames_ = false;    ///< the part has been given to this port
+  uint32_t move_below_ = 0;    ///< with fewer of its own free, received frames are moved out of the UMEM
   Umem umem_;
   std::shared_ptr<Program> program_;
   std::optional<FlowMap> flows_;

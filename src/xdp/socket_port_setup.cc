@@ -26,7 +26,8 @@ constexpr timespec kSettlePause{0, 2'000'000};
 /// frames that stay with the stack for a while. A device of one queue: 1.5 MiB, or 3 MiB with buffers of
 /// 4096 bytes.
 constexpr uint32_t kQueueFrames = 512, kSharedFrames = 256;
-/// RLIMIT_MEMLOCK may allow less; with fewer than this the port would only drop.
+/// RLIMIT_MEMLOCK may allow less, and other ports may have taken the region; with fewer than this the port
+/// would only drop.
 constexpr uint32_t kLeastFrames = 128;
 constexpr int kSettlePasses = 250;
 
@@ -95,21 +96,31 @@ Result<void> SocketPort::set_up(std::string* why) {
 /// As many as planned, or as RLIMIT_MEMLOCK allows.
 Result<void> SocketPort::register_frames(std::string* why) {
   for (;;) {
-    umem_.region = pool_.region().first(size_t{umem_frames_} * umem_.buffer_size);
+    umem_.region = pool_.bytes(frames_);
     auto created = create_umem(umem_, *next_, info_.name, why);
-    if (created || !created.is(ENOBUFS) || umem_frames_ / 2 < kLeastFrames) return created;
-    umem_frames_ /= 2;
+    const uint32_t fewer = frames_.count / 2;
+    if (created || !created.is(ENOBUFS) || fewer < kLeastFrames) return created;
+    let_go_of_frames();
+    frames_ = pool_.reserve(fewer);
+    if (frames_.count < kLeastFrames) return created;
   }
+}
+
+void SocketPort::let_go_of_frames() {
+  if (std::exchange(has_frames_, false)) pool_.take_back(frames_);
+  if (frames_.id != 0) pool_.unreserve(frames_);
+  frames_ = {};
 }
 
 Result<void> SocketPort::take_queues(std::string* why) {
   if (auto bound = bind_queues(why); !bound) return bound;
-  pool_.extend_registered(umem_frames_);
+  if (frames_.id != 0) pool_.give_to_port(frames_);
+  has_frames_ = frames_.id != 0;
   divide(info_.queues_held);
   for (auto& queue : queues_) {
     allow_sends(queue->fd);
     if (auto hidden = hide_rings_from_children(*queue, umem_.rings, why); !hidden) return hidden;
-    queue->fill_level = umem_frames_ == pool_.size() ? fill_target_ : std::min(fill_target_, queue_frames_);
+    queue->fill_level = frames_.id == 0 ? fill_target_ : std::min(fill_target_, queue_frames_);
     refill(*queue);
     if (auto claimed = claim(*queue); !claimed)
       return fail(why, static_cast<int>(claimed.error()), "cannot enter a socket in the XDP program's map");
@@ -151,7 +162,10 @@ Result<void> SocketPort::plan(std::string* why) {
       options_.virtual_device || options_.force_generic || options_.copy == XdpCopy::kForceCopy;
   // A longer ring than usual is asked for by who expects such bursts.
   queue_frames_ = options_.rx_ring > XdpOptions{}.rx_ring ? options_.rx_ring : kQueueFrames;
-  umem_frames_ = copied ? std::min(pool_.size(), wanted * queue_frames_ + kSharedFrames) : pool_.size();
+  const uint32_t needed = wanted * queue_frames_ + kSharedFrames;
+  frames_ = copied && needed < pool_.size() ? pool_.reserve(needed) : pool_.whole();
+  if (frames_.count < std::min(kLeastFrames, pool_.size()))
+    return fail(why, ENOBUFS, "the ports of other devices have all packet buffers: raise the setting frames");
   divide(wanted);
   if (fill_target_ < 16) return fail(why, EINVAL, "the frame pool is too small for that many queues");
   umem_.buffer_size = buffer;
@@ -163,23 +177,22 @@ Result<void> SocketPort::plan(std::string* why) {
 /// No longer than the UMEM's buffers can fill. A port that gets fewer queues than it asked for gives more of
 /// them to each.
 RingSizes SocketPort::ring_sizes() const {
-  const uint32_t rx = std::min(options_.rx_ring, std::bit_ceil(umem_frames_ / 4 * 3));
-  const uint32_t sent = std::min(options_.tx_ring * 4, std::bit_ceil(umem_frames_ / 2));
+  const uint32_t rx = std::min(options_.rx_ring, std::bit_ceil(frames_.count / 4 * 3));
+  const uint32_t sent = std::min(options_.tx_ring * 4, std::bit_ceil(frames_.count / 2));
   return {rx, sent, rx, std::min(options_.tx_ring, sent)};
 }
 
 /// The UMEM's buffers among receiving and sending.
 void SocketPort::divide(uint32_t queues) {
-  reserve_ = umem_frames_ / 8;
-  const bool all = umem_frames_ == pool_.size();
-  // Not all but the reserve: another port of the process takes its buffers from the same region.
-  fill_target_ = std::min(options_.rx_ring, (all ? umem_frames_ / 2 : umem_frames_ / 4 * 3) / queues);
+  reserve_ = frames_.count / 8;
+  const bool all = frames_.id == 0;
+  fill_target_ = std::min(options_.rx_ring, (all ? frames_.count / 2 : frames_.count / 4 * 3) / queues);
   // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames
   // under way than its ring has descriptors; the completion ring bounds what the kernel accepts.
-  tx_limit_ = std::min(options_.tx_ring * 4, umem_frames_ / 2);
+  tx_limit_ = std::min(options_.tx_ring * 4, frames_.count / 2);
   // Above the reserve by more than a burst, or what the stack keeps would take the place of what the ring is
   // to have.
-  move_below_ = all ? 0 : umem_frames_ / 4;
+  move_below_ = all ? 0 : frames_.count / 4;
 }
 
 /// The MTU whose frames one buffer holds.
@@ -283,16 +296,18 @@ SocketPort::~SocketPort() {
       pool_.at(i)->more = nullptr;
       FramePool::release(pool_.at(i));
     }
+  let_go_of_frames();
 }
 
-Result<XdpEntrusted> SocketPort::entrust(std::string* why) {
+Result<PortRights> SocketPort::entrust(std::string* why) {
   if (!flows_) return err(EIO);
   if (flows_->sealed()) return err(EPERM);
   const Quiet quiet;
   if (flows_->ends() < 0)
     if (auto made = flows_->make_writer(why); !made) return made.error();
-  return XdpEntrusted{flows_->owner(),  info_.ifindex,      program_->link(),
-                      program_->xsks(), program_->owners(), flows_->ends()};
+  return PortRights{flows_->owner(),
+                    info_.ifindex,
+                    {program_->link(), program_->xsks(), program_->owners(), flows_->ends()}};
 }
 
 void SocketPort::seal() {

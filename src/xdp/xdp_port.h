@@ -27,20 +27,12 @@ struct XdpOptions {
       nullptr;                  ///< told of each that is opened, and just before it is closed
   bool segmentation = true;     ///< in copy mode: the kernel cuts frames with Packet::tso_size
   bool force_generic = false;   ///< attach in generic (SKB) mode even where the driver could
-  bool native_only = false;     ///< frames come past the generic hook: see XdpPort::is_passed_by()
+  bool native_only = false;     ///< frames come past the generic hook: see PortLife::is_passed_by()
   bool virtual_device = false;  ///< its driver cannot take buffers of ours (zero copy)
   bool without_queue = false;   ///< all that takes privilege and time, and no queue: take_queues() follows
   bool even_if_held = false;    ///< with that: also where all queues are held now
   /// take_queues() once the port is sealed: the guardian enters the socket for the port `owner`.
   Result<void> (*claim_queue)(uint32_t owner, uint32_t queue, int socket) = nullptr;
-};
-
-/// A process leaves this to its guardian when it gives up its privilege. The descriptors are the port's.
-struct XdpEntrusted {
-  uint32_t owner = 0;  ///< the port's mark in the maps
-  int ifindex = 0;
-  int link = -1;                          ///< keeps the program attached
-  int xsks = -1, owners = -1, ends = -1;  ///< maps: accel_xsks, accel_owners, accel_ends (flow_abi.h)
 };
 
 struct XdpStats {
@@ -60,10 +52,11 @@ constexpr uint32_t kBufferOverhead = 256 + 18;
 /// The smaller of the sizes that AF_XDP has, 2048 and 4096, if it holds a packet of `mtu` bytes.
 constexpr uint32_t least_buffer(uint32_t mtu) { return mtu + kBufferOverhead <= 2048 ? 2048 : 4096; }
 
-/// One AF_XDP socket for each queue held, all on one UMEM: the first buffers of the pool's region. The kernel
-/// pins them at once and can add none later. Where it copies frames a few hundred for each queue do, what the
-/// rings need; received frames that stay, and frames to send, may lie in the pool's other buffers, which cost
-/// a copy here. A driver that takes the buffers themselves (zero copy) has all.
+/// One AF_XDP socket for each queue held, all on one UMEM. The kernel pins that at once and can add nothing
+/// later. Where it copies frames the UMEM is a part of the pool's region that this port has for itself, a few
+/// hundred buffers for each queue, what the rings need; received frames that stay, and frames to send, may
+/// lie in the pool's other buffers, which cost a copy here. A driver that takes the buffers themselves (zero
+/// copy) has all.
 ///
 /// The region must be a shared mapping (MAP_SHARED | MAP_ANONYMOUS, or a memfd): the kernel pins its pages,
 /// and after a fork a private mapping's next write would give the parent other pages than those the kernel
@@ -78,8 +71,19 @@ constexpr uint32_t least_buffer(uint32_t mtu) { return mtu + kBufferOverhead <= 
 /// In copy mode frames with Packet::tso_size leave by a packet socket (PortInfo::tso), in order with the
 /// rest, where netdev.h's conditions hold.
 ///
+/// Frames pass by where they come by a redirect of tc, which the generic hook leaves alone
+/// (netif_receive_generic_xdp()), as those of bpf_redirect_peer() pass by the native one of veth.
+///
+/// A process that gives up its privilege keeps no descriptor by which it could write to other processes'
+/// entries in the netdev's maps (docs/security.md, "The steering maps"): entrust() makes a program that
+/// writes for this port, which takes Linux 6.1, and gives the link that keeps the XDP program attached, and
+/// the maps accel_xsks, accel_owners and accel_ends (flow_abi.h).
+///
+/// After abandon_in_child() the netdev's program stays known, so that the child can open ports of its own
+/// beside the parent without CAP_SYS_ADMIN.
+///
 /// steer() wants exact local addresses: the engine makes a key for each address of a wildcard.
-class XdpPort : public Port {
+class XdpPort : public Port, public FlowSteering, public PortLife {
  public:
   /// Errors, each with its cause and cure in *why: ENOENT (no such netdev), EPERM (which capability), EBUSY
   /// (all queues are held by others), EEXIST (foreign XDP program), ENOTUNIQ (native_only, and the device
@@ -91,36 +95,10 @@ class XdpPort : public Port {
   /// Loads libaccel-xdp.so, which open() does otherwise. False: why is appended to.
   static bool load_module(std::string& why);
 
-  /// What `without_queue` left out: once, before any use. Needs no privilege (Linux 5.19). EBUSY: all are
-  /// held, to be tried again. Uses the pool, as open() does not where it leaves this out.
-  virtual Result<void> take_queues(std::string* why) = 0;
-
-  /// In a child after fork(): lets go of descriptors without touching rings or steering, which are still the
-  /// parent's. Then destroy the port. The netdev's program stays known, so that the child can open ports of
-  /// its own beside the parent without CAP_SYS_ADMIN.
-  virtual void abandon_in_child() = 0;
-
-  /// The largest MTU whose frames its buffers hold.
-  virtual uint32_t mtu_most() const = 0;
-  /// Frames have come to the device since the port was opened, and its program has seen none. So it is where
-  /// they come by a redirect of tc, which the generic hook leaves alone (netif_receive_generic_xdp()), as
-  /// those of bpf_redirect_peer() pass by the native one of veth.
-  virtual bool is_passed_by() = 0;
-  /// It cannot be told yet: the program has not seen enough.
-  virtual bool may_be_passed_by() const = 0;
   /// False: the kernel's generic mode is used.
   virtual bool native() const = 0;
   virtual XdpStats stats() const = 0;
 
-  // A process that gives up its privilege keeps no descriptor by which it could write to other processes'
-  // entries in the netdev's maps (docs/security.md, "The steering maps").
-  /// Before: makes a program that writes for this port. Again: the same answer. Errors: the kernel's, before
-  /// Linux 6.1 too; then the port cannot be sealed.
-  virtual Result<XdpEntrusted> entrust(std::string* why) = 0;
-  /// Behind it, after entrust(): closes those descriptors. From here on steer() takes local ends that were
-  /// steered at this moment, and what the guardian enters into accel_ends; else EPERM.
-  virtual void seal() = 0;
-  virtual bool sealed() const = 0;
   /// In a process that has no privilege: closes what abandon_in_child() kept. Loads nothing.
   static void forget_inherited();
 };

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the include arrows between src's layers, the calls that go upwards (docs/design/upcalls.md), and the purity of the stack's
-library (no clock, socket, thread or allocation hook among the symbols it asks for).  check.py SOURCE-DIR LIBRARY"""
+"""Holds the include arrows between src's layers, the calls that go upwards (docs/design/upcalls.md), the purity of the stack's library
+(no clock, socket, thread or allocation hook among the symbols it asks for), and that nobody asks what kind a port is.  check.py SOURCE-DIR LIBRARY"""
 import pathlib
 import re
 import subprocess
@@ -88,6 +88,24 @@ def hook_faults(root):
             yield f"src/{name}: {hook}: the hooks are those of tests/arrows/check.py"
 
 
+# The kinds of port are opened here alone. Everybody else sees the faces of stack/port.h.
+OPENER = "engine/ports.cc"
+
+
+def port_faults(root):
+    """No cast tells ports apart, and no layer above them knows their classes."""
+    for folder in ("engine", "posix", "preload"):
+        for path in sorted((root / "src" / folder).rglob("*")):
+            if path.suffix not in {".h", ".cc"}:
+                continue
+            name = str(path.relative_to(root / "src"))
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if "dynamic_cast" in line:
+                    yield f"{path.relative_to(root)}:{number}: dynamic_cast"
+                if re.search(r"\b(XdpPort|Mlx5Port)\b", line.split("//")[0]) and name != OPENER:
+                    yield f"{path.relative_to(root)}:{number}: knows a kind of port"
+
+
 def purity_faults(library):
     def names(which):
         out = subprocess.run(["nm", which, "--format=posix", library], capture_output=True, text=True, check=True).stdout
@@ -104,7 +122,7 @@ def purity_faults(library):
 
 def main():
     root, library = pathlib.Path(sys.argv[1]), sys.argv[2]
-    faults = [*include_faults(root), *hook_faults(root), *purity_faults(library)]
+    faults = [*include_faults(root), *hook_faults(root), *port_faults(root), *purity_faults(library)]
     print("\n".join(faults) if faults else "arrows hold")
     return 1 if faults else 0
 

@@ -97,7 +97,7 @@ class Far {
 };
 
 /// The near host's port.
-class MemoryPort : public Port {
+class MemoryPort : public Port, public FlowSteering, public PortLife {
  public:
   MemoryPort(FramePool& pool, Far& far, std::string name, int ifindex) : pool_(pool), far_(far) {
     info_.name = std::move(name);
@@ -113,6 +113,7 @@ class MemoryPort : public Port {
     };
   }
   ~MemoryPort() override { close(event_); }
+  void abandon_in_child() override {}
   size_t rx_burst(std::span<Packet*> out) override {
     if (untold_.exchange(false)) send_held();
     std::lock_guard lock(mutex_);

@@ -59,7 +59,7 @@ World& world() {
       }
       auto port = std::make_unique<MemoryPort>(pool, self->far, link.name, link.ifindex);
       self->port = port.get();
-      opened.port = std::move(port);
+      opened.port = PortFaces(std::move(port));
       opened.kind = PathKind::kXdp;
       return opened;
     };

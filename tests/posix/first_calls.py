@@ -2,8 +2,8 @@
 """What a port costs, and whom, in a process that does not wait for its port: first_calls.py kernel|near
 
 A listener and a UDP socket serve from their first call on, by the kernel until their device's port is open, and lose nothing in between; a
-connect() does not wait for a port, and a program that lives has its later connections accelerated. Descriptor numbers that the program
-has closed are its next ones, whatever is opened meanwhile. A process without a queue keeps no frames, and one with a queue few until
+connect() waits neither for a port nor for the engine, and a program that lives has its later connections accelerated. It may end, fork, filter its
+system calls or name descriptors at any moment meanwhile. Descriptor numbers that the program has closed are its next ones, whatever is opened. A process without a queue keeps no frames, and one with a queue few until
 it needs them."""
 import os
 import pathlib
@@ -48,6 +48,38 @@ for i in range(int(sys.argv[3])):
     udp.sendto(b"%d" % i, at)
     assert udp.recv(100) == b"%d" % i
 """
+# Connects, and does something else some milliseconds later.
+NEXT = """
+import ctypes, os, socket, struct, sys, time
+at, what, moment = (sys.argv[1], int(sys.argv[2])), sys.argv[3], int(sys.argv[4])
+def talk():
+    with socket.create_connection(at, 10) as c:
+        c.sendall(b"hello")
+        assert c.recv(100, socket.MSG_WAITALL) == b"hello"
+def name_numbers():
+    for end in [time.monotonic() + 0.2]:
+        while time.monotonic() < end:
+            os.close(0)
+            given = os.open("/dev/null", os.O_RDONLY)
+            assert given == 0, given
+talk()
+time.sleep(moment / 1000)
+if what == "fork":
+    child = os.fork()
+    talk()
+    if child == 0: os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+elif what == "filter":  # that allows everything
+    libc = ctypes.CDLL(None, use_errno=True)
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7fff0000))
+    pointer = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 1, ctypes.addressof(program)))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(pointer), 0, 0) == 0, ctypes.get_errno()
+    assert len(os.listdir("/proc/self/task")) == 1
+    talk()
+elif what == "numbers":
+    name_numbers()
+    talk()
+"""
 # Opens connections until told to end; the first is there before a port can be.
 LIVES = """
 import socket, sys
@@ -91,13 +123,23 @@ def connect_waits_for_no_port(near, far, accelerated):
     server = far.popen([sys.executable, "-c", SERVER, 7001, far.address])
     far.wait_for_listener(7001, server)
     trace = near.lab.directory / "calls"
-    near.run(["strace", "-f", "-o", trace, "-e", "trace=bpf,setsockopt", "-E", "LD_PRELOAD=" + (os.environ["PRELOADED"] if accelerated else ""),
+    near.run(["strace", "-f", "-o", trace, "-e", "trace=bpf,setsockopt,socket,clone3", "-E", "LD_PRELOAD=" + (os.environ["PRELOADED"] if accelerated else ""),
               sys.executable, "-c", CLIENT, far.address, 7001], env=NO_WAIT)
     # By the thread that connects. Another may have begun it: on a busy machine no program's life is short.
     lines = trace.read_text().splitlines()
     calls = [line for line in lines if line.split()[0] == lines[0].split()[0]]
-    opening = ("BPF_PROG_LOAD", "BPF_MAP_CREATE", "BPF_LINK_CREATE", "XDP_UMEM_REG")
+    opening = ("BPF_PROG_LOAD", "BPF_MAP_CREATE", "BPF_LINK_CREATE", "XDP_UMEM_REG", "AF_NETLINK")
     assert not any(call in line for line in calls for call in opening), calls
+    far.stop(server)
+
+
+def engine_comes_at_any_moment(near, far, accelerated):
+    """Of what the client does next: while the thread sleeps, opens the engine, has opened it."""
+    server = far.popen([sys.executable, "-c", SERVER, 7003, far.address])
+    far.wait_for_listener(7003, server)
+    for what in ("exit", "fork", "filter", "numbers"):
+        for moment in range(0, 60, 5 if what != "numbers" else 20):
+            near.run([sys.executable, "-c", NEXT, far.address, 7003, what, moment], accel=accelerated, env=NO_WAIT, require=False)
     far.stop(server)
 
 
@@ -182,6 +224,7 @@ def main(accelerated):
         serves_meanwhile(*lab.hosts, accelerated)
         numbers_are_the_programs(*lab.hosts, accelerated)
         connect_waits_for_no_port(*lab.hosts, accelerated)
+        engine_comes_at_any_moment(*lab.hosts, accelerated)
         living_client_has_one(*lab.hosts, accelerated)
         one_queue_for_many(*lab.hosts, accelerated)
 
