@@ -175,6 +175,9 @@ StackConfig stack_config(const Settings& s) {
   if (sysctl("/proc/sys/net/ipv4/tcp_tw_reuse", 2) == 1)
     c.time_wait_reuse = std::chrono::milliseconds(sysctl("/proc/sys/net/ipv4/tcp_tw_reuse_delay", 1000));
   c.invalid_ratelimit = std::chrono::milliseconds(sysctl("/proc/sys/net/ipv4/tcp_invalid_ratelimit", 500));
+  c.syn_linear_timeouts = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_syn_linear_timeouts", 0));
+  c.min_snd_mss = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_min_snd_mss", 48));
+  c.frto = sysctl("/proc/sys/net/ipv4/tcp_frto", 2) != 0;
   c.syn_cookies = sysctl("/proc/sys/net/ipv4/tcp_syncookies", 1) != 0;
   c.abort_on_overflow = sysctl("/proc/sys/net/ipv4/tcp_abort_on_overflow", 0) != 0;
   c.slow_start_after_idle = sysctl("/proc/sys/net/ipv4/tcp_slow_start_after_idle", 1) != 0;
