@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
+#include <linux/rtnetlink.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <net/if.h>
@@ -84,6 +85,45 @@ std::string text_of(const IpAddress& a) {
                    : inet_ntop(AF_INET6, a.bytes.data(), out, sizeof out);
 }
 
+/// The kernel's notices of new routes. The one to an IPv6 address of its own comes some time after the
+/// address, by a kernel's thread; a segment that is there before finds nobody.
+class RouteNotices {
+ public:
+  RouteNotices() : fd_(need(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), "rtnetlink")) {
+    sockaddr_nl name{};
+    name.nl_family = AF_NETLINK;
+    name.nl_groups = RTMGRP_IPV6_ROUTE;
+    need(bind(fd_, reinterpret_cast<const sockaddr*>(&name), sizeof name), "rtnetlink");
+    const timeval limit{10, 0};
+    need(setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), "rtnetlink");
+  }
+  RouteNotices(const RouteNotices&) = delete;
+  RouteNotices& operator=(const RouteNotices&) = delete;
+  ~RouteNotices() { close(fd_); }
+
+  void await_local(const IpAddress& address) {
+    for (bool there = false; !there;) {
+      alignas(nlmsghdr) char buffer[8192];
+      int left = need(static_cast<int>(recv(fd_, buffer, sizeof buffer, 0)), "route to the address");
+      for (auto* m = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(m, static_cast<unsigned>(left));
+           m = NLMSG_NEXT(m, left))
+        there = there || tells_of(*m, address);
+    }
+  }
+
+ private:
+  static bool tells_of(nlmsghdr& m, const IpAddress& address) {
+    auto* route = static_cast<rtmsg*>(NLMSG_DATA(&m));
+    if (m.nlmsg_type != RTM_NEWROUTE || route->rtm_type != RTN_LOCAL) return false;
+    int left = static_cast<int>(RTM_PAYLOAD(&m));
+    for (rtattr* a = RTM_RTA(route); RTA_OK(a, left); a = RTA_NEXT(a, left))
+      if (a->rta_type == RTA_DST && RTA_PAYLOAD(a) == 16)
+        return std::memcmp(RTA_DATA(a), address.bytes.data(), 16) == 0;
+    return false;
+  }
+  const int fd_;
+};
+
 KernelWorld::KernelWorld(const Addresses& ends) : World(ends) {
   need(unshare(CLONE_NEWNET), "a network namespace");
   tun_ = need(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC), "/dev/net/tun");
@@ -94,7 +134,9 @@ KernelWorld::KernelWorld(const Addresses& ends) : World(ends) {
   // Frames of several segments are cut behind the stack, and have a PSH each.
   const std::string mtu = std::to_string(1500 + ends.longer_header());
   run_command("ip link set dev script0 gso_max_segs 1 mtu " + mtu + " up");
+  RouteNotices notices;
   run_command("ip addr add dev script0 " + text_of(ends.own) + (ends.v6() ? "/64 nodad" : "/8"));
+  if (ends.v6()) notices.await_local(ends.own);
   returned_ = need(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
   for (const auto& [name, value] : {std::pair("net.ipv4.tcp_rmem", "4096 131072 6291456"),
                                     {"net.ipv4.tcp_wmem", "4096 16384 4194304"},
