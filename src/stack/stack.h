@@ -313,6 +313,8 @@ class Stack {
   void remove_interface(InterfaceId id);
   /// `ask`: policy routing, so that the table does not tell all: see take_route_questions().
   void set_routes(std::vector<RouteEntry> routes, bool ask = false);
+  /// The host's settings are others from now on, as the kernel heeds them where it uses them. Secrets stay.
+  void follow_host(const StackConfig& config);
   /// What leaves from `local` to `remote`: packets are kept until learn_route() tells, or resume() is called
   /// without that, which drops them.
   struct RouteQuestion {
