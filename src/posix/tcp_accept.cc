@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <new>
 
@@ -26,10 +27,11 @@ constexpr Duration kAskAgain = 1s;
 /// The kernel's at its longest.
 constexpr Duration kTick = 10ms;
 
-/// net.core.somaxconn, which cuts every backlog.
+/// net.core.somaxconn as it is now, which cuts every backlog; as it was where /proc is out of reach.
 uint32_t most_backlog() {
-  static const auto value = static_cast<uint32_t>(std::max(sysctl("/proc/sys/net/core/somaxconn", 4096), 1));
-  return value;
+  static std::atomic<int> known{4096};
+  known = std::max(sysctl("/proc/sys/net/core/somaxconn", known), 1);
+  return static_cast<uint32_t>(known);
 }
 
 struct Delete {

@@ -339,6 +339,7 @@ class Ingress {
       for_kernel_ = fate == IcmpFate::kForKernel;
       return fate != IcmpFate::kNotOurs;
     }
+    if (a_.v6 && meaning.too_big && rest < 1280) return false;  // RFC 8201 section 4
     // Any error but too-big ends an opening connection, as tcp_v4_err and tcp_v6_err do.
     return core_.tcp->on_icmp_error(q.flow.local, q.flow.remote, q.sequence, meaning.error, !meaning.too_big,
                                     mtu, core_.now);

@@ -18,6 +18,7 @@ class MemoryAccount {
  public:
   explicit MemoryAccount(const MemoryLimits& limits) : limits_(limits) {}
 
+  void set_limits(const MemoryLimits& limits) { limits_ = limits; }
   void charge(uint64_t bytes) { used_ += bytes; }
   void release(uint64_t bytes) { used_ -= bytes; }
   uint64_t used() const { return used_; }

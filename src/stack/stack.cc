@@ -2,6 +2,7 @@
 #include "stack/stack.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "stack/core.h"
 #include "stack/tcp/tcp.h"
@@ -22,6 +23,13 @@ const Interface& Stack::interface(InterfaceId id) const { return core_->interfac
 void Stack::remove_interface(InterfaceId id) { core_->remove_interface(id); }
 void Stack::set_routes(std::vector<RouteEntry> routes, bool ask) {
   core_->set_routes(std::move(routes), ask);
+}
+void Stack::follow_host(const StackConfig& config) {
+  const StackConfig before = std::exchange(core_->config, config);
+  core_->config.secret = before.secret;
+  core_->config.timestamp_secret = before.timestamp_secret;
+  core_->tcp_memory.set_limits(config.tcp_memory);
+  core_->udp_memory.set_limits(config.udp_memory);
 }
 std::vector<Stack::RouteQuestion> Stack::take_route_questions() { return core_->take_route_questions(); }
 bool Stack::has_route_questions() const { return !core_->awaiting_route.empty(); }

@@ -284,6 +284,9 @@ struct StackConfig {
   uint32_t max_orphans = 65536;                ///< net.ipv4.tcp_max_orphans
   uint32_t max_time_waits = 262144;            ///< net.ipv4.tcp_max_tw_buckets
   Duration invalid_ratelimit = 500ms;          ///< net.ipv4.tcp_invalid_ratelimit
+  uint32_t syn_linear_timeouts = 0;            ///< net.ipv4.tcp_syn_linear_timeouts, of Linux 6.5
+  uint32_t min_snd_mss = 48;                   ///< net.ipv4.tcp_min_snd_mss
+  bool frto = true;                            ///< net.ipv4.tcp_frto
   bool syn_cookies = true;                     ///< net.ipv4.tcp_syncookies
   bool window_scaling = true, sack = true, timestamps = true;  ///< net.ipv4.tcp_*
   bool abort_on_overflow = false;                              ///< likewise
@@ -310,6 +313,8 @@ class Stack {
   void remove_interface(InterfaceId id);
   /// `ask`: policy routing, so that the table does not tell all: see take_route_questions().
   void set_routes(std::vector<RouteEntry> routes, bool ask = false);
+  /// The host's settings are others from now on, as the kernel heeds them where it uses them. Secrets stay.
+  void follow_host(const StackConfig& config);
   /// What leaves from `local` to `remote`: packets are kept until learn_route() tells, or resume() is called
   /// without that, which drops them.
   struct RouteQuestion {

@@ -38,6 +38,32 @@ TEST(Life, HousekeepingServesForAnAbsentApplication) {
   pass.stack().tcp_close(c.near, true, pass.now());
 }
 
+void write_setting(const char* path, const char* value) {
+  FILE* f = fopen(path, "w");
+  ASSERT_TRUE(f);
+  fputs(value, f);
+  ASSERT_EQ(fclose(f), 0);
+}
+
+/// Whether a new connection offers SACK.
+bool offers_sack(World& w) {
+  Connected c = connect(101);
+  Pass pass{*w.engine};
+  const bool offered = c.near && pass.stack().tcp_info(*c.near, pass.now()).sack;
+  if (c.near) pass.stack().tcp_close(c.near, true, pass.now());
+  return offered;
+}
+
+// As the kernel does, though seconds later: nothing tells of it.
+TEST(Life, FollowsTheHostsSettings) {
+  World& w = world();
+  EXPECT_TRUE(offers_sack(w));
+  constexpr const char* kSack = "/proc/sys/net/ipv4/tcp_sack";
+  write_setting(kSack, "0");
+  EXPECT_TRUE(comes_true([&] { return !offers_sack(w); }));
+  write_setting(kSack, "1");
+}
+
 /// How late the probe for what is sent now leaves, while no thread makes passes.
 Duration lateness(World& w, TcpConn& near) {
   auto frames = [&] { return w.engine->counters().get(Counter::tx_frames); };

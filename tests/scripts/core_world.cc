@@ -16,6 +16,7 @@
 #include "stack/frame_pool.h"
 #include "stack/stack.h"
 #include "stack/tcp/conn.h"
+#include "stack/tcp/segment.h"
 #include "stack/wire/eth.h"
 #include "world.h"
 
@@ -44,7 +45,8 @@ struct Socket {
 
 class CoreWorld final : public World {
  public:
-  CoreWorld() : memory_(&frames()), pool_(*memory_, kFrame) {
+  CoreWorld(const Addresses& ends, uint32_t mtu)
+      : World(ends), mtu_(mtu), memory_(&frames()), pool_(*memory_, kFrame) {
     config_.secret = {0x0123456789abcdef, 0xfedcba9876543210};
     config_.timestamp_secret = {1, 2};
   }
@@ -76,10 +78,12 @@ class CoreWorld final : public World {
   }
   Stack& stack();
   void settle();
-  bool retry();
+  void retry();
   void send_frames();
-  Endpoint own(uint16_t port) const { return {IpAddress::v4(kOwnAddress), port}; }
-  Endpoint peer(uint16_t port) const { return {IpAddress::v4(kPeerAddress), port}; }
+  void answer_as_kernel(const Packet& packet);
+  Endpoint own(uint16_t port) const { return {addresses.own, port}; }
+  Endpoint peer(uint16_t port) const { return {addresses.peer, port}; }
+  IpAddress gateway() const { return addresses.v6() ? kIpv6.peer : kIpv4.peer; }
   Socket* find(int fd) {
     auto found = sockets_.find(fd);
     return found == sockets_.end() ? nullptr : &found->second;
@@ -104,6 +108,7 @@ class CoreWorld final : public World {
   Answer ioctl(const Operation& op, Socket& s);
   int poll_events(Socket& s);
 
+  const uint32_t mtu_;
   Instant now_ = kStart;
   StackConfig config_;
   TcpSettings defaults_;
@@ -124,13 +129,16 @@ Stack& CoreWorld::stack() {
   stack_ = std::make_unique<Stack>(config_, pool_, counters_);
   Interface i;
   i.mac = kOwnMac;
+  i.mtu = mtu_;
   stack_->set_interface(0, i);
-  RouteEntry net;
-  net.prefix = IpAddress::v4(kOwnAddress & 0xff000000);
-  net.prefix_length = 96 + 8;
-  net.gateway = IpAddress::any_v6();
-  stack_->set_routes({net});
-  stack_->set_neighbour(0, IpAddress::v4(kPeerAddress), kPeerMac);
+  RouteEntry all_v4, all_v6;
+  all_v4.prefix = IpAddress::any_v4();
+  all_v4.prefix_length = 96;
+  all_v4.gateway = kIpv4.peer;
+  all_v6.gateway = kIpv6.peer;
+  all_v4.mtu = all_v6.mtu = mtu_;
+  stack_->set_routes({all_v4, all_v6});
+  for (const IpAddress& gateway : {kIpv4.peer, kIpv6.peer}) stack_->set_neighbour(0, gateway, kPeerMac);
   return *stack_;
 }
 
@@ -144,20 +152,41 @@ void CoreWorld::send_frames() {
     auto s = segment_of(std::span(frame).subspan(sizeof(EthHeader)));
     if (!s) continue;
     s->at = now();
+    s->packet.assign(frame.begin() + sizeof(EthHeader), frame.end());
     sent.push_back(std::move(*s));
   }
 }
 
-/// Of the operations whose socket has had an edge. Returns whether one has returned.
-bool CoreWorld::retry() {
-  bool returned = false;
+/// What the stack leaves to the kernel finds no socket there (RFC 9293 section 3.10.7.1).
+void CoreWorld::answer_as_kernel(const Packet& packet) {
+  const auto s = segment_of({packet.data(), packet.length});
+  if (!s || (s->flags & kRst) != 0) return;
+  const uint32_t occupied = s->length + ((s->flags & kSyn) ? 1 : 0) + ((s->flags & kFin) ? 1 : 0);
+  Segment reset;
+  reset.at = now();
+  reset.source = s->destination;
+  reset.destination = s->source;
+  reset.from = s->to;
+  reset.to = s->from;
+  reset.flags = kRst;
+  if ((s->flags & kAck) != 0) {
+    reset.seq = s->ack;
+  } else {
+    reset.flags |= kAck;
+    reset.ack = s->seq + occupied;
+  }
+  reset.packet = packet_of(reset);
+  sent.push_back(std::move(reset));
+}
+
+/// The operations whose socket has had an edge.
+void CoreWorld::retry() {
   for (auto g = going_.begin(); g != going_.end();) {
     Socket* s = find(g->operation.fd);
     if (s && !s->edge && !g->begins) {
       ++g;
       continue;
     }
-    if (s) s->edge = false;
     auto answer = attempt(*g);
     g->begins = false;
     if (!answer) {
@@ -167,9 +196,8 @@ bool CoreWorld::retry() {
     g->pending->answer = std::move(answer);
     g->pending->returned = now();
     g = going_.erase(g);
-    returned = true;
   }
-  return returned;
+  for (auto& [fd, s] : sockets_) s.edge = false;
 }
 
 void CoreWorld::settle() {
@@ -184,7 +212,10 @@ void CoreWorld::settle() {
     send_frames();
   } while (stack().has_ready());
   stack().flow_changes().clear();
-  while (Packet* p = stack().frames_for_kernel().pop_front()) FramePool::release(p);
+  while (Packet* p = stack().frames_for_kernel().pop_front()) {
+    answer_as_kernel(*p);
+    FramePool::release(p);
+  }
 }
 
 void CoreWorld::run(Duration until) {
@@ -218,7 +249,7 @@ void CoreWorld::inject(const Bytes& packet) {
   auto& eth = wire_at<EthHeader>(p->data());
   eth.destination = kOwnMac;
   eth.source = kPeerMac;
-  eth.type = kEtherIpv4;
+  eth.type = packet[0] >> 4 == 6 ? kEtherIpv6 : kEtherIpv4;
   std::memcpy(p->data() + sizeof eth, packet.data(), packet.size());
   p->length = static_cast<uint32_t>(sizeof eth + packet.size());
   stack().on_packets({&p, 1}, 0, now_);
@@ -234,7 +265,7 @@ std::shared_ptr<Pending> CoreWorld::start(Operation operation) {
   return pending;
 }
 
-Answer answer(int64_t value, int64_t out = 0) { return {value, 0, out, {}, false}; }
+Answer answer(int64_t value, int64_t out = 0) { return {value, 0, out, {}, false, {}}; }
 
 std::optional<Answer> CoreWorld::attempt(Going& g) {
   const Operation& op = g.operation;
@@ -288,7 +319,8 @@ Answer CoreWorld::listen(const Operation& op, Socket& s) {
     stack().set_backlog(*s.listener, s.backlog);
     return answer(0);
   }
-  auto r = stack().tcp_listen(own(s.port), false, false, s.backlog, s.settings, &s);
+  auto r = stack().tcp_listen({addresses.v6() ? IpAddress::any_v6() : IpAddress::any_v4(), s.port}, false,
+                              false, s.backlog, s.settings, &s);
   if (!r) return Answer::failed(static_cast<int>(r.error()));
   s.listener = *r;
   if (s.defer_accept) stack().set_defer_accept(*s.listener, std::chrono::seconds(s.defer_accept));
@@ -309,15 +341,18 @@ std::optional<Answer> CoreWorld::accept(Going& g, Socket& s) {
   fresh.linger_time = s.linger_time;
   const int fd = add(fresh);
   c->owner = &sockets_[fd];
-  return answer(fd);
+  Answer out = answer(fd);
+  out.peer = stack().tcp_remote(*c);
+  return out;
 }
 
 std::optional<Answer> CoreWorld::connect(Going& g, Socket& s) {
   if (!s.conn) {
     if (s.port == 0) s.port = next_port_++;
     Route route;
-    route.source = IpAddress::v4(kOwnAddress);
-    route.next_hop = IpAddress::v4(kPeerAddress);
+    route.source = addresses.own;
+    route.next_hop = gateway();
+    route.mtu = mtu_;
     auto r = stack().tcp_connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route,
                                  s.settings, &s, now_);
     if (!r) return Answer::failed(static_cast<int>(r.error()));
@@ -488,7 +523,7 @@ Answer CoreWorld::set_option(const Operation& op, Socket& s) {
                    : s.listener ? stack().settings(*s.listener)
                                 : s.settings;
   const bool known = op.level == SOL_SOCKET ? take_socket_option(t, op) : take_tcp_option(t, op);
-  if (!known) throw ScriptError(0, "an option that the core does not know");
+  if (!known) return Answer::failed(ENOPROTOOPT);
   const bool push = op.level == IPPROTO_TCP &&
                     ((op.name == TCP_NODELAY && op.number != 0) || (op.name == TCP_CORK && op.number == 0));
   if (s.conn) stack().tcp_settings_changed(*s.conn, now_, push);
@@ -500,7 +535,7 @@ Answer CoreWorld::get_option(const Operation& op, Socket& s) {
     s.connecting = false;
     return answer(0, stack().tcp_take_error(*s.conn));
   }
-  throw ScriptError(0, "an option that the core does not tell");
+  return Answer::failed(ENOPROTOOPT);
 }
 
 Answer CoreWorld::ioctl(const Operation& op, Socket& s) {
@@ -509,7 +544,7 @@ Answer CoreWorld::ioctl(const Operation& op, Socket& s) {
   if (op.number == SIOCOUTQ) return answer(0, static_cast<int64_t>(stack().tcp_unacked_bytes(*s.conn)));
   if (op.number == SIOCOUTQNSD) return answer(0, static_cast<int64_t>(stack().tcp_unsent_bytes(*s.conn)));
   if (op.number == SIOCATMARK) return answer(0, stack().tcp_at_mark(*s.conn));
-  throw ScriptError(0, "a request that the core does not know");
+  return Answer::failed(EINVAL);
 }
 
 // ---------------------------------------------------------------- what is told, and settings
@@ -588,6 +623,9 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
       {"tcp_syncookies", [&] { config_.syn_cookies = v != 0; }},
       {"tcp_abort_on_overflow", [&] { config_.abort_on_overflow = v != 0; }},
       {"tcp_slow_start_after_idle", [&] { config_.slow_start_after_idle = v != 0; }},
+      {"tcp_frto", [&] { config_.frto = v != 0; }},
+      {"tcp_min_snd_mss", [&] { config_.min_snd_mss = v; }},
+      {"tcp_syn_linear_timeouts", [&] { config_.syn_linear_timeouts = v; }},
       {"tcp_retries2", [&] { config_.retries = v; }},
       {"tcp_synack_retries", [&] { config_.synack_retries = v; }},
       {"tcp_syn_retries", [&] { defaults_.syn_retries = v; }},
@@ -610,7 +648,6 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
          config_.tcp_send_most = numbers.at(2);
        }}};
   if (!name.starts_with("net.ipv4.")) return false;
-  if (name == "net.ipv4.tcp_syn_linear_timeouts") return v == 0;  // the core doubles from the first on
   auto found = known.find(name.substr(9));
   if (found == known.end()) return false;
   found->second();
@@ -619,6 +656,8 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
 
 }  // namespace
 
-std::unique_ptr<World> make_core_world() { return std::make_unique<CoreWorld>(); }
+std::unique_ptr<World> make_core_world(const Addresses& ends, uint32_t mtu) {
+  return std::make_unique<CoreWorld>(ends, mtu);
+}
 
 }  // namespace accel::scripts

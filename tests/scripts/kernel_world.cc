@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
+#include <linux/rtnetlink.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <net/if.h>
@@ -44,7 +45,7 @@ struct LongTcpInfo : tcp_info {
 
 class KernelWorld final : public World {
  public:
-  KernelWorld();
+  explicit KernelWorld(const Addresses& ends);
   ~KernelWorld() override = default;  // the process ends; threads in calls that sleep end with it
   Duration now() override {
     return std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now() - start_);
@@ -74,32 +75,68 @@ class KernelWorld final : public World {
   std::vector<std::pair<std::shared_ptr<Pending>, Pending>> returns_;  ///< under lock_
 };
 
-void set_address(int s, ifreq& request, unsigned long what, uint32_t address) {
-  auto* in = reinterpret_cast<sockaddr_in*>(&request.ifr_addr);
-  *in = {};
-  in->sin_family = AF_INET;
-  in->sin_addr.s_addr = htonl(address);
-  need(::ioctl(s, what, &request), "address of the device");
+void run_command(const std::string& command) {
+  if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
 }
 
-KernelWorld::KernelWorld() {
+std::string text_of(const IpAddress& a) {
+  char out[INET6_ADDRSTRLEN];
+  return a.is_v4() ? inet_ntop(AF_INET, a.v4_bytes(), out, sizeof out)
+                   : inet_ntop(AF_INET6, a.bytes.data(), out, sizeof out);
+}
+
+/// The kernel's notices of new routes. The one to an IPv6 address of its own comes some time after the
+/// address, by a kernel's thread; a segment that is there before finds nobody.
+class RouteNotices {
+ public:
+  RouteNotices() : fd_(need(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), "rtnetlink")) {
+    sockaddr_nl name{};
+    name.nl_family = AF_NETLINK;
+    name.nl_groups = RTMGRP_IPV6_ROUTE;
+    need(bind(fd_, reinterpret_cast<const sockaddr*>(&name), sizeof name), "rtnetlink");
+    const timeval limit{10, 0};
+    need(setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), "rtnetlink");
+  }
+  RouteNotices(const RouteNotices&) = delete;
+  RouteNotices& operator=(const RouteNotices&) = delete;
+  ~RouteNotices() { close(fd_); }
+
+  void await_local(const IpAddress& address) {
+    for (bool there = false; !there;) {
+      alignas(nlmsghdr) char buffer[8192];
+      int left = need(static_cast<int>(recv(fd_, buffer, sizeof buffer, 0)), "route to the address");
+      for (auto* m = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(m, static_cast<unsigned>(left));
+           m = NLMSG_NEXT(m, left))
+        there = there || tells_of(*m, address);
+    }
+  }
+
+ private:
+  static bool tells_of(nlmsghdr& m, const IpAddress& address) {
+    auto* route = static_cast<rtmsg*>(NLMSG_DATA(&m));
+    if (m.nlmsg_type != RTM_NEWROUTE || route->rtm_type != RTN_LOCAL) return false;
+    int left = static_cast<int>(RTM_PAYLOAD(&m));
+    for (rtattr* a = RTM_RTA(route); RTA_OK(a, left); a = RTA_NEXT(a, left))
+      if (a->rta_type == RTA_DST && RTA_PAYLOAD(a) == 16)
+        return std::memcmp(RTA_DATA(a), address.bytes.data(), 16) == 0;
+    return false;
+  }
+  const int fd_;
+};
+
+KernelWorld::KernelWorld(const Addresses& ends) : World(ends) {
   need(unshare(CLONE_NEWNET), "a network namespace");
   tun_ = need(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC), "/dev/net/tun");
   ifreq request{};
   std::strcpy(request.ifr_name, "script0");
   request.ifr_flags = IFF_TUN | IFF_NO_PI;
   need(::ioctl(tun_, TUNSETIFF, &request), "a TUN device");
-  const int s = need(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), "socket");
-  set_address(s, request, SIOCSIFADDR, kOwnAddress);
-  set_address(s, request, SIOCSIFNETMASK, 0xff000000);
-  request.ifr_mtu = 1500;
-  need(::ioctl(s, SIOCSIFMTU, &request), "MTU");
-  request.ifr_flags = IFF_UP | IFF_RUNNING;
-  need(::ioctl(s, SIOCSIFFLAGS, &request), "device up");
-  close(s);
   // Frames of several segments are cut behind the stack, and have a PSH each.
-  if (std::system("ip link set dev script0 gso_max_segs 1") != 0)
-    throw std::runtime_error("ip link set failed");
+  const std::string mtu = std::to_string(1500 + ends.longer_header());
+  run_command("ip link set dev script0 gso_max_segs 1 mtu " + mtu + " up");
+  RouteNotices notices;
+  run_command("ip addr add dev script0 " + text_of(ends.own) + (ends.v6() ? "/64 nodad" : "/8"));
+  if (ends.v6()) notices.await_local(ends.own);
   returned_ = need(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
   for (const auto& [name, value] : {std::pair("net.ipv4.tcp_rmem", "4096 131072 6291456"),
                                     {"net.ipv4.tcp_wmem", "4096 16384 4194304"},
@@ -141,7 +178,7 @@ bool KernelWorld::take_frames() {
   bool any = false;
   for (ssize_t n; (n = ::read(tun_, packet, sizeof packet)) > 0;) {
     auto s = segment_of({packet, static_cast<size_t>(n)});
-    if (!s) continue;
+    if (!s || s->source != addresses.own || s->destination != addresses.peer) continue;
     s->at = now();
     sent.push_back(std::move(*s));
     any = true;
@@ -179,15 +216,31 @@ void KernelWorld::inject(const Bytes& packet) {
 // ---------------------------------------------------------------- system calls
 
 Answer answer_of(int64_t result) {
-  return result < 0 ? Answer::failed(errno) : Answer{result, 0, 0, {}, false};
+  return result < 0 ? Answer::failed(errno) : Answer{result, 0, 0, {}, false, {}};
 }
 
-sockaddr_in address_of(uint32_t address, int64_t port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_port = htons(static_cast<uint16_t>(port));
-  a.sin_addr.s_addr = htonl(address);
-  return a;
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+SocketAddress address_of(const IpAddress& address, int64_t port) {
+  SocketAddress out;
+  if (address.is_v4()) {
+    auto& in = reinterpret_cast<sockaddr_in&>(out.storage);
+    in.sin_family = AF_INET;
+    in.sin_port = htons(static_cast<uint16_t>(port));
+    std::memcpy(&in.sin_addr, address.v4_bytes(), 4);
+    out.length = sizeof in;
+  } else {
+    auto& in = reinterpret_cast<sockaddr_in6&>(out.storage);
+    in.sin6_family = AF_INET6;
+    in.sin6_port = htons(static_cast<uint16_t>(port));
+    std::memcpy(&in.sin6_addr, address.bytes.data(), 16);
+    out.length = sizeof in;
+  }
+  return out;
 }
 
 Answer read_from(const Operation& op) {
@@ -219,26 +272,27 @@ Answer with_out(int result, int64_t out) {
   return a;
 }
 
-Answer perform(const Operation& op) {
+Answer perform(const Operation& op, const Addresses& ends) {
   switch (op.kind) {
     case Kind::kSocket: {
-      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | static_cast<int>(op.flags), 0);
+      const int fd =
+          socket(ends.v6() ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | static_cast<int>(op.flags), 0);
       if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, op.text.data(),
                      static_cast<socklen_t>(op.text.size())) != 0)
         return Answer::failed(errno);
       return answer_of(fd);
     }
     case Kind::kBind: {
-      const sockaddr_in a = address_of(INADDR_ANY, op.number);
-      return answer_of(bind(op.fd, reinterpret_cast<const sockaddr*>(&a), sizeof a));
+      const SocketAddress a = address_of(ends.v6() ? IpAddress::any_v6() : IpAddress::any_v4(), op.number);
+      return answer_of(bind(op.fd, a.raw(), a.length));
     }
     case Kind::kListen:
       return answer_of(listen(op.fd, static_cast<int>(op.number)));
     case Kind::kAccept:
       return answer_of(accept4(op.fd, nullptr, nullptr, static_cast<int>(op.flags)));
     case Kind::kConnect: {
-      const sockaddr_in a = address_of(kPeerAddress, op.number);
-      return answer_of(connect(op.fd, reinterpret_cast<const sockaddr*>(&a), sizeof a));
+      const SocketAddress a = address_of(ends.peer, op.number);
+      return answer_of(connect(op.fd, a.raw(), a.length));
     }
     case Kind::kRead:
       return read_from(op);
@@ -278,7 +332,7 @@ std::shared_ptr<Pending> KernelWorld::start(Operation operation) {
   auto pending = std::make_shared<Pending>();
   if (operation.kind == Kind::kSocket) operation.text = congestion_;
   std::thread([this, pending, op = std::move(operation)] {
-    Answer a = perform(op);
+    Answer a = perform(op, addresses);
     const Duration at = now();
     const std::lock_guard guard(lock_);
     returns_.push_back({pending, Pending{std::move(a), at}});
@@ -317,6 +371,8 @@ std::optional<int64_t> KernelWorld::info(int fd, const std::string& field) {
 
 }  // namespace
 
-std::unique_ptr<World> make_kernel_world() { return std::make_unique<KernelWorld>(); }
+std::unique_ptr<World> make_kernel_world(const Addresses& ends) {
+  return std::make_unique<KernelWorld>(ends);
+}
 
 }  // namespace accel::scripts

@@ -1,6 +1,7 @@
 // wire_scripts WORLD [OPTION...] PATH...: plays scripts, and says which do not hold. Exit status 0: all did.
 //   core                  the pure core, in virtual time
 //   kernel                the kernel's TCP, behind a TUN device
+//   --ip_version=ipv6     over IPv6; else IPv4
 //   --trace               also what happened
 //   --jobs N              so many at once (kernel)
 //   --changed             plays each script with each of its expected lines changed: each time it must fail
@@ -25,6 +26,7 @@ namespace {
 
 struct Options {
   bool kernel = false, trace = false, changed = false;
+  Addresses ends = kIpv4;
   int jobs = 1;
   std::vector<std::string> paths;
 };
@@ -64,7 +66,7 @@ std::string played(const Script& script, const Options& options, World* world) {
 }
 
 std::string played_on_core(const Script& script, const Options& options) {
-  return played(script, options, make_core_world().get());
+  return played(script, options, make_core_world(options.ends, 1500 + options.ends.longer_header()).get());
 }
 
 /// Of a process that plays a script on the kernel.
@@ -75,7 +77,7 @@ int play_on_kernel(const Script& script, const Options& options, int out) {
   Status status = kFailed;
   World* world = nullptr;  // the process' end is its end
   try {
-    world = make_kernel_world().release();
+    world = make_kernel_world(options.ends).release();
     wrong = played(script, options, world);
     status = wrong.empty() ? kHeld : world->disturbed() ? kDisturbed : kFailed;
   } catch (const std::exception& e) {
@@ -210,6 +212,8 @@ std::vector<std::string> scripts_of(const std::vector<std::string>& paths) {
 
 /// Whether it is to be played here.
 bool wanted(const Script& script, const Options& options) {
+  const std::string family = script.option("ip_version");
+  if (!family.empty() && (family == "ipv6") != options.ends.v6()) return false;
   return !options.changed || (script.option("core_differs") + script.option("fails")).empty();
 }
 
@@ -272,6 +276,8 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "core" || word == "kernel")
       options.kernel = word == "kernel";
+    else if (word == "--ip_version=ipv4" || word == "--ip_version=ipv6")
+      options.ends = word.ends_with("ipv6") ? accel::scripts::kIpv6 : accel::scripts::kIpv4;
     else if (word == "--trace")
       options.trace = true;
     else if (word == "--changed")

@@ -73,6 +73,8 @@ std::optional<Failure> Player::inject(const SegmentSpec& s) {
   Flow& flow = flow_of(ports);
   if ((s.flags & (kSyn | kAck)) == kSyn) flow.renewed = true;
   Segment out;
+  out.source = world_.addresses.peer;
+  out.destination = world_.addresses.own;
   out.from = ports.first;
   out.to = ports.second;
   out.seq = s.seq + flow.peer;
@@ -102,11 +104,15 @@ std::optional<Failure> Player::inject(const SegmentSpec& s) {
 
 std::optional<Failure> Player::inject_icmp(const InjectIcmp& icmp) {
   Segment quoted;
+  quoted.source = world_.addresses.own;
+  quoted.destination = world_.addresses.peer;
   quoted.from = default_.second;
   quoted.to = default_.first;
   quoted.seq = icmp.seq + flow_of(default_).own;
   quoted.payload.resize(icmp.length);
-  world_.inject(icmp_packet_of(icmp, quoted));
+  InjectIcmp error = icmp;
+  if (error.mtu != 0) error.mtu = static_cast<uint16_t>(error.mtu + world_.addresses.longer_header());
+  world_.inject(icmp_packet_of(error, quoted));
   return std::nullopt;
 }
 
@@ -289,7 +295,9 @@ std::optional<Failure> Player::check(const Check& c) {
   auto value_of = [&](const std::string& name) -> std::optional<int64_t> {
     auto fd = fds_.live.find(info_fd_);
     if (fd == fds_.live.end()) throw ScriptError(0, "no connection to ask");
-    return world_.info(fd->second, name);
+    auto value = world_.info(fd->second, name);
+    if (value && name == "tcpi_pmtu") *value -= world_.addresses.longer_header();
+    return value;
   };
   std::string failed = failed_assertion(c.code, value_of);
   if (failed.empty()) return std::nullopt;

@@ -1,12 +1,14 @@
 #include "wire.h"
 
 #include <algorithm>
+#include <array>
 
 #include "stack/tcp/options.h"
 #include "stack/tcp/segment.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/icmp.h"
 #include "stack/wire/ipv4.h"
+#include "stack/wire/ipv6.h"
 #include "stack/wire/tcp.h"
 
 namespace accel::scripts {
@@ -44,45 +46,49 @@ Bytes options_of(const Segment& s) {
   return out;
 }
 
-void put_ip(uint8_t* at, uint8_t protocol, size_t length, uint8_t tos, uint32_t from, uint32_t to) {
-  auto& ip = wire_at<Ipv4Header>(at);
-  ip = {};
+constexpr uint8_t kTcp = 6;
+
+/// The header of a packet of `payload` bytes.
+Bytes ip_header(uint8_t protocol, size_t payload, uint8_t ecn, const IpAddress& from, const IpAddress& to) {
+  if (!from.is_v4()) {
+    Bytes out(sizeof(Ipv6Header));
+    auto& ip = wire_at<Ipv6Header>(out.data());
+    ip.version_class_flow = 6u << 28 | uint32_t{ecn} << 20;
+    ip.payload_length = static_cast<uint16_t>(payload);
+    ip.next_header = protocol;
+    ip.hop_limit = 64;
+    ip.source = from.bytes;
+    ip.destination = to.bytes;
+    return out;
+  }
+  Bytes out(sizeof(Ipv4Header));
+  auto& ip = wire_at<Ipv4Header>(out.data());
   ip.version_ihl = 0x45;
-  ip.tos = tos;
-  ip.total_length = static_cast<uint16_t>(length);
+  ip.tos = ecn;
+  ip.total_length = static_cast<uint16_t>(out.size() + payload);
   ip.ttl = 64;
   ip.protocol = protocol;
-  store_be32(ip.source.data(), from);
-  store_be32(ip.destination.data(), to);
-  store_checksum(at + 10, finish_sum(sum_bytes(at, sizeof ip)));
-}
-
-uint16_t sum_tcp(const uint8_t* ip, std::span<const uint8_t> tcp) {
-  uint64_t sum = sum_of(6) + sum_of(static_cast<uint16_t>(tcp.size()));
-  sum = add_sums(sum, sum_bytes(ip + 12, 8));
-  return finish_sum(add_sums(sum, sum_bytes(tcp.data(), tcp.size())));
-}
-
-/// Headers and payload from `from` to `to`.
-Bytes whole_packet(const Segment& s, uint32_t from, uint32_t to) {
-  Bytes out(sizeof(Ipv4Header) + sizeof(TcpHeader));
-  const Bytes options = options_of(s);
-  auto& tcp = wire_at<TcpHeader>(&out[sizeof(Ipv4Header)]);
-  tcp.source = s.from;
-  tcp.destination = s.to;
-  tcp.sequence = s.seq;
-  tcp.acknowledgment = s.ack;
-  tcp.data_offset = static_cast<uint8_t>((sizeof tcp + options.size()) / 4 << 4);
-  tcp.flags = s.flags;
-  tcp.window = s.window;
-  tcp.urgent = s.urgent;
-  out.insert(out.end(), options.begin(), options.end());
-  out.insert(out.end(), s.payload.begin(), s.payload.end());
-  put_ip(out.data(), 6, out.size(), s.ecn, from, to);
-  store_checksum(&out[sizeof(Ipv4Header) + 16],
-                 sum_tcp(out.data(), std::span(out).subspan(sizeof(Ipv4Header))));
+  std::copy_n(from.v4_bytes(), 4, ip.source.data());
+  std::copy_n(to.v4_bytes(), 4, ip.destination.data());
+  store_checksum(&out[10], finish_sum(sum_bytes(out.data(), out.size())));
   return out;
 }
+
+/// With the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1): over mapped addresses it is IPv4's
+/// sum.
+uint16_t sum_with_addresses(uint8_t protocol, std::span<const uint8_t> message, const IpAddress& from,
+                            const IpAddress& to) {
+  uint64_t sum = sum_of(protocol) + sum_of(static_cast<uint16_t>(message.size()));
+  const size_t skip = from.is_v4() ? 12 : 0;
+  for (const IpAddress* a : {&from, &to}) sum = add_sums(sum, sum_bytes(&a->bytes[skip], 16 - skip));
+  return finish_sum(add_sums(sum, sum_bytes(message.data(), message.size())));
+}
+
+void append(Bytes& out, std::span<const uint8_t> more) { out.insert(out.end(), more.begin(), more.end()); }
+
+/// An ICMPv6 type and code for each code of ICMP's "unreachable" that scripts name.
+constexpr std::array<std::pair<uint8_t, uint8_t>, 6> kIcmpv6 = {
+    {{1, 0}, {1, 3}, {4, 1}, {1, 4}, {2, 0}, {1, 5}}};
 
 OptionSpec option_of(uint8_t kind, std::span<const uint8_t> body) {
   OptionSpec o;
@@ -126,42 +132,78 @@ std::string text_of(const OptionSpec& o) {
 
 }  // namespace
 
-Bytes packet_of(const Segment& s) { return whole_packet(s, kPeerAddress, kOwnAddress); }
-
-Bytes icmp_packet_of(const InjectIcmp& icmp, const Segment& quoted) {
-  constexpr size_t kQuote = sizeof(Ipv4Header) + 8;
-  const Bytes inner = whole_packet(quoted, kOwnAddress, kPeerAddress);
-  Bytes message;
-  message.push_back(icmp.type);
-  message.push_back(icmp.code);
-  put32(message, 0);
-  put16(message, icmp.mtu);
-  message.insert(message.end(), inner.begin(), inner.begin() + kQuote);
-  store_checksum(&message[2], finish_sum(sum_bytes(message.data(), message.size())));
-  Bytes out(sizeof(Ipv4Header) + message.size());
-  std::copy(message.begin(), message.end(), out.begin() + sizeof(Ipv4Header));
-  put_ip(out.data(), 1, out.size(), 0, kPeerAddress, kOwnAddress);
+Bytes packet_of(const Segment& s) {
+  Bytes message(sizeof(TcpHeader));
+  const Bytes options = options_of(s);
+  auto& tcp = wire_at<TcpHeader>(message.data());
+  tcp.source = s.from;
+  tcp.destination = s.to;
+  tcp.sequence = s.seq;
+  tcp.acknowledgment = s.ack;
+  tcp.data_offset = static_cast<uint8_t>((sizeof tcp + options.size()) / 4 << 4);
+  tcp.flags = s.flags;
+  tcp.window = s.window;
+  tcp.urgent = s.urgent;
+  append(message, options);
+  append(message, s.payload);
+  store_checksum(&message[16], sum_with_addresses(kTcp, message, s.source, s.destination));
+  Bytes out = ip_header(kTcp, message.size(), s.ecn, s.source, s.destination);
+  append(out, message);
   return out;
 }
 
+Bytes icmp_packet_of(const InjectIcmp& icmp, const Segment& quoted) {
+  const bool v6 = !quoted.source.is_v4();
+  const Bytes inner = packet_of(quoted);
+  const auto [type, code] = v6 ? kIcmpv6.at(icmp.code) : std::pair(icmp.type, icmp.code);
+  const uint8_t protocol = v6 ? kProtocolIcmpv6 : kProtocolIcmp;
+  Bytes message;
+  message.push_back(type);
+  message.push_back(code);
+  put32(message, 0);
+  put16(message, icmp.mtu);
+  append(message, std::span(inner).first((v6 ? sizeof(Ipv6Header) : sizeof(Ipv4Header)) + 8));
+  store_checksum(&message[2], v6 ? sum_with_addresses(protocol, message, quoted.destination, quoted.source)
+                                 : finish_sum(sum_bytes(message.data(), message.size())));
+  Bytes out = ip_header(protocol, message.size(), 0, quoted.destination, quoted.source);
+  append(out, message);
+  return out;
+}
+
+/// Behind the header that tells addresses and ECN; empty: it is no whole TCP segment.
+static std::span<const uint8_t> open_packet(std::span<const uint8_t> p, Segment& s) {
+  if (p.size() >= sizeof(Ipv6Header) && p[0] >> 4 == 6 && p[6] == kTcp) {
+    const auto& ip = wire_at<Ipv6Header>(p.data());
+    s.source = IpAddress::from_v6_bytes(ip.source.data());
+    s.destination = IpAddress::from_v6_bytes(ip.destination.data());
+    s.ecn = p[1] >> 4 & 3;
+    const size_t length = ip.payload_length;
+    if (length + sizeof ip <= p.size()) return p.subspan(sizeof ip, length);
+  } else if (p.size() >= sizeof(Ipv4Header) && p[0] == 0x45 && p[9] == kTcp) {
+    const auto& ip = wire_at<Ipv4Header>(p.data());
+    s.source = IpAddress::from_v4_bytes(ip.source.data());
+    s.destination = IpAddress::from_v4_bytes(ip.destination.data());
+    s.ecn = p[1] & 3;
+    const size_t total = ip.total_length;
+    if (total >= sizeof ip && total <= p.size() && finish_sum(sum_bytes(p.data(), sizeof ip)) == 0)
+      return p.subspan(sizeof ip, total - sizeof ip);
+  }
+  return {};
+}
+
 std::optional<Segment> segment_of(std::span<const uint8_t> p) {
-  if (p.size() < sizeof(Ipv4Header) + sizeof(TcpHeader) || p[0] != 0x45 || p[9] != 6) return std::nullopt;
-  if (load_be32(&p[12]) != kOwnAddress || load_be32(&p[16]) != kPeerAddress) return std::nullopt;
-  const size_t total = wire_at<Ipv4Header>(p.data()).total_length;
-  if (total > p.size()) return std::nullopt;
-  const auto tcp_bytes = p.subspan(sizeof(Ipv4Header), total - sizeof(Ipv4Header));
-  if (finish_sum(sum_bytes(p.data(), sizeof(Ipv4Header))) != 0 || sum_tcp(p.data(), tcp_bytes) != 0)
-    return std::nullopt;
+  Segment s;
+  const auto tcp_bytes = open_packet(p, s);
+  if (tcp_bytes.size() < sizeof(TcpHeader)) return std::nullopt;
+  if (sum_with_addresses(kTcp, tcp_bytes, s.source, s.destination) != 0) return std::nullopt;
   const auto& tcp = wire_at<TcpHeader>(tcp_bytes.data());
   const size_t header = (tcp.data_offset >> 4) * 4u;
   if (header < sizeof tcp || header > tcp_bytes.size()) return std::nullopt;
-  Segment s;
   s.from = tcp.source;
   s.to = tcp.destination;
   s.seq = tcp.sequence;
   s.ack = tcp.acknowledgment;
   s.flags = tcp.flags;
-  s.ecn = p[1] & 3;
   s.window = tcp.window;
   s.urgent = tcp.urgent;
   for (size_t i = sizeof tcp; i < header;) {

@@ -1,4 +1,4 @@
-// IPv4 packets of TCP segments, made and read byte by byte.
+// IPv4 and IPv6 packets of TCP segments, made and read byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,24 @@
 #include <string>
 #include <vector>
 
+#include "base/ip.h"
 #include "script.h"
 
 namespace accel::scripts {
 
 using Bytes = std::vector<uint8_t>;
 
-constexpr uint32_t kOwnAddress = 0x0a000001;   ///< 10.0.0.1, of the stack under test
-constexpr uint32_t kPeerAddress = 0x0a000002;  ///< 10.0.0.2, whom the script plays
+/// The two ends of a conversation. Their family is the script's.
+struct Addresses {
+  IpAddress own;   ///< of the stack under test
+  IpAddress peer;  ///< whom the script plays
+  bool v6() const { return !own.is_v4(); }
+  /// Bytes that an IP header has more than IPv4's: each MTU is larger by them, so that segments are the same.
+  uint32_t longer_header() const { return v6() ? 20 : 0; }
+};
+constexpr Addresses kIpv4{IpAddress::v4(0x0a000001), IpAddress::v4(0x0a000002)};  // 10.0.0.1, 10.0.0.2
+constexpr Addresses kIpv6{{{0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
+                          {{0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2}}};  // fd00::1, fd00::2
 
 /// A TCP segment as it is on the wire.
 struct Segment {
@@ -25,13 +35,15 @@ struct Segment {
   uint16_t window = 0, urgent = 0;
   std::vector<OptionSpec> options;
   Bytes payload;
+  IpAddress source, destination;
+  Bytes packet;  ///< as it left
 };
 
-/// A packet from the peer.
+/// A packet between the segment's addresses.
 Bytes packet_of(const Segment& s);
-/// An ICMP error from the peer that quotes a segment's first bytes.
+/// An ICMP error to who has sent `quoted`, from the other end, with its first bytes.
 Bytes icmp_packet_of(const InjectIcmp& icmp, const Segment& quoted);
-/// Nothing of what is not whole, or not TCP between the two addresses, from the stack under test.
+/// Nothing of what is not whole, or not TCP.
 std::optional<Segment> segment_of(std::span<const uint8_t> packet);
 
 std::string text_of_flags(uint8_t flags);

@@ -19,8 +19,9 @@ struct Answer {
   int64_t out = 0;      ///< what it wrote: an option's value, poll()'s revents
   Bytes read;           ///< what it read
   bool peeked = false;  ///< and left there
+  Endpoint peer{};      ///< of an accepted connection, on the core
 
-  static Answer failed(int number) { return {-1, number, 0, {}, false}; }
+  static Answer failed(int number) { return {-1, number, 0, {}, false, {}}; }
 };
 
 /// A system call of a socket, its arguments told apart. Descriptors are a world's own.
@@ -60,6 +61,9 @@ struct Pending {
 
 class World {
  public:
+  explicit World(const Addresses& ends) : addresses(ends) {}
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
   virtual ~World() = default;
   virtual Duration now() = 0;
   /// Lets time pass up to `until`, or until one more segment has left or an operation has returned.
@@ -79,11 +83,12 @@ class World {
   /// The machine was too busy to play the script as it is written: what differs says nothing.
   virtual bool disturbed() const { return false; }
 
+  Addresses addresses;
   std::deque<Segment> sent;
 };
 
-std::unique_ptr<World> make_core_world();
+std::unique_ptr<World> make_core_world(const Addresses& ends, uint32_t mtu);
 /// In a network namespace of its own, which this makes of the calling process'.
-std::unique_ptr<World> make_kernel_world();
+std::unique_ptr<World> make_kernel_world(const Addresses& ends);
 
 }  // namespace accel::scripts

@@ -166,6 +166,47 @@ TEST(Undo, LeavesTheResponseToATimeout) {
   EXPECT_EQ(r.undone, 0);
 }
 
+/// A transfer whose ACKs are late by 600 ms for a while, which is longer than the timeout.
+Outcome transfer_with_late_acks(const HostOptions& options, uint64_t& spurious) {
+  Sim sim(6, 2, options);
+  sim.links([](Link& l) { l.bits_per_second = 50'000'000; });
+  const Instant from = sim.now + 300ms, to = from + 600ms;
+  sim.filter = [&](int host, std::span<const uint8_t> frame) {
+    if (host == 0 || sim.now < from || sim.now >= to) return true;
+    const std::vector<uint8_t> copy(frame.begin(), frame.end());
+    sim.after(to - from, [&sim, copy] { sim.inject(0, copy); });
+    return false;
+  };
+  const Outcome r = transfer(sim, 5'000'000);
+  spurious = sim[0].counter(Counter::tcp_spurious_timeouts);
+  return r;
+}
+
+// RFC 5682: without timestamps it is F-RTO that finds out.
+TEST(Undo, TakesASpuriousTimeoutBack) {
+  HostOptions options;
+  options.config.timestamps = false;
+  for (const bool sack : {true, false}) {
+    options.config.sack = sack;
+    uint64_t spurious = 0;
+    const Outcome r = transfer_with_late_acks(options, spurious);
+    EXPECT_TRUE(r.good);
+    EXPECT_GE(r.timeouts, 1u);
+    EXPECT_EQ(spurious, 1u) << sack;
+    EXPECT_LE(r.retransmits, r.timeouts + 1) << sack;  // and a tail probe
+  }
+}
+
+TEST(Undo, OfTimeoutsMayBeOff) {
+  HostOptions options;
+  options.config.timestamps = options.config.frto = false;
+  uint64_t spurious = 0;
+  const Outcome r = transfer_with_late_acks(options, spurious);
+  EXPECT_TRUE(r.good);
+  EXPECT_EQ(spurious, 0u);
+  EXPECT_GT(r.retransmits, r.timeouts + 1);
+}
+
 /// A path, what crosses it, and how it should: data, so that a regression is a difference.
 struct Path {
   const char* name;

@@ -37,8 +37,10 @@ static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now)
       }
       break;
     }
+    if (s.ever_resent) e.resent = true;
     if (!s.sacked) {
       rack_delivered(c, s, e, now);
+      note_original(c, s, e);
       ++c.delivered;
     }
     if (!s.ever_resent && !s.sacked && e.rtt.count() < 0)

@@ -214,7 +214,10 @@ struct TcpConn : StackSocket, TcpEntry {
   bool tail_probed = false;
   bool reordering_seen = false;
   bool deferred_free : 1 = false;
-  bool no_memory : 1 = false;     ///< a write found none, and no ACK is to come: until kTimerCork
+  bool no_memory : 1 = false;  ///< a write found none, and no ACK is to come: until kTimerCork
+  bool frto : 1 = false;       ///< whether the timeout was spurious is open (RFC 5682)
+  bool frto_probe : 1 =
+      false;  ///< its step 2b: new text leaves before what is marked lost, until the next ACK
   mutable bool no_space = false;  ///< the application found the send buffer full (also by tcp_readiness())
   uint8_t quick_acks = 0;
   uint8_t duplicates_told = 0;  ///< ACKs that said rcv_nxt again, three at most

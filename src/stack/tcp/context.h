@@ -146,7 +146,7 @@ inline void rehash_if_resent_again(const TcpContext& t, TcpConn& c, uint32_t seq
 }
 /// The headers' fields of the connection's segments.
 HeaderFields header_fields(const TcpContext& t, const TcpConn& c);
-void refresh_mss(TcpConn& c);
+void refresh_mss(const TcpContext& t, TcpConn& c);
 void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
                     Instant now);
 /// Fifth check in SYN-RECEIVED. False: the segment is done with (and `c` may have ended).
@@ -156,7 +156,7 @@ void take_for_established(TcpContext& t, TcpConn& c, Instant now);
 /// SYN-RECEIVED ends; `s`: the last segment of the handshake. A listener's connection joins its queue.
 void enter_established(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
 void send_handshake(TcpContext& t, TcpConn& c, Instant now);
-void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now);
+void take_syn_options(const TcpContext& t, TcpConn& c, const TcpOptions& o, Instant now);
 
 // ---- listener.cc ----
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
@@ -206,6 +206,9 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOpti
                Instant now);
 void take_urgent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s);
 void take_fin(TcpContext& t, TcpConn& c, Instant now);
+/// A FIN at `seq`, before which text is missing. `alone`: it came without text, whose SACK block tells of
+/// both.
+void take_fin_behind_gap(TcpContext& t, TcpConn& c, uint32_t seq, bool alone);
 void forget_out_of_order(TcpConn& c);
 
 // ---- receive_buffer.cc ----
@@ -278,6 +281,8 @@ struct AckEvent {
   uint32_t tsecr = 0;             ///< 0: none
   uint32_t delivered_before = 0;  ///< TcpConn::high_delivered when it came
   bool dsack = false;
+  bool original = false;   ///< text of before recovery_point that was sent once has arrived
+  bool resent = false;     ///< of what is acknowledged some was sent again
   bool duplicate = false;  ///< a duplicate ACK in RFC 5681's sense
   bool window_changed = false;
   Duration rtt{-1};
@@ -286,6 +291,10 @@ struct AckEvent {
 void take_sack(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e, Instant now);
 void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant now);
 void clear_marks(TcpConn& c, const SentSegment& s);
+/// Linux' FLAG_ORIG_SACK_ACKED: of a segment that is known to have arrived from now on.
+inline void note_original(const TcpConn& c, const SentSegment& s, AckEvent& e) {
+  if (!s.ever_resent && seq_le(s.end, c.recovery_point)) e.original = true;
+}
 void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now);
 void detect_lost(TcpContext& t, TcpConn& c, Instant now);
 void mark_lost(TcpConn& c, SentSegment& s);

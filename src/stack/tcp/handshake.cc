@@ -62,7 +62,7 @@ void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {
     c.ip_id = static_cast<uint16_t>(c.flow_hash);
   }
   refresh_headers(t, c);
-  refresh_mss(c);
+  refresh_mss(t, c);
 }
 
 static uint32_t mss_of_mtu(const TcpConn& c) {
@@ -71,16 +71,17 @@ static uint32_t mss_of_mtu(const TcpConn& c) {
 }
 
 /// RFC 9293 section 3.7.1: Eff.snd.MSS, less the options of every segment.
-void refresh_mss(TcpConn& c) {
+void refresh_mss(const TcpContext& t, TcpConn& c) {
   uint32_t mss = mss_of_mtu(c);
+  const uint32_t least = std::min(t.core.config.min_snd_mss, mss);
   if (c.settings.max_segment) mss = std::min<uint32_t>(mss, c.settings.max_segment);
   c.own_mss = static_cast<uint16_t>(mss);
   mss = std::min<uint32_t>(mss, c.peer_mss);
-  mss = std::max(mss, 88u);  // TCP_MIN_SND_MSS and some: no peer makes us send crumbs
+  mss = std::max(mss, least);  // __tcp_mtu_to_mss(): all options of a segment, and 8 bytes of text
   c.snd_mss = static_cast<uint16_t>(mss - (c.timestamps_ok ? option::kTimestampsLength : 0));
 }
 
-void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now) {
+void take_syn_options(const TcpContext& t, TcpConn& c, const TcpOptions& o, Instant now) {
   c.peer_mss = o.mss ? o.mss : (c.local.address.is_v4() ? 536 : 1220);  // RFC 9293 MUST-15
   c.wscale_ok = c.wscale_ok && o.has_wscale;
   c.snd_wscale = c.wscale_ok ? o.wscale : 0;
@@ -92,7 +93,7 @@ void take_syn_options(TcpConn& c, const TcpOptions& o, Instant now) {
     c.ts_recent_ms = timestamp_clock(now);
     c.ts_recent_valid = true;
   }
-  refresh_mss(c);
+  refresh_mss(t, c);
   c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(536, c.own_mss));
 }
 
@@ -183,7 +184,7 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
   c.rcv_nxt = s.seq + 1;
   c.copied_seq = c.rcv_wup = c.rcv_nxt;
   c.rcv_edge += c.rcv_nxt;  // it held the window of the SYN until now
-  take_syn_options(c, o, now);
+  take_syn_options(t, c, o, now);
   if (s.flags & kAck) {
     establish(t, c, s, now);
     t.count(Counter::tcp_active_opens);

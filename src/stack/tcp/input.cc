@@ -209,10 +209,8 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
   }
   // Eighth, FIN; one that came before its data is kept in mind, as that data is.
   if (s.flags & kFin) {
-    if (seq_gt(fin_seq, c.rcv_nxt) && seq_le(fin_seq, c.rcv_edge) && !c.fin_received) {
-      c.fin_early = true;
-      c.fin_early_seq = fin_seq;
-    }
+    if (seq_gt(fin_seq, c.rcv_nxt) && seq_le(fin_seq, c.rcv_edge) && !c.fin_received)
+      take_fin_behind_gap(t, c, fin_seq, s.payload_length == 0);
     if ((fin_seq != c.rcv_nxt && s.payload_length == 0) || c.fin_received) owe_ack(t, c, true, now);
   }
   const bool in_order = (s.flags & kFin) && fin_seq == c.rcv_nxt;

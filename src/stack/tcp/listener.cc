@@ -118,7 +118,7 @@ void fill_embryo(TcpContext& t, TcpConn& c, const TcpListener& l, const TcpSegme
   c.rcv_edge = c.rcv_nxt + std::min(receive_space(t, c), 65535u);
   set_way(t, c, *way.hop, way.mtu);
   c.interface = s.interface;
-  take_syn_options(c, o, now);
+  take_syn_options(t, c, o, now);
   c.snd_wnd = c.max_window = s.window;
   c.snd_wl1 = s.seq;
 }

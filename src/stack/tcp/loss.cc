@@ -1,5 +1,5 @@
 // Loss: SACK scoreboard (RFC 2018, 2883), RACK (RFC 8985), NewReno without SACK (RFC 6582), recovery with PRR
-// (RFC 9937), undo of what proves spurious (RFC 3522, 3708).
+// (RFC 9937), undo of what proves spurious (RFC 3522, 3708, 5682).
 #include <algorithm>
 
 #include "stack/tcp/context.h"
@@ -42,6 +42,7 @@ void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant
 
 static void mark_sacked(TcpConn& c, SentSegment& s, AckEvent& e, Instant now) {
   rack_delivered(c, s, e, now);
+  note_original(c, s, e);
   if (s.lost) c.lost_bytes -= s.length();
   if (s.resent) c.resent_bytes -= s.length();
   s.lost = s.resent = 0;
@@ -298,11 +299,32 @@ static void judge_tail_probe(TcpConn& c, const AckEvent& e) {
   }
 }
 
+/// RFC 5682 section 3.1, the version with SACK, as tcp_process_loss() has it for all. True: the timeout was
+/// spurious.
+static bool judge_timeout(TcpConn& c, const AckEvent& e) {
+  c.frto_probe = false;
+  if (c.recovery != Recovery::kTimeout || !c.frto) return false;
+  // Step 3b: what was not sent again has arrived. Without SACK that is told of only where nothing of the
+  // acknowledged text was sent again.
+  if (e.original && (c.sack_ok || !e.resent)) return true;
+  if (seq_gt(c.snd_nxt, c.recovery_point)) {
+    if (e.sacked > 0 || e.duplicate) c.frto = false;  // step 3a
+  } else if (e.acked > 0 && seq_lt(c.snd_una, c.recovery_point)) {
+    c.frto_probe = true;  // step 2b
+  }
+  return false;
+}
+
 void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
   const uint32_t due = c.lost_bytes - c.resent_bytes;
   judge_tail_probe(c, e);
   judge_filled_hole(c, e);
   if (spurious(c, e)) undo(c);
+  if (judge_timeout(c, e)) {
+    t.count(Counter::tcp_spurious_timeouts);
+    undo(c);
+    c.retransmits = 0;
+  }
   if (c.recovery != Recovery::kOpen && seq_ge(c.snd_una, c.recovery_point)) end_recovery(c);
   if (!c.sack_ok)
     count_duplicates(c, e);
@@ -330,12 +352,12 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
 
 /// RFC 4821 section 7.7, as Linux' tcp_mtu_probing: full segments that vanish again and again may be too big
 /// for a path that does not say so.
-static void suspect_black_hole(TcpConn& c, Instant now) {
+static void suspect_black_hole(const TcpContext& t, TcpConn& c, Instant now) {
   uint32_t base = c.local.address.is_v4() ? 1064 : 1280, least = c.local.address.is_v4() ? 552 : 1280;
   if (c.retransmits < 3 || c.mtu <= least || c.sent.front().length() + 100 <= least) return;
   c.mtu = c.mtu > base ? base : least;
   c.mtu_lowered = now;
-  refresh_mss(c);
+  refresh_mss(t, c);
 }
 
 void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
@@ -350,7 +372,7 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
       c.sacked_bytes -= s.length();
       --c.sacked_segments;
     }
-  suspect_black_hole(c, now);
+  suspect_black_hole(t, c, now);
   // A timeout among SACKs says that the degree was overestimated.
   if (c.recovery == Recovery::kOpen && c.sacked_segments >= kDupThreshold)
     c.reordering = std::min(c.reordering, kDefaultReordering);
@@ -359,6 +381,9 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
     remember_for_undo(c);
     c.ssthresh = reduced_window(c);
   }
+  // RFC 5682 section 3.1, step 1, and 3.2.
+  c.frto = t.core.config.frto && (c.recovery == Recovery::kOpen || c.retransmits > 1);
+  c.frto_probe = false;
   c.recovery = Recovery::kTimeout;
   c.recovery_point = c.snd_nxt;
   c.cwnd = c.snd_mss;

@@ -191,7 +191,12 @@ void send_ack(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 /// RFC 9293 section 3.8.4 and 3.8.6.1: a segment below the window, which the peer has to answer.
-void send_probe(TcpContext& t, TcpConn& c, Instant now) { send_segment(t, c, c.snd_una - 1, 0, 0, now); }
+void send_probe(TcpContext& t, TcpConn& c, Instant now) {
+  // Below the window a peer does not look at URG: another one, which is acceptable, announces urgent data
+  // (tcp_write_wakeup()).
+  if (c.urgent_out && seq_gt(c.snd_up, c.snd_una)) send_segment(t, c, c.snd_una, 0, 0, now);
+  send_segment(t, c, c.snd_una - 1, 0, 0, now);
+}
 
 void send_reset(TcpContext& t, TcpConn& c, Instant now) {
   t.count(Counter::tcp_resets_sent);
@@ -260,7 +265,7 @@ void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
 /// Payload bytes of the next segment: the MSS less the SACK blocks it will carry.
 uint32_t segment_size(const TcpConn& c) {
   uint32_t blocks = c.sack_count == 0 && !c.dsack_due ? 0 : sack_length(c);
-  return c.snd_mss - blocks;  // snd_mss is at least 76, blocks at most 36
+  return c.snd_mss - blocks;  // snd_mss has room for all options, and 8 bytes
 }
 
 /// tcp_event_data_sent(). A FIN alone is no data: it answers nothing.
@@ -291,7 +296,7 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
     if (c.mtu < c.route_mtu &&
         now - c.mtu_lowered > kMtuLife) {  // RFC 1191 section 6.3: the path may be wider again
       c.mtu = c.route_mtu;
-      refresh_mss(c);
+      refresh_mss(t, c);
     }
   }
   if (!send_segment(t, c, seq, n, flags, now)) return false;
@@ -358,7 +363,7 @@ static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
 /// Whether a last partial segment waits: Nagle as Minshall amended it, TCP_CORK, MSG_MORE. `in_flight`: there
 /// is unacknowledged data before it.
 static bool held_back(const TcpConn& c, bool in_flight) {
-  if (c.fin_queued || c.push) return false;
+  if (c.fin_queued || c.push || c.frto_probe) return false;
   if (c.urgent_out && seq_gt(c.snd_up, c.snd_una)) return false;  // as Linux' tcp_nagle_test()
   if (c.settings.cork || c.more) return true;
   if (c.settings.nodelay) return false;
@@ -433,6 +438,16 @@ static bool sends_data(TcpState s) {
             now);
 }
 
+/// RFC 5682 section 3.1, step 2b: new text, and nothing again until its ACKs have come. False: there is none,
+/// or no window for it, and recovery goes on as after any timeout.
+[[gnu::noinline]] static bool probe_timeout(TcpContext& t, TcpConn& c, Blocked& blocked, Instant now) {
+  blocked = send_unsent(t, c, now);
+  if (seq_gt(c.snd_nxt, c.recovery_point)) return true;
+  c.frto = c.frto_probe = false;
+  blocked = Blocked::kNothing;
+  return false;
+}
+
 void output(TcpContext& t, TcpConn& c, Instant now) {
   if (c.handshake_due) return send_handshake(t, c, now);
   if (c.tcp_state == TcpState::kClosed || c.tcp_state == TcpState::kSynSent ||
@@ -440,9 +455,10 @@ void output(TcpContext& t, TcpConn& c, Instant now) {
     return;
   Blocked blocked = Blocked::kNothing;
   if (sends_data(c.tcp_state)) {
-    if (c.lost_bytes > c.resent_bytes) blocked = send_lost(t, c, now);
     const uint32_t before = c.snd_nxt;
-    if (blocked == Blocked::kNothing) blocked = send_unsent(t, c, now);
+    const bool probed = c.frto_probe && probe_timeout(t, c, blocked, now);
+    if (!probed && c.lost_bytes > c.resent_bytes) blocked = send_lost(t, c, now);
+    if (!probed && blocked == Blocked::kNothing) blocked = send_unsent(t, c, now);
     if (c.snd_nxt != before) note_sent(t, c, now);
     c.cwnd_limited = blocked == Blocked::kCongestion || c.pipe() + c.snd_mss > c.cwnd;
     if (blocked == Blocked::kNothing) c.push = false;

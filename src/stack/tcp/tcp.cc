@@ -41,12 +41,11 @@ bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint
   if (seq_lt(seq, oldest) || seq_gt(seq, c.snd_nxt)) return false;
   Working working(t, c);
   if (mtu != 0) {
-    uint32_t least = c.local.address.is_v4() ? 552 : 1280;  // ip_no_pmtu_disc's min_pmtu; RFC 8200
-    mtu = std::max(mtu, least);
+    mtu = path_mtu(c, mtu);
     if (mtu >= c.mtu || (c.local.address.is_v4() && !c.settings.dont_fragment)) return true;
     c.mtu = mtu;
     c.mtu_lowered = now;
-    refresh_mss(c);
+    refresh_mss(t, c);
     if (!c.synchronized()) return true;
     // What was too big is gone; no sign of congestion (RFC 1191 section 6.4).
     for (uint32_t i = 0; i < c.sent.size(); ++i)
@@ -336,7 +335,7 @@ void TcpLayer::settings_changed(TcpConn& c, Instant now, bool push) {
   TcpContext& t = *context_;
   if (c.hop) refresh_headers(t, c);
   if (c.synchronized()) {
-    refresh_mss(c);
+    refresh_mss(t, c);
     if (c.settings.keepalive && c.deadlines[kTimerKeepalive] == kNever) restart_keepalive(t, c, now);
     if (c.settings.keepalive) {  // a shorter idle time counts from when the peer was last heard
       Instant heard = std::max(c.last_received, c.last_ack_received);

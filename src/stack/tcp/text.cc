@@ -234,8 +234,18 @@ static void drain_out_of_order(TcpContext& t, TcpConn& c, uint32_t from) {
     }
     note_received(t, c, n);
   }
-  if (o.empty()) return forget_out_of_order(c);
+  if (o.empty() && !c.fin_early) return forget_out_of_order(c);
   trim_sack(c, c.rcv_edge + 1);
+}
+
+void take_fin_behind_gap(TcpContext& t, TcpConn& c, uint32_t seq, bool alone) {
+  const bool again = c.fin_early && c.fin_early_seq == seq;
+  c.fin_early = true;
+  c.fin_early_seq = seq;
+  if (!alone || !c.sack_ok) return;
+  if (again) note_dsack(c, seq, seq + 1);
+  if (!c.out_of_order) c.out_of_order = new (std::nothrow) OutOfOrder(t.core.tcp_memory, c.rcv_nxt);
+  if (c.out_of_order) note_sack(c, {seq, seq + 1});
 }
 
 /// tcp_try_rmem_schedule() for text that is next: true: it may be kept. An empty queue takes it in any case.
@@ -245,6 +255,11 @@ static bool find_memory_in_order(TcpContext& t, TcpConn& c, const Packet& frame)
   if (find_memory(t, c, more, c.rcv_nxt)) return true;
   collapse_receive_queue(t, c);
   return find_memory(t, c, more, c.rcv_nxt);
+}
+
+/// Our FIN is likely to follow the peer's, and the ACK goes with it: tcp_fin().
+static bool answers_fin(const TcpConn& c) {
+  return c.tcp_state == TcpState::kSynReceived || c.tcp_state == TcpState::kEstablished;
 }
 
 void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
@@ -290,6 +305,7 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOpti
   append_in_order(t, c, payload);
   if (filled_gap) drain_out_of_order(t, c, seq);
   if (s.payload_length < c.rcv_mss || (s.flags & kPsh)) c.pushed = true;
+  if ((s.flags & kFin) && c.rcv_nxt == s.seq + s.payload_length && answers_fin(c)) c.pingpong = true;
   ack_in_order(t, c, filled_gap, now);
   if (has_for_reader(t, c, c.settings.receive_low_water)) t.core.mark_ready(c, kReadable);
 }
@@ -321,8 +337,8 @@ void take_fin(TcpContext& t, TcpConn& c, Instant now) {
   c.rcv_edge = seq_max(c.rcv_edge, c.rcv_nxt);
   c.read_shut = true;
   forget_out_of_order(c);  // beyond the FIN: cannot be
-  const bool answered = c.tcp_state == TcpState::kSynReceived || c.tcp_state == TcpState::kEstablished;
-  c.pingpong |= answered;         // our FIN is likely to follow, and the ACK with it: tcp_fin()
+  const bool answered = answers_fin(c);
+  c.pingpong |= answered;
   owe_ack(t, c, !answered, now);  // at once where no text has come
   switch (c.tcp_state) {
     case TcpState::kSynReceived:

@@ -112,14 +112,16 @@ static int timeout_error(const TcpConn& c) { return c.soft_error ? c.soft_error 
 
 static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
   bool passive = c.tcp_state == TcpState::kSynReceived && !c.active;
-  uint32_t limit = passive ? t.core.config.synack_retries : c.settings.syn_retries;
+  // The first timeouts of a SYN do not double, and are counted beside TCP_SYNCNT (tcp_write_timeout()).
+  const uint32_t linear = c.tcp_state == TcpState::kSynSent ? t.core.config.syn_linear_timeouts : 0;
+  uint32_t limit = passive ? t.core.config.synack_retries : c.settings.syn_retries + linear;
   bool user_timeout = c.settings.user_timeout.count() > 0 && now - c.stuck_since >= c.settings.user_timeout;
   if (c.retransmits >= limit || user_timeout || c.makes_way || !has_listener(t, c)) {
     passive ? destroy(t, c) : fail(t, c, timeout_error(c));
     return;
   }
   ++c.retransmits;
-  ++c.backoff;
+  if (c.retransmits > linear) ++c.backoff;
   c.rehashes += c.settings.rehash;
   rehash(t, c);
   // A peer whose ACK we ignored for TCP_DEFER_ACCEPT is asked again only once its time is over.
