@@ -23,6 +23,7 @@ TcpSocket::TcpSocket(int fd, const TcpSocket& listener, std::shared_ptr<const Li
     : Socket(FileKind::kTcp, fd, listener.domain()),
       state_(State::kConnected),
       inherited_name_(Engine::get()->listener(*listener.flow_)->local.address),
+      accepted_(true),
       inq_(options->inq),
       linger_(options->linger),
       linger_time_(options->linger_time),
@@ -198,6 +199,7 @@ void TcpSocket::become_kernels(Reason reason) {
   choice.reason = reason;
   stats::note_kernel(shadow(), reason, choice.rule);
   ++readiness_epoch;
+  note_automatic_name();
   fds.forget(this);
   Engine::get()->touch();
 }
