@@ -160,6 +160,9 @@ Result<int> disconnect_handed_back(int fd, const sockaddr* address, socklen_t le
   const Endpoint local = kernel_name(fd);
   if (real.connect(fd, address, length) != 0) return err(errno);
   const bool address_stays = std::exchange(*found, {}).address_stays;
+  Reason unused{};
+  (void)guard.open_engine(
+      &unused);  // a child's, without which the kernel would answer for the name and the error
   TcpSocket::replace_disconnected(guard, fd, local, address_stays);
   return 0;
 }
