@@ -143,6 +143,10 @@ void TcpSocket::replace_disconnected(Guard& guard, int fd, Endpoint left, bool a
     left.address = domain == AF_INET6 ? IpAddress::any_v6() : IpAddress::any_v4();
   s->release_port();
   s->left_name_ = left;
+  if (sockets_stay()) {  // as socket() has it then
+    for (Membership m : memberships) real.epoll_ctl(m.set->kernel_fd(), EPOLL_CTL_ADD, m.fd, &m.event);
+    return;
+  }
   File* file = s.release();
   file->retain();
   for (const int number : numbers) {
@@ -154,15 +158,16 @@ void TcpSocket::replace_disconnected(Guard& guard, int fd, Endpoint left, bool a
 }
 
 Result<int> disconnect_handed_back(int fd, const sockaddr* address, socklen_t length) {
+  if (retired()) return kOnKernel;
   Guard guard(Pass::Polling::kNo);
   AutomaticName* found = guard.ok() ? automatic_name(cookie_of(fd)) : nullptr;
   if (found == nullptr) return kOnKernel;
   const Endpoint local = kernel_name(fd);
   if (real.connect(fd, address, length) != 0) return err(errno);
   const bool address_stays = std::exchange(*found, {}).address_stays;
+  // A forked child may have none, and then the kernel would answer for the name and the error.
   Reason unused{};
-  (void)guard.open_engine(
-      &unused);  // a child's, without which the kernel would answer for the name and the error
+  (void)guard.open_engine(&unused);
   TcpSocket::replace_disconnected(guard, fd, local, address_stays);
   return 0;
 }
