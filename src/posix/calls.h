@@ -15,7 +15,10 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include <atomic>
+
 #include "base/result.h"
+#include "base/user_memory.h"
 #include "posix/file.h"
 
 namespace accel::posix {
@@ -26,6 +29,15 @@ namespace accel::posix {
 Result<int> socket(int domain, int type, int protocol);
 Result<int> bind(int fd, const sockaddr* address, socklen_t length);
 Result<int> connect(int fd, const sockaddr* address, socklen_t length);
+/// There are connections that were handed back, of which connect() to AF_UNSPEC takes the name off.
+extern std::atomic<bool> has_automatic_names;
+/// connect() on one. kOnKernel (posix/call.h): `fd` is none.
+Result<int> disconnect_handed_back(int fd, const sockaddr* address, socklen_t length);
+inline bool may_disconnect_handed_back(const sockaddr* address, socklen_t length) {
+  sa_family_t family = AF_UNIX;
+  return has_automatic_names.load(std::memory_order_relaxed) && length >= sizeof family &&
+         get_user(family, address) && family == AF_UNSPEC;
+}
 Result<int> listen(int fd, int backlog);
 Result<int> accept4(int fd, sockaddr* address, socklen_t* length, int flags);
 Result<int> shutdown(int fd, int how);

@@ -92,6 +92,7 @@ void child_begins(Forking& f) {
 void claim_resting(Forking& f, bool forked) {
   if (resting_connections == 0) return;
   if (forked) {
+    if (f.engine == nullptr) return;  // who waits for one has an engine
     Pass pass{*f.engine, Pass::OverFork{}};
     if (!f.engine->others_wait(pass)) return;
   }
@@ -270,6 +271,7 @@ Result<bool> claim_connection(File* file) {
     switch (h->claim(file)) {
       case Whereabouts::kKernel:
         file->inherited = File::Inherited::kNo;
+        if (file->kind() == FileKind::kTcp) static_cast<TcpSocket*>(file)->note_automatic_name();
         fds.forget(file);
         return false;
       default:

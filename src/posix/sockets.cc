@@ -98,6 +98,10 @@ Result<int> bind(int fd, const sockaddr* address, socklen_t length) {
 }
 
 Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
+  if (!fds.owns(fd) && may_disconnect_handed_back(address, length)) {
+    Result<int> r = disconnect_handed_back(fd, address, length);
+    if (r.ok() || r.error() != kOnKernel) return r;
+  }
   if (can_read(address, std::min<size_t>(length, sizeof(sockaddr_storage)))) {
     SocketCall call(fd);
     if (call.error() != Errno{}) return call.error();

@@ -271,7 +271,7 @@ void TcpSocket::disconnect(Pass& pass) {
   left_unacked_ = static_cast<uint32_t>(pass.stack().tcp_unacked_bytes(*conn_)) + jump;
   left_unsent_ = static_cast<uint32_t>(pass.stack().tcp_unsent_bytes(*conn_)) + jump;
   left_mss_ = conn_->snd_mss;
-  const bool accepted = !conn_->active;
+  const bool accepted = std::exchange(accepted_, false);
   if (accepted && !renamed_) left_name_ = {inherited_name_, pass.stack().tcp_local(*conn_).port};
   const bool renamed = std::exchange(renamed_, false);
   pass.stack().tcp_close(conn_, alive, pass.now());

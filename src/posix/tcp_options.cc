@@ -616,14 +616,20 @@ Result<int> TcpSocket::listener_info(Pass& pass, void* value, socklen_t* length)
   return put_option(&info, size, value, length);
 }
 
-/// What a connection accepted from this listener finds different from a new socket.
-std::vector<SavedOption> TcpSocket::unusual_options() const {
+/// What differs from a new socket: for a connection accepted from this listener what that inherits, else all
+/// that setsockopt() has set. The connection itself has changed the three that are left out.
+std::vector<SavedOption> TcpSocket::unusual_options(SavedFor purpose) const {
+  auto left_out = [&](const Option& o) {
+    if (purpose == SavedFor::kConnections) return !o.inherited || o.effect == kKernel;
+    if (o.level == SOL_SOCKET) return o.name == SO_INCOMING_CPU;
+    return o.level == IPPROTO_TCP && (o.name == TCP_MAXSEG || o.name == TCP_QUICKACK);
+  };
   std::vector<SavedOption> saved;
   const int fresh = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
   if (fresh < 0) return saved;
   const int locked = shadow_option(SOL_SOCKET, SO_BUF_LOCK);
   for (const Option& o : kOptions) {
-    if (!o.inherited || o.effect == kKernel || (o.level == IPPROTO_IPV6 && !v6())) continue;
+    if (left_out(o) || (o.level == IPPROTO_IPV6 && !v6())) continue;
     char mine[64] = {}, theirs[64] = {};
     socklen_t mine_size = sizeof mine, their_size = sizeof theirs;
     if (real.getsockopt(shadow(), o.level, o.name, mine, &mine_size) != 0) continue;
@@ -645,13 +651,14 @@ std::vector<SavedOption> TcpSocket::unusual_options() const {
 
 std::shared_ptr<const ListenerOptions> TcpSocket::options_now() {
   if (options_now_ == nullptr)
-    options_now_ = std::make_shared<const ListenerOptions>(ListenerOptions{.options = unusual_options(),
-                                                                           .receive_timeout = receive_timeout,
-                                                                           .send_timeout = send_timeout,
-                                                                           .linger_time = linger_time_,
-                                                                           .peek_offset = peek_offset_,
-                                                                           .linger = linger_,
-                                                                           .inq = inq_});
+    options_now_ = std::make_shared<const ListenerOptions>(
+        ListenerOptions{.options = unusual_options(SavedFor::kConnections),
+                        .receive_timeout = receive_timeout,
+                        .send_timeout = send_timeout,
+                        .linger_time = linger_time_,
+                        .peek_offset = peek_offset_,
+                        .linger = linger_,
+                        .inq = inq_});
   return options_now_;
 }
 

@@ -23,6 +23,7 @@ TcpSocket::TcpSocket(int fd, const TcpSocket& listener, std::shared_ptr<const Li
     : Socket(FileKind::kTcp, fd, listener.domain()),
       state_(State::kConnected),
       inherited_name_(Engine::get()->listener(*listener.flow_)->local.address),
+      accepted_(true),
       inq_(options->inq),
       linger_(options->linger),
       linger_time_(options->linger_time),
@@ -82,6 +83,10 @@ void TcpSocket::on_last_close(Pass* pass) {
   }
   if (abort || conn_->unread() != 0) pass->engine().send_kept(*pass);  // else the reset comes instead
   pass->in_turn(this);
+  // Text of which no wait has told, taken in since, could as well come after the close(): the peer gets a FIN
+  // before the reset. A server that closes idle connections would reset requests otherwise.
+  if (!abort && unread_is_unknown && conn_->unread() != 0)
+    (void)stack.tcp_shutdown(*conn_, SHUT_WR, pass->now());
   stack.tcp_close(conn_, abort, pass->now());
   conn_ = nullptr;
 }
@@ -198,6 +203,7 @@ void TcpSocket::become_kernels(Reason reason) {
   choice.reason = reason;
   stats::note_kernel(shadow(), reason, choice.rule);
   ++readiness_epoch;
+  note_automatic_name();
   fds.forget(this);
   Engine::get()->touch();
 }
@@ -304,6 +310,7 @@ Result<int> TcpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
   switch (request) {
     case SIOCINQ:  // FIONREAD
       answer = static_cast<int>(stack.tcp_readable_bytes(*conn_));
+      unread_is_unknown = unread_is_unknown && answer == 0;
       break;
     case SIOCOUTQ:  // TIOCOUTQ
       answer = static_cast<int>(stack.tcp_unacked_bytes(*conn_));

@@ -90,6 +90,12 @@ class TcpSocket final : public Socket {
   Result<int> listen(Pass& pass, int backlog) override;
   Result<int> accept(Pass& pass, sockaddr* address, socklen_t* length, int flags) override;
 
+  // tcp_disconnect.cc
+  /// The kernel has the connection: what connect() to AF_UNSPEC is to take off its name.
+  void note_automatic_name() const;
+  /// `fd` is such a connection, disconnected; `left`: its name before.
+  static void replace_disconnected(Guard& guard, int fd, Endpoint left, bool address_stays);
+
   // tcp_transfer.cc
   Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
   Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) override;
@@ -206,7 +212,8 @@ class TcpSocket final : public Socket {
   void options_change(Pass& pass);
   /// Of the queue's oldest connection.
   std::shared_ptr<const ListenerOptions> options_of(const TcpConn& oldest);
-  std::vector<SavedOption> unusual_options() const;
+  enum class SavedFor : uint8_t { kConnections, kSameSocket };
+  std::vector<SavedOption> unusual_options(SavedFor purpose) const;
   static void write_options(int fd, const ListenerOptions& options);
   /// A connection's shadow gets the options that it inherited, and those set by set_later_on_shadow(), only
   /// when somebody may look at them.
@@ -227,6 +234,7 @@ class TcpSocket final : public Socket {
   Endpoint left_name_;         ///< of a disconnected socket: the name that it still shows
   IpAddress inherited_name_;   ///< an accepted connection's local address where its listener was bound to it;
                                ///< else any
+  bool accepted_ = false;      ///< not disconnected since
   int64_t routeless_at_ = -1;  ///< IP_TOS was changed when so many segments had gone out
   bool renamed_ = false;       ///< bound again after the connection's end
   bool disconnecting_ =

@@ -2,7 +2,7 @@
 """Requests on connections that are kept, until SIGINT: keepalive_client.py ADDRESS PORT CONNECTIONS
 
 Prints how they ended, as JSON: "answered"; "crossed": a connection that had answered before ended without a byte of the answer, since the
-server's close() and the request crossed, and the client may ask again (RFC 9112 section 9.3.1); "refused", "fresh": a connection failed
+server's close() and the request crossed, and the client may ask again (RFC 9112 section 9.3.1); "reset": the same by a reset without a FIN; "refused", "fresh": a connection failed
 before its first answer; "cut": within an answer."""
 import json
 import select
@@ -51,7 +51,7 @@ class Connection:
         except BlockingIOError:
             return None
         except OSError:
-            got = b""
+            return self.end("cut" if self.text else "reset" if self.answers else "fresh")
         if not got:
             return self.end("cut" if self.text else "crossed" if self.answers else "fresh")
         self.text += got
@@ -67,7 +67,7 @@ class Connection:
 class Client:
     def __init__(self, server):
         self.server, self.poll, self.connections = server, select.epoll(), {}
-        self.ends = dict.fromkeys(("answered", "crossed", "refused", "fresh", "cut"), 0)
+        self.ends = dict.fromkeys(("answered", "crossed", "reset", "refused", "fresh", "cut"), 0)
 
     def run(self, connections):
         running = [True]

@@ -3,7 +3,10 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <latch>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "posix/far.h"
@@ -140,11 +143,20 @@ TEST(LastWords, OfQuickExitsHandlers) {
             "program handler");
 }
 
-/// Uses the connection until the process is gone; `faults` hears of what must not happen.
-void go_on(int fd, int faults, bool reads) {
-  for (char byte = 'x';;) {
+/// Uses the connection until the process is gone; `faults` hears of what must not happen. `begun`: this
+/// thread is about to read, or has written.
+void go_on(int fd, int faults, bool reads, std::latch& begun, std::atomic<pid_t>& reader) {
+  if (reads) {
+    reader = gettid();
+    begun.count_down();
+  }
+  char byte = 'x';
+  for (bool first = !reads;;) {
     const ssize_t n = reads ? read(fd, &byte, 1) : write(fd, &byte, 1);
-    if (n == 1) continue;
+    if (n == 1) {
+      if (std::exchange(first, false)) begun.count_down();
+      continue;
+    }
     const std::string fault = std::string(reads ? "read: " : "write: ") + (n < 0 ? strerror(errno) : "end");
     (void)!write(faults, fault.data(), fault.size());
     return;
@@ -152,12 +164,18 @@ void go_on(int fd, int faults, bool reads) {
 }
 
 void exit_under_threads(uint16_t port, int faults, void (*end)(int)) {
+  constexpr int kWriters = 3;
   const int fd = connect_to(there(port)).release();
   signal(SIGPIPE, SIG_DFL);
-  std::thread(go_on, fd, faults, true).detach();
-  for (int i = 0; i < 3; ++i) std::thread(go_on, fd, faults, false).detach();
+  static std::latch begun(kWriters + 1);
+  static std::atomic<pid_t> reader{0};
+  for (int i = 0; i <= kWriters; ++i) {
+    const bool reads = i == 0;
+    std::thread([=] { go_on(fd, faults, reads, begun, reader); }).detach();
+  }
   for (int i = 0; i < 20; ++i) write_all(fd, "y");
-  usleep(10000);  // they are in the midst of it
+  begun.wait();
+  until_asleep(reader);
   end(0);
 }
 

@@ -52,6 +52,9 @@ SERVERS = {
              "  print('then', d, flush=True)\nexcept OSError as e: print('error', errno.errorcode[e.errno], flush=True)",
     "forks": "c, _ = s.accept()\nd = c.recv(100)\n"
              "if os.fork() == 0:\n  c.sendall(b'child ' + d)\n  c.recv(1)\n  os._exit(0)\nc.close()\nos.wait()\nprint('done', flush=True)",
+    "forks_twice": "c, _ = s.accept()\nd = c.recv(100)\n"  # the first child has no engine
+                   "if os.fork() == 0:\n  if os.fork() == 0:\n    c.sendall(b'grandchild ' + d)\n    c.recv(1)\n    os._exit(0)\n"
+                   "  os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\nc.close()\nprint('done', os.wait()[1], flush=True)",
     "taken": "import ctypes\nc, _ = s.accept()\nown = ctypes.CDLL(None).syscall(438, os.pidfd_open(os.getpid()), c.fileno(), 0)\n"
              "d = os.read(own, 100)\nos.close(own)\nr, w = os.pipe()\nchild = os.fork()\n"
              "if child == 0:\n  os.close(w)\n  os.read(r, 1)\n  c.sendall(d)\n  c.recv(1)\n  os._exit(0)\n"
@@ -329,6 +332,9 @@ def over_fork(lab):
     with Server(lab, "forks", "require") as s:
         expect(client(lab, "echo", "require") == "got child hello")
         expect(s.line() == "done", s.counters())
+    with Server(lab, "forks_twice", "require") as s:
+        expect(client(lab, "echo", "require") == "got grandchild hello")
+        expect(s.line() == "done 0", s.counters())
     with Server(lab, "echo", "require") as s:
         out = client(lab, "system", "require")
         expect(out in ("got hel", "got hello"), out)
