@@ -1,6 +1,6 @@
 // What a packet costs the CPU in the mlx5 queues: post and poll, the device's part excluded. Ours on plain
 // memory; beside it libmlx5's ibv_post_send, ibv_post_recv and ibv_poll_cq, when there is a device to make
-// its objects (the model: tests/model/verbs/run.py mlx5_cost). Its doorbell page is then replaced by plain
+// its objects (the model: model/verbs/run.py mlx5_cost). Its doorbell page is then replaced by plain
 // memory and its queue pair is in RESET, so nobody answers: completions are written by hand for both.
 //
 // User-space instructions and cycles by perf; without it (virtual machines) instructions are counted by being

@@ -2,7 +2,7 @@
 
 namespace accel {
 
-// An executable that links them has them. libaccel.so replaces this one (src/preload/delay_load.cc).
+// An executable that links them has them. libaccel.so replaces this one (src/preload/linker/delay_load.cc).
 bool load_libraries(const char** missing) {
   if (missing != nullptr) *missing = nullptr;
   return true;

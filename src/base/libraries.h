@@ -1,7 +1,7 @@
 // Shared libraries that only a process with an accelerated socket needs (libnl, libev). libaccel.so does not
 // ask the dynamic linker for them at start, where they would cost every preloaded process a millisecond:
-// their functions find themselves at the first call (src/preload/delay_load.cc). An ordinary executable, such
-// as a unit test, links them as usual.
+// their functions find themselves at the first call (src/preload/linker/delay_load.cc). An ordinary
+// executable, such as a unit test, links them as usual.
 #pragma once
 
 namespace accel {

@@ -4,7 +4,6 @@
 #include <cerrno>
 
 #include "posix/guard.h"
-#include "posix/process.h"
 #include "posix/socket.h"
 
 namespace accel::posix {

@@ -25,7 +25,6 @@
 #include "posix/calls.h"
 #include "posix/epoll_set.h"
 #include "posix/guard.h"
-#include "posix/process.h"
 #include "posix/socket.h"
 
 namespace accel::posix {

@@ -13,7 +13,6 @@
 
 #include "base/private_fds.h"
 #include "base/real.h"
-#include "posix/attendant.h"
 
 namespace accel::posix {
 namespace {

@@ -13,7 +13,6 @@
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
 #include "posix/guard.h"
-#include "posix/process.h"
 #include "posix/scratch.h"
 
 namespace accel::posix {

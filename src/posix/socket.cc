@@ -19,6 +19,7 @@
 #include "posix/epoll_set.h"
 #include "posix/groups.h"
 #include "posix/options.h"
+#include "posix/process.h"
 
 namespace accel::posix {
 namespace {

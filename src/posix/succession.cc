@@ -5,10 +5,8 @@
 
 #include <atomic>
 
-#include "base/private_fds.h"
 #include "base/proc.h"
 #include "base/real.h"
-#include "posix/attendant.h"
 #include "posix/meeting.h"
 
 namespace accel::posix {

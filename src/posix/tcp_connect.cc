@@ -12,6 +12,7 @@
 #include "engine/shown_socket.h"
 #include "posix/flow_label.h"
 #include "posix/port_search.h"
+#include "posix/process.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"

@@ -13,6 +13,7 @@
 #include "engine/stats.h"
 #include "posix/epoll_set.h"
 #include "posix/flow_label.h"
+#include "posix/process.h"
 #include "posix/wait.h"
 #include "stack/tcp/conn.h"
 

@@ -15,8 +15,8 @@ from lab import CommandFailed, Loop, accel_environment, build_dir, until  # noqa
 from lab import Lab as PlainLab  # noqa: E402
 
 ON_MODEL = os.environ.get("LAB_DEVICE") == "model"
-if ON_MODEL:  # the hosts have model mlx5 NICs (tests/model)
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
+if ON_MODEL:  # the hosts have model mlx5 NICs (model/)
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "model"))
     from model_lab import ModelLab  # noqa: E402
 
 

@@ -11,7 +11,7 @@ import sys
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 DOCUMENTS = ["ARCHITECTURE.md", "README.md", "docs/compatibility.md", "docs/security.md", "docs/mlx5.md", *(
     str(p.relative_to(source)) for p in sorted((source / "docs" / "design").glob("*.md")))]
-CORPUS = ["src", "tests", "config", "benchmarks", "scripts", "CMakeLists.txt", "CMakePresets.json", "test", "demo", ".ci/run"]
+CORPUS = ["src", "model", "tests", "config", "benchmarks", "scripts", "CMakeLists.txt", "CMakePresets.json", "test", "demo", ".ci/run"]
 TEST = re.compile(r"(apps|arrows|firewall|lab|long|mlx5|posix|preload|sim|tools|unit|wire|xdp)(\.[\w-]+)+(\.\*)?")
 # Words of others that the documents name and no source does.
 OTHERS = {"BPF_LINK_DETACH", "BPF_NETFILTER", "BPF_PROG_TEST_RUN", "delivery_rate", "hashlimit", "nf_conntrack_tcp_loose", "rcv_ssthresh", "skuid",
@@ -34,7 +34,7 @@ def words():
     found = set()
     for path in FILES:
         name = str(path.relative_to(source))
-        found.update(re.findall(r"tests/\w+/(\w+?)_(?:test|fuzz)\.cc$", name))  # a test's name
+        found.update(re.findall(r"(?:tests|model)/\w+/(\w+?)_(?:test|fuzz)\.cc$", name))  # a test's name
         if any(name == c or name.startswith(c + "/") for c in CORPUS):
             found.update(re.findall(r"[A-Za-z0-9_]+", name))
             found.update(re.findall(r"[A-Za-z0-9_]+", path.read_text(errors="replace")))

@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "lab"), str(TESTS / "model")]
+sys.path[:0] = [str(TESTS / "lab"), str(TESTS.parent / "model")]
 CONNECTIONS, ENDS, KERNELS_OWN = 8, 8, 1
 PEER = """
 import select, socket, sys

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 here = pathlib.Path(__file__).resolve()
-sys.path.insert(0, str(here.parents[1] / "model"))
+sys.path.insert(0, str(here.parents[2] / "model"))
 sys.path.insert(0, str(here.parents[1] / "lab"))
 from lab import Lab, until  # noqa: E402
 from model_lab import ModelLab  # noqa: E402

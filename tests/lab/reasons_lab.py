@@ -147,7 +147,7 @@ ELSEWHERE = {
     "foreign_wait": "tests/posix/foreign_waits_test.cc",
     "strayed": "tests/posix/strays.py",
     "rerouted": "tests/posix/new_route.py",
-    "address_taken": "mlx5: tests/model",
+    "address_taken": "mlx5: model/",
     "steering_failed": "tests/engine/paths_test.cc",
     "handed_back": "tests/posix/late_ack.py",
     "inherited": "tests/posix/prefork_test.cc",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libaccel's mlx5 port on the model NIC (tests/model) when things go wrong: faults.py CASE. The model's checker is on throughout.
+"""libaccel's mlx5 port on the model NIC (model/) when things go wrong: faults.py CASE. The model's checker is on throughout.
 
 A case transfers bytes there and back, equal by sha256 (tests/apps/transfer_app.py), with the faults named; or starts a program where a call
 is denied, and reads the one line that says why."""
@@ -13,7 +13,7 @@ import sys
 import time
 
 here = pathlib.Path(__file__).resolve()
-sys.path.insert(0, str(here.parents[1] / "model"))
+sys.path.insert(0, str(here.parents[2] / "model"))
 sys.path.insert(0, str(here.parents[1] / "apps"))
 import sysfs  # noqa: E402
 from accel import transfer as stream  # noqa: E402

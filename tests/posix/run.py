@@ -122,7 +122,7 @@ def main():
     parser.add_argument("--timeout", type=int, default=280)
     parser.add_argument("--handed-back", action="store_true", help="connections are handed back to the kernel on purpose")
     parser.add_argument("--upper", help="the addresses are on devices above the cable: vlan, macvlan, bond, bond_vlan")
-    parser.add_argument("--model", action="store_true", help="the accelerated ends have a model mlx5 NIC (tests/model) instead of AF_XDP")
+    parser.add_argument("--model", action="store_true", help="the accelerated ends have a model mlx5 NIC (model/) instead of AF_XDP")
     parser.add_argument("--not-required", action="store_true", help="some sockets are the kernel's on purpose: ACCEL_REQUIRE is not set")
     parser.add_argument("--refusing", action="store_true", help="near has libaccel-refusing.so, which refuses memory where the test says so")
     parser.add_argument("--firewall", action="store_true", help="both hosts drop what their connection tracking finds invalid")
@@ -135,7 +135,7 @@ def main():
     far_accelerated = options.mode in ("far", "both")
     siw = options.mode == "siw"
     if options.model:
-        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "model"))
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "model"))
         from model_lab import ModelLab
     kind = ModelLab if options.model else Lab
     if options.upper:

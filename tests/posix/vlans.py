@@ -16,7 +16,7 @@ import sys
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lab"))
-sys.path.insert(0, str(HERE.parent / "model"))
+sys.path.insert(0, str(HERE.parents[1] / "model"))
 from lab import Lab, build_dir, knows_device  # noqa: E402
 from model_lab import ModelLab  # noqa: E402
 

@@ -56,7 +56,7 @@ class FarEnd {
   void end();
 
   /// Returns when all frames that were under way between the hosts have come: a datagram goes there and back
-  /// behind them, and a model NIC of the near end (tests/model) has done its work before and after.
+  /// behind them, and a model NIC of the near end (model/) has done its work before and after.
   void round_trip();
   /// Where the markers of round_trip() go.
   void connect_markers(const std::string& near, const std::string& far);
