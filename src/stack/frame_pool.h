@@ -85,7 +85,7 @@ class FramePool {
     }
     fresh_ = std::max(fresh_, end);
     own.left_to_port = part.count / 4;
-    if (favoured_ == 0) favour(part);
+    if (favoured_ == groups_.data()) favour(part);
   }
   void take_back(const FrameRange& part) {
     Group& own = groups_[part.id];
@@ -96,17 +96,16 @@ class FramePool {
     }
     own = {};
     for (uint32_t i = part.first; i < part.first + part.count; ++i) at(i)->range = 0;
-    if (favoured_ == part.id) favoured_ = 0;
+    if (favoured_ == &own) favoured_ = groups_.data();
   }
   /// The port that has received last: what the stack sends next goes by it most likely.
-  void favour(const FrameRange& part) { favoured_ = part.id; }
+  void favour(const FrameRange& part) { favoured_ = &groups_[part.id]; }
   FrameRange whole() const { return {0, size_, 0}; }
 
   // ---- buffers ----
   /// An empty buffer (offset = kHeadroom, length 0, all marks cleared), or nullptr.
   Packet* take() {
-    Group& group = groups_[favoured_];
-    if (group.available > group.left_to_port) return pop(group);
+    if (favoured_->available > favoured_->left_to_port) return pop(*favoured_);
     if (Packet* p = take_ordinary()) return p;
     return take_last();
   }
@@ -231,10 +230,10 @@ class FramePool {
   uint32_t size_;
   std::unique_ptr<Slot[]> packets_;
   uint32_t used_ = 0;
-  uint32_t fresh_ = 0;  ///< from here on none has been used yet
-  uint8_t favoured_ = 0;
-  std::atomic<uint64_t> reserved_{0};
+  uint32_t fresh_ = 0;            ///< from here on none has been used yet
   std::array<Group, 65> groups_;  ///< by FrameRange::id
+  Group* favoured_ = groups_.data();
+  std::atomic<uint64_t> reserved_{0};
 };
 
 }  // namespace accel
