@@ -329,7 +329,10 @@ bool Engine::others_wait(Pass& pass) const { return Impl::of(pass).sleepers.any_
 void Engine::before_fork() ACCEL_LOCKS_UNCHECKED {
   impl_->opening_lock.lock();  // a half-opened port's descriptors would be the child's, too
   impl_->lock_in();
-  if (impl_->turns.keeping()) impl_->send(clock_now());  // the program may wait for the child next
+  try {
+    if (impl_->turns.keeping()) impl_->send(clock_now());  // the program may wait for the child next
+  } catch (const std::bad_alloc&) {                        // the next pass sends it
+  }
 }
 void Engine::after_fork_in_parent() ACCEL_LOCKS_UNCHECKED {
   impl_->unlock_out();

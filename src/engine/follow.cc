@@ -31,7 +31,7 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
     routes = netlink->read_routes(fresh.routes, fresh.policy_routing, fresh.own_first).ok();
   if (changes.neighbours) resolved = netlink->read_neighbours(fresh.neighbours).ok();
 
-  lock_in();
+  const Locked held_here(*this);
   pass_now = clock_now();
   if (links) network.links = std::move(fresh.links);
   if (addresses) {
@@ -65,7 +65,6 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
   neighbours.follow(changes);
   if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   work(pass_now);
-  unlock_out();
   return lost;
 }
 

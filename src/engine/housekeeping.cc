@@ -125,10 +125,8 @@ void Housekeeping::take_requests() {
     watch_due_ = now + kWatch;
   }
   if (look_wanted_.exchange(false, std::memory_order_relaxed)) {
-    worker_.lock_in();
-    const Instant next_look = next_look_;
-    worker_.unlock_out();
-    arm_look(next_look);
+    const Locked held(worker_);
+    arm_look();
   }
   if (ports_wanted_.exchange(false, std::memory_order_relaxed)) opening_due_ = now;
   if (serving_ || !ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
@@ -148,8 +146,13 @@ void Housekeeping::tick(Events& events) {
   const uint64_t made = passes();
   const bool came_by = std::exchange(passes_seen_, made) != made;
   if (may_skip(came_by)) return;
+  if (look_round(events, came_by)) begin_serving(events);
+}
+
+/// True: somebody has to stand in for the application.
+bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool sockets = worker_.in_use();
-  worker_.lock_in();
+  const Locked held(worker_);
   const Instant now = clock_now();
   const bool asleep = worker_.sleepers.any_asleep();
   const bool chores = now >= chores_due_;
@@ -170,19 +173,17 @@ void Housekeeping::tick(Events& events) {
                 : crowded                           ? kCrowdedTick
                                                     : kBusyTick;
   tick_due_ = now + tick_after_;
-  const Instant look_before = next_look_;
   ticks_busily_ = !absent && tick_after_ <= kBusyTick;
+  const Instant look_before = next_look_;
   ticks_look(ticks_busily_, worker_.due_uncovered(now), now);
-  const Instant next_look = next_look_;
-  worker_.unlock_out();
-  if (next_look != look_before) arm_look(next_look);
+  if (next_look_ != look_before) arm_look();
   // Threads that sleep may have other things to do; so may those that come by and accept nothing.
   const bool accepts = std::exchange(opened_seen_, opened) != opened;
   events.unaccepted = std::exchange(unaccepted_seen_, unaccepted) && unaccepted && (asleep || !accepts);
   events.statistics = asked;
   events.ticked = sockets;
   events.absent = !came_by;
-  if (absent) begin_serving(events);
+  return absent;
 }
 
 void Housekeeping::begin_serving(Events& events) {
@@ -217,23 +218,25 @@ void Housekeeping::forget_ports() {
 void Housekeeping::serve(Events& events) {
   if (passes() != passes_seen_) return stop_serving();
   Instant next = kNever, now;
-  bool quiet = false;
-  worker_.lock_in();
-  for (int i = 0; i < 16 && !quiet; ++i) {
-    now = clock_now();
-    worker_.poll_all(now);
-    worker_.counters.add(Counter::housekeeping_polls);
-    worker_.work(now);
-    quiet = worker_.arm_ports();
+  bool lost = false, unaccepted = false;
+  {
+    const Locked held(worker_);
+    bool quiet = false;
+    for (int i = 0; i < 16 && !quiet; ++i) {
+      now = clock_now();
+      worker_.poll_all(now);
+      worker_.counters.add(Counter::housekeeping_polls);
+      worker_.work(now);
+      quiet = worker_.arm_ports();
+    }
+    worker_.look_at_ports();
+    worker_.look_for_strays(now);
+    worker_.follow_firewall();
+    lost = worker_.interfaces.any_lost();
+    unaccepted = worker_.has_unaccepted();
+    next = quiet ? worker_.next_poll(now) : now;
+    watch_ports();
   }
-  worker_.look_at_ports();
-  worker_.look_for_strays(now);
-  worker_.follow_firewall();
-  const bool lost = worker_.interfaces.any_lost();
-  const bool unaccepted = worker_.has_unaccepted();
-  next = quiet ? worker_.next_poll(now) : now;
-  watch_ports();
-  worker_.unlock_out();
   events.statistics = stats::requested();
   if (lost || !worker_.in_use()) return stop_serving();
   const bool early = unaccepted && now - serving_since_ < kOfferAfter;
@@ -265,19 +268,18 @@ void Housekeeping::open_ports() {
 }
 
 void Housekeeping::watch_threads() {
-  worker_.lock_in();
+  const Locked held(worker_);
   const Instant now = clock_now();
   const bool out = worker_.sleepers.distrust_the_late(now, passes());
   watched_in_vain_ = out ? 0 : watched_in_vain_ + 1;
   worker_.sleepers.set_watched(watched_in_vain_ < kWatchesInVain);
-  worker_.unlock_out();
   watch_due_ = watched_in_vain_ < kWatchesInVain ? now + kWatch : kNever;
 }
 
 /// What is overdue has nobody done: the thread that sent does not wait in the library, or another's wait
 /// began before it was due.
 void Housekeeping::look() {
-  worker_.lock_in();
+  const Locked held(worker_);
   const Instant now = clock_now();
   if (worker_.next_deadline() <= now) {
     worker_.counters.add(Counter::housekeeping_polls);
@@ -285,9 +287,7 @@ void Housekeeping::look() {
     worker_.work(now);
   }
   next_look_ = std::max(worker_.due_uncovered(now), now + kLookLate);
-  const Instant next_look = next_look_;
-  worker_.unlock_out();
-  arm_look(next_look);
+  arm_look();
 }
 
 void Housekeeping::take_changes() {

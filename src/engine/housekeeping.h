@@ -94,6 +94,7 @@ class Housekeeping {
  private:
   void take_requests();
   void tick(Events& events);
+  bool look_round(Events& events, bool came_by);
   bool may_skip(bool came_by) const;
   void begin_serving(Events& events);
   void serve(Events& events);
@@ -109,8 +110,7 @@ class Housekeeping {
   void begin_look(Instant due, Instant now);
   /// `ticks`: they come often enough to be the looks. Else `due` is looked at. Under the worker's lock.
   void ticks_look(bool ticks, Instant due, Instant now);
-  /// By `next_look`, as it was read under the lock.
-  void arm_look(Instant next_look) { look_due_ = next_look == kTicksLook ? kNever : next_look; }
+  void arm_look() ACCEL_REQUIRES(worker_lock) { look_due_ = next_look_ == kTicksLook ? kNever : next_look_; }
 
   Engine::Impl& worker_;
   std::atomic<bool> resting_{false};

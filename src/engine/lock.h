@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "base/mutex.h"
 #include "base/real.h"
@@ -58,6 +59,17 @@ class ACCEL_CAPABILITY("worker lock") WorkerLock {
   std::atomic<uint32_t> word_{kFree};
 };
 
+class ACCEL_SCOPED_CAPABILITY ScopedWorkerLock {
+ public:
+  explicit ScopedWorkerLock(WorkerLock& lock) ACCEL_ACQUIRE(lock) : lock_(lock) { lock.lock(); }
+  ~ScopedWorkerLock() ACCEL_RELEASE() { lock_.unlock(); }
+  ScopedWorkerLock(const ScopedWorkerLock&) = delete;
+  ScopedWorkerLock& operator=(const ScopedWorkerLock&) = delete;
+
+ private:
+  WorkerLock& lock_;
+};
+
 /// The capability of a thread that is inside its worker's lock. A worker's parts are objects of their own,
 /// and the analysis does not see that a reference of one leads to the lock of another: all of them name this
 /// instead. A process has one worker.
@@ -83,5 +95,17 @@ struct ThreadState {
   bool controls = false;  ///< the control thread: its passes are not the application's
 };
 extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
+
+/// The calling thread's own socket calls, through our wrappers, go to the kernel.
+class Inside {
+ public:
+  Inside() : before_(std::exchange(thread_state.inside, true)) {}
+  ~Inside() { thread_state.inside = before_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  const bool before_;
+};
 
 }  // namespace accel

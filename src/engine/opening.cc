@@ -29,43 +29,43 @@ bool Engine::Impl::still_wanted(int ifindex) const {
          });
 }
 
-Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
-  Instant next = kNever;
-  opening_lock.lock();
-  for (;;) {
-    lock_in();
-    pass_now = clock_now();
-    const auto* first = opening.first(pass_now, all);
-    if (first == nullptr) {
-      next = opening.postpone(pass_now, pause);
-      opens_ports_.store(opening.any_requested(), std::memory_order_relaxed);
-      unlock_out();
-      break;
-    }
+std::optional<Link> Engine::Impl::next_to_open(bool all, Duration pause, Instant* next) {
+  const Locked held_here(*this);
+  pass_now = clock_now();
+  while (const auto* first = opening.first(pass_now, all)) {
     const int ifindex = first->first;
     // Of all those are left out that may never be needed: the privilege goes, and logins and cron jobs do
     // that.
     const bool wanted = first->second.need == Need::kIfItLives ? !all : still_wanted(ifindex);
     const Link* known = network.link(ifindex);
-    std::optional<Link> link = known && wanted ? std::optional(*known) : std::nullopt;
-    if (!link) opening.forget(ifindex);
-    const bool passed_by = opening.is_passed_by(ifindex);
-    unlock_out();
-    if (!link) continue;
-    link->passed_by = passed_by;
+    if (known && wanted) {
+      Link link = *known;
+      link.passed_by = opening.is_passed_by(ifindex);
+      return link;
+    }
+    opening.forget(ifindex);
+  }
+  *next = opening.postpone(pass_now, pause);
+  opens_ports_.store(opening.any_requested(), std::memory_order_relaxed);
+  return std::nullopt;
+}
+
+Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
+  const ScopedWorkerLock one_at_a_time(opening_lock);
+  Instant next = kNever;
+  while (const std::optional<Link> link = next_to_open(all, pause, &next)) {
     open_in_background(*link);
     *opened = true;
   }
   if (*opened) release_idle_code();
-  opening_lock.unlock();
   return next;
 }
 
 void Engine::Impl::open_in_background(const Link& link) {
   const uint32_t queues = opening.queues_to_hold();
-  thread_state.inside = true;  // its own socket calls, through our wrappers, go to the kernel
+  const Inside own_calls_go_to_the_kernel;  // through our wrappers
   OpenedPort opened = begin_port(link, queues, *pool);
-  lock_in();
+  const Locked held_here(*this);
   pass_now = clock_now();
   opening.forget(link.ifindex);
   const bool is_there = std::any_of(slots.begin(), slots.end(),
@@ -80,7 +80,6 @@ void Engine::Impl::open_in_background(const Link& link) {
     cover_flows();
   }
   work(pass_now);
-  unlock_out();
 }
 
 bool Engine::Impl::open_here(bool all, Duration pause) {

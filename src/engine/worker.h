@@ -62,6 +62,7 @@ struct Engine::Impl {
   void enter(Pass::Polling polling, Instant* now) ACCEL_ACQUIRE(worker_lock);
   /// The work, then the lock. `in_turn`: as Pass::in_turn().
   void leave(bool in_turn) ACCEL_RELEASE(worker_lock);
+  /// Paired by hand only where a Locked cannot have the scope.
   void lock_in() ACCEL_ACQUIRE(worker_lock);
   void unlock_out() ACCEL_RELEASE(worker_lock);
   /// For clang alone: the lock is held here by a Pass of a caller's that this function does not see.
@@ -122,6 +123,8 @@ struct Engine::Impl {
   /// Opens the ports whose time has come, with `all` the others too, and gives when the next one's comes.
   /// The ports that are left come after `pause` at the earliest. The caller does not hold the lock.
   Instant open_requested(bool all, bool* opened, Duration pause = {});
+  /// The device that is to have a port next. nullopt: none now, and `next` says when to ask again.
+  std::optional<Link> next_to_open(bool all, Duration pause, Instant* next);
   /// The same in a thread of the program's. True: some have been, or could not be.
   bool open_here(bool all, Duration pause);
   void forget_requests() ACCEL_REQUIRES(worker_lock);
@@ -224,6 +227,18 @@ struct Engine::Impl {
   bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
   Duration longest_spin{0};
   Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when they were kept last
+};
+
+/// The worker's lock for the length of a scope, which an exception ends as well (memory is short).
+class ACCEL_SCOPED_CAPABILITY Locked {
+ public:
+  explicit Locked(Engine::Impl& worker) ACCEL_ACQUIRE(worker_lock) : worker_(worker) { worker.lock_in(); }
+  ~Locked() ACCEL_RELEASE() { worker_.unlock_out(); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  Engine::Impl& worker_;
 };
 
 }  // namespace accel
