@@ -3,7 +3,6 @@
 #include "base/cancellation.h"
 #include "base/mutex.h"
 #include "posix/calls.h"
-#include "posix/process.h"
 
 namespace accel::posix {
 namespace {

@@ -11,6 +11,10 @@
 
 namespace accel::posix {
 
+/// Engine::open(), and what a process with an engine has beside it (posix/process.cc): for
+/// Guard::open_engine.
+Engine* open_engine(Reason* why);
+
 class Guard {
  public:
   explicit Guard(Pass::Polling polling = Pass::Polling::kYes);

@@ -22,9 +22,6 @@ namespace accel::posix {
 /// it may rest on, since a program of an heir's has got it meanwhile (File::opens_for_wait).
 Result<bool> settle_inherited(Guard& guard, File* file, bool waits = false);
 
-/// Engine::open(), and what a process with an engine has beside it. For Guard::open_engine.
-Engine* open_engine(Reason* why);
-
 /// Before the last descriptor of an accelerated connection is closed here: does another process that
 /// inherited it still live? Then the connection is to be handed back instead of closed.
 bool inherited_elsewhere(const File* file);
