@@ -199,7 +199,7 @@ for i in range(32):
 
 
 def workers():
-    """Of root, and as they are by default: rules are the guardian's errand then."""
+    """Of root, and as they are by default: rules are made by privileged requests then."""
     for user in ("root", "www-data"):
         divide(user)
 

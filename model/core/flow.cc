@@ -240,14 +240,14 @@ const FlowRule* FlowTable::find(uint32_t handle) const {
 
 std::span<const FlowRule* const> FlowTable::lookup(const FlowFields& fields) {
   found_.clear();
-  rival_ = nullptr;
+  conflicting_ = nullptr;
   for (const Entry& e : rules_) {
     if (!found_.empty() && found_.front()->before(e.rule)) break;
     if (!matches(e.rule, fields)) continue;
     if (found_.empty() || found_.front()->same_match(e.rule)) {
       found_.push_back(&e.rule);
-    } else if (rival_ == nullptr) {
-      rival_ = &e.rule;
+    } else if (conflicting_ == nullptr) {
+      conflicting_ = &e.rule;
     }
   }
   return found_;

@@ -67,7 +67,7 @@ class FlowTable {
   std::span<const FlowRule* const> lookup(const FlowFields& fields);
   /// A rule of the same priority with another match would have had the last frame too: which one wins is the
   /// hardware's affair.
-  const FlowRule* rival() const { return rival_; }
+  const FlowRule* conflicting() const { return conflicting_; }
 
  private:
   struct Entry {
@@ -76,7 +76,7 @@ class FlowTable {
   };
   std::vector<Entry> rules_;  // in order of precedence
   std::vector<const FlowRule*> found_;
-  const FlowRule* rival_ = nullptr;
+  const FlowRule* conflicting_ = nullptr;
   uint32_t next_ = 1;
 };
 

@@ -63,11 +63,12 @@ void Device::take(std::span<const uint8_t> frame) {
     return;
   }
   compare_with_others(*rules[0], fields, frame);
-  if (const FlowRule* rival = flows_.rival();
-      rival != nullptr && (rival->target != rules[0]->target || rival->tag != rules[0]->tag)) {
-    report_ambiguous(*rules[0], *rival,
-                     "QPs " + std::to_string(rules[0]->target) + " and " + std::to_string(rival->target),
-                     frame);
+  if (const FlowRule* conflicting = flows_.conflicting();
+      conflicting != nullptr &&
+      (conflicting->target != rules[0]->target || conflicting->tag != rules[0]->tag)) {
+    report_ambiguous(
+        *rules[0], *conflicting,
+        "QPs " + std::to_string(rules[0]->target) + " and " + std::to_string(conflicting->target), frame);
   }
   for (const FlowRule* rule : rules) {
     if (rule->drop) {

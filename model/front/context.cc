@@ -129,8 +129,8 @@ void Context::run() {
     }
     const uint64_t time = now();
     if (worked) busy = time;
-    while (waiting_ != 0 && !stop_) raw::sleep(kWait);  // a control call has the device
-    const uint64_t share = kWait * (1 + companions_);   // of few CPUs
+    while (waiting_ != 0 && !stop_) raw::sleep(kWait);       // a control call has the device
+    const uint64_t share = kWait * (1 + sharing_contexts_);  // of few CPUs
     pollfd port{port_.fd(), POLLIN, 0};
     const bool idle = time - busy > kIdleAfter;
     // Every process on the netdev has such a thread: those without a rule must not take the CPUs from the
@@ -138,7 +138,7 @@ void Context::run() {
     const int ready = raw::poll(&port, 1, !idle ? share : unused ? kWaitUnused : kWaitIdle + share);
     // A port that is always ready must not keep the applications, whose priority is lower, off the CPU.
     without_rest = ready > 0 ? without_rest + 1 : 0;
-    if (without_rest > 16 / (1 + companions_)) {
+    if (without_rest > 16 / (1 + sharing_contexts_)) {
       raw::sleep(share);
       without_rest = 0;
     }
@@ -206,7 +206,7 @@ void Context::give_to_kernel(std::span<const uint8_t> frame) {
 
 void Context::follow_others() {
   device_.set_others(shared_.others());
-  companions_ = shared_.companions();
+  sharing_contexts_ = shared_.sharing_contexts();
 }
 
 /// What changes outside: the carrier, the MTU, frames that the tap lost.

@@ -168,7 +168,7 @@ class Context final : private Surroundings {
   std::map<uint32_t, Taken> stolen_;  // by flow handle
   Claims claims_;
   SharedRules shared_;
-  unsigned companions_ = 0;  // other contexts that steer on this NIC; the hardware thread's
+  unsigned sharing_contexts_ = 0;  // other contexts that steer on this NIC; the hardware thread's
   uint32_t next_claim_ = 1;
   std::map<uint32_t, Cq> cqs_;
   std::map<int, Channel> channels_;

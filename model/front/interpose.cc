@@ -19,7 +19,7 @@
 
 #include "model/front/context.h"
 #include "model/front/environment.h"
-#include "model/front/guardian_calls.h"
+#include "model/front/helper_calls.h"
 #include "model/front/raw.h"
 #include "model/front/refuse.h"
 
@@ -137,10 +137,10 @@ void for_each_device(const std::function<void(int, Context*)>& see) {
 
 using model::behind;
 
-/// As libaccel's guardian is born; libc's threads do not come this way.
+/// As libaccel's helper is started; libc's threads do not come this way.
 EXPORT int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...) {  // NOLINT: libc's name
   static auto* const next = behind<model::CloneFunction>("__clone");
-  return model::clone_guardian(next, run, stack, flags, argument);
+  return model::clone_for_helper(next, run, stack, flags, argument);
 }
 
 /// For tests that have to know that all they sent has left and all that came is in a queue (README.md).

@@ -5,7 +5,7 @@
 namespace model {
 
 /// A system call with the credentials that the process had when it first opened a device or started its
-/// guardian.
+/// helper.
 long privileged_call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0);
 
 /// Whether a process, or with 0 the calling thread, may make rules.

@@ -116,7 +116,7 @@ std::vector<FlowRule> SharedRules::others() {
     if (known->second) found.push_back(slot.rule);
   }
   seen_ = file_->generation;
-  companions_ = static_cast<unsigned>(
+  sharing_contexts_ = static_cast<unsigned>(
       std::count_if(alive.begin(), alive.end(), [](const auto& a) { return a.second; }));
   return found;
 }

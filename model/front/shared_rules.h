@@ -27,7 +27,7 @@ class SharedRules {
   /// The rules of the others that live: who has ended, by whatever means, has none.
   std::vector<FlowRule> others();
   /// How many contexts those are of.
-  unsigned companions() const { return companions_; }
+  unsigned sharing_contexts() const { return sharing_contexts_; }
 
  private:
   struct Slot {
@@ -47,7 +47,7 @@ class SharedRules {
   File* file_ = nullptr;
   uint32_t owner_ = 0;  // has a lock on that byte of the file as long as it lives
   uint64_t seen_ = 0;
-  unsigned companions_ = 0;
+  unsigned sharing_contexts_ = 0;
   std::map<uint32_t, size_t> mine_;
 };
 

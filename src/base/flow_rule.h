@@ -1,5 +1,5 @@
 // A steering rule for a raw-packet queue, in the words of the kernel's RDMA interface: what a process that
-// may make none any more asks its guardian for (guardian/errand.h).
+// may make none any more asks its helper for (helper/privileged_request.h).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // A command to the kernel's RDMA interface without libibverbs, by the device file's ioctl (Linux 5.0;
-// rdma/rdma_user_ioctl_cmds.h). Freestanding, for the guardian; a port destroys by it what that has made.
+// rdma/rdma_user_ioctl_cmds.h). Freestanding, for the helper; a port destroys by it what that has made.
 #pragma once
 
 #include <rdma/ib_user_ioctl_cmds.h>

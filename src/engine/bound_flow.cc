@@ -199,9 +199,9 @@ bool Engine::serves_only(Pass& pass, size_t count) const {
   return w.flows.size() == count && w.steering.count() <= keys;
 }
 
-void Engine::rest(Pass& pass, std::span<BoundFlow* const> resting) {
+void Engine::release_queues(Pass& pass, std::span<BoundFlow* const> flows) {
   Impl& w = Impl::of(pass);
-  for (BoundFlow* flow : resting) w.drop_flow(flow);
+  for (BoundFlow* flow : flows) w.drop_flow(flow);
   w.forget_requests();
   auto& slots = w.slots;
   std::array<bool, kMaxInterfaces> needed{};

@@ -74,7 +74,7 @@ void Engine::forget(Pass& pass, TcpConn* conn) {
   w.unsteer_closed();
 }
 
-bool Engine::replies_may_stray(Pass& pass, InterfaceId sent_by) const {
+bool Engine::replies_may_be_misdirected(Pass& pass, InterfaceId sent_by) const {
   Impl& w = Impl::of(pass);
   if (const PortLife* port = w.slots.life_of(sent_by); port && port->may_be_passed_by()) return true;
   const Network& network = w.network;

@@ -273,8 +273,8 @@ void Engine::privileges_changed() {
 bool Engine::begin_keeping_ready(Pass& pass) {
   Impl& w = Impl::of(pass);
   if (w.interfaces.barred() != Reason::accelerated) return false;
-  w.guardian.begin();
-  if (!w.guardian.running()) return false;
+  w.helper.begin();
+  if (!w.helper.running()) return false;
   Injector::keep_sockets();
   w.paths.refresh_filter(w.pass_now);  // without privilege, what is read now holds
   w.opening.keep_ready(true);
@@ -284,8 +284,8 @@ bool Engine::begin_keeping_ready(Pass& pass) {
 void Engine::done_keeping_ready(Pass& pass) {
   Impl& w = Impl::of(pass);
   w.opening.keep_ready(false);
-  w.steering.tell_guardian_of_local_ends();
-  w.for_each_opened([&w](OpenedPort& opened) { entrust(opened, w.guardian); });
+  w.steering.tell_helper_of_local_ends();
+  w.for_each_opened([&w](OpenedPort& opened) { entrust(opened, w.helper); });
 }
 
 bool Engine::keeping_ready() const { return impl_->opening.keeps_ready(); }
@@ -293,7 +293,7 @@ bool Engine::keeping_ready() const { return impl_->opening.keeps_ready(); }
 void Engine::user_changed(Pass& pass) {
   Impl& w = Impl::of(pass);
   if (!may_be_privileged()) {
-    (void)w.guardian.run({guardian::Errand::kSeal, 0, 0, {}, {}}, -1);
+    (void)w.helper.run({helper::RequestType::kSeal, 0, 0, {}, {}}, -1);
     w.for_each_opened(seal);
     w.sealed = true;
   }
@@ -301,17 +301,17 @@ void Engine::user_changed(Pass& pass) {
     if (PortLife* port = w.slots[id].life()) port->user_changed();
 }
 
-void Engine::tell_guardian(Pass& pass, const Endpoint& local, bool v6_only) {
+void Engine::tell_helper(Pass& pass, const Endpoint& local, bool v6_only) {
   Impl& w = Impl::of(pass);
-  w.guardian.tell_local_end(Protocol::kTcp, local, 0);
+  w.helper.tell_local_end(Protocol::kTcp, local, 0);
   if (local.address == IpAddress::any_v6() && !v6_only)
-    w.guardian.tell_local_end(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
+    w.helper.tell_local_end(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
 }
 
-Result<int> Engine::make_rule_by_guardian(const FlowRule& rule, int device) {
+Result<int> Engine::make_rule_by_helper(const FlowRule& rule, int device) {
   Engine* engine = get();
   if (engine == nullptr) return err(EPERM);
-  return engine->impl_->guardian.run({guardian::Errand::kRule, 0, 0, {}, rule}, device);
+  return engine->impl_->helper.run({helper::RequestType::kRule, 0, 0, {}, rule}, device);
 }
 
 void Engine::open_all_ports(Pass& pass) {
@@ -352,7 +352,7 @@ void Engine::after_fork_in_child() {
   w.sleepers.abandon_in_child();
   w.for_each_opened(abandon_port);
   if (w.channels) w.channels->abandon_in_child();
-  w.guardian.abandon_in_child();
+  w.helper.abandon_in_child();
   w.netlink->abandon_in_child();
   w.filter.abandon_in_child();
   abandon_accept_queue_in_child();

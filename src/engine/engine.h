@@ -113,13 +113,13 @@ class Engine {
   static bool ports_outlive_privilege();
   /// The privilege may be back: what was refused for lack of it is asked again.
   static void privileges_changed();
-  /// Before the privilege goes. False: what comes after needs a guardian, and there is none. From then on
+  /// Before the privilege goes. False: what comes after needs a helper, and there is none. From then on
   /// until done_keeping_ready() a device whose queues are all held gets a port without a queue, which takes
   /// one that comes free.
   bool begin_keeping_ready(Pass& pass);
   void done_keeping_ready(Pass& pass);
-  /// A socket of this process has the local end. While it has the privilege: its guardian will help there.
-  void tell_guardian(Pass& pass, const Endpoint& local, bool v6_only);
+  /// A socket of this process has the local end. While it has the privilege: its helper will help there.
+  void tell_helper(Pass& pass, const Endpoint& local, bool v6_only);
   bool keeping_ready() const;
   /// Opens what has been asked for (Reason::port_opening), while the privilege is there. Without a Pass.
   /// True: as Housekeeping::Events::ports_opened.
@@ -132,7 +132,7 @@ class Engine {
   /// Behind it: the process has become another user.
   void user_changed(Pass& pass);
   /// A port's rule for a process without CAP_NET_RAW; `device`: of its file. Gives the rule's handle.
-  static Result<int> make_rule_by_guardian(const FlowRule& rule, int device);
+  static Result<int> make_rule_by_helper(const FlowRule& rule, int device);
   void open_all_ports(Pass& pass);
 
   /// The choice of a listener or bound UDP socket as it is now.
@@ -162,7 +162,7 @@ class Engine {
   /// Forgets the connection without a packet; from now on its frames are the kernel's.
   void forget(Pass& pass, TcpConn* conn);
   /// The host has another device with an address: what is sent by `sent_by` may be answered through that one.
-  bool replies_may_stray(Pass& pass, InterfaceId sent_by) const;
+  bool replies_may_be_misdirected(Pass& pass, InterfaceId sent_by) const;
   TcpListener* listener(BoundFlow& flow);
   UdpPcb* udp(BoundFlow& flow);
   void reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote);
@@ -180,7 +180,7 @@ class Engine {
   /// For fork(), between before_fork() and the fork itself. True when `flows` is all that this engine serves.
   bool serves_only(Pass& pass, size_t flows) const;
   /// Closes those flows and the ports that nobody uses then: their queues are free for the children.
-  void rest(Pass& pass, std::span<BoundFlow* const> flows);
+  void release_queues(Pass& pass, std::span<BoundFlow* const> flows);
   /// The route to a destination that an unconnected UDP socket sends to; cached, followed by netlink.
   PathChoice choose_udp_destination(Pass& pass, const FlowRequest& request);
   /// One of the host's own that may be sent from, on whatever device.
@@ -230,7 +230,7 @@ class Engine {
   /// `conn` is gone on success. Errors: EPERM (no CAP_NET_ADMIN), ENOTCONN and others: the connection is then
   /// untouched.
   /// `listener`: a socket that listens at the connection's local end, or -1: one that a process without
-  /// privilege has bound serves as proof (guardian/errand.h).
+  /// privilege has bound serves as proof (helper/privileged_request.h).
   Result<void> hand_back(Pass& pass, TcpConn* conn, int shadow, int listener = -1);
   /// The listener's unaccepted connections join the accept queue of its kernel socket, the oldest first.
   /// Returns how many did. Errors: none could (the kernel is too old, or the privilege is gone); what could
@@ -246,15 +246,15 @@ class Engine {
   /// What is left of the lost ports' connections: those that the application has closed are handed back as
   /// far as they owe bytes, the others end with ENETDOWN. Then the rules go. True: what a listener or UDP
   /// socket has instead is known, as with Housekeeping::Events::ports_opened.
-  [[nodiscard]] bool let_go_of_lost(Pass& pass);
+  [[nodiscard]] bool end_lost_ports(Pass& pass);
 
-  // ---- connections whose frames come by queues that we do not hold ----
-  bool strayed(Pass& pass, const TcpConn& conn) const;
-  bool strayed(Pass& pass, const BoundFlow& flow) const;  ///< an unaccepted connection of it
-  /// The kernel's path with the reason, of one that strayed() names.
-  PathChoice why_strayed(Pass& pass, const TcpConn& conn) const;
+  // ---- connections that are to be handed back: misdirected, or refused by the firewall ----
+  bool hand_back_due(Pass& pass, const TcpConn& conn) const;
+  bool hand_back_due(Pass& pass, const BoundFlow& flow) const;  ///< an unaccepted connection of it
+  /// The kernel's path with the reason, of one that hand_back_due() names.
+  PathChoice hand_back_reason(Pass& pass, const TcpConn& conn) const;
   /// Those that the application has closed.
-  void let_go_of_strays(Pass& pass);
+  void finish_hand_backs(Pass& pass);
 
   // ---- process life ----
   /// Around fork(): the lock is held across it, so the child has a consistent copy.

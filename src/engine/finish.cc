@@ -54,7 +54,7 @@ void Engine::retire(Duration limit) {
     Pass pass{*this, Pass::Polling::kNo};
     Impl& w = Impl::of(pass);
     for (PortSlot& slot : w.slots) slot.lost = bool(slot.opened.port) || slot.vlan.has_value();
-    (void)let_go_of_lost(pass);
+    (void)end_lost_ports(pass);
     w.opening.close_ready();
     close_accept_queue();
   }

@@ -53,7 +53,7 @@ void Engine::Impl::filter_connection(const TcpConn& conn) {
   const PathChoice now = paths.filtered(flow, pass_now);
   if (now.reason == Reason::accelerated) return;
   const FlowKey key{Protocol::kTcp, flow.local, flow.remote};
-  departures.refuse(key, now.rule);
+  hand_backs.refuse(key, now.rule);
 }
 
 bool Engine::Impl::firewall_listens(const Endpoint& local) const {

@@ -93,7 +93,7 @@ void Engine::Impl::follow_route(TcpConn& conn) {
     learn_route_of({remote.address, local.address});
     followed = stack->tcp_follow_route(conn);
   }
-  if (followed == Stack::Followed::kLeaves) departures.add({Protocol::kTcp, local, remote}, Reason::rerouted);
+  if (followed == Stack::Followed::kLeaves) hand_backs.add({Protocol::kTcp, local, remote}, Reason::rerouted);
 }
 
 void Engine::Impl::cover_flows() {
@@ -181,7 +181,7 @@ void Engine::Impl::tick(Instant now, bool chores) {
   pass_now = now;
   if (chores) {
     look_at_ports();
-    look_for_strays(now);
+    look_for_misdirected(now);
     follow_firewall();
   }
   // A thread that is asleep may not be the one that watches the deadlines.

@@ -62,12 +62,12 @@ socklen_t to_address(const Endpoint& e, int family, int ifindex, AnyAddress& out
 }
 
 /// setsockopt that remembers the first error. What takes a capability that the process has given up is the
-/// guardian's errand.
+/// helper's work.
 class Repair {
  public:
   /// `ifindex`: the connection's device. `listener`: a socket that listens at its local end, or -1.
-  Repair(int fd, int family, int ifindex, int listener, Guardian& guardian)
-      : fd_(fd), family_(family), ifindex_(ifindex), listener_(listener), guardian_(guardian) {}
+  Repair(int fd, int family, int ifindex, int listener, HelperClient& helper)
+      : fd_(fd), family_(family), ifindex_(ifindex), listener_(listener), helper_(helper) {}
 
   template <class T>
   Repair& set(int name, const T& value, int level = IPPROTO_TCP) {
@@ -79,17 +79,17 @@ class Repair {
   Repair& begin(const Endpoint& local) {
     if (set(TCP_REPAIR, TCP_REPAIR_ON).ok() && bind(local).ok()) return *this;
     if (error_ == EACCES) real.setsockopt(fd_, IPPROTO_TCP, TCP_REPAIR, &kOff, sizeof kOff);
-    if (error_ == EPERM || error_ == EACCES) begin_by_guardian(local);
+    if (error_ == EPERM || error_ == EACCES) begin_by_helper(local);
     return *this;
   }
   /// `mode`: TCP_REPAIR_OFF, TCP_REPAIR_OFF_NO_WP.
-  Repair& end(int mode) { return set_privileged(TCP_REPAIR, mode, IPPROTO_TCP, Errand::kRepair); }
+  Repair& end(int mode) { return set_privileged(TCP_REPAIR, mode, IPPROTO_TCP, RequestType::kRepair); }
   /// In repair mode.
   Repair& send_buffer(int bytes) {
-    return set_privileged(SO_SNDBUFFORCE, bytes, SOL_SOCKET, Errand::kSendBuffer);
+    return set_privileged(SO_SNDBUFFORCE, bytes, SOL_SOCKET, RequestType::kSendBuffer);
   }
   Repair& receive_buffer(int bytes) {
-    return set_privileged(SO_RCVBUFFORCE, bytes, SOL_SOCKET, Errand::kReceiveBuffer);
+    return set_privileged(SO_RCVBUFFORCE, bytes, SOL_SOCKET, RequestType::kReceiveBuffer);
   }
   Repair& queue(int which) { return set(TCP_REPAIR_QUEUE, which); }
 
@@ -118,7 +118,7 @@ class Repair {
   Errno error() const { return err(error_); }
 
  private:
-  using Errand = guardian::Errand;
+  using RequestType = helper::RequestType;
   static constexpr int kOff = TCP_REPAIR_OFF_NO_WP;
 
   bool is_bound() const {
@@ -135,23 +135,22 @@ class Repair {
   }
   /// It wants a socket without a name. One that connect() has named gives its port back when it stops
   /// listening.
-  void begin_by_guardian(const Endpoint& local) {
+  void begin_by_helper(const Endpoint& local) {
     AnyAddress a, none{};
     none.any.sa_family = AF_UNSPEC;
     const bool named = is_bound();
-    if (named && guardian_.running() && real.listen(fd_, 0) == 0)
-      real.connect(fd_, &none.any, sizeof none.any);
-    guardian::Request request{Errand::kBind, 0, to_address(local, family_, ifindex_, a), {}, {}};
+    if (named && helper_.running() && real.listen(fd_, 0) == 0) real.connect(fd_, &none.any, sizeof none.any);
+    helper::PrivilegedRequest request{RequestType::kBind, 0, to_address(local, family_, ifindex_, a), {}, {}};
     std::memcpy(request.address, &a, request.length);
     ask(request);
     if (!ok() && named) real.bind(fd_, &a.any, request.length);
   }
-  Repair& set_privileged(int name, int value, int level, Errand errand) {
-    if (!set(name, value, level).ok() && error_ == EPERM) ask({errand, value, 0, {}, {}});
+  Repair& set_privileged(int name, int value, int level, RequestType type) {
+    if (!set(name, value, level).ok() && error_ == EPERM) ask({type, value, 0, {}, {}});
     return *this;
   }
-  void ask(const guardian::Request& request) {
-    const Result<int> done = guardian_.run(request, fd_, listener_);
+  void ask(const helper::PrivilegedRequest& request) {
+    const Result<int> done = helper_.run(request, fd_, listener_);
     error_ = done ? 0 : static_cast<int>(done.error());
   }
 
@@ -159,7 +158,7 @@ class Repair {
   int family_;
   int ifindex_;
   int listener_;
-  Guardian& guardian_;
+  HelperClient& helper_;
   int error_ = 0;
 };
 
@@ -298,14 +297,14 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
 
   const int reuse = int_option(shadow, SOL_SOCKET, SO_REUSEADDR);
   const int ifindex = w.slots[stack.tcp_interface(*conn)].ifindex;
-  Repair repair{shadow, family, ifindex, listener, w.guardian};
+  Repair repair{shadow, family, ifindex, listener, w.helper};
   Room room{repair, shadow};
   restore(repair, shadow, room, s, stack.settings(*conn).max_segment);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
     real.connect(shadow, &none.any, sizeof(none.any));
-    Repair{shadow, family, ifindex, -1, w.guardian}.end(TCP_REPAIR_OFF_NO_WP);
+    Repair{shadow, family, ifindex, -1, w.helper}.end(TCP_REPAIR_OFF_NO_WP);
     w.counters.add(Counter::not_handed_back);
     return repair.error();
   }
@@ -345,7 +344,7 @@ Result<int> hand_back_closed(Pass& pass, TcpConn* conn) {
   return shadow;
 }
 
-void leave_closed(Pass& pass, TcpConn* conn) {
+void hand_back_or_forget(Pass& pass, TcpConn* conn) {
   Stack& stack = pass.stack();
   const Result<int> shadow = stack.tcp_all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(pass, conn);
   if (shadow)

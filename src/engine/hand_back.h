@@ -13,6 +13,6 @@ std::vector<TcpConn*> all_connections(Stack& stack);
 Result<int> hand_back_closed(Pass& pass, TcpConn* conn);
 /// The kernel goes on with what the connection owes. A connection that owes nothing is over, and the kernel
 /// answers for it.
-void leave_closed(Pass& pass, TcpConn* conn);
+void hand_back_or_forget(Pass& pass, TcpConn* conn);
 
 }  // namespace accel

@@ -16,7 +16,8 @@ namespace {
 
 constexpr Duration kTick = 100ms;    ///< a thread of the application was asleep in wait()
 constexpr Duration kBusyTick = 8ms;  ///< the application makes passes and may stop any time
-constexpr Duration kChores = 100ms;  ///< between looks at ports, strays and filters: they take system calls
+constexpr Duration kChores =
+    100ms;  ///< between looks at ports, misdirected connections and filters: they take system calls
 constexpr Duration kOfferAfter =
     20ms;  ///< so long it has to be away before what it has not accepted is offered
 /// As kBusyTick, where so much comes that the rings would be full soon: at 40 000 frames a second a ring of
@@ -55,7 +56,7 @@ void Housekeeping::wake() const {
 }
 
 void Housekeeping::application_began() {
-  resting_.store(false, std::memory_order_relaxed);
+  idle_.store(false, std::memory_order_relaxed);
   ticks_wanted_.store(true, std::memory_order_relaxed);
   wake();
 }
@@ -111,7 +112,7 @@ Housekeeping::Events Housekeeping::step(Ready ready) {
   if (tick_due_ <= now) tick(events);
   events.ports_opened = std::exchange(ports_opened_, false);
   events.port_lost = worker_.interfaces.any_lost();
-  events.strays = worker_.departures.any();
+  events.hand_backs_due = worker_.hand_backs.any();
   return events;
 }
 
@@ -163,7 +164,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool doubtful = std::any_of(worker_.slots.begin(), worker_.slots.end(),
                                     [](const PortSlot& s) { return s.passed_by != 0; });
   const bool quiet = asleep && !woken && !asked && !doubtful && !worker_.due_within(kRest, now);
-  resting_.store(sockets && quiet, std::memory_order_relaxed);
+  idle_.store(sockets && quiet, std::memory_order_relaxed);
   const bool unaccepted = worker_.has_unaccepted();
   const bool crowded = std::exchange(worker_.crowded, false);
   const uint64_t opened = worker_.counters.get(Counter::sockets_accelerated);
@@ -230,7 +231,7 @@ void Housekeeping::serve(Events& events) {
       quiet = worker_.arm_ports();
     }
     worker_.look_at_ports();
-    worker_.look_for_strays(now);
+    worker_.look_for_misdirected(now);
     worker_.follow_firewall();
     lost = worker_.interfaces.any_lost();
     unaccepted = worker_.has_unaccepted();

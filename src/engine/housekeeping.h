@@ -19,7 +19,7 @@ namespace accel {
 /// ports and on the stack's deadlines and makes the passes, so that ACKs, retransmits and keepalives leave in
 /// time. It stops when the application is back.
 ///
-/// Where all is quiet (threads asleep that nothing has woken for a tick, nothing due) it rests: a tick now
+/// Where all is quiet (threads asleep that nothing has woken for a tick, nothing due) it is idle: a tick now
 /// and then, for who asks for statistics. What ends the quiet says so: needed().
 class Housekeeping {
  public:
@@ -35,7 +35,7 @@ class Housekeeping {
   int requests_fd() const { return requests_fd_; }
   int network_fd() const;
   /// The ports' while it serves: a set of the kernel's, which one that is closed meanwhile leaves (a port
-  /// that goes, or rests over fork).
+  /// that goes, or is released at fork).
   int ports_fd() const { return serving_ ? ports_fd_ : -1; }
   /// When it is to call step() at the latest.
   Instant next_deadline() const;
@@ -47,13 +47,13 @@ class Housekeeping {
   struct Events {
     /// Ports have been opened, or could not be: for sockets whose choice has Reason::port_opening.
     bool ports_opened = false;
-    /// A port has failed: what Engine::lost() names moves to the kernel, then let_go_of_lost(). Until then
+    /// A port has failed: what Engine::lost() names moves to the kernel, then end_lost_ports(). Until then
     /// the device's rules keep the flows' frames from the kernel, which would answer for connections that it
     /// does not have yet.
     bool port_lost = false;
-    /// What Engine::strayed() names moves to the kernel, which has what comes by any queue, then
-    /// let_go_of_strays().
-    bool strays = false;
+    /// What Engine::hand_back_due() names moves to the kernel, which has what comes by any queue, then
+    /// finish_hand_backs().
+    bool hand_backs_due = false;
     /// Connections that nobody here has accepted, while the application does not make passes: for other
     /// processes. look_soon(), where one may come to want them.
     bool unaccepted = false;
@@ -73,7 +73,7 @@ class Housekeeping {
   void application_began();
   /// A thread was woken by an event, or something is due soon: ticks as usual again. Under the worker's lock.
   void needed() {
-    if (resting_.load(std::memory_order_relaxed)) application_began();
+    if (idle_.load(std::memory_order_relaxed)) application_began();
   }
   /// A thread is trusted to come back soon: looks whether it does, until nobody is. Under the worker's lock.
   void watch();
@@ -86,7 +86,7 @@ class Housekeeping {
   static constexpr Duration kLookLate = 8ms;
   /// Some ports are to be opened (PortOpening::request). Under the worker's lock.
   void ports_requested();
-  /// How long a rest's tick may be late for what comes due meanwhile.
+  /// How long an idle tick may be late for what comes due meanwhile.
   static constexpr Duration kRest = 500ms;
   /// In a forked child, where the thread is not: descriptors closed, nothing else.
   void abandon_in_child();
@@ -113,7 +113,7 @@ class Housekeeping {
   void arm_look() ACCEL_REQUIRES(worker_lock) { look_due_ = next_look_ == kTicksLook ? kNever : next_look_; }
 
   Engine::Impl& worker_;
-  std::atomic<bool> resting_{false};
+  std::atomic<bool> idle_{false};
   std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false}, ports_wanted_{false};
   /// The value of next_look_ while ticks are the looks: nobody has to wake the thread.
   static constexpr Instant kTicksLook{};

@@ -21,7 +21,7 @@ void Engine::Impl::forget_requests() {
   opens_ports_.store(false, std::memory_order_relaxed);
 }
 
-/// A listener may have been closed since, or rest over fork().
+/// A listener may have been closed since, or have released its queues at fork().
 bool Engine::Impl::still_wanted(int ifindex) const {
   const Link* link = network.link(ifindex);
   return link != nullptr && link->up && std::any_of(flows.begin(), flows.end(), [](const auto& f) {

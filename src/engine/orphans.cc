@@ -9,7 +9,7 @@
 #include "base/proc.h"
 #include "base/real.h"
 #include "base/words.h"
-#include "guardian/table.h"
+#include "helper/table.h"
 
 namespace accel {
 namespace {
@@ -23,11 +23,11 @@ uint64_t seconds_since_boot() {
   return static_cast<uint64_t>(now.tv_sec);
 }
 
-/// `stat`: of a process, as proc(5) has it. A guardian's name tells when it ended.
-bool is_forgotten_guardian(const std::string& stat, uint64_t now) {
-  const size_t name = stat.find('(' + std::string(guardian::kEndName));
+/// `stat`: of a process, as proc(5) has it. A helper's name tells when it ended.
+bool is_helper_zombie(const std::string& stat, uint64_t now) {
+  const size_t name = stat.find('(' + std::string(helper::kEndName));
   if (name == std::string::npos || stat.find(") Z", name) == std::string::npos) return false;
-  const uint64_t ended = std::strtoull(stat.c_str() + name + sizeof guardian::kEndName, nullptr, 16);
+  const uint64_t ended = std::strtoull(stat.c_str() + name + sizeof helper::kEndName, nullptr, 16);
   return now > ended + kWaitedForWithin;
 }
 
@@ -39,8 +39,8 @@ const char* orphans_become_zombies() {
   const uint64_t now = seconds_since_boot();
   const std::string children = read_proc("/proc/1/task/1/children");
   for (const std::string_view child : words_of(children))
-    if (is_forgotten_guardian(read_proc("/proc/" + std::string(child) + "/stat"), now))
-      return "process 1 of its pid namespace has left another program's guardian a zombie";
+    if (is_helper_zombie(read_proc("/proc/" + std::string(child) + "/stat"), now))
+      return "process 1 of its pid namespace has left another program's helper a zombie";
   return nullptr;
 }
 

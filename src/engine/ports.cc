@@ -40,12 +40,12 @@ Reason reason_of(Errno error) {
 
 enum class Queues : uint8_t { kTake, kLater, kLaterEvenIfHeld };
 
-Result<void> claim_queue_by_guardian(uint32_t owner, uint32_t queue, int socket) {
+Result<void> claim_queue_by_helper(uint32_t owner, uint32_t queue, int socket) {
   Engine* engine = Engine::get();
   if (engine == nullptr) return err(EPERM);
-  guardian::Request request{guardian::Errand::kQueue, static_cast<int32_t>(queue), 0, {}, {}};
+  helper::PrivilegedRequest request{helper::RequestType::kQueue, static_cast<int32_t>(queue), 0, {}, {}};
   request.rule.tag = owner;
-  if (const auto claimed = Engine::Impl::of(*engine).guardian.run(request, socket); !claimed)
+  if (const auto claimed = Engine::Impl::of(*engine).helper.run(request, socket); !claimed)
     return claimed.error();
   return {};
 }
@@ -63,7 +63,7 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, Queues t
   options.virtual_device = !link.kind.empty();
   options.without_queue = take != Queues::kTake;
   options.even_if_held = take == Queues::kLaterEvenIfHeld;
-  options.claim_queue = &claim_queue_by_guardian;
+  options.claim_queue = &claim_queue_by_helper;
   if (settings.xdp_mode == XdpMode::kZerocopy) options.copy = XdpCopy::kForceZeroCopy;
   if (settings.xdp_mode == XdpMode::kCopy) options.copy = XdpCopy::kForceCopy;
   // Native XDP on a bond runs on its members, from where no frame may go to a socket of the bond
@@ -118,7 +118,7 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   options.moderation_usec = settings.mlx5_moderation_usec;
   options.report = &report_mlx5;
   options.note_descriptor = &note_private;
-  options.make_rule = &Engine::make_rule_by_guardian;
+  options.make_rule = &Engine::make_rule_by_helper;
   options.user_changes = &user_changes;
   options.rules_barred = &rules_barred;
   OpenedPort opened;
@@ -191,14 +191,14 @@ OpenedPort open_tagging_port(const Link& link, FramePool& pool) {
   return opened;
 }
 
-void entrust(OpenedPort& opened, Guardian& guardian) {
+void entrust(OpenedPort& opened, HelperClient& helper) {
   if (!opened.port || opened.entrusted != 0 || !opened.port.life()->has_rights()) return;
   const MakingPrivate making;
   const auto rights = opened.port.life()->entrust(&opened.detail);
   if (!rights) return;
-  guardian::Request request{guardian::Errand::kPort, rights->ifindex, 0, {}, {}};
+  helper::PrivilegedRequest request{helper::RequestType::kPort, rights->ifindex, 0, {}, {}};
   request.rule.tag = rights->owner;
-  if (guardian.run(request, rights->descriptors)) opened.entrusted = rights->owner;
+  if (helper.run(request, rights->descriptors)) opened.entrusted = rights->owner;
 }
 
 void seal(OpenedPort& opened) {
@@ -210,14 +210,14 @@ void seal(OpenedPort& opened) {
         "%s: this process has given up its privilege and can still write to the steering maps of all "
         "processes: %s",
         opened.port.frames()->info().name.c_str(),
-        opened.detail.empty() ? "it has no guardian" : opened.detail.c_str());
+        opened.detail.empty() ? "it has no helper" : opened.detail.c_str());
 }
 
-bool prove_end(const OpenedPort& opened, Guardian& guardian, const FlowKey& key, int socket) {
+bool prove_end(const OpenedPort& opened, HelperClient& helper, const FlowKey& key, int socket) {
   if (opened.entrusted == 0 || socket < 0) return false;
-  guardian::Request request = Guardian::about(guardian::Errand::kEnd, key);
+  helper::PrivilegedRequest request = HelperClient::about(helper::RequestType::kEnd, key);
   request.rule.tag = opened.entrusted;
-  return bool(guardian.run(request, socket));
+  return bool(helper.run(request, socket));
 }
 
 void abandon_port(OpenedPort& opened) {

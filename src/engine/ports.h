@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/engine.h"
-#include "engine/guardian.h"
+#include "engine/helper_client.h"
 #include "engine/netlink.h"
 #include "stack/frame_pool.h"
 #include "stack/port.h"
@@ -37,7 +37,7 @@ struct OpenedPort {
   PathKind kind = PathKind::kUndecided;
   Reason reason = Reason::accelerated;  ///< why not, when there is no port
   std::string detail;                   ///< cause and cure, for the log
-  uint32_t entrusted = 0;               ///< the port's mark, if the guardian writes to its device's maps
+  uint32_t entrusted = 0;               ///< the port's mark, if the helper writes to its device's maps
 };
 
 /// `queues`: how many to hold, 0: all that are free. Tries the kinds of port from the fastest on.
@@ -61,15 +61,15 @@ void take_queues(OpenedPort& ready);
 /// For VLANs upon the device: a port that carries tagged frames (PortInfo::vlan_tags), if it can have one.
 OpenedPort open_tagging_port(const Link& link, FramePool& pool);
 
-/// The process is about to give up its privilege: the guardian gets what it needs to write to the device's
+/// The process is about to give up its privilege: the helper gets what it needs to write to the device's
 /// maps for it (PortLife::entrust()).
-void entrust(OpenedPort& opened, Guardian& guardian);
+void entrust(OpenedPort& opened, HelperClient& helper);
 /// Behind it: see PortLife::seal(). Where that cannot be, the process keeps write access, and the log says so
 /// once.
 void seal(OpenedPort& opened);
-/// For the port's key, which it has refused with EPERM: `socket` is bound there, which the guardian looks at.
+/// For the port's key, which it has refused with EPERM: `socket` is bound there, which the helper looks at.
 /// False: it has not agreed.
-bool prove_end(const OpenedPort& opened, Guardian& guardian, const FlowKey& key, int socket);
+bool prove_end(const OpenedPort& opened, HelperClient& helper, const FlowKey& key, int socket);
 
 /// Gives a port up in a forked child, without a trace on the device.
 void abandon_port(OpenedPort& port);

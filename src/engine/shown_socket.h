@@ -1,4 +1,4 @@
-// A process without privilege shows its guardian the sockets whose frames a device is to bring:
+// A process without privilege shows its helper the sockets whose frames a device is to bring:
 // docs/security.md, "The steering maps".
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace accel {
 
 /// For the calls of Engine::connect(), listen() and bind_udp() in its scope: the kernel's socket that has
-/// their local end. The guardian looks at it where the privilege has gone. With a Pass.
+/// their local end. The helper looks at it where the privilege has gone. With a Pass.
 class ShownSocket {
  public:
   ShownSocket(Engine& engine, int shadow);

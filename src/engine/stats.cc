@@ -116,11 +116,11 @@ void close() {
   if (Page* p = page()) p->has_engine = 0;
 }
 
-void note_guardian(int pid, const char* why) {
+void note_helper(int pid, const char* why) {
   Page* p = page();
   if (!p) return;
-  p->guardian = pid;
-  if (why != nullptr) copy_text(p->no_guardian, sizeof p->no_guardian, why);
+  p->helper = pid;
+  if (why != nullptr) copy_text(p->no_helper, sizeof p->no_helper, why);
 }
 
 void after_fork_in_child() {

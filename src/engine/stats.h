@@ -22,8 +22,8 @@ void close();
 /// In a fork's child: the page is the parent's. Called for every kind of fork; more than once does no harm.
 void after_fork_in_child();
 
-/// The guardian runs (then `why` is nullptr), or why it does not.
-void note_guardian(int pid, const char* why);
+/// The helper runs (then `why` is nullptr), or why it does not.
+void note_helper(int pid, const char* why);
 
 /// A reader waits for an answer: one load. For housekeeping's tick.
 bool requested();

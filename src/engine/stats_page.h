@@ -77,8 +77,8 @@ struct Page {
   char application[64];
   char profile[16];
   // when the first TCP connection or listener is accelerated
-  int32_t guardian;      ///< pid of the guardian, in the process's pid namespace; 0: none
-  char no_guardian[92];  ///< why there is none though it is wanted; empty: not known yet, or not wanted
+  int32_t helper;      ///< pid of the helper, in the process's pid namespace; 0: none
+  char no_helper[92];  ///< why there is none though it is wanted; empty: not known yet, or not wanted
   // as they refuse sockets: rules of the host's packet filters, from 1 on, written once each
   char rule[kMaxRules + 1][96];
   // the exchange

@@ -22,10 +22,10 @@ Result<void> Steering::steer(InterfaceId id, const FlowKey& key, bool shared, in
   Table& table = tables_[id];
   auto [entry, is_new] = table.flows.try_emplace(key);
   Flow& flow = entry->second;
-  if (is_new || std::exchange(flow.resting, false)) {
+  if (is_new || std::exchange(flow.in_time_wait, false)) {
     const FlowKey at_port = slots_.tagged(id, key);
     auto r = shared ? port->steer_shared(at_port) : port->steer(at_port);
-    if (r.is(EPERM) && prove_end(slots_.carrier(id).opened, guardian_, at_port, shadow)) {
+    if (r.is(EPERM) && prove_end(slots_.carrier(id).opened, helper_, at_port, shadow)) {
       r = port->steer(at_port);
       if (!r) port->unsteer(at_port);  // what was proved is not needed
     }
@@ -38,7 +38,7 @@ Result<void> Steering::steer(InterfaceId id, const FlowKey& key, bool shared, in
     if (is_new && count_.fetch_add(1, std::memory_order_relaxed) == 0)
       notices_.add(Notices::kApplicationBegan);
   }
-  if (key.protocol == Protocol::kTcp) guard(id, key, flow);
+  if (key.protocol == Protocol::kTcp) add_to_helper(id, key, flow);
   ++flow.users;
   return {};
 }
@@ -48,7 +48,7 @@ void Steering::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
   Table& table = tables_[id];
   auto entry = table.flows.find(key);
   if (entry == table.flows.end() || --entry->second.users > 0) return;
-  guardian_.remove(entry->second.guarded);
+  helper_.remove(entry->second.helper_row);
   table.flows.erase(entry);
   count_.fetch_sub(1, std::memory_order_relaxed);
   FlowSteering* port = slots_.carrier(id).opened.port.flows();  // a lost one's rules may outlive the device
@@ -73,16 +73,16 @@ bool Steering::barred() const {
          });
 }
 
-void Steering::rest(InterfaceId id, const FlowKey& key) {
+void Steering::enter_time_wait(InterfaceId id, const FlowKey& key) {
   FlowSteering* port = slots_.flows_of(id);
   auto entry = tables_[id].flows.find(key);
-  if (!port || entry == tables_[id].flows.end() || entry->second.resting) return;
-  guardian_.remove(std::exchange(entry->second.guarded, 0));
+  if (!port || entry == tables_[id].flows.end() || entry->second.in_time_wait) return;
+  helper_.remove(std::exchange(entry->second.helper_row, 0));
   // It costs a system call, for what only concerns other processes.
   const PortInfo& info = slots_.port_of(id)->info();
   if (info.queues_held == info.queues_total) return;
-  entry->second.resting = true;
-  port->rest(slots_.tagged(id, key));
+  entry->second.in_time_wait = true;
+  port->enter_time_wait(slots_.tagged(id, key));
 }
 
 void Steering::take_acks(InterfaceId id, const FlowKey& key, bool on) {
@@ -90,34 +90,34 @@ void Steering::take_acks(InterfaceId id, const FlowKey& key, bool on) {
   if (port != nullptr && tables_[id].flows.contains(key)) port->take_acks(slots_.tagged(id, key), on);
 }
 
-// ---- what the guardian knows ----
+// ---- what the helper knows ----
 
-/// The guardian has the connections that the process must close, until the peer has acknowledged their FIN.
-void Steering::guard(InterfaceId id, const FlowKey& key, Flow& flow) {
-  guardian_.begin();
-  if (key.is_connected() && flow.guarded == 0) flow.guarded = guardian_.add(key, slots_[id].ifindex);
+/// The helper has the connections that the process must close, until the peer has acknowledged their FIN.
+void Steering::add_to_helper(InterfaceId id, const FlowKey& key, Flow& flow) {
+  helper_.begin();
+  if (key.is_connected() && flow.helper_row == 0) flow.helper_row = helper_.add(key, slots_[id].ifindex);
 }
 
-void Steering::unguard(InterfaceId id, const FlowKey& key) {
+void Steering::remove_from_helper(InterfaceId id, const FlowKey& key) {
   const auto entry = tables_[id].flows.find(key);
-  if (entry != tables_[id].flows.end()) guardian_.remove(std::exchange(entry->second.guarded, 0));
+  if (entry != tables_[id].flows.end()) helper_.remove(std::exchange(entry->second.helper_row, 0));
 }
 
 TcpNumbers* Steering::numbers(InterfaceId id, const FlowKey& key) {
   const auto entry = tables_[id].flows.find(key);
-  return entry == tables_[id].flows.end() ? nullptr : guardian_.numbers(entry->second.guarded);
+  return entry == tables_[id].flows.end() ? nullptr : helper_.numbers(entry->second.helper_row);
 }
 
 /// Where it makes rules of the device, the protocol and VLAN count.
-void Steering::tell_guardian_of_local_ends() {
+void Steering::tell_helper_of_local_ends() {
   std::set<Endpoint> told;
   const auto tell = [&](InterfaceId id, const FlowKey& untagged) ACCEL_REQUIRES(worker_lock) {
     const FlowKey key = slots_.tagged(id, untagged);
     const FlowSteering* port = slots_.carrier(id).opened.port.flows();
     if (port != nullptr && port->by_device_rules() && !key.is_connected())
-      guardian_.tell_local_end(key.protocol, key.local, key.vlan);
+      helper_.tell_local_end(key.protocol, key.local, key.vlan);
     else if (key.protocol == Protocol::kTcp && told.insert(key.local).second)
-      guardian_.tell_local_end(key.protocol, key.local, 0);
+      helper_.tell_local_end(key.protocol, key.local, 0);
   };
   for (InterfaceId id = 0; id < slots_.count(); ++id)
     for (const auto& [key, flow] : tables_[id].flows) tell(id, key);

@@ -1,5 +1,5 @@
 // Which flows the devices bring to us: the keys of listeners, bound and connected sockets on each interface,
-// counted by their sockets, with what the port and the guardian are told of them.
+// counted by their sockets, with what the port and the helper are told of them.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 #include "base/counters.h"
 #include "base/result.h"
-#include "engine/guardian.h"
+#include "engine/helper_client.h"
 #include "engine/lock.h"
 #include "engine/notices.h"
 #include "engine/port_slots.h"
@@ -35,8 +35,8 @@ struct SteeredKey {
 
 class Steering {
  public:
-  Steering(PortSlots& slots, Guardian& guardian, Counters& counters, Notices& notices)
-      : slots_(slots), guardian_(guardian), counters_(counters), notices_(notices) {}
+  Steering(PortSlots& slots, HelperClient& helper, Counters& counters, Notices& notices)
+      : slots_(slots), helper_(helper), counters_(counters), notices_(notices) {}
 
   // ---- one key ----
   /// `shared`: other processes may have a socket for the same local end. `shadow`: of the socket that is
@@ -55,21 +55,21 @@ class Steering {
   /// libibverbs takes malloc() for each rule, and the calling thread is in a handler, which may have
   /// interrupted that: no connect() and no listen() there, and rules go later.
   bool barred() const ACCEL_REQUIRES(worker_lock);
-  /// The connection is in TIME-WAIT (Port::rest).
-  void rest(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
+  /// The connection is in TIME-WAIT (Port::enter_time_wait).
+  void enter_time_wait(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
   void take_acks(InterfaceId id, const FlowKey& key, bool on) ACCEL_REQUIRES(worker_lock);
 
-  // ---- what the guardian knows ----
+  // ---- what the helper knows ----
   /// The peer has our FIN: of such a connection the kernel says nothing more when its process ends.
-  void unguard(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
-  /// Where the stack is to keep the connection's sequence numbers; nullptr: the guardian does not have it.
+  void remove_from_helper(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
+  /// Where the stack is to keep the connection's sequence numbers; nullptr: the helper does not have it.
   TcpNumbers* numbers(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
   /// What the process will open without privilege.
   void keep_ends(const std::vector<SteeredKey>& ends) ACCEL_REQUIRES(worker_lock) {
     kept_ends_.insert(kept_ends_.end(), ends.begin(), ends.end());
   }
-  /// While this process has the privilege: for which local ends the guardian helps when it has not.
-  void tell_guardian_of_local_ends() ACCEL_REQUIRES(worker_lock);
+  /// While this process has the privilege: for which local ends the helper helps when it has not.
+  void tell_helper_of_local_ends() ACCEL_REQUIRES(worker_lock);
 
   // ---- an interface's keys ----
   bool any(InterfaceId id) const ACCEL_REQUIRES(worker_lock) { return !tables_[id].flows.empty(); }
@@ -81,12 +81,12 @@ class Steering {
   template <class F>
   void for_each_connection(InterfaceId id, F visit) const ACCEL_REQUIRES(worker_lock) {
     for (const auto& [key, flow] : tables_[id].flows)
-      if (key.protocol == Protocol::kTcp && key.is_connected() && !flow.resting) visit(key);
+      if (key.protocol == Protocol::kTcp && key.is_connected() && !flow.in_time_wait) visit(key);
   }
   /// All of them, whoever counts on them.
   void clear(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   /// The kernel gets what comes for connections from here on, for those in TIME-WAIT too: a listener's rule
-  /// stays while one of its connections does. The guardian's table is not touched.
+  /// stays while one of its connections does. The helper's table is not touched.
   void unsteer_connections_for_good() ACCEL_REQUIRES(worker_lock);
 
   /// Keys on all interfaces: above 0 the application has accelerated sockets.
@@ -95,18 +95,18 @@ class Steering {
  private:
   struct Flow {
     uint32_t users = 0;  ///< sockets: several listeners of the process may share a key
-    bool resting = false;
-    uint32_t guarded = 0;  ///< its row in the guardian's table
+    bool in_time_wait = false;
+    uint32_t helper_row = 0;  ///< its row in the helper's table
   };
   struct Table {
     std::unordered_map<FlowKey, Flow, FlowKeyHash> flows;
     bool has_steered = false;
   };
 
-  void guard(InterfaceId id, const FlowKey& key, Flow& flow) ACCEL_REQUIRES(worker_lock);
+  void add_to_helper(InterfaceId id, const FlowKey& key, Flow& flow) ACCEL_REQUIRES(worker_lock);
 
   PortSlots& slots_;
-  Guardian& guardian_;
+  HelperClient& helper_;
   Counters& counters_;
   Notices& notices_;
   std::array<Table, kMaxInterfaces> tables_ ACCEL_GUARDED_BY(worker_lock);

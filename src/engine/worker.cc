@@ -204,9 +204,9 @@ void Engine::Impl::steer_opened() {
     if (change.to == Stack::Flow::kClosed)
       steering.unsteer_later(change.interface, change.key);
     else if (change.to == Stack::Flow::kFinSent)
-      steering.unguard(change.interface, change.key);
+      steering.remove_from_helper(change.interface, change.key);
     else if (change.to == Stack::Flow::kResting)
-      steering.rest(change.interface, change.key);
+      steering.enter_time_wait(change.interface, change.key);
     else if (change.to == Stack::Flow::kTakesAcks || change.to == Stack::Flow::kLeavesAcks)
       steering.take_acks(change.interface, change.key, change.to == Stack::Flow::kTakesAcks);
     else if (const auto steered = steer_connection(change.interface, change.key); steered)

@@ -13,16 +13,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/departures.h"
 #include "engine/engine.h"
 #include "engine/frame_region.h"
-#include "engine/guardian.h"
+#include "engine/helper_client.h"
 #include "engine/interfaces.h"
 #include "engine/lock.h"
 #include "engine/neighbours.h"
 #include "engine/netlink.h"
 #include "engine/packet_filter.h"
 #include "engine/path_selector.h"
+#include "engine/pending_hand_backs.h"
 #include "engine/port_opening.h"
 #include "engine/port_slots.h"
 #include "engine/sleepers.h"
@@ -114,7 +114,7 @@ struct Engine::Impl {
   void unsteer_closed() ACCEL_REQUIRES(worker_lock);
   Result<void> steer_connection(InterfaceId id, const FlowKey& key, int shadow = -1)
       ACCEL_REQUIRES(worker_lock);
-  /// The connection is there: the guardian's table has its sequence numbers from now on.
+  /// The connection is there: the helper's table has its sequence numbers from now on.
   void note_numbers(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
 
   // ---- ports opened in the background (opening.cc) ----
@@ -130,10 +130,10 @@ struct Engine::Impl {
   void forget_requests() ACCEL_REQUIRES(worker_lock);
   void open_in_background(const Link& link);
 
-  // ---- sockets and their paths (connect.cc, bound_flow.cc, departures.cc) ----
-  void look_for_strays(Instant now) ACCEL_REQUIRES(worker_lock);
+  // ---- sockets and their paths (connect.cc, bound_flow.cc, pending_hand_backs.cc) ----
+  void look_for_misdirected(Instant now) ACCEL_REQUIRES(worker_lock);
   bool has_unaccepted() const ACCEL_REQUIRES(worker_lock);
-  void let_go_of(InterfaceId id, Pass& pass) ACCEL_REQUIRES(worker_lock);
+  void end_connections_of(InterfaceId id, Pass& pass) ACCEL_REQUIRES(worker_lock);
   void close_lost() ACCEL_REQUIRES(worker_lock);
   void empty_rings() ACCEL_REQUIRES(worker_lock);
   void answer_route_questions(Instant now) ACCEL_REQUIRES(worker_lock);
@@ -165,8 +165,8 @@ struct Engine::Impl {
   void look_at_ports() ACCEL_REQUIRES(worker_lock);
   void look_for_passing_by(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   void follow_source_rules() ACCEL_REQUIRES(worker_lock);
-  /// Housekeeping's regular look: overdue deadlines, neighbours; with `chores` dead ports, strays and packet
-  /// filters, too.
+  /// Housekeeping's regular look: overdue deadlines, neighbours; with `chores` dead ports, misdirected
+  /// connections and packet filters, too.
   void tick(Instant now, bool chores) ACCEL_REQUIRES(worker_lock);
   /// What comes due next that no sleeper's timeout covers.
   Instant due_uncovered(Instant now) const ACCEL_REQUIRES(worker_lock) {
@@ -181,7 +181,7 @@ struct Engine::Impl {
   Upcalls& above;
   WorkerLock lock;
   Counters counters;
-  Guardian guardian{counters};
+  HelperClient helper{counters};
   FrameRegion region;
   std::unique_ptr<FramePool> pool;
   std::unique_ptr<Stack> stack ACCEL_POINTEE_GUARDED_BY(worker_lock);
@@ -189,7 +189,7 @@ struct Engine::Impl {
   std::unique_ptr<Housekeeping> housekeeping;
   PortSlots slots;
   Notices notices;
-  Steering steering{slots, guardian, counters, notices};
+  Steering steering{slots, helper, counters, notices};
   Network network ACCEL_GUARDED_BY(worker_lock);
   PacketFilter filter{network};
   Sleepers sleepers{slots, notices};
@@ -197,7 +197,7 @@ struct Engine::Impl {
   Interfaces interfaces{slots, steering, sleepers, opening, network, counters};
   PathSelector paths{network, filter, interfaces, slots, steering};
   Neighbours neighbours{network, slots};
-  Departures departures;
+  PendingHandBacks hand_backs;
   uint64_t own_network = 0;  ///< network_of()
 
   WorkerLock opening_lock;  ///< of who opens ports: taken before `lock`, and held over fork()

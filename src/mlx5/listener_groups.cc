@@ -114,7 +114,7 @@ void ListenerGroups::drop(int& fd) {
 }
 
 void ListenerGroups::close_all(Group& group) {
-  drop(group.door);
+  drop(group.name_socket);
   drop(group.coordinator);
   drop(group.pause);
   while (!group.members.empty()) forget(group, group.members.begin());
@@ -134,7 +134,7 @@ bool ListenerGroups::join(const FlowKey& local) {
   enter(group);
   if (group.coordinator >= 0) return false;
   // A worker that is root for a moment more: the others, which are not, are its like behind setuid().
-  if (group.door < 0 && errno == EPERM && user_changes_ != nullptr && user_changes_()) {
+  if (group.name_socket < 0 && errno == EPERM && user_changes_ != nullptr && user_changes_()) {
     begin_pause(group);
     return false;
   }
@@ -170,13 +170,13 @@ void ListenerGroups::leave(const FlowKey& local) {
 /// Becomes the coordinator, or comes to the one there is.
 void ListenerGroups::enter(Group& group) {
   for (int i = 0; i < kKnocks; ++i) {
-    if (open_door(group) || knock(group)) return;
+    if (open_name_socket(group) || connect_to_coordinator(group)) return;
     if (errno != ECONNREFUSED) return;
     sched_yield();
   }
 }
 
-bool ListenerGroups::open_door(Group& group) {
+bool ListenerGroups::open_name_socket(Group& group) {
   int fd = make_socket();
   const Name name = name_of(scope_, group.local);
   if (fd < 0) return false;
@@ -185,13 +185,13 @@ bool ListenerGroups::open_door(Group& group) {
     drop(fd);
     return false;
   }
-  group.door = watch(fd);
+  group.name_socket = watch(fd);
   for (const Share& other : group.others) expect(group, other);
   group.others.clear();
-  return group.door >= 0;
+  return group.name_socket >= 0;
 }
 
-bool ListenerGroups::knock(Group& group) {
+bool ListenerGroups::connect_to_coordinator(Group& group) {
   int fd = make_socket();
   const Name name = name_of(scope_, group.local);
   if (fd < 0) return false;
@@ -215,8 +215,8 @@ bool ListenerGroups::knock(Group& group) {
 /// have a rule for all, and ours for a share would go before it.
 void ListenerGroups::enter_again(Group& group) {
   enter(group);
-  if (group.door >= 0) share_out(group);
-  if (group.door < 0 && group.coordinator < 0) begin_pause(group);
+  if (group.name_socket >= 0) share_out(group);
+  if (group.name_socket < 0 && group.coordinator < 0) begin_pause(group);
 }
 
 void ListenerGroups::begin_pause(Group& group) {
@@ -266,7 +266,7 @@ void ListenerGroups::hear_coordinator(Group& group) {
 
 void ListenerGroups::admit(Group& group) {
   for (;;) {
-    int fd = keep_private(real.accept4(group.door, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    int fd = keep_private(real.accept4(group.name_socket, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd < 0) return;
     pid_t pid = 0;
     if (!peer_of(fd, pid)) {
@@ -321,7 +321,7 @@ void ListenerGroups::forget(Group& group, std::list<Member>::iterator member) {
 
 /// Who should have what, after any change: gives up what is another's, and tells the others.
 void ListenerGroups::share_out(Group& group) {
-  if (group.door < 0 || (group.members.empty() && group.held == kAllShares)) return;
+  if (group.name_socket < 0 || (group.members.empty() && group.held == kAllShares)) return;
   std::vector<ShareHolder> all;
   std::vector<Shares> wanted;
   bool again = true;
@@ -363,7 +363,7 @@ void ListenerGroups::serve() {
 
 void ListenerGroups::on_event(int fd) {
   for (Group& group : groups_) {
-    if (fd == group.door) return admit(group);
+    if (fd == group.name_socket) return admit(group);
     if (fd == group.coordinator) return hear_coordinator(group);
     if (fd == group.pause) return end_pause(group);
     for (auto m = group.members.begin(); m != group.members.end(); ++m) {

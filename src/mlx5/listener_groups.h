@@ -71,7 +71,7 @@ class ListenerGroups final : public ListenerSharing {
   };
   struct Group {
     FlowKey local;
-    int door = -1;         ///< coordinator: has the name
+    int name_socket = -1;  ///< coordinator: has the name
     int coordinator = -1;  ///< member: the connection to it
     int pause = -1;        ///< timerfd: there is one that does not want us; asked again then
     unsigned unheard = 0;  ///< connections in a row that ended without a word
@@ -84,8 +84,8 @@ class ListenerGroups final : public ListenerSharing {
 
   Group* find(const FlowKey& local);
   void enter(Group& group);
-  bool open_door(Group& group);
-  bool knock(Group& group);
+  bool open_name_socket(Group& group);
+  bool connect_to_coordinator(Group& group);
   void enter_again(Group& group);
   void admit(Group& group);
   void expect(Group& group, const Share& other);

@@ -1,6 +1,6 @@
 // Steering rules by ibv_create_flow: VLAN, IP, ports, and the tag that their frames bear. Not the MAC
 // address: the netdev's may change, and until rules for the new one were made the kernel would reset
-// connections. It takes CAP_NET_RAW; a process that has given that up has its guardian make them
+// connections. It takes CAP_NET_RAW; a process that has given that up has its helper make them
 // (base/flow_rule.h), and of those there is no more than the kernel's handle.
 #include <sys/ioctl.h>
 

@@ -36,7 +36,7 @@ class SocketCall {
   /// nullptr while there is no engine: every socket is then undecided, and the kernel serves it.
   Pass* pass() { return guard_.pass(); }
   /// The engine's pass, opening the engine when it is `wanted`. nullptr: there is none and none is wanted.
-  /// Errors: as Socket::leave, when the process cannot have one.
+  /// Errors: as Socket::detach_undecided, when the process cannot have one.
   Result<Pass*> engine(bool wanted);
   /// Not 0: the call fails with it.
   Errno error() const { return error_; }

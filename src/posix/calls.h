@@ -145,22 +145,22 @@ void reused(int fd);
 bool active();
 /// A port is being opened, or about to be, which takes the lowest free numbers for moments. One load.
 bool opens_ports();
-/// Before calls that say which numbers they rely on: who closes a standard stream opens its successor next,
+/// Before calls that say which numbers they rely on: who closes a standard stream opens the next one at once,
 /// who names a new number knows what is behind it. Waits for ports that are being opened.
 void settle_numbers();
 
 // ---- signals (posix/signals.cc) ----
 Result<int> sigaction(int number, const struct sigaction* action, struct sigaction* old);
 
-// ---- what takes every socket from us (posix/leaving.cc) ----
+// ---- what takes every socket from us (posix/detach.cc) ----
 /// A request of an io_uring is about to use `fd`, one of ours: it becomes the kernel's, of a set all members.
 void used_by_ring(int fd);
 /// There is an io_uring whose requests cannot be seen: sockets made from now on stay on the kernel, those
 /// that exist are handed over.
 void io_uring_used();
 
-/// The same for a thread that waits past libc (posix/foreign_waits.h). On the attendant thread.
-void leave_for_foreign_waits();
+/// The same for a thread that waits past libc (posix/foreign_waits.h). On the request thread.
+void detach_for_foreign_waits();
 /// The calling thread is about to lose system calls (seccomp(2)), among them perhaps those that the library
 /// makes: everything is handed over, and the library's threads end. True: from then on it does nothing in
 /// this process. False: there is a connection that could not follow.

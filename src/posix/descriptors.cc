@@ -55,7 +55,7 @@ int close_others(unsigned first, unsigned last, int flags) {
   return first <= last ? real.close_range(first, last, flags) : 0;
 }
 
-/// The kernel is to serve `fd`. Errors: as Socket::to_kernel().
+/// The kernel is to serve `fd`. Errors: as Socket::detach().
 Result<void> hand_over(int fd) {
   SocketCall call(fd, Pass::Polling::kYes, Use::kAside);
   if (call.socket() == nullptr) return {};
@@ -63,7 +63,7 @@ Result<void> hand_over(int fd) {
     call.socket()->veto = Reason::option;
     return {};
   }
-  return call.socket()->to_kernel(*call.pass(), Reason::option);
+  return call.socket()->detach(*call.pass(), Reason::option);
 }
 
 bool is_iwarp(int fd) {

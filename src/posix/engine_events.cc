@@ -1,20 +1,20 @@
 #include "posix/engine_events.h"
 
-#include "posix/family.h"
+#include "posix/acceptor_hints.h"
 #include "posix/foreign_waits.h"
+#include "posix/fork_state.h"
 #include "posix/guard.h"
 #include "posix/published.h"
 #include "posix/tcp_socket.h"
-#include "posix/waiters.h"
 
 namespace accel::posix {
 namespace {
 
 /// False: no other process has a listener of this one.
 bool offer_unaccepted() {
-  if (!waiters_are_shared() && !family().programs_have_listeners) return false;
+  if (!acceptor_hints_are_shared() && !fork_state().programs_have_listeners) return false;
   const bool waited_for = others_wait_for_connections();
-  if (!waited_for && !family().programs_have_listeners) return true;
+  if (!waited_for && !fork_state().programs_have_listeners) return true;
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() == nullptr) return true;
   bool on = waited_for;
@@ -22,7 +22,7 @@ bool offer_unaccepted() {
     if (file->kind() != FileKind::kTcp) return;
     auto* listener = static_cast<TcpSocket*>(file);
     if (file->has_program) listener->queue_unaccepted(*guard.pass());
-    if (on && file->shared_listener) on = listener->give_unaccepted(*guard.pass());
+    if (on && file->shared_listener) on = listener->hand_off_unaccepted(*guard.pass());
   });
   return true;
 }
@@ -40,14 +40,14 @@ bool tell_port_lost() {
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() == nullptr) return false;
   tell_files<&File::port_lost>(*guard.pass());
-  return guard.pass()->engine().let_go_of_lost(*guard.pass());
+  return guard.pass()->engine().end_lost_ports(*guard.pass());
 }
 
-void tell_strayed() {
+void tell_hand_backs_due() {
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() == nullptr) return;
-  tell_files<&File::strayed>(*guard.pass());
-  guard.pass()->engine().let_go_of_strays(*guard.pass());
+  tell_files<&File::hand_back_due>(*guard.pass());
+  guard.pass()->engine().finish_hand_backs(*guard.pass());
 }
 
 void answer_readers() {
@@ -65,7 +65,7 @@ void tell_ports_opened() {
 bool see_to(const Housekeeping::Events& events) {
   if (events.ports_opened) tell_ports_opened();
   if (events.port_lost && tell_port_lost()) tell_ports_opened();
-  if (events.strays) tell_strayed();
+  if (events.hand_backs_due) tell_hand_backs_due();
   const bool again = events.unaccepted && offer_unaccepted();
   if (events.statistics) answer_readers();
   if (events.ticked) look_for_foreign_waits(events.absent);

@@ -17,8 +17,8 @@
 #include "posix/calls.h"
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
-#include "posix/family.h"
 #include "posix/foreign_waits.h"
+#include "posix/fork_state.h"
 #include "posix/guard.h"
 #include "posix/process.h"
 #include "posix/siw_socket.h"
@@ -52,7 +52,7 @@ Result<EpollSet*> find_or_adopt(Guard& guard, int fd, int member) {
 }
 
 /// Something of it is not open in this process.
-bool rests(const File& file) {
+bool is_unsettled(const File& file) {
   if (file.kind() == FileKind::kEpoll) return static_cast<const EpollSet&>(file).may_have_inherited;
   return file.inherited != File::Inherited::kNo;
 }
@@ -65,15 +65,14 @@ Result<int> control(Guard& guard, int set_fd, int operation, int fd, File* file,
   if (operation != EPOLL_CTL_DEL && !can_read(event, sizeof *event)) return err(EFAULT);
   auto set = find_or_adopt(guard, set_fd, fd);
   if (!set) return set.error();
-  if ((*set)->passed_on &&
-      (operation != EPOLL_CTL_ADD || leave_to_kernel(guard.pass(), file, Reason::handed_back)))
+  if ((*set)->passed_on && (operation != EPOLL_CTL_ADD || detach(guard.pass(), file, Reason::handed_back)))
     return from_kernel(real.epoll_ctl(set_fd, operation, fd, event));
   Result<void> done = err(EINVAL);
   if (operation == EPOLL_CTL_ADD) {
     if ((*set)->waited_on_now()) settle_waited_on(guard, file, false);
     if (file->closed) return from_kernel(real.epoll_ctl(set_fd, operation, fd, event));
     done = (*set)->add(set_fd, fd, file, *event);
-    if (rests(*file)) file->announce_inherited();
+    if (is_unsettled(*file)) file->announce_inherited();
   } else if (operation == EPOLL_CTL_MOD)
     done = (*set)->modify(set_fd, fd, file, *event);
   else if (operation == EPOLL_CTL_DEL)
@@ -186,7 +185,7 @@ class Wait {
     set_->retain();
     if (!std::exchange(set_->waited_on_once, true)) set_is_waited_on_by_libc();
     settle_members(guard, *set, timeout_.zero());
-    if (resting_connections != 0) set->for_each_item([](EpollItem& item) { (void)item.file->readiness(); });
+    if (suspended_connections != 0) set->for_each_item([](EpollItem& item) { (void)item.file->readiness(); });
     ask_kernel_ = timeout_.zero();
     return true;
   }
@@ -216,7 +215,7 @@ class Wait {
     request.sigmask = mask_;
     request.kernel_fds = {&kernel, 1};
     const Waiting waiting(set_->in_epoll_wait);
-    const WaitsForConnections noted(set_->shared_listener);
+    const AcceptorHint noted(set_->shared_listener);
     woke_ = pass.engine().wait(pass, request);
     ask_kernel_ = woke_ != Woke::kReady;
   }
@@ -285,7 +284,7 @@ void settle_waited_on(Guard& guard, File* file, bool only_looks) {
     learn_of_programs(file);
     if (file->opens_for_wait(only_looks)) (void)settle_inherited(guard, file, true);
     if (dormant(*file) && file->has_program)
-      file->serve_queue();  // what its programs leave before the door wakes this wait
+      file->serve_handoff_queue();  // what its programs hand off wakes this wait
   }
   file->release(guard.pass());
 }

@@ -66,27 +66,28 @@ void File::finish(Pass* pass) {
   closed = true;
   on_last_close(pass);
   if (stays) move_watches_to_kernel();
-  settle_heirs(this, false);
+  settle_descendants(this, false);
 }
 
 void FdTable::replace(File* file, File* fresh) {
-  settle_heirs(file, true);
+  settle_descendants(file, true);
   fresh->take_watches(*file);
   file->retain();
-  auto take_over = [&](int fd) {
+  auto queue_handed_off = [&](int fd) {
     if (find(fd) != file) return;
     insert(fd, fresh);
     --file->descriptors;
     file->release(nullptr);
   };
-  take_over(file->recent_fd);
-  for (int fd = 0; file->descriptors > 0 && fd < limit(); ++fd) take_over(fd);  // NOLINT: retained above
+  queue_handed_off(file->recent_fd);
+  for (int fd = 0; file->descriptors > 0 && fd < limit(); ++fd)
+    queue_handed_off(fd);  // NOLINT: retained above
   file->closed = true;
   file->release(nullptr);
 }
 
 void FdTable::forget(File* file) {
-  settle_heirs(file, true);
+  settle_descendants(file, true);
   if (file->descriptors == 0) return;
   file->retain();
   file->closed = true;

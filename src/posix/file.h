@@ -9,7 +9,7 @@
 
 #include "base/ip.h"
 #include "engine/engine.h"
-#include "posix/waiters.h"
+#include "posix/acceptor_hints.h"
 
 namespace accel::posix {
 
@@ -42,14 +42,14 @@ class File {
     kDormant,     ///< a listener or bound UDP socket: revive() opens it in this process
     kReceived,    ///< the same by exec() or in a message: it opens with the first call that waits for what
                   ///< comes in, since those who gave it may use it still, and none but they may do so
-    kConnection,  ///< a live connection that the parent's stack carries: claim_connection() moves it to the
+    kConnection,  ///< a live connection that the parent's stack carries: take_connection() moves it to the
                   ///< kernel
   };
   Inherited inherited = Inherited::kNo;
   bool revivable() const { return inherited == Inherited::kDormant || inherited == Inherited::kReceived; }
   enum class Use { kTraffic, kSend, kAside };
   /// A process that only looks at a socket's names and options, or sets them, takes nothing from those who
-  /// use it. iWARP connections at rest are kDormant too, and are nobody's until one process uses them.
+  /// use it. Suspended iWARP connections are kDormant too, and are nobody's until one process uses them.
   bool opens_for(Use use) const {
     if (kind_ == FileKind::kIwarp || inherited == Inherited::kConnection || use == Use::kTraffic) return true;
     return inherited == Inherited::kDormant && use == Use::kSend;
@@ -62,19 +62,18 @@ class File {
   }
   /// It carries a live connection of our stack: a forked child must know of it (TCP only).
   virtual bool carries_connection() const { return false; }
-  /// Listeners that other processes have too (posix/succession.h): where their unaccepted connections come
-  /// in, or -1; one stands there; before fork(); this process ends or stops listening, so its own go to
-  /// others.
-  virtual int served_door() const { return -1; }
-  virtual void visitor_came(Pass&) {}
-  /// Where processes ask that have got such a listener otherwise than by fork() (posix/company.h), or -1; one
-  /// does.
-  virtual int newcomers_door() const { return -1; }
-  virtual void newcomer_came() {}
-  virtual void share_queue() {}
-  virtual void give_up_queue(Pass&) {}
-  /// Others accept besides this process: it takes a part of what they leave.
-  virtual void serve_queue() {}
+  /// Listeners that other processes have too (posix/listener_handoff.h): the hand-off socket, or -1; it is
+  /// readable; before fork(); this process ends or stops listening, so its connections are handed off.
+  virtual int served_handoff_socket() const { return -1; }
+  virtual void handoff_arrived(Pass&) {}
+  /// Where processes ask that have got such a listener otherwise than by fork() (posix/listener_group.h), or
+  /// -1; it is readable.
+  virtual int group_socket() const { return -1; }
+  virtual void member_arrived() {}
+  virtual void share_accept_queue() {}
+  virtual void hand_off_queue(Pass&) {}
+  /// Others accept besides this process: it takes a part of what they hand off.
+  virtual void serve_handoff_queue() {}
   /// Of a listener or bound UDP socket, as far as it is open in this process's stack.
   virtual BoundFlow* bound_flow() const { return nullptr; }
   /// After setuid(): see privileges_are_going() (posix/privilege.h).
@@ -85,11 +84,11 @@ class File {
   /// Opens in this process's engine what the parent had open: listens, or binds, where the shadow already
   /// does.
   virtual void revive(Pass&) {}
-  /// A listener that this process has never waited on: before fork() it is taken to be for the children (the
-  /// master of a prefork server), so it rests, and its device queues are free for them. rested(): it is now
-  /// kDormant.
-  virtual BoundFlow* resting_flow() { return nullptr; }
-  virtual void rested() {}
+  /// A listener that this process has never waited on: at fork() it is taken to be for the children (the
+  /// master of a prefork server), so its device queues are released for them. queues_released(): it is
+  /// kDormant now.
+  virtual BoundFlow* releasable_flow() { return nullptr; }
+  virtual void queues_released() {}
   /// A program that may know nothing of us has it too: what nobody has accepted joins the kernel's queue, as
   /// far as that is possible.
   virtual void queue_for_program(Pass&) {}
@@ -102,9 +101,9 @@ class File {
   /// The file may be gone afterwards.
   virtual void port_lost(Pass&) {}
 
-  /// Frames of connections come by queues that the process does not hold (Housekeeping::Events::strays):
-  /// those go on in the kernel. The file may be gone afterwards.
-  virtual void strayed(Pass&) {}
+  /// Connections are to be handed back, as misdirected ones are (Housekeeping::Events::hand_backs_due): they
+  /// go on in the kernel. The file may be gone afterwards.
+  virtual void hand_back_due(Pass&) {}
 
   /// kUnanswered: the connection goes on in the kernel. The file may be gone afterwards.
   virtual void unanswered(Pass&) {}
@@ -178,7 +177,7 @@ class WaitsOn {
 
  private:
   File& file_;
-  WaitsForConnections noted_;
+  AcceptorHint noted_;
 };
 
 /// Descriptors to files. owns(): lock-free; find(): under the lock, and the answer stays true while it is

@@ -21,10 +21,10 @@
 
 #include "base/own_table.h"
 #include "base/proc.h"
-#include "posix/attendant.h"
 #include "posix/calls.h"
 #include "posix/epoll_set.h"
 #include "posix/guard.h"
+#include "posix/request_thread.h"
 #include "posix/socket.h"
 
 namespace accel::posix {
@@ -194,7 +194,7 @@ void look_for_foreign_waits(bool absent) {
   if (begin < next || !wanted(absent)) return;
   const bool found = find_foreign_wait();
   next = begin + kOneOf * (Clock::now() - begin);
-  if (found) attendant_leave_for_foreign_waits();
+  if (found) request_thread_detach_for_foreign_waits();
 }
 
 }  // namespace accel::posix

@@ -13,11 +13,11 @@
 #include "base/socket_option.h"
 #include "posix/calls.h"
 #include "posix/guard.h"
-#include "posix/meeting.h"
 #include "posix/process.h"
 #include "posix/rights.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
+#include "posix/unix_rendezvous.h"
 
 namespace accel::posix {
 namespace {
@@ -88,7 +88,7 @@ void adopt_one(int fd, Guard& guard) {
   if (!wanted || !fds.insert(fd, s))
     delete s;
   else if (listens)
-    static_cast<TcpSocket*>(s)->open_own_door();  // whoever gave it may end before it is used
+    static_cast<TcpSocket*>(s)->open_own_handoff_socket();  // whoever gave it may end before it is used
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/flow_label.h"
-#include "posix/groups.h"
+#include "posix/reuseport_programs.h"
 
 namespace accel::posix {
 
@@ -91,7 +91,7 @@ Result<int> set(int fd, int level, int name, const void* value, socklen_t length
 
 Result<int> setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
   Result<int> r = set(fd, level, name, value, length);
-  if (r && attaches_program(level, name)) give_group_program(fd);
+  if (r && attaches_program(level, name)) attach_group_program(fd);
   return r;
 }
 

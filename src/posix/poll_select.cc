@@ -83,7 +83,7 @@ class Poll {
       File* file;
     };
     Scratch<Entry, 16> files_;
-    std::optional<WaitsForConnections> noted_;
+    std::optional<AcceptorHint> noted_;
   };
 
   Step look_and_sleep(Guard& guard) {

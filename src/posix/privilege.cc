@@ -32,14 +32,14 @@ void open_device_of(Pass& pass, const Socket& socket) {
   (void)pass.engine().covers(pass, socket.flow_request(role, socket.shadow_name(), {}), v6_only);
 }
 
-/// Of TCP sockets: what hands a connection back needs the guardian later.
-void tell_guardian_of_names(Pass& pass) {
+/// Of TCP sockets: what hands a connection back needs the helper later.
+void tell_helper_of_names(Pass& pass) {
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd || file->kind() != FileKind::kTcp) return;
     const auto& socket = *static_cast<const Socket*>(file);
     const Endpoint name = socket.shadow_name();
     const bool v6_only = socket.v6() && socket.shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
-    if (name.port != 0) pass.engine().tell_guardian(pass, name, v6_only);
+    if (name.port != 0) pass.engine().tell_helper(pass, name, v6_only);
   });
 }
 
@@ -73,7 +73,7 @@ void before_privileges_go(bool may_return) {
         open_device_of(*pass, *static_cast<Socket*>(file));
     }
     if (early) pass->engine().open_all_ports(*pass);
-    tell_guardian_of_names(*pass);
+    tell_helper_of_names(*pass);
     pass->engine().done_keeping_ready(*pass);
   }
   for (File* file : files) file->release(guard.pass());

@@ -4,8 +4,8 @@
 
 namespace accel::posix {
 
-/// Before a call that may take CAP_NET_RAW from this process. Opened are the devices
-/// of listeners and bound UDP sockets that rest (a prefork server's worker drops root before it uses what it
+/// Before a call that may take CAP_NET_RAW from this process. Opened are the devices of listeners and bound
+/// UDP sockets whose queues are released (a prefork server's worker drops root before it uses what it
 /// inherited: nginx, HAProxy) and of sockets that are bound but not yet used, and with the setting
 /// `early_ports` all others. Not those of unused sockets where the process `may_return`, having kept root as
 /// its real or saved user: a master that does a few things as another (Varnish) would hold the queues that
@@ -19,7 +19,7 @@ void before_privileges_go(bool may_return);
 void after_privileges_changed();
 
 /// Between the two: whoever hands us connections of a shared listener would be judged by a user whom we are
-/// about to leave (posix/succession.h).
+/// about to leave (posix/listener_handoff.h).
 bool privileges_are_going();
 
 }  // namespace accel::posix

@@ -1,9 +1,10 @@
 // exec, spawn and passing (SCM_RIGHTS): what another program is about to have is the kernel's.
 //
-// A program that exec() starts may be without libaccel and see the shadows only. So a listener or UDP socket
-// that it gets rests in its supervisor, a process that has never accepted or received by it, and rests until
-// that does (File::has_program); what has come already joins the kernel's queues. A server that accepts
-// itself keeps its own, and lets the kernel have what it does not accept in time.
+// A program that exec() starts may be without libaccel and see the shadows only. So its supervisor, a process
+// that has never accepted or received by it, releases the queues of a listener or UDP socket that the program
+// gets, until it accepts or receives itself (File::has_program). What has come already joins the kernel's
+// queues. A server that accepts itself keeps its own, and lets the kernel have what it does not accept in
+// time.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -16,7 +17,7 @@
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/calls.h"
-#include "posix/family.h"
+#include "posix/fork_state.h"
 #include "posix/guard.h"
 #include "posix/process.h"
 #include "posix/rights.h"
@@ -33,19 +34,20 @@ bool survives_exec(int fd) {
 
 /// Its owner is to know.
 void note_program(const File* file) {
-  for (auto& h : family().inheritances) h->note_program(file);
+  for (auto& h : fork_state().parents_forks) h->note_program(file);
 }
 
 /// A program that this process is about to start besides itself gets the listener or UDP socket.
 void hand_to_program(Pass* pass, File* file) {
   file->has_program = true;
-  if (file->kind() == FileKind::kTcp) file->share_queue();  // a program that ends leaves there what it has
+  if (file->kind() == FileKind::kTcp)
+    file->share_accept_queue();  // a program that ends hands off there what it has
   if (dormant(*file)) {
     note_program(file);
     ask_owners(file);
   } else if (pass != nullptr) {
-    family().programs_have_listeners = true;
-    if (!file->served) rest_for_heirs(*pass, file);
+    fork_state().programs_have_listeners = true;
+    if (!file->served) release_for_descendants(*pass, file);
   }
 }
 
@@ -66,8 +68,8 @@ std::vector<int>& withheld() {
 /// What an iWARP connection is, this process remembers: the next program would find frames in its descriptor.
 void withhold_from_exec(Guard& guard, int fd, const SiwSocket* socket) {
   if (!survives_exec(fd)) return;
-  if (!socket->rests()) {  // then it is the parent's business
-    if (leave_to_kernel(guard.pass(), fds.find(fd), Reason::handed_back)) return;
+  if (!socket->suspended()) {  // then it is the parent's business
+    if (detach(guard.pass(), fds.find(fd), Reason::handed_back)) return;
     log(LogLevel::kError, "an iWARP connection cannot go on in another program: exec closes it");
   }
   withheld().push_back(fd);
@@ -76,7 +78,7 @@ void withhold_from_exec(Guard& guard, int fd, const SiwSocket* socket) {
 
 /// Its parent's sockets that the next program gets, and may use by their number: both have them in the kernel
 /// then. Those that are not meant for it have FD_CLOEXEC, or the child has closed them.
-void claim_for_next_program(Guard& guard) {
+void take_for_next_program(Guard& guard) {
   const auto each = [](auto visit) {
     fds.for_each(0, fds.limit(), [&](int fd, File* file) {
       const bool theirs = file->inherited == File::Inherited::kConnection || dormant(*file);
@@ -85,7 +87,7 @@ void claim_for_next_program(Guard& guard) {
   };
   each([](File* file) {  // first, so that the parent answers for all at once
     if (dormant(*file)) note_program(file);
-    for (auto& h : family().inheritances) h->ask(file);
+    for (auto& h : fork_state().parents_forks) h->request(file);
   });
   bool silent = false;
   each([&](File* file) {
@@ -97,17 +99,17 @@ void claim_for_next_program(Guard& guard) {
     }
     if (!silent && settle_inherited(guard, file)) return;
     silent = silent || std::chrono::steady_clock::now() - asked > kSilent;
-    for (auto& h : family().inheritances) h->survive_exec();
+    for (auto& h : fork_state().parents_forks) h->survive_exec();
   });
 }
 
 void hand_over_for_exec(Guard& guard, int fd, File* file) {
   if (file->inherited == File::Inherited::kConnection || dormant(*file)) return;
   if (file->bound_flow() != nullptr) {
-    if (survives_exec(fd)) rest_for_heirs(*guard.pass(), file);
+    if (survives_exec(fd)) release_for_descendants(*guard.pass(), file);
   } else if (file->kind() == FileKind::kIwarp && file->carries_connection()) {
     withhold_from_exec(guard, fd, static_cast<SiwSocket*>(file));
-  } else if (file->carries_connection() && !leave_to_kernel(guard.pass(), file, Reason::handed_back)) {
+  } else if (file->carries_connection() && !detach(guard.pass(), file, Reason::handed_back)) {
     log(LogLevel::kError, "a connection could not be handed back to the kernel before exec: %s",
         reason_text(Reason::no_privilege));
   }
@@ -123,8 +125,8 @@ void before_exec() {
     fds.for_each(0, fds.limit(), [](int fd, File* file) {
       if (file->bound_flow() != nullptr && survives_exec(fd)) file->has_program = true;
     });
-    serve_heirs(guard.pass(), true);
-    claim_for_next_program(guard);
+    serve_descendants(guard.pass(), true);
+    take_for_next_program(guard);
     fds.for_each(0, fds.limit(), [&](int fd, File* file) { hand_over_for_exec(guard, fd, file); });
   }
   if (Engine* engine = Engine::get())
@@ -172,7 +174,7 @@ void before_spawn(const void* actions) {
     else if (may_be_handed(*file) && !file->served)
       hand_to_program(guard.pass(), file);
     else
-      (void)leave_to_kernel(guard.pass(), file, Reason::handed_back);
+      (void)detach(guard.pass(), file, Reason::handed_back);
   };
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (may_be_handed(*file) && survives_exec(fd)) hand_to_program(guard.pass(), file);
@@ -194,10 +196,10 @@ Result<void> pass_on(int fd) {
   file->retain();
   bool given = true;
   if (file->inherited == File::Inherited::kConnection) {
-    (void)claim_connection(file);
+    (void)take_connection(file);
   } else {
     if (!file->carries_connection()) note_passed();
-    given = leave_to_kernel(guard.pass(), file, Reason::handed_back);
+    given = detach(guard.pass(), file, Reason::handed_back);
   }
   const bool iwarp = file->kind() == FileKind::kIwarp;
   if (!given && !iwarp)

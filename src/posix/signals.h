@@ -24,7 +24,8 @@ void signals_after_fork_in_child();
 /// The calling thread has left the lock: signals put off meanwhile are let in (hook of Guard and Engine).
 void admit_put_off_signals();
 
-/// What a guarded fatal signal does before it kills; called in the handler. Set once (posix/attendant.cc).
+/// What a guarded fatal signal does before it kills; called in the handler. Set once
+/// (posix/request_thread.cc).
 void set_fatal_hook(void (*hook)());
 
 }  // namespace accel::posix

@@ -1,6 +1,6 @@
 // An iWARP connection over fork(). Its state is memory, of which both processes get a copy, and its socket is
 // theirs in common: so it can go on in either, but in one. Whoever uses it first has it (in an accept-fork
-// server the child, after system() the parent); to the other it looks reset. Until then it rests.
+// server the child, after system() the parent); to the other it looks reset. Until then it is suspended.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 
 namespace accel::posix {
 
-uint32_t resting_connections = 0;
+uint32_t suspended_connections = 0;
 
 namespace {
 
@@ -37,9 +37,9 @@ std::atomic<int>* shared_word() {
 void SiwSocket::before_fork() {
   if (!live() || holder_ != nullptr) return;
   if ((holder_ = shared_word()) == nullptr) return;  // the child does without
-  ++resting_connections;
+  ++suspended_connections;
   channel_->flush(monotonic_now());
-  channel_->rest();
+  channel_->suspend();
 }
 
 File::Inherited SiwSocket::after_fork_in_child() {
@@ -50,20 +50,20 @@ File::Inherited SiwSocket::after_fork_in_child() {
   return Inherited::kDormant;
 }
 
-bool SiwSocket::claim() {
+bool SiwSocket::take_over() {
   Engine* engine = Engine::get();
   siw::Reactor* reactor = engine != nullptr ? engine->channels() : nullptr;
   int holder = 0;
   if (reactor == nullptr || !holder_->compare_exchange_strong(holder, getpid())) return false;
   holder_ = nullptr;
-  --resting_connections;
+  --suspended_connections;
   engine->counters().add(Counter::iwarp_claims);
   channel_->wake(*reactor, monotonic_now());
   return true;
 }
 
 void SiwSocket::revive(Pass&) {
-  if (live() && holder_ != nullptr) (void)claim();
+  if (live() && holder_ != nullptr) (void)take_over();
 }
 
 }  // namespace accel::posix

@@ -37,7 +37,7 @@ Result<int> SiwSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     if (level != SOL_SOCKET || name != SO_ERROR || left_error_ == Errno{}) return kOnKernel;
     answer = static_cast<int>(take_left_error());
   } else if (level == SOL_SOCKET && name == SO_ERROR) {
-    if (holder_ != nullptr && !claim()) return kOnKernel;
+    if (holder_ != nullptr && !take_over()) return kOnKernel;
     if (channel_->stage() == Stage::kPlain) return settle(pass) ? Result<int>(kOnKernel) : kOnKernel;
     answer = static_cast<int>(take_error());
     if (channel_->stage() == Stage::kFailed && state_ == State::kConnecting) disconnect();
@@ -61,7 +61,7 @@ Result<int> SiwSocket::setsockopt(Pass& pass, int level, int name, const void* v
   if (!can_read(value, length)) return kOnKernel;  // which says EFAULT, or what comes first
   if (refused(level, name, value, length)) {
     // While the peer has not said what it speaks, plain TCP is a way out.
-    if (to_kernel(pass, Reason::option)) return kOnKernel;
+    if (detach(pass, Reason::option)) return kOnKernel;
     return err(ENOPROTOOPT);
   }
   if (level == IPPROTO_TCP && name == TCP_NODELAY && length >= sizeof(int) && can_read(value, sizeof(int))) {

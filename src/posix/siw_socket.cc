@@ -79,7 +79,7 @@ void SiwSocket::shadow_moved() {
 uint32_t SiwSocket::readiness() {
   if (!live()) return left_error_ != Errno{} ? uint32_t{EPOLLERR} : 0;
   constexpr uint32_t kOver = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLOUT | EPOLLWRNORM | EPOLLHUP;
-  if (holder_ != nullptr && !claim()) return kOver | EPOLLERR;  // another process has it
+  if (holder_ != nullptr && !take_over()) return kOver | EPOLLERR;  // another process has it
   switch (channel_->stage()) {
     case Stage::kUndecided:
       return undecided_readiness();
@@ -141,7 +141,7 @@ Result<int> SiwSocket::bind(Pass&, const sockaddr*, socklen_t) {
 Result<int> SiwSocket::connect(Pass& pass, const sockaddr* address, socklen_t length) {
   if (state_ == State::kKernel) return kOnKernel;
   if (address == nullptr || length < sizeof address->sa_family) return kOnKernel;  // which refuses it
-  if (holder_ != nullptr && !claim()) return err(EISCONN);
+  if (holder_ != nullptr && !take_over()) return err(EISCONN);
   if (address->sa_family == AF_UNSPEC) {
     if (!live()) return kOnKernel;
     disconnect();
@@ -161,8 +161,10 @@ Result<int> SiwSocket::start_connect(Pass& pass, const Endpoint& remote) {
   const Iwarp wanted = config().iwarp_for(Role::kTcpClient, remote);  // for another connect() it may differ
   required_ = wanted == Iwarp::kRequire;
   siw::Reactor* reactor = pass.engine().channels();
-  if (!required_ && (wanted == Iwarp::kOff || reactor == nullptr)) return leave(&pass, Reason::rule);
-  if (!required_ && reactor->known_plain(remote, pass.now())) return leave(&pass, Reason::iwarp_plain);
+  if (!required_ && (wanted == Iwarp::kOff || reactor == nullptr))
+    return detach_undecided(&pass, Reason::rule);
+  if (!required_ && reactor->known_plain(remote, pass.now()))
+    return detach_undecided(&pass, Reason::iwarp_plain);
   if (reactor == nullptr) return err(ENOBUFS);
   if (const int error = connect_at_once(shadow(), name_, name_length_); error != 0 && error != EINPROGRESS)
     return err(error);
@@ -261,14 +263,14 @@ void SiwSocket::decided(uint32_t edges) {
   release(nullptr);
 }
 
-Result<void> SiwSocket::to_kernel(Pass&, Reason reason) {
+Result<void> SiwSocket::detach(Pass&, Reason reason) {
   if (state_ == State::kKernel) return {};
   if (state_ == State::kIdle) {
     veto = reason;
     return {};
   }
   auto ours_alone = [&] { return channel_->stage() != Stage::kUndecided || required_; };
-  if (!ours_alone() && holder_ != nullptr && !claim()) return err(ECONNRESET);
+  if (!ours_alone() && holder_ != nullptr && !take_over()) return err(ECONNRESET);
   if (ours_alone()) return err(EOPNOTSUPP);
   become_plain();
   return {};
@@ -290,7 +292,7 @@ Result<int> SiwSocket::accept(Pass&, sockaddr*, socklen_t*, int) {
 /// failed connection.
 Result<bool> SiwSocket::settle(Pass& pass) {
   if (!live()) return kOnKernel;
-  if (holder_ != nullptr && !claim()) return err(ECONNRESET);
+  if (holder_ != nullptr && !take_over()) return err(ECONNRESET);
   if (channel_->stage() == Stage::kUndecided) channel_->progress(pass.now());
   switch (channel_->stage()) {
     case Stage::kPlain:
@@ -377,7 +379,7 @@ bool SiwSocket::leaves_bytes_unread(Instant now) {
 /// What close() means. The kernel does the rest with the shadow: the FIN, or the reset and the waiting that
 /// SO_LINGER asks for.
 void SiwSocket::on_last_close(Pass* pass) {
-  if (holder_ != nullptr) --resting_connections;
+  if (holder_ != nullptr) --suspended_connections;
   if (!channel_ || pass == nullptr || holder_ != nullptr) return;  // holder_: perhaps it goes on elsewhere
   const bool abort = (linger_ && linger_time_ == Duration{0}) || leaves_bytes_unread(pass->now());
   if (!abort && channel_->outlives_close()) {

@@ -38,7 +38,7 @@ class SiwSocket final : public Socket {
   void on_last_close(Pass* pass) override;
   bool carries_connection() const override { return live(); }
   void decided(uint32_t edges) override;
-  Result<void> to_kernel(Pass& pass, Reason reason) override;
+  Result<void> detach(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> connect(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> listen(Pass& pass, int backlog) override;
@@ -64,10 +64,10 @@ class SiwSocket final : public Socket {
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   /// False: the other process has it, and here it is over.
-  bool claim();
+  bool take_over();
 
   /// A fork has left it to two, and nobody has used it since.
-  bool rests() const { return holder_ != nullptr; }
+  bool suspended() const { return holder_ != nullptr; }
 
   const siw::Channel* channel() const { return channel_.get(); }
 
@@ -125,7 +125,8 @@ class SiwSocket final : public Socket {
   std::atomic<int>* holder_ = nullptr;  ///< while a fork has left it to two: the process that has it, or 0
 };
 
-/// Sockets whose connections rest between fork() and their first use here; 0 for nearly everybody.
-extern uint32_t resting_connections;
+/// Sockets whose connections are suspended between fork() and their first use here; 0 for nearly all
+/// programs.
+extern uint32_t suspended_connections;
 
 }  // namespace accel::posix

@@ -17,9 +17,9 @@
 #include "engine/stats.h"
 #include "posix/call.h"
 #include "posix/epoll_set.h"
-#include "posix/groups.h"
 #include "posix/options.h"
 #include "posix/process.h"
+#include "posix/reuseport_programs.h"
 
 namespace accel::posix {
 namespace {
@@ -82,7 +82,7 @@ Result<Pass*> SocketCall::engine(bool wanted) {
     pass->retains(static_cast<File*>(socket_));
     return pass;
   }
-  return socket_->leave(nullptr, why);
+  return socket_->detach_undecided(nullptr, why);
 }
 
 Socket::~Socket() {
@@ -112,7 +112,7 @@ Result<void> Socket::may_use_kernel(Reason reason) {
   return {};
 }
 
-Errno Socket::leave(Pass* pass, Reason reason) {
+Errno Socket::detach_undecided(Pass* pass, Reason reason) {
   if (Result<void> r = may_use_kernel(reason); !r) return r.error();
   choice.path = PathKind::kKernel;
   choice.reason = reason;

@@ -63,10 +63,10 @@ class Socket : public File {
   /// Decided: the kernel's, with nothing of it in the stack (`pass` may be nullptr then). It leaves the table
   /// and the answer is kOnKernel; or EPROTONOSUPPORT, where the setting `require` forbids that, and it stays
   /// undecided.
-  Errno leave(Pass* pass, Reason reason);
+  Errno detach_undecided(Pass* pass, Reason reason);
   /// EPROTONOSUPPORT, and the reason on stderr, where the setting `require` forbids the kernel's path.
   static Result<void> may_use_kernel(Reason reason);
-  /// Whether the setting `require` is content with `choice`; if not, what leave() answers.
+  /// Whether the setting `require` is content with `choice`; if not, what detach_undecided() answers.
   Result<void> check_required();
 
   /// The shadow's own name; port 0: not bound.
@@ -94,7 +94,7 @@ class Socket : public File {
 
   /// Gives the socket up to the kernel for good: it leaves the table, its shadow serves. Live connections are
   /// handed back first (errors as Engine::hand_back, socket untouched).
-  virtual Result<void> to_kernel(Pass& pass, Reason reason) = 0;
+  virtual Result<void> detach(Pass& pass, Reason reason) = 0;
 
  private:
   /// The connection's bytes are the shadow's: a call that blocks while the last descriptor is closed needs
@@ -109,7 +109,7 @@ class Socket : public File {
   bool private_fd_ = false;  ///< fd_ is a duplicate of our own, which the program does not know
 };
 
-/// Other than `accelerated`: why sockets made from now on do not enter the table (posix/leaving.cc).
+/// Other than `accelerated`: why sockets made from now on do not enter the table (posix/detach.cc).
 extern std::atomic<Reason> sockets_stay_on_kernel;
 inline bool sockets_stay() {
   return sockets_stay_on_kernel.load(std::memory_order_relaxed) != Reason::accelerated;

@@ -11,8 +11,8 @@
 #include "base/user_memory.h"
 #include "engine/stats.h"
 #include "posix/calls.h"
-#include "posix/groups.h"
 #include "posix/later_engine.h"
+#include "posix/reuseport_programs.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
 
@@ -91,7 +91,7 @@ Result<int> bind(int fd, const sockaddr* address, socklen_t length) {
       [&](Pass& pass, Socket& s) { return s.bind(pass, address, length); },
       [&] { return real.bind(fd, address, length); });
   if (r) {
-    contend_for_udp_port(fd);
+    claim_udp_port(fd);
     socket_has_name(fd);
   }
   return r;
@@ -112,7 +112,7 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
       if (stream && out && iwarp == Iwarp::kOff && call.pass() == nullptr) {
         const Endpoint remote = *from_sockaddr(address, length, s->domain());
         if (const auto why = begin_engine_later(s->flow_request(Role::kTcpClient, {}, remote))) {
-          if (const Errno left = s->leave(nullptr, *why); left != kOnKernel) return left;
+          if (const Errno left = s->detach_undecided(nullptr, *why); left != kOnKernel) return left;
           return from_libc(real.connect(fd, address, length));
         }
       }
@@ -123,7 +123,7 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
         Result<int> r = s->connect(**pass, address, length);
         if (r.ok() || r.error() != kOnKernel) return r;
       } else if (pass && !out && from_sockaddr(address, length, s->domain())) {
-        (void)s->leave(nullptr, Reason::loopback);
+        (void)s->detach_undecided(nullptr, Reason::loopback);
       }
     }
   }
@@ -140,7 +140,7 @@ Result<int> listen(int fd, int backlog) {
         // engine is needed.
         if (!local.address.is_loopback()) return config().waits_for_ports() || real.listen(fd, backlog) == 0;
         if (config().iwarp_for(Role::kTcpServer, local) != Iwarp::kOff) return true;
-        (void)s.leave(nullptr, Reason::loopback);  // no engine is needed to know that
+        (void)s.detach_undecided(nullptr, Reason::loopback);  // no engine is needed to know that
         return false;
       },
       [&](Pass& pass, Socket& s) { return s.listen(pass, backlog); },

@@ -13,10 +13,10 @@
 #include "base/real.h"
 #include "engine/shown_socket.h"
 #include "engine/stats.h"
+#include "posix/acceptor_hints.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
-#include "posix/waiters.h"
 #include "stack/tcp/conn.h"
 
 namespace accel::posix {
@@ -96,7 +96,7 @@ void TcpSocket::read_backlog() {
 Result<int> TcpSocket::start_listen(Pass& pass, uint32_t backlog) {
   const Endpoint local = shadow_name();
   auto decline = [&](Reason reason) -> Result<int> {
-    const Errno answer = leave(&pass, reason);
+    const Errno answer = detach_undecided(&pass, reason);
     if (answer == kOnKernel) return 0;  // listen() sees to it
     sockaddr none{};
     none.sa_family = AF_UNSPEC;
@@ -163,7 +163,7 @@ void TcpSocket::ports_opened(Pass& pass) {
   choice = now;
   if (choice.accelerated()) return;
   pass.engine().close(pass, std::exchange(flow_, nullptr));
-  if (!waits_for_queue()) (void)to_kernel(pass, choice.reason);
+  if (!waits_for_queue()) (void)detach(pass, choice.reason);
 }
 
 /// The shadow alone listens; what it accepts may turn out to be iWARP.
@@ -177,8 +177,8 @@ Result<int> TcpSocket::listen_for_iwarp(Pass& pass) {
 }
 
 void TcpSocket::stop_listening(Pass& pass) {
-  leave_marker();  // every process's listening ends
-  close_door();
+  close_marker_in_child();  // every process's listening ends
+  close_handoff_socket();
   if (flow_ != nullptr) {
     pass.stack().tcp_leave_handshakes(*pass.engine().listener(*flow_));  // as inet_csk_listen_stop()
     pass.engine().close(pass, flow_);
@@ -210,10 +210,12 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
   auto ours = [&] {
     return flow_ != nullptr && pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0;
   };
-  auto queued = [&] { return state_ != State::kListening || !given_.empty() || visitors_seen_ || ours(); };
+  auto queued = [&] {
+    return state_ != State::kListening || !handed_off_.empty() || handoff_seen_ || ours();
+  };
   for (;;) {
-    if (visitors_stand()) admit_one(pass);
-    if (!given_.empty()) return accept_given(address, length, flags);
+    if (handoff_pending()) take_handoff(pass);
+    if (!handed_off_.empty()) return accept_handed_off(address, length, flags);
     if (ours()) return accept_ours(pass, address, length, flags);
     pollfd kernel{shadow(), POLLIN, 0};
     if (real.poll(&kernel, 1, 0) > 0) {
@@ -266,8 +268,8 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
 /// one block, with its lock, until the next connection.
 Result<int> TcpSocket::accept_at_once(sockaddr* address, socklen_t* length, int flags) {
   if (nonblocking) return from_libc(real.accept4(shadow(), address, length, flags));
-  const TimeoutTurn turn(company_.page);
-  if (!turn.granted()) return err(EAGAIN);
+  const TimeoutLock timeout_lock(group_.hints_page);
+  if (!timeout_lock.granted()) return err(EAGAIN);
   hold_timeout();
   const Result<int> fd = from_libc(real.accept4(shadow(), address, length, flags));
   restore_timeout();

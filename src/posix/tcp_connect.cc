@@ -150,23 +150,24 @@ Result<int> TcpSocket::connect_as_iwarp(Pass& pass, const sockaddr* address, soc
 }
 
 Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_t flowinfo) {
-  if (decide_veto(pass) != Reason::accelerated) return leave(&pass, veto);
-  if (remote.address.is_any() || remote.address.is_loopback()) return leave(&pass, Reason::loopback);
+  if (decide_veto(pass) != Reason::accelerated) return detach_undecided(&pass, veto);
+  if (remote.address.is_any() || remote.address.is_loopback())
+    return detach_undecided(&pass, Reason::loopback);
   if (remote.address.is_multicast()) return kOnKernel;  // ENETUNREACH
   // Nobody listens there, and a flow's key means any port by 0. The socket may go elsewhere afterwards.
   if (remote.port == 0) return kOnKernel;
   // Both processes shall have the connection. (A child may have made it one already.)
-  if (others_have(this)) return leave(&pass, Reason::inherited);
+  if (others_have(this)) return detach_undecided(&pass, Reason::inherited);
   Endpoint local = shadow_name();
   const bool bound_v6 = v6() && local.port != 0 && !local.address.is_any() && !local.address.is_v4();
   if (v6() && remote.address.is_v4() && (bound_v6 || shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0))
     return kOnKernel;
   if (v6() && remote.address.is_link_local() && !remote.address.is_v4())
-    return leave(&pass, Reason::route_unusual);
+    return detach_undecided(&pass, Reason::route_unusual);
 
   choice = pass.engine().choose(pass, flow_request(Role::kTcpClient, local, remote));
   if (choice.reason == Reason::no_route) return kOnKernel;  // ENETUNREACH; the next connect() may find one
-  if (!choice.accelerated()) return leave(&pass, choice.reason);
+  if (!choice.accelerated()) return detach_undecided(&pass, choice.reason);
   if (Result<void> r = check_required(); !r) return r.error();
   if (!may_send_flowinfo(*this, remote, flowinfo)) return err(EINVAL);
   if (Result<void> r = bind_implicitly(choice, local, remote); !r) return r.error();
@@ -174,8 +175,9 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   flowinfo_ = flowinfo & ~0x00300000u;  // IP6_ECN_flow_init()
   TcpSettings settings = read_settings();
   settings.flow_label = flowinfo & kFlowLabelMask;
-  settings.replies_may_stray = pass.engine().replies_may_stray(pass, choice.route.interface) &&
-                               config().settings.require == Require::kOff;
+  settings.replies_may_be_misdirected =
+      pass.engine().replies_may_be_misdirected(pass, choice.route.interface) &&
+      config().settings.require == Require::kOff;
   const PathChoice path = choice;
   std::optional<ShownSocket> shown(std::in_place, pass.engine(), shadow());
   Result<TcpConn*> conn = err(EADDRINUSE);
@@ -195,7 +197,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   shown.reset();
   if (!conn) {
     if (conn.is(EADDRINUSE)) return err(EADDRNOTAVAIL);
-    return choice.accelerated() ? conn.error() : leave(&pass, choice.reason);
+    return choice.accelerated() ? conn.error() : detach_undecided(&pass, choice.reason);
   }
   conn_ = *conn;
   pending_error_ = 0;  // tcp_connect_init()

@@ -23,9 +23,9 @@
 #include "base/socket_option.h"
 #include "posix/calls.h"
 #include "posix/epoll_set.h"
-#include "posix/meeting.h"
 #include "posix/options.h"
 #include "posix/tcp_socket.h"
+#include "posix/unix_rendezvous.h"
 
 namespace accel::posix {
 namespace {

@@ -367,7 +367,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   const bool connected = live() && !ended;
   if (connected && level == SOL_SOCKET && (name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW) &&
       vetoes(kOptions, level, name, value, length))
-    return to_kernel(pass, Reason::option) ? kOnKernel : err(ENOPROTOOPT);
+    return detach(pass, Reason::option) ? kOnKernel : err(ENOPROTOOPT);
   if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) {
     if (connected) return err(EINVAL);  // it has a port
     release_port();
@@ -381,7 +381,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     if (!r.is(ENOTCONN) || !for_connections || !live()) return r;
     if (pass.stack().tcp_state(*conn_) != TcpState::kEstablished) return r;
     if (to_v4 && !pass.stack().tcp_remote(*conn_).address.is_v4()) return err(EADDRNOTAVAIL);
-    return to_kernel(pass, Reason::option) ? kOnKernel : r.error();
+    return detach(pass, Reason::option) ? kOnKernel : r.error();
   }
   option_was_set(level, name, value);
   const Option* option = find_option(kOptions, level, name);
@@ -427,7 +427,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     veto = Reason::option;
     return 0;
   }
-  Result<void> moved = to_kernel(pass, Reason::option);
+  Result<void> moved = detach(pass, Reason::option);
   // The way there went through TCP_REPAIR.
   if (moved && level == IPPROTO_TCP && name == TCP_REPAIR)
     return from_libc(real.setsockopt(shadow(), level, name, value, length));
@@ -610,7 +610,7 @@ Result<int> TcpSocket::listener_info(Pass& pass, void* value, socklen_t* length)
   LongTcpInfo info{};
   socklen_t size = sizeof info;
   if (real.getsockopt(shadow(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return kOnKernel;
-  info.tcpi_unacked += static_cast<uint32_t>(given_.size());
+  info.tcpi_unacked += static_cast<uint32_t>(handed_off_.size());
   if (flow_ != nullptr)
     info.tcpi_unacked += pass.stack().accept_queue_length(*pass.engine().listener(*flow_));
   return put_option(&info, size, value, length);

@@ -57,7 +57,7 @@ uint32_t TcpSocket::readiness() {
   if (engine == nullptr) return 0;
   if (live()) return epoll_bits(engine->stack().tcp_readiness(*conn_));
   if (state_ == State::kListening) waited_on_ = true;
-  if (!given_.empty() || visitors_stand()) return EPOLLIN | EPOLLRDNORM;
+  if (!handed_off_.empty() || handoff_pending()) return EPOLLIN | EPOLLRDNORM;
   if (state_ == State::kListening && flow_ != nullptr)
     return epoll_bits(engine->stack().tcp_readiness(*engine->listener(*flow_)));
   return pending_error_ != 0 ? static_cast<uint32_t>(EPOLLERR) : 0;
@@ -68,13 +68,13 @@ int TcpSocket::kernel_fd() { return live() ? -1 : shadow(); }
 /// What close() means. SO_LINGER with a time waits for the peer's acknowledgement (inet_release(),
 /// tcp_close()).
 void TcpSocket::on_last_close(Pass* pass) {
-  if (pass != nullptr && state_ == State::kListening) give_up_queue(*pass);
-  close_door();
+  if (pass != nullptr && state_ == State::kListening) hand_off_queue(*pass);
+  close_handoff_socket();
   if (pass == nullptr) return;
   if (flow_ != nullptr) pass->engine().close(*pass, flow_);
   flow_ = nullptr;
   if (conn_ == nullptr) return;
-  if (inherited_elsewhere(this) && to_kernel(*pass, Reason::handed_back)) return;
+  if (inherited_elsewhere(this) && detach(*pass, Reason::handed_back)) return;
   Stack& stack = pass->stack();
   const bool abort = linger_ && linger_time_ == Duration{0};
   if (linger_ && !abort && !in_handshake(stack) && conn_->unread() == 0 &&
@@ -96,7 +96,7 @@ File::Inherited TcpSocket::after_fork_in_child() {
   const bool was_live = live();
   conn_ = nullptr;
   flow_ = nullptr;
-  leave_marker();
+  close_marker_in_child();
   if (was_live) {
     state_ = State::kKernel;
     return Inherited::kConnection;
@@ -108,7 +108,7 @@ File::Inherited TcpSocket::after_fork_in_child() {
 void TcpSocket::revive(Pass& pass) {
   if (state_ != State::kListening || flow_ != nullptr) return;
   if (shadow_option(SOL_SOCKET, SO_ACCEPTCONN) == 0) return fds.forget(this);  // another process has ended it
-  if (decide_veto(pass) != Reason::accelerated) return (void)leave(&pass, veto);
+  if (decide_veto(pass) != Reason::accelerated) return (void)detach_undecided(&pass, veto);
   read_backlog();
   iwarp_ = listener_iwarp(shadow_name());
   if (iwarp_ == Iwarp::kRequire || choice.path == PathKind::kIwarp) {
@@ -116,8 +116,8 @@ void TcpSocket::revive(Pass& pass) {
     return;
   }
   listen_here_too(pass);
-  serve_shared_queue();
-  if (somebody_stands()) visitor_came(pass);  // before the attendant looks: accept() is about to
+  serve_handoffs();
+  if (handoff_queued()) handoff_arrived(pass);  // before the request thread looks: accept() is about to
 }
 
 Iwarp TcpSocket::listener_iwarp(const Endpoint& local) const {
@@ -142,7 +142,7 @@ int TcpSocket::listener_beside() const {
   return -1;
 }
 
-Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
+Result<void> TcpSocket::detach(Pass& pass, Reason reason) {
   if (state_ == State::kKernel) return {};
   if (state_ == State::kUndecided) {
     veto = reason;
@@ -153,8 +153,8 @@ Result<void> TcpSocket::to_kernel(Pass& pass, Reason reason) {
     keep_queue(pass);
     restore_timeout();
     passed_ = reason == Reason::handed_back;
-    if (!given_.empty()) return {};  // these are this process's to accept; what comes is the shadow's
-    give_up_queue(pass);
+    if (!handed_off_.empty()) return {};  // these are this process's to accept; what comes is the shadow's
+    hand_off_queue(pass);
   } else if (in_handshake(pass.stack())) {
     if (Result<void> r = restart_in_kernel(pass); !r) return r;
   } else {

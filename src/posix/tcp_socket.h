@@ -9,8 +9,8 @@
 
 #include "base/config.h"
 #include "posix/call.h"
-#include "posix/company.h"
-#include "posix/succession.h"
+#include "posix/listener_group.h"
+#include "posix/listener_handoff.h"
 
 namespace accel::posix {
 
@@ -48,33 +48,35 @@ class TcpSocket final : public Socket {
   int kernel_fd() override;
   void on_last_close(Pass* pass) override;
   bool carries_connection() const override { return live(); }
-  int served_door() const override { return marker_ >= 0 && !visitors_seen_ ? door_ : -1; }
-  void visitor_came(Pass& pass) override;
-  int newcomers_door() const override { return company_.asked; }
-  void newcomer_came() override;
-  bool give_unaccepted(Pass& pass);
+  int served_handoff_socket() const override { return marker_ >= 0 && !handoff_seen_ ? handoff_socket_ : -1; }
+  void handoff_arrived(Pass& pass) override;
+  int group_socket() const override { return group_.name_socket; }
+  void member_arrived() override;
+  bool hand_off_unaccepted(Pass& pass);
   /// The same for programs that may wait on the shadow.
   void queue_unaccepted(Pass& pass) {
     if (flow_ != nullptr) (void)pass.engine().queue_in_kernel(pass, *flow_, shadow());
   }
   /// The program was started with it: others that have it may be without libaccel.
   void came_by_exec() { came_by_exec_ = true; }
-  void share_queue() override;
-  void give_up_queue(Pass& pass) override;
-  void serve_queue() override { serve_shared_queue(); }
+  void share_accept_queue() override;
+  void hand_off_queue(Pass& pass) override;
+  void serve_handoff_queue() override { serve_handoffs(); }
   void ports_opened(Pass& pass) override;
   void port_lost(Pass& pass) override;
-  void strayed(Pass& pass) override;
+  void hand_back_due(Pass& pass) override;
   void unanswered(Pass& pass) override;
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
-  BoundFlow* resting_flow() override { return state_ == State::kListening && !waited_on_ ? flow_ : nullptr; }
+  BoundFlow* releasable_flow() override {
+    return state_ == State::kListening && !waited_on_ ? flow_ : nullptr;
+  }
   BoundFlow* bound_flow() const override { return state_ == State::kListening ? flow_ : nullptr; }
-  void rested() override;
+  void queues_released() override;
   void queue_for_program(Pass& pass) override;
-  void open_own_door();
-  void close_door();
-  Result<void> to_kernel(Pass& pass, Reason reason) override;
+  void open_own_handoff_socket();
+  void close_handoff_socket();
+  Result<void> detach(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> shutdown(Pass& pass, int how) override;
   Result<int> getsockname(Pass& pass, sockaddr* address, socklen_t* length) override;
@@ -164,24 +166,24 @@ class TcpSocket final : public Socket {
   void ask_for_queue(Pass& pass);
   void listen_here_too(Pass& pass);
 
-  // tcp_succession.cc
-  void meet_others();
-  void vacate_own_door();
-  void serve_shared_queue();
+  // tcp_handoff.cc
+  void join_group();
+  void drain_own_handoff_socket();
+  void serve_handoffs();
   void user_changed() override;
-  bool somebody_stands() const;
-  bool visitors_stand();
-  void admit_one(Pass& pass);
-  void take_over(Pass& pass, int connection);
-  void leave_marker();
-  Successors find_successors(Pass& pass);
+  bool handoff_queued() const;
+  bool handoff_pending();
+  void take_handoff(Pass& pass);
+  void queue_handed_off(Pass& pass, int connection);
+  void close_marker_in_child();
+  HandoffTargets find_targets(Pass& pass);
   void keep_queue(Pass& pass);
   void let_handshakes_end(Pass& pass);
   int listener_beside() const;
-  std::vector<int> heard(int visitor) const;
+  std::vector<int> received_from(int sender) const;
   int accept_into_kernel(Pass& pass, bool or_stays = false);
-  void queue_to_kernel(Pass& pass);
-  Result<int> accept_given(sockaddr* address, socklen_t* length, int flags);
+  void hand_back_unaccepted(Pass& pass);
+  Result<int> accept_handed_off(sockaddr* address, socklen_t* length, int flags);
 
   void stop_listening(Pass& pass);
   /// A listener's shadow has a receive timeout of its own: accept() must not block on it.
@@ -250,24 +252,24 @@ class TcpSocket final : public Socket {
   bool inq_ = false;                 ///< TCP_INQ
   bool linger_ = false;              ///< SO_LINGER
   Duration linger_time_{0};
-  uint32_t backlog_ = 0;        ///< listen()'s
-  Iwarp iwarp_ = Iwarp::kOff;   ///< of a listener: what its shadow's connections may be
-  bool waited_on_ = false;      ///< a listener on which this process has accepted or looked for connections
-  Instant asked_for_queue_{};   ///< last, by a listener that has none
-  int peek_offset_ = -1;        ///< SO_PEEK_OFF
-  int pending_error_ = 0;       ///< of a connection that is gone, for SO_ERROR
-  TcpConn* conn_ = nullptr;     ///< when live(); the stack's, given back by tcp_close
-  BoundFlow* flow_ = nullptr;   ///< when listening; the engine's
-  int door_ = -1;               ///< where connections come in that other processes leave (posix/succession.h)
-  int marker_ = -1;             ///< this process serves the door
-  bool door_is_own_ = false;    ///< nobody else has it
-  bool door_waits_ = false;     ///< until user_changed()
-  bool visitors_seen_ = false;  ///< before the door, by the attendant; perhaps they are gone
-  bool met_ = false;            ///< meet_others() has been tried
-  Company company_;             ///< then, and `asked` where it has succeeded
+  uint32_t backlog_ = 0;       ///< listen()'s
+  Iwarp iwarp_ = Iwarp::kOff;  ///< of a listener: what its shadow's connections may be
+  bool waited_on_ = false;     ///< a listener on which this process has accepted or looked for connections
+  Instant asked_for_queue_{};  ///< last, by a listener that has none
+  int peek_offset_ = -1;       ///< SO_PEEK_OFF
+  int pending_error_ = 0;      ///< of a connection that is gone, for SO_ERROR
+  TcpConn* conn_ = nullptr;    ///< when live(); the stack's, given back by tcp_close
+  BoundFlow* flow_ = nullptr;  ///< when listening; the engine's
+  int handoff_socket_ = -1;    ///< where other processes pass connections (posix/listener_handoff.h)
+  int marker_ = -1;            ///< acceptor marker: this process serves it
+  bool handoff_socket_is_own_ = false;  ///< nobody else has it
+  bool handoff_socket_waits_ = false;   ///< until user_changed()
+  bool handoff_seen_ = false;           ///< one is queued, as the request thread saw; perhaps it is gone
+  bool joined_group_ = false;           ///< join_group() has been tried
+  ListenerGroup group_;                 ///< then, and `name_socket` where it has succeeded
   bool came_by_exec_ = false;
-  bool passed_ = false;     ///< another process may get to listen on the shadow at any moment
-  std::vector<int> given_;  ///< those, not accepted yet: kernel sockets
+  bool passed_ = false;          ///< another process may get to listen on the shadow at any moment
+  std::vector<int> handed_off_;  ///< those, not accepted yet: kernel sockets
   std::shared_ptr<const ListenerOptions> options_now_;  ///< a listener's; nullptr: to be read
   std::vector<PastOptions> past_options_;               ///< that connections in its queue have, oldest first
   std::shared_ptr<const ListenerOptions> inherited_;    ///< not yet on this connection's shadow

@@ -182,11 +182,11 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     const Control control = control_of(*message);
     if (control == Control::kInvalid) return err(EINVAL);
     if (control == Control::kHeeded)
-      return to_kernel(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
+      return detach(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   }
   // tcp_sendmsg_locked(): what is empty, or sent without SO_ZEROCOPY, is sent as without the flag.
   if ((flags & MSG_ZEROCOPY) != 0 && *size > 0 && wants_completions(pass))
-    return to_kernel(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
+    return detach(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   pass.in_turn(this);
   Stack& stack = pass.stack();
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;

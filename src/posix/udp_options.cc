@@ -259,7 +259,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       if (!vetoes(kOptions, level, name, value, length)) return 0;
       break;
   }
-  return to_kernel(pass, Reason::option) ? Result<int>(0) : err(ENOPROTOOPT);
+  return detach(pass, Reason::option) ? Result<int>(0) : err(ENOPROTOOPT);
 }
 
 void UdpSocket::option_was_set(int level, int name, const void* value) {

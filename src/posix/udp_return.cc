@@ -37,7 +37,7 @@ void put_checksum(std::vector<uint8_t>& packet, const Datagram& d) {
 }  // namespace
 
 /// The kernel's queue is all processes' who have the socket.
-void UdpSocket::give_up_queue(Pass& pass) {
+void UdpSocket::hand_off_queue(Pass& pass) {
   if (shared_ && flow_ != nullptr) give_queue_to_shadow(pass);
 }
 

@@ -13,7 +13,7 @@
 #include "engine/shown_socket.h"
 #include "engine/stats.h"
 #include "posix/flow_label.h"
-#include "posix/meeting.h"
+#include "posix/unix_rendezvous.h"
 #include "posix/wait.h"
 #include "stack/udp.h"
 
@@ -69,7 +69,7 @@ void UdpSocket::close_flow(Pass& pass) {
 
 void UdpSocket::on_last_close(Pass* pass) {
   if (pass == nullptr) return;
-  give_up_queue(*pass);
+  hand_off_queue(*pass);
   close_flow(*pass);
 }
 
@@ -78,7 +78,7 @@ File::Inherited UdpSocket::after_fork_in_child() {
   return state_ == State::kOpen ? Inherited::kDormant : Inherited::kNo;
 }
 
-BoundFlow* UdpSocket::resting_flow() {
+BoundFlow* UdpSocket::releasable_flow() {
   Engine* engine = Engine::get();
   if (flow_ == nullptr || waited_on_ || remote_.port != 0 || engine == nullptr) return nullptr;
   return engine->stack().udp_front(*engine->udp(*flow_)) == nullptr ? flow_ : nullptr;
@@ -88,14 +88,15 @@ void UdpSocket::revive(Pass& pass) {
   if (state_ != State::kOpen || flow_ != nullptr) return;
   if (veto == Reason::accelerated && stamps_are_kernels(pass)) veto = Reason::option;
   if (decide_veto(pass) != Reason::accelerated) {
-    if (leave(&pass, veto) == kOnKernel) state_ = State::kKernel;
+    if (detach_undecided(&pass, veto) == kOnKernel) state_ = State::kKernel;
     return;
   }
-  contended_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && standing() == Standing::kBehind;
+  port_is_shared_ =
+      shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && port_ownership() == PortOwnership::kNotOwner;
   const ShownSocket shown(pass.engine(), shadow());
   Result<BoundFlow*> flow = pass.engine().bind_udp(
       pass, choice, local_, remote_, v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
-      contended_ ? Engine::Taking::kNotYet : Engine::Taking::kShared, request_.bound_ifindex,
+      port_is_shared_ ? Engine::Taking::kNotYet : Engine::Taking::kShared, request_.bound_ifindex,
       static_cast<File*>(this));
   if (flow && choice.accelerated()) flow_ = *flow;
   if (flow_ == nullptr) return;
@@ -104,9 +105,9 @@ void UdpSocket::revive(Pass& pass) {
   shadows_first_ = true;
 }
 
-Standing UdpSocket::standing() const {
-  if (shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0) return Standing::kAlone;
-  return standing_at(shadow_name().port, cookie_of(shadow()));
+PortOwnership UdpSocket::port_ownership() const {
+  if (shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0) return PortOwnership::kSole;
+  return ownership_at(shadow_name().port, cookie_of(shadow()));
 }
 
 /// It was bound while its device's port was being opened: the shadow alone has received so far.
@@ -119,7 +120,7 @@ void UdpSocket::ports_opened(Pass& pass) {
       now.reason != Reason::redirected)
     return;
   choice = now;
-  if (!choice.accelerated()) return (void)to_kernel(pass, choice.reason);
+  if (!choice.accelerated()) return (void)detach(pass, choice.reason);
   // What the shadow has came first.
   pollfd kernel{shadow(), POLLIN, 0};
   shadows_first_ = real.poll(&kernel, 1, 0) > 0;
@@ -127,10 +128,10 @@ void UdpSocket::ports_opened(Pass& pass) {
 }
 
 /// A connected one could have the device bring all that comes to its port, where others hold queues of it.
-void UdpSocket::contend(Pass& pass) {
-  const Standing now = standing();
-  contended_ = now != Standing::kAlone;
-  if (now == Standing::kBehind || (contended_ && remote_.port != 0)) {
+void UdpSocket::settle_ownership(Pass& pass) {
+  const PortOwnership now = port_ownership();
+  port_is_shared_ = now != PortOwnership::kSole;
+  if (now == PortOwnership::kNotOwner || (port_is_shared_ && remote_.port != 0)) {
     pass.engine().stop_taking(pass, *flow_);
   } else if (!pass.engine().is_taking(*flow_)) {
     pollfd kernel{shadow(), POLLIN, 0};
@@ -141,19 +142,19 @@ void UdpSocket::contend(Pass& pass) {
   pass.engine().touch();
 }
 
-void UdpSocket::leave_all_to_shadow(Pass& pass) {
+void UdpSocket::hand_over_to_shadow(Pass& pass) {
   give_queue_to_shadow(pass);
   close_flow(pass);
   state_ = State::kKernel;
 }
 
-Result<void> UdpSocket::to_kernel(Pass& pass, Reason reason) {
+Result<void> UdpSocket::detach(Pass& pass, Reason reason) {
   if (state_ == State::kKernel) return {};
   if (state_ == State::kUndecided) {
     veto = reason;
     return {};
   }
-  leave_all_to_shadow(pass);
+  hand_over_to_shadow(pass);
   choice.path = PathKind::kKernel;
   choice.reason = reason;
   stats::note_kernel(shadow(), reason, choice.rule);
@@ -162,12 +163,12 @@ Result<void> UdpSocket::to_kernel(Pass& pass, Reason reason) {
   return {};
 }
 
-/// Opens the flow of a shadow that is bound by now. Errors: as leave().
+/// Opens the flow of a shadow that is bound by now. Errors: as detach_undecided().
 Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const Endpoint& remote) {
   auto decline = [&](Reason reason) {
-    const Errno answer = leave(&pass, reason);
+    const Errno answer = detach_undecided(&pass, reason);
     if (answer != kOnKernel) return answer;
-    leave_all_to_shadow(pass);
+    hand_over_to_shadow(pass);
     return answer;
   };
   if (decide_veto(pass) != Reason::accelerated) return decline(veto);
@@ -178,12 +179,12 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
     choice = pass.engine().choose(pass, request_);
     if (!choice.accelerated() && choice.reason != Reason::port_opening) return decline(choice.reason);
   }
-  contended_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && standing() != Standing::kAlone;
+  port_is_shared_ = shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0 && port_ownership() != PortOwnership::kSole;
   using enum Engine::Taking;
   const ShownSocket shown(pass.engine(), shadow());
   Result<BoundFlow*> flow = pass.engine().bind_udp(pass, choice, local, remote,
                                                    v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
-                                                   contended_                                     ? kNotYet
+                                                   port_is_shared_                                ? kNotYet
                                                    : shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0 ? kShared
                                                                                                   : kAlone,
                                                    request_.bound_ifindex, static_cast<File*>(this));
@@ -242,14 +243,14 @@ Result<int> UdpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
                                                          : pass.engine().choose(pass, request_);
     if (next.accelerated()) {
       choice = next;
-      if (contended_) pass.engine().stop_taking(pass, *flow_);
+      if (port_is_shared_) pass.engine().stop_taking(pass, *flow_);
       pass.engine().reconnect_udp(pass, *flow_, local, remote);
       local_ = local;
       remote_ = remote;
     } else {
-      opened = leave(&pass, next.reason);
+      opened = detach_undecided(&pass, next.reason);
       if (opened.error() == kOnKernel) {
-        leave_all_to_shadow(pass);
+        hand_over_to_shadow(pass);
       }
     }
   }

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "posix/call.h"
-#include "posix/udp_rivals.h"
+#include "posix/udp_port_owners.h"
 
 namespace accel::posix {
 
@@ -55,13 +55,13 @@ class UdpSocket final : public Socket {
   Inherited after_fork_in_child() override;
   void revive(Pass& pass) override;
   void ports_opened(Pass& pass) override;
-  BoundFlow* resting_flow() override;
+  BoundFlow* releasable_flow() override;
   BoundFlow* bound_flow() const override { return state_ == State::kOpen ? flow_ : nullptr; }
-  void rested() override { flow_ = nullptr; }
-  void share_queue() override { shared_ = true; }
-  void give_up_queue(Pass& pass) override;
+  void queues_released() override { flow_ = nullptr; }
+  void share_accept_queue() override { shared_ = true; }
+  void hand_off_queue(Pass& pass) override;
   void queue_for_program(Pass& pass) override { give_queue_to_shadow(pass); }
-  Result<void> to_kernel(Pass& pass, Reason reason) override;
+  Result<void> detach(Pass& pass, Reason reason) override;
   Result<int> bind(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> connect(Pass& pass, const sockaddr* address, socklen_t length) override;
   Result<int> listen(Pass&, int) override { return kOnKernel; }                         // EOPNOTSUPP
@@ -84,9 +84,9 @@ class UdpSocket final : public Socket {
   void option_was_set(int level, int name, const void* value) override;
 
   BoundFlow* flow() const { return flow_; }
-  /// Others have its port, or had: it takes what comes if that is its own (posix/udp_rivals.h).
-  void contend(Pass& pass);
-  bool contended() const { return contended_; }
+  /// Others have its port, or had: it takes what comes if that is its own (posix/udp_port_owners.h).
+  void settle_ownership(Pass& pass);
+  bool port_is_shared() const { return port_is_shared_; }
 
   bool in_group() const { return in_group_; }
 
@@ -97,9 +97,9 @@ class UdpSocket final : public Socket {
   Result<void> open(Pass& pass, Role role, const Endpoint& local, const Endpoint& remote);
   void close_flow(Pass& pass);
   /// Among those that have its port, if that may be shared.
-  Standing standing() const;
+  PortOwnership port_ownership() const;
   /// The kernel serves from now on.
-  void leave_all_to_shadow(Pass& pass);
+  void hand_over_to_shadow(Pass& pass);
   /// Before close_flow() (udp_return.cc). What cannot be given is counted.
   void give_queue_to_shadow(Pass& pass);
   Result<int> disconnect(Pass& pass, const sockaddr* address, socklen_t length);
@@ -143,15 +143,15 @@ class UdpSocket final : public Socket {
   uint16_t segment_ = 0;                ///< UDP_SEGMENT
   uint32_t most6_ = 0;                  ///< IPV6_MTU, which getsockopt() does not tell
   bool v6_only_ = false;
-  bool in_group_ = false;       ///< it has joined a multicast group
-  bool corked_ = false;         ///< UDP_CORK: the kernel collects the datagram
-  bool route_kept_ = false;     ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
-  bool collecting_ = false;     ///< by MSG_MORE it may have begun one
-  bool shadows_first_ = false;  ///< what the shadow has queued is older than what we have
-  bool contended_ = false;      ///< others have taken what it would, or may
-  bool shared_ = false;         ///< there was a fork(): another process may have it, too
-  bool waited_on_ = false;      ///< this process has sent by it or waited on it
-  bool look_at_shadow_ = true;  ///< before waiting: the last datagram came there, or none has come yet
+  bool in_group_ = false;        ///< it has joined a multicast group
+  bool corked_ = false;          ///< UDP_CORK: the kernel collects the datagram
+  bool route_kept_ = false;      ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
+  bool collecting_ = false;      ///< by MSG_MORE it may have begun one
+  bool shadows_first_ = false;   ///< what the shadow has queued is older than what we have
+  bool port_is_shared_ = false;  ///< others have taken what it would, or may
+  bool shared_ = false;          ///< there was a fork(): another process may have it, too
+  bool waited_on_ = false;       ///< this process has sent by it or waited on it
+  bool look_at_shadow_ = true;   ///< before waiting: the last datagram came there, or none has come yet
   bool shut_read_ = false;
   bool shut_write_ = false;
   std::optional<Instant>

@@ -217,7 +217,7 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     return send_kernels(pass, message, flags);
   }
   if (state_ == State::kUndecided && decide_veto(pass) != Reason::accelerated) {
-    const Errno answer = leave(&pass, veto);
+    const Errno answer = detach_undecided(&pass, veto);
     if (answer == kOnKernel) state_ = State::kKernel;
     return answer;
   }

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "base/sock_diag.h"
-#include "posix/meeting.h"
+#include "posix/unix_rendezvous.h"
 
 #ifndef UDIAG_SHOW_UID  // 5.3
 #define UDIAG_SHOW_UID 0x00000040

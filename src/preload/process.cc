@@ -324,7 +324,7 @@ ACCEL_EXPORT(int, forkpty, (int* parent_end, char* name, const termios* modes, c
 
 namespace {
 
-/// Makes `spawn`'s child an heir as after exec.
+/// Makes `spawn`'s child a descendant as after exec.
 template <class F>
 auto spawning(F spawn) {
   if (posix::active()) served([] { posix::before_spawn(); });

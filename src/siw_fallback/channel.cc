@@ -495,7 +495,7 @@ void Channel::move_to(int other) {
   if (reactor_ != nullptr) reactor_->watch(*this);
 }
 
-void Channel::rest() {
+void Channel::suspend() {
   if (reactor_ == nullptr) return;
   end_pending();
   schedule(kNever);

@@ -92,7 +92,7 @@ class Channel {
 
   /// Around fork(): in the child the reactor is another one, or nullptr until there is one; nothing is sent
   /// or read meanwhile.
-  void rest();
+  void suspend();
   void wake(Reactor& reactor, Instant now);
   void leave_parents_reactor();
 

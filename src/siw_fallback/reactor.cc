@@ -143,7 +143,7 @@ void Reactor::bury_orphans() {
       const linger abort{1, 0};
       real.setsockopt(fd, SOL_SOCKET, SO_LINGER, &abort, sizeof abort);
     }
-    c->rest();
+    c->suspend();
     close_private(fd);
     return true;
   });

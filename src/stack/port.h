@@ -42,7 +42,7 @@ struct PortInfo {
 };
 
 /// A TCP segment that was dropped: what is known of it, in host byte order. `flags`: TH_*.
-struct StraySegment {
+struct MisdirectedSegment {
   uint32_t seq = 0, ack = 0;
   uint8_t flags = 0;
 };
@@ -93,7 +93,7 @@ class Port {
 class FlowSteering {
  public:
   /// Errors: EEXIST (another process holds the key: it shares it where the device has a queue of its own for
-  /// us, else this error), EPERM (what the process could prove to its guardian first), ENOSPC (table full),
+  /// us, else this error), EPERM (what the process could prove to its helper first), ENOSPC (table full),
   /// EIO.
   virtual Result<void> steer(const FlowKey& key) = 0;
   /// Of a local end where other processes may receive too: some devices can divide it.
@@ -105,16 +105,16 @@ class FlowSteering {
   virtual void pause(const FlowKey& key) { unsteer(key); }
   /// A steered connection is in TIME-WAIT: where other processes hold queues of the device, a SYN that comes
   /// in on one of theirs may take the tuple over. Until steer() or unsteer().
-  virtual void rest(const FlowKey&) {}
+  virtual void enter_time_wait(const FlowKey&) {}
   /// On: of this steered TCP key without remote not only SYNs come, but also segments with ACK and without
   /// SYN or RST that no connected key takes (SYN cookies). Until unsteer().
   virtual void take_acks(const FlowKey&, bool) {}
   /// Whether frames of steered connections, of any process, have been dropped since the last call, because
   /// they came on queues of the device that the owner does not hold.
-  virtual bool has_strays() { return false; }
+  virtual bool has_misdirected() { return false; }
   /// What came so for this one last, since steer().
-  virtual std::optional<StraySegment> strayed(const FlowKey&) const { return std::nullopt; }
-  /// Each key is a rule of the device. To make one takes CAP_NET_RAW, the guardian's where the process has
+  virtual std::optional<MisdirectedSegment> misdirected(const FlowKey&) const { return std::nullopt; }
+  /// Each key is a rule of the device. To make one takes CAP_NET_RAW, the helper's where the process has
   /// given it up, and malloc(), so no handler of a signal may; a local end that is taken is another
   /// process's, whatever queues are free.
   virtual bool by_device_rules() const { return false; }
@@ -123,11 +123,11 @@ class FlowSteering {
   ~FlowSteering() = default;
 };
 
-/// What a process leaves to its guardian when it gives up its privilege. The descriptors are the port's.
+/// What a process leaves to its helper when it gives up its privilege. The descriptors are the port's.
 struct PortRights {
   uint32_t owner = 0;  ///< the port's mark
   int ifindex = 0;
-  std::array<int, 4> descriptors{-1, -1, -1, -1};  ///< of guardian::Errand::kPort
+  std::array<int, 4> descriptors{-1, -1, -1, -1};  ///< of helper::RequestType::kPort
 };
 
 /// What happens to it between its opening and its end.
@@ -161,10 +161,10 @@ class PortLife {
   virtual void user_changed() {}
   /// The port has descriptors by which the process could write to other processes' entries.
   virtual bool has_rights() const { return false; }
-  /// The process is about to give up its privilege: what its guardian is to have. Again: the same answer.
+  /// The process is about to give up its privilege: what its helper is to have. Again: the same answer.
   virtual Result<PortRights> entrust(std::string*) { return err(EOPNOTSUPP); }
   /// Behind it, after entrust(): closes those descriptors. From here on steer() takes local ends that were
-  /// steered at this moment, and what the guardian enters; else EPERM.
+  /// steered at this moment, and what the helper enters; else EPERM.
   virtual void seal() {}
 };
 

@@ -105,8 +105,8 @@ void Stack::tcp_put_back(TcpListener& listener, TcpConn& conn) { core_->tcp->put
 uint32_t Stack::accept_queue_length(const TcpListener& listener) const {
   return core_->tcp->accept_queue_length(listener);
 }
-bool Stack::tcp_strayed(const FlowKey& key, const StraySegment& segment, Instant now) {
-  return core_->tcp->strayed(key, segment, now);
+bool Stack::tcp_misdirected(const FlowKey& key, const MisdirectedSegment& segment, Instant now) {
+  return core_->tcp->misdirected(key, segment, now);
 }
 void Stack::tcp_end_handshake(const FlowKey& key) { core_->tcp->end_handshake(key); }
 void Stack::tcp_set_deaf(const FlowKey& key, bool deaf) { core_->tcp->set_deaf(key, deaf); }

@@ -96,7 +96,7 @@ enum Ready : uint32_t {
   kHangUp = 8,       ///< both directions are over: EPOLLHUP
   kError = 16,       ///< take_error() has something: EPOLLERR
   kUrgent = 32,      ///< urgent data: EPOLLPRI
-  kUnanswered = 64,  ///< the first SYN was not answered in time, and TcpSettings::replies_may_stray
+  kUnanswered = 64,  ///< the first SYN was not answered in time, and TcpSettings::replies_may_be_misdirected
 };
 
 /// What every stack socket has for the layer above.
@@ -168,7 +168,7 @@ struct TcpSettings {
   bool defer_ack = false;  ///< TCP_DEFER_ACCEPT of an active connection: data is to carry the handshake's ACK
   /// Replies may come by a device that is not ours. After the first timeout of an active connection no SYN is
   /// sent, but the layer above told (kUnanswered): it may have the connection begin anew elsewhere.
-  bool replies_may_stray = false;
+  bool replies_may_be_misdirected = false;
 };
 
 /// Real state for TCP_INFO and `accel stat`. Durations in µs, sizes in bytes but where said.
@@ -389,7 +389,7 @@ class Stack {
   /// A connection's segment that the port had to drop. True: the connection is good, and would do better with
   /// a port that gets its segments. A reset ends it; of a handshake what does not acknowledge our SYN-ACK
   /// does too, the peer being in another one.
-  bool tcp_strayed(const FlowKey& key, const StraySegment& segment, Instant now);
+  bool tcp_misdirected(const FlowKey& key, const MisdirectedSegment& segment, Instant now);
   /// A handshake that is another process's, which has the key: nothing is sent.
   void tcp_end_handshake(const FlowKey& key);
   /// The host has lost the connection's local address, or has it again: meanwhile its segments are dropped,

@@ -23,8 +23,8 @@ void copy_facts(const stats::Page& page, ProcessStats& into) {
   into.application = text_of(page.application);
   into.config_file = text_of(page.config_file);
   into.profile = text_of(page.profile);
-  into.guardian = once(page.guardian);
-  into.no_guardian = text_of(page.no_guardian);
+  into.helper = once(page.helper);
+  into.no_helper = text_of(page.no_helper);
   into.engine = once(page.has_engine) != 0;
 }
 

@@ -26,9 +26,9 @@ struct ProcessStats {
   int pid = 0;
   std::string program;
   std::string application, config_file, profile;
-  int guardian = 0;         ///< its pid; 0: none
-  std::string no_guardian;  ///< why there is none though it is wanted
-  bool engine = false;      ///< something is or was accelerated
+  int helper = 0;         ///< its pid; 0: none
+  std::string no_helper;  ///< why there is none though it is wanted
+  bool engine = false;    ///< something is or was accelerated
   bool answered =
       true;  ///< false: the process did not answer in time (stopped, or busy); what is shown is old
   uint32_t socket_count = 0;

@@ -124,8 +124,8 @@ json to_json(const ProcessStats& p) {
             {"application", printable(p.application)},
             {"config_file", printable(p.config_file)},
             {"engine", p.engine},
-            {"guardian", p.guardian},
-            {"no_guardian", printable(p.no_guardian)},
+            {"helper", p.helper},
+            {"no_helper", printable(p.no_helper)},
             {"fresh", p.answered},
             {"socket_count", uint64_t{p.socket_count} + p.kernel_sockets.size()},
             {"sockets", json::array()},
@@ -168,8 +168,8 @@ void print(const ProcessStats& p) {
   if (!p.engine) fmt::print(", everything on the kernel's path");
   if (!p.answered) fmt::print(", DOES NOT ANSWER: stopped or busy, figures are old");
   fmt::print("\n");
-  if (!p.no_guardian.empty())
-    fmt::print("  no guardian (peers learn of kill -9 when they next send): {}\n", printable(p.no_guardian));
+  if (!p.no_helper.empty())
+    fmt::print("  no helper (peers learn of kill -9 when they next send): {}\n", printable(p.no_helper));
   if (p.sockets.empty() && p.kernel_sockets.empty())
     fmt::print("  no sockets\n");
   else

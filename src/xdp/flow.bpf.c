@@ -10,8 +10,8 @@
 // has a socket for them too. Of a connection of ours it would answer with a reset. Of fragments the first
 // fragment, which has the ports, tells whose the packet is, and the later ones follow it (accel_fragmented).
 // A later one that comes before the first is passed on, since it may be anybody's. When its first turns out
-// to be ours the packet is lost, and the connection is noted as a stray: it goes back to the kernel, for
-// which the order does not matter.
+// to be ours the packet is lost, and the connection is noted as misdirected: it is handed back to the kernel,
+// for which the order does not matter.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -242,10 +242,10 @@ static __always_inline int parse_v6(struct frame* f, void* l3, void* end) {
   return parse_l4(f, ip->nexthdr, ip + 1, end);
 }
 
-static __always_inline void note_stray(struct accel_flow_value* flow, const struct frame* f) {
-  flow->stray_seq = bpf_ntohl(f->seq);
-  flow->stray_ack = bpf_ntohl(f->ack);
-  flow->stray = ACCEL_XDP_STRAYED | f->flags;
+static __always_inline void note_misdirected(struct accel_flow_value* flow, const struct frame* f) {
+  flow->misdirected_seq = bpf_ntohl(f->seq);
+  flow->misdirected_ack = bpf_ntohl(f->ack);
+  flow->misdirected = ACCEL_XDP_MISDIRECTED | f->flags;
 }
 
 static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
@@ -262,10 +262,11 @@ static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
     if (holds(ctx->rx_queue_index, flow->owner)) return take(ctx);
     if (!holds(home, flow->owner) || !bpf_map_lookup_elem(&accel_xsks, &home)) return XDP_PASS;
     if (f->quoted) return XDP_PASS;
-    if (!flow->resting || key->protocol != IPPROTO_TCP || !opens) {
+    if (!flow->in_time_wait || key->protocol != IPPROTO_TCP || !opens) {
       // The kernel would reset the connection, which lives. The sender will send again: to its owner, which
-      // has the connection moved to the kernel when it learns that it strays (SocketPort::strayed()).
-      if (key->protocol == IPPROTO_TCP && !(f->flags & FLAG_SYN)) note_stray(flow, f);
+      // has the connection moved to the kernel when it learns that it is misdirected
+      // (SocketPort::misdirected()).
+      if (key->protocol == IPPROTO_TCP && !(f->flags & FLAG_SYN)) note_misdirected(flow, f);
       count(ACCEL_XDP_DROPPED_OTHER_QUEUE);
       return XDP_DROP;
     }
@@ -277,7 +278,7 @@ static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
   __builtin_memset(key->remote, 0, sizeof(key->remote));
   flow = bpf_map_lookup_elem(&accel_flows, key);
   if (!flow || !holds(ctx->rx_queue_index, flow->owner)) return XDP_PASS;
-  if (acknowledges && flow->resting != ACCEL_XDP_TAKES_ACKS) return XDP_PASS;
+  if (acknowledges && flow->in_time_wait != ACCEL_XDP_TAKES_ACKS) return XDP_PASS;
   return take(ctx);
 }
 
@@ -383,7 +384,7 @@ static __always_inline int steer_connection(struct xdp_md* ctx, struct frame* f,
     if (fragment->is_one) remember_packet(&fragment->packet, FRAGMENTS_OURS);
     return take(ctx);
   }
-  if (f->flags && !(f->flags & FLAG_SYN)) note_stray(flow, f);
+  if (f->flags && !(f->flags & FLAG_SYN)) note_misdirected(flow, f);
   count(ACCEL_XDP_DROPPED_OTHER_QUEUE);
   return XDP_DROP;
 }

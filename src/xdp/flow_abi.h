@@ -28,14 +28,14 @@ struct accel_flow_value {
   __u16 home;  /* a queue that the owner holds as long as it lives */
   /* Of a connected key 1: in TIME-WAIT. A SYN on another owner's queue frees the tuple, as it would on one
    * host's kernel. Of a listener's ACCEL_XDP_TAKES_ACKS: it has sent SYN cookies. */
-  __u16 resting;
+  __u16 in_time_wait;
   /* The last TCP segment without SYN that came on a queue which the owner does not hold, and was dropped:
-   * numbers in host byte order, and its flags (TH_*) with ACCEL_XDP_STRAYED. */
-  __u32 stray_seq;
-  __u32 stray_ack;
-  __u32 stray;
+   * numbers in host byte order, and its flags (TH_*) with ACCEL_XDP_MISDIRECTED. */
+  __u32 misdirected_seq;
+  __u32 misdirected_ack;
+  __u32 misdirected;
 };
-#define ACCEL_XDP_STRAYED 0x100
+#define ACCEL_XDP_MISDIRECTED 0x100
 #define ACCEL_XDP_TAKES_ACKS 2
 
 /* What fragments of one packet have in common (RFC 791, RFC 8200). The protocol of IPv6 is 0: only the first
@@ -62,7 +62,7 @@ enum accel_operation {
   ACCEL_SEAL,        /* from here on ACCEL_ADD is for local ends only that the port has; for good */
   ACCEL_ADD,         /* the entry of `key`, home `queue`: EPERM, EEXIST as FlowMap::add(), E2BIG, ENOMEM */
   ACCEL_REMOVE,      /* the port's entry of `key`, and the local end or connection of accel_ends */
-  ACCEL_MARK,        /* accel_flow_value.resting of the port's entry becomes `mark` */
+  ACCEL_MARK,        /* accel_flow_value.in_time_wait of the port's entry becomes `mark` */
   ACCEL_READ,        /* the port's entry of `key` into `value` */
   ACCEL_DISCLAIM,    /* `queue` is nobody's */
   ACCEL_COUNT,       /* `counter` is the sum, over the CPUs, of the one that `queue` says */
@@ -85,5 +85,5 @@ struct accel_port {
 };
 
 /* Keys of accel_ends: accel_flow_key with queue 0. With remote all zero a local end, else one connection
- * from a local end. Written by ACCEL_ADD_END and, once the port is sealed, by the guardian alone. */
+ * from a local end. Written by ACCEL_ADD_END and, once the port is sealed, by the helper alone. */
 #define ACCEL_XDP_MAX_ENDS 16384

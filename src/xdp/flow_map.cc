@@ -106,7 +106,7 @@ void FlowMap::purge() {
     const uint32_t owner = holder(queue);
     if (owner != 0 && owner != owner_ && !queue_is_bound(ifindex_, queue)) dead.push_back(owner);
   }
-  // A port claims its home before it steers, so asking after having read the entry never condemns a newcomer.
+  // A port claims its home before it steers, so asking after having read the entry never condemns a new port.
   remove_if([&](const accel_flow_value& v) {
     return holder(v.home) != v.owner || std::find(dead.begin(), dead.end(), v.owner) != dead.end();
   });
@@ -134,7 +134,7 @@ void FlowMap::seal() {
     if (value.owner == owner_ && key.queue != ACCEL_XDP_CONNECTED) (void)writer_->run(ACCEL_ADD_END, key);
   });
   (void)writer_->run(ACCEL_SEAL);
-  writer_->let_go_of_ends();
+  writer_->close_ends_map();
   sealed_ = true;
 }
 
@@ -148,8 +148,8 @@ Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
   int error = map_update(program_->flows(), key, value, BPF_NOEXIST);
   if (error == EEXIST) {
     accel_flow_value present{};
-    if (map_lookup(program_->flows(), key, present) == 0 && present.owner != owner_ && present.resting == 0 &&
-        lives(present))
+    if (map_lookup(program_->flows(), key, present) == 0 && present.owner != owner_ &&
+        present.in_time_wait == 0 && lives(present))
       return err(EEXIST);
     error = map_update(program_->flows(), key, value, BPF_ANY);
   }
@@ -160,7 +160,7 @@ Result<void> FlowMap::insert(const accel_flow_key& key, uint32_t home) {
 Result<void> FlowMap::add(const FlowKey& key, std::span<const uint32_t> queues) {
   accel_flow_key k = wire_key(key);
   if (key.is_connected()) {
-    if (!resting_.empty()) resting_.erase(key);
+    if (!time_wait_.empty()) time_wait_.erase(key);
     return insert(k, queues.front());
   }
   for (uint32_t queue : queues) {
@@ -180,10 +180,10 @@ void FlowMap::mark(const accel_flow_key& key, uint16_t how) {
   (void)writer_->run(ACCEL_MARK, request);
 }
 
-void FlowMap::rest(const FlowKey& key, std::span<const uint32_t> queues) {
+void FlowMap::enter_time_wait(const FlowKey& key, std::span<const uint32_t> queues) {
   const accel_flow_key k = wire_key(key);
   const accel_flow_value value{owner_, static_cast<uint16_t>(queues.front()), 1, 0, 0, 0};
-  resting_.insert(key);
+  time_wait_.insert(key);
   if (sealed_) return mark(k, 1);
   map_update(program_->flows(), k, value, BPF_EXIST);
 }
@@ -206,8 +206,8 @@ void FlowMap::take_acks(const FlowKey& key, std::span<const uint32_t> queues, bo
 
 void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues, accel_operation how) {
   accel_flow_key k = wire_key(key);
-  // Another owner's connection may be in the place of one that rested.
-  const bool surely_ours = resting_.empty() || resting_.erase(key) == 0;
+  // Another owner's connection may be in the place of one in TIME-WAIT.
+  const bool surely_ours = time_wait_.empty() || time_wait_.erase(key) == 0;
   auto remove_ours = [&] {
     accel_flow_value present{};
     if (sealed_) return (void)writer_->run(how, k);
@@ -227,15 +227,16 @@ void FlowMap::remove(const FlowKey& key, std::span<const uint32_t> queues, accel
   }
 }
 
-std::optional<StraySegment> FlowMap::strayed(const FlowKey& key) const {
+std::optional<MisdirectedSegment> FlowMap::misdirected(const FlowKey& key) const {
   const accel_flow_key k = wire_key(key);
   accel_request request{};
   request.key = k;
   accel_flow_value& present = request.value;
   const bool found =
       sealed_ ? bool(writer_->run(ACCEL_READ, request)) : map_lookup(program_->flows(), k, present) == 0;
-  if (!found || present.owner != owner_ || present.stray == 0) return std::nullopt;
-  return StraySegment{present.stray_seq, present.stray_ack, static_cast<uint8_t>(present.stray)};
+  if (!found || present.owner != owner_ || present.misdirected == 0) return std::nullopt;
+  return MisdirectedSegment{present.misdirected_seq, present.misdirected_ack,
+                            static_cast<uint8_t>(present.misdirected)};
 }
 
 uint64_t FlowMap::counter(accel_xdp_counter which) const {

@@ -38,7 +38,7 @@ class FlowMap {
   Result<void> add(const FlowKey& key, std::span<const uint32_t> queues);
   /// In TIME-WAIT: another owner may have the tuple when a SYN comes in on its queue (flow_abi.h). Until
   /// add() or remove().
-  void rest(const FlowKey& key, std::span<const uint32_t> queues);
+  void enter_time_wait(const FlowKey& key, std::span<const uint32_t> queues);
   /// Port::take_acks().
   void take_acks(const FlowKey& key, std::span<const uint32_t> queues, bool on);
   /// `how`: ACCEL_REMOVE_ENTRY keeps the local end of a process without privilege (Port::pause()).
@@ -47,7 +47,7 @@ class FlowMap {
   void remove_all();
 
   /// What came last for our connection on a queue that we do not hold, since add().
-  std::optional<StraySegment> strayed(const FlowKey& key) const;
+  std::optional<MisdirectedSegment> misdirected(const FlowKey& key) const;
 
   /// Of all CPUs. Needs no memory: it is asked while memory is short as well.
   uint64_t counter(accel_xdp_counter which) const;
@@ -57,7 +57,7 @@ class FlowMap {
   /// accel_ends of the writer; -1: there is none, or it is sealed.
   int ends() const { return writer_ ? writer_->ends() : -1; }
   /// From here on the writer alone writes: add() is for what the port has steered until now and what the
-  /// guardian enters into accel_ends, else EPERM. No queue can be claimed; nothing of others' is purged.
+  /// helper enters into accel_ends, else EPERM. No queue can be claimed; nothing of others' is purged.
   void seal();
   bool sealed() const { return sealed_; }
   uint32_t owner() const { return owner_; }
@@ -74,7 +74,7 @@ class FlowMap {
   std::shared_ptr<Program> program_;
   int ifindex_;
   uint32_t owner_;
-  std::set<FlowKey> resting_;
+  std::set<FlowKey> time_wait_;
   std::optional<FlowWriter> writer_;
   bool sealed_ = false;
   mutable std::vector<uint64_t> of_cpus_;  ///< a counter's value of each possible CPU

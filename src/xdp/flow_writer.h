@@ -21,9 +21,9 @@ class FlowWriter {
   Result<void> run(accel_operation operation, accel_request& request) const;
   Result<void> run(accel_operation operation, const accel_flow_key& key = {}, uint32_t queue = 0) const;
 
-  /// The map accel_ends, until let_go_of_ends().
+  /// The map accel_ends, until close_ends_map().
   int ends() const { return ends_.get(); }
-  void let_go_of_ends() { ends_ = Fd(); }
+  void close_ends_map() { ends_ = Fd(); }
 
  private:
   Fd program_, ends_;

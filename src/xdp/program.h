@@ -35,7 +35,7 @@ class Program {
   static void forget_inherited();
 
   /// Closes all descriptors: whoever has one may write to every process's entries, or detach the program.
-  /// It stays attached as long as another process has them (the guardian). join() says EPERM from then on.
+  /// It stays attached as long as another process has them (the helper). join() says EPERM from then on.
   void let_go();
 
   int link() const { return link_.get(); }

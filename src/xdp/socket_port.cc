@@ -386,14 +386,14 @@ void SocketPort::take_acks(const FlowKey& key, bool on) {
   if (flows_) flows_->take_acks(key, queue_ids_, on);
 }
 
-void SocketPort::rest(const FlowKey& key) {
-  if (flows_) flows_->rest(key, queue_ids_);
+void SocketPort::enter_time_wait(const FlowKey& key) {
+  if (flows_) flows_->enter_time_wait(key, queue_ids_);
 }
 
-bool SocketPort::has_strays() {
+bool SocketPort::has_misdirected() {
   if (!flows_) return false;
   const uint64_t now = flows_->counter(ACCEL_XDP_DROPPED_OTHER_QUEUE);
-  return std::exchange(strays_seen_, now) != now;
+  return std::exchange(misdirected_seen_, now) != now;
 }
 
 bool SocketPort::is_passed_by() {
@@ -411,8 +411,8 @@ bool SocketPort::is_passed_by() {
   return may_be_passed_by_ && received > passed * (kOwnFrames + 1);
 }
 
-std::optional<StraySegment> SocketPort::strayed(const FlowKey& key) const {
-  return flows_ ? flows_->strayed(key) : std::nullopt;
+std::optional<MisdirectedSegment> SocketPort::misdirected(const FlowKey& key) const {
+  return flows_ ? flows_->misdirected(key) : std::nullopt;
 }
 
 XdpStats SocketPort::stats() const {

@@ -34,10 +34,10 @@ class SocketPort final : public XdpPort {
   Result<void> steer(const FlowKey& key) override;
   void unsteer(const FlowKey& key) override;
   void pause(const FlowKey& key) override;
-  void rest(const FlowKey& key) override;
+  void enter_time_wait(const FlowKey& key) override;
   void take_acks(const FlowKey& key, bool on) override;
-  bool has_strays() override;
-  std::optional<StraySegment> strayed(const FlowKey& key) const override;
+  bool has_misdirected() override;
+  std::optional<MisdirectedSegment> misdirected(const FlowKey& key) const override;
   Result<void> take_queues(std::string* why) override;
   void abandon_in_child() override;
   uint32_t mtu_most() const override;
@@ -60,7 +60,7 @@ class SocketPort final : public XdpPort {
   RingSizes ring_sizes() const;
   void divide(uint32_t queues);
   Result<void> register_frames(std::string* why);
-  void let_go_of_frames();
+  void release_frames();
   Result<void> bind_queues(std::string* why);
   Result<void> bind_one(Queue& queue, std::string* why);
   void allow_sends(int fd);
@@ -108,7 +108,7 @@ class SocketPort final : public XdpPort {
   Fd device_table_;                ///< meanwhile
   uint64_t received_before_ = 0;   ///< by the device, when the port was opened
   uint64_t passed_before_ = 0;     ///< by the program
-  uint64_t strays_seen_ = 0;       ///< ACCEL_XDP_DROPPED_OTHER_QUEUE by then
+  uint64_t misdirected_seen_ = 0;  ///< ACCEL_XDP_DROPPED_OTHER_QUEUE by then
   bool deferring_ = false;         ///< the kernel is told by tell()
   bool deferred_ = false;          ///< begin_telling() has something to do
   enum : uint32_t { kNobody, kTelling, kAgain };

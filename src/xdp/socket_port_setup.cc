@@ -100,13 +100,13 @@ Result<void> SocketPort::register_frames(std::string* why) {
     auto created = create_umem(umem_, *next_, info_.name, why);
     const uint32_t fewer = frames_.count / 2;
     if (created || !created.is(ENOBUFS) || fewer < kLeastFrames) return created;
-    let_go_of_frames();
+    release_frames();
     frames_ = pool_.reserve(fewer);
     if (frames_.count < kLeastFrames) return created;
   }
 }
 
-void SocketPort::let_go_of_frames() {
+void SocketPort::release_frames() {
   if (std::exchange(has_frames_, false)) pool_.take_back(frames_);
   if (frames_.id != 0) pool_.unreserve(frames_);
   frames_ = {};
@@ -296,7 +296,7 @@ SocketPort::~SocketPort() {
       pool_.at(i)->more = nullptr;
       FramePool::release(pool_.at(i));
     }
-  let_go_of_frames();
+  release_frames();
 }
 
 Result<PortRights> SocketPort::entrust(std::string* why) {

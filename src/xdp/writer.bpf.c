@@ -68,7 +68,7 @@ static __always_inline int add(const struct accel_port* port, const struct accel
   struct accel_flow_value* present = bpf_map_lookup_elem(&accel_flows, key);
   const int is_ours = present && present->owner == port->owner;
   if (!is_ours && !has_end_of(key)) return -EPERM;
-  if (present && !is_ours && !present->resting && holds(present->home, present->owner)) return -EEXIST;
+  if (present && !is_ours && !present->in_time_wait && holds(present->home, present->owner)) return -EEXIST;
   return (int)bpf_map_update_elem(&accel_flows, key, &value, BPF_ANY);
 }
 
@@ -87,7 +87,7 @@ static __always_inline int remove_end(struct accel_flow_key* key) {
 static __always_inline int mark(const struct accel_port* port, const struct accel_flow_key* key, __u16 how) {
   struct accel_flow_value* present = bpf_map_lookup_elem(&accel_flows, key);
   if (!present || present->owner != port->owner) return -ENOENT;
-  present->resting = how;
+  present->in_time_wait = how;
   return 0;
 }
 
@@ -97,10 +97,10 @@ static __always_inline int read_entry(const struct accel_port* port, const struc
   if (!present || present->owner != port->owner) return -ENOENT;
   request->value.owner = present->owner;
   request->value.home = present->home;
-  request->value.resting = present->resting;
-  request->value.stray_seq = present->stray_seq;
-  request->value.stray_ack = present->stray_ack;
-  request->value.stray = present->stray;
+  request->value.in_time_wait = present->in_time_wait;
+  request->value.misdirected_seq = present->misdirected_seq;
+  request->value.misdirected_ack = present->misdirected_ack;
+  request->value.misdirected = present->misdirected;
   return 0;
 }
 

@@ -31,7 +31,7 @@ struct XdpOptions {
   bool virtual_device = false;  ///< its driver cannot take buffers of ours (zero copy)
   bool without_queue = false;   ///< all that takes privilege and time, and no queue: take_queues() follows
   bool even_if_held = false;    ///< with that: also where all queues are held now
-  /// take_queues() once the port is sealed: the guardian enters the socket for the port `owner`.
+  /// take_queues() once the port is sealed: the helper enters the socket for the port `owner`.
   Result<void> (*claim_queue)(uint32_t owner, uint32_t queue, int socket) = nullptr;
 };
 

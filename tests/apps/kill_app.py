@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """kill -9 of either end: the other sees the end or a reset, never a hang, whether it talks or waits, and also while somebody else
-holds the device's XDP program. The namespace has no XDP state left after each, and no guardian lives on. Then redis-server, with a
+holds the device's XDP program. The namespace has no XDP state left after each, and no helper lives on. Then redis-server, with a
 client that waits in BLPOP."""
 import argparse
 import ctypes
@@ -40,8 +40,8 @@ except OSError as e:
 ENDS = ("end", "ConnectionResetError", "BrokenPipeError")
 
 
-def guardians(pid):
-    """The guardians of a process: it is their argument."""
+def helpers(pid):
+    """The helpers of a process: it is their argument."""
     wanted = f"accel-guard\0{pid}\0"
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
@@ -68,7 +68,7 @@ def hold_program(pid):
 def check_nothing_left(lab, victim):
     for host in lab.hosts:
         assert not host.xdp_left(), f"{host.name}: an XDP program stayed after kill -9"
-    until(lambda: not guardians(victim.pid), "the guardian of a process that was killed is gone", 20)
+    until(lambda: not helpers(victim.pid), "the helper of a process that was killed is gone", 20)
 
 
 def once(lab, on_server, on_client, kill_server, silent, shared=False):

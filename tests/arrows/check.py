@@ -12,14 +12,14 @@ PORTS = {"mlx5", "xdp", "siw_fallback", "shm"}
 MAY = {
     "base": set(),
     "operators": set(),
-    "guardian": STACK | {"xdp"},
+    "helper": STACK | {"xdp"},
     "stack": set(),
     "firewall": set(),
     "mlx5": STACK | {"operators"},
     "xdp": STACK | {"operators"},
     "siw_fallback": STACK,
     "shm": STACK,
-    "engine": STACK | PORTS | {"guardian", "firewall"},
+    "engine": STACK | PORTS | {"helper", "firewall"},
     "posix": STACK | PORTS | {"engine"},
     "preload": STACK | PORTS | {"engine", "posix", "operators"},
     "tools": {"engine", "mlx5", "firewall"},
@@ -64,8 +64,8 @@ def include_faults(root):
                 yield f"{where}: against the arrows"
             elif layer in PORTS and to == "stack" and target not in STACK_FOR_PORTS:
                 yield f"{where}: ports see only {', '.join(sorted(STACK_FOR_PORTS))}"
-            elif layer == "guardian" and to != "base" and not (target.startswith("stack/wire/") or target == "xdp/flow_abi.h"):
-                yield f"{where}: the guardian links nothing, and sees only the wire's structures"
+            elif layer == "helper" and to != "base" and not (target.startswith("stack/wire/") or target == "xdp/flow_abi.h"):
+                yield f"{where}: the helper links nothing, and sees only the wire's structures"
 
 
 def hook_faults(root):

@@ -13,10 +13,10 @@ namespace {
 
 /// What moves to the kernel, where nobody has sockets above the engine.
 void see_to(Engine& engine, const Housekeeping::Events& events) {
-  if (!events.port_lost && !events.strays) return;
+  if (!events.port_lost && !events.hand_backs_due) return;
   Pass pass{engine, Pass::Polling::kNo};
-  if (events.port_lost) (void)engine.let_go_of_lost(pass);
-  if (events.strays) engine.let_go_of_strays(pass);
+  if (events.port_lost) (void)engine.end_lost_ports(pass);
+  if (events.hand_backs_due) engine.finish_hand_backs(pass);
 }
 
 /// The least that a control thread is: housekeeping needs no more than poll(2).

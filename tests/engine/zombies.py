@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Programs in a pid namespace whose process 1 is no init: zombies.py server|init
 
-Its process 1 runs a few accelerated programs, one after the other. server: it waits for these alone; the first program's guardian stays a zombie, and
+Its process 1 runs a few accelerated programs, one after the other. server: it waits for these alone; the first program's helper stays a zombie, and
 once it has been one for a while no other is started. init: it waits for all, and each program has one."""
 import os
 import pathlib
@@ -37,15 +37,15 @@ def guards():
         try: found += open(f"/proc/{p}/comm").read().startswith(("accel-guard", "guard-"))
         except OSError: pass
     return found
-with_guardian = ended = 0
+with_helper = ended = 0
 for _ in range(int(sys.argv[5])):
     environment = dict(os.environ, LD_PRELOAD=library, ACCEL_CONFIG="/dev/null", ACCEL_REQUIRE="1")
     child = subprocess.Popen([sys.executable, "-c", PROGRAM, address], env=environment, stdin=-1, stdout=-1, text=True)
     assert child.stdout.readline() == "listens\\n"
     told = json.loads(subprocess.run([accel, "stat", str(child.pid), "--json"], stdout=-1).stdout)["processes"][0]
     assert any(s["path"] == "xdp" for s in told["sockets"]), told["sockets"]
-    with_guardian += told["guardian"] != 0
-    assert (told["guardian"] != 0) != bool(told["no_guardian"]), told["no_guardian"]
+    with_helper += told["helper"] != 0
+    assert (told["helper"] != 0) != bool(told["no_helper"]), told["no_helper"]
     before = guards()
     child.stdin.close()
     child.wait()
@@ -53,7 +53,7 @@ for _ in range(int(sys.argv[5])):
     ended = ended or time.clock_gettime(time.CLOCK_BOOTTIME)
     while kind == "init" and guards() > 0: os.waitpid(-1, 0)
     while kind == "server" and time.clock_gettime(time.CLOCK_BOOTTIME) < ended + 12: time.sleep(0.1)  # so long a zombie counts for nothing
-print(with_guardian, len(zombies()))
+print(with_helper, len(zombies()))
 """
 
 
@@ -62,8 +62,8 @@ def main(kind):
         words = lab.near.run(["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", PROCESS_1, kind, lab.near.address,
                               build_dir() / "bin" / "accel", build_dir() / "lib" / "libaccel.so", str(PROGRAMS)])
         print(words)
-        guardians, zombies = map(int, words.splitlines()[-1].split())
-        assert (guardians, zombies) == {"server": (1, 1), "init": (PROGRAMS, 0)}[kind]
+        helpers, zombies = map(int, words.splitlines()[-1].split())
+        assert (helpers, zombies) == {"server": (1, 1), "init": (PROGRAMS, 0)}[kind]
 
 
 if __name__ == "__main__":

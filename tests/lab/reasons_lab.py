@@ -145,7 +145,7 @@ ELSEWHERE = {
     "port_lost": "tests/engine/lost_device.py",
     "firewall": "tests/posix",
     "foreign_wait": "tests/posix/foreign_waits_test.cc",
-    "strayed": "tests/posix/strays.py",
+    "misdirected": "tests/posix/misdirected.py",
     "rerouted": "tests/posix/new_route.py",
     "address_taken": "mlx5: model/",
     "steering_failed": "tests/engine/paths_test.cc",

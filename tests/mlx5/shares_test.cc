@@ -211,8 +211,9 @@ TEST(Groups, WhoIsRootForAMomentMoreSharesAfterwards) {
 }
 
 /// Root's coordinator with another user's process: it ends each connection without a word.
-struct RefusingDoor {
-  explicit RefusingDoor(int scope) : fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+struct RefusingListener {
+  explicit RefusingListener(int scope)
+      : fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     std::string text = "accel-mlx5-" + std::to_string(scope) + "-80-";
@@ -226,7 +227,7 @@ struct RefusingDoor {
     EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&name), length), 0);
     EXPECT_EQ(listen(fd, 100), 0);
   }
-  ~RefusingDoor() { close(fd); }
+  ~RefusingListener() { close(fd); }
   unsigned refuse() const {
     unsigned refused = 0;
     for (int peer; (peer = accept(fd, nullptr, nullptr)) >= 0; ++refused) close(peer);
@@ -238,11 +239,11 @@ struct RefusingDoor {
 TEST(Groups, WhoIsRefusedAsksSeldom) {
   Process a(some_scope());
   {
-    RefusingDoor door(some_scope());
+    RefusingListener listener(some_scope());
     EXPECT_FALSE(a.join());
     unsigned refused = 0;
     for (int i = 0; i < 1500; ++i) {
-      refused += door.refuse();
+      refused += listener.refuse();
       pollfd event{a.groups.event_fd(), POLLIN, 0};
       if (poll(&event, 1, 1) == 1) a.groups.serve();
     }

@@ -317,13 +317,13 @@ Fd listen_with_others(const Address& at) {
   return fd;
 }
 
-int go[2], there_is_company[2];
+int go[2], another_waits[2];
 
-void wait_for_company(int) {
+void wait_with_another(int) {
   const int saved = errno;
   in_handler = true;
   (void)!write(go[1], "x", 1);
-  pollfd looks[] = {{work.listener, POLLIN, 0}, {there_is_company[0], POLLIN, 0}};
+  pollfd looks[] = {{work.listener, POLLIN, 0}, {another_waits[0], POLLIN, 0}};
   work.wrong += poll(looks, 2, 20000) != 1;
   in_handler = false;
   errno = saved;
@@ -334,7 +334,7 @@ TEST(Handlers, WaitInTheMidstOfAllWhileAnotherProcessComesToListen) {
   const Patience patience;
   work = {};
   allocations = 0;
-  ASSERT_EQ(pipe(go) | pipe(there_is_company), 0);
+  ASSERT_EQ(pipe(go) | pipe(another_waits), 0);
   Fd listener = listen_with_others(here());
   ASSERT_GE(listener, 0);
   work.listener = listener;
@@ -348,11 +348,11 @@ TEST(Handlers, WaitInTheMidstOfAllWhileAnotherProcessComesToListen) {
     listener.reset();
     pollfd its{own, POLLIN, 0};
     poll(&its, 1, 300);
-    (void)!write(there_is_company[1], "x", 1);
+    (void)!write(another_waits[1], "x", 1);
     poll(&its, 1, -1);
     _exit(0);
   }
-  signal(SIGUSR1, wait_for_company);
+  signal(SIGUSR1, wait_with_another);
   raise(SIGUSR1);
   signal(SIGUSR1, SIG_DFL);
   EXPECT_EQ(work.wrong, 0u);

@@ -621,19 +621,19 @@ TEST(PidFd, AConnectionThatAChildInherited) {
   exchange(far.fd, "owner ");
   const int number = fcntl(far.fd, F_DUPFD, 100);
   Pair pair;
-  const pid_t heir = in_child([&] {
+  const pid_t child = in_child([&] {
     pair.mine.reset();
     EXPECT_EQ(read_to_end(pair.theirs), "");
   });
   close(number);  // the child has it by another number, too
   const pid_t taker = in_child([&] {
     far.fd.reset();
-    exchange(taken(heir, number), "taker ");
+    exchange(taken(child, number), "taker ");
   });
   EXPECT_EQ(status_of(taker), 0);
   exchange(far.fd, "owner");
   pair.mine.reset();
-  EXPECT_EQ(status_of(heir), 0);
+  EXPECT_EQ(status_of(child), 0);
   EXPECT_EQ(far.all(), "owner taker owner");
 }
 

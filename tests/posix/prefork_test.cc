@@ -205,7 +205,7 @@ TEST(Prefork, WhoDiesWhileItWaitsTakesNothingAlong) {
   int status = 0;
   ASSERT_EQ(waitpid(third, &status, WUNTRACED), third);
   quick.call("idle");
-  usleep(300'000);  // it is before the door by now, but nothing here tells
+  usleep(300'000);  // it is at the hand-off socket by now, but nothing here tells
   workers.kill_one(third);
   workers.release();
   workers.release();

@@ -218,9 +218,9 @@ TEST(Privilege, TheConnectionGoesWithExec) {
 
 TEST(Privilege, TheConnectionGoesToAnotherProcess) {
   leave_with_all_of_it(kAnswer, [](int fd) {
-    const pid_t heir = in_child([fd] { write_all(fd, read_to_end(fd)); });
+    const pid_t child = in_child([fd] { write_all(fd, read_to_end(fd)); });
     close(fd);
-    EXPECT_EQ(status_of(heir), 0);
+    EXPECT_EQ(status_of(child), 0);
   });
 }
 
@@ -233,7 +233,7 @@ TEST(Privilege, LastWordsWithoutIt) {
 
 // What failed while it was away is no verdict for the time when it is back. (Under ACCEL_REQUIRE the first
 // connect() fails.)
-// The kernel cannot have the connection then (a subreaper has no guardian to ask), nor signal its readiness.
+// The kernel cannot have the connection then (a subreaper has no helper to ask), nor signal its readiness.
 TEST(Privilege, SignalsOfTheOwnerComeOrAreRefused) {
   const pid_t child = in_child([] {
     prctl(PR_SET_CHILD_SUBREAPER, 1);

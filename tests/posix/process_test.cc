@@ -285,7 +285,7 @@ TEST(Fork, GrandchildUsesItAfterTheParentsExit) {
   far.finish();
 }
 
-TEST(Fork, HeirOfAKilledParentSeesTheEnd) {
+TEST(Fork, ChildOfAKilledParentSeesTheEnd) {
   Far far("echo_stream");
   const auto port = static_cast<uint16_t>(far.number());
   int done[2];

@@ -46,7 +46,7 @@ FAR(echo) {
 }
 
 /// Connects to each port that it is told, and says what became of its bytes there.
-FAR(visitor) {
+FAR(client) {
   for (std::string word; (word = near.word()) != "end";) {
     Fd c = tcp_socket();
     const std::string out = pattern(kBytes);
@@ -73,8 +73,8 @@ class RefusedMemory : public testing::Test {
     datagram_port_ = static_cast<uint16_t>(echo_.number());
   }
   void TearDown() override {
-    visitor_.say("end");
-    visitor_.finish();
+    client_.say("end");
+    client_.finish();
     Fd last = connect_to(there(stream_port_));
     write_all(last, "end");
     echo_.finish();
@@ -138,7 +138,7 @@ class RefusedMemory : public testing::Test {
     const Address at = here();
     if (!done(l, "socket") || !done(bind(l, at.raw(), at.size), "bind") || !done(listen(l, 8), "listen"))
       return false;
-    visitor_.say(port_of(l));
+    client_.say(port_of(l));
     Fd c;
     while (c < 0) {
       if (wait_for(l, POLLIN, refusing_ ? kHandshakeWait : 20000) == 0) {
@@ -160,7 +160,7 @@ class RefusedMemory : public testing::Test {
         break;
       }
     c.reset();
-    const std::string seen = visitor_.word();
+    const std::string seen = client_.word();
     EXPECT_NE(seen, "wrong");
     return whole && seen == "whole";
   }
@@ -187,7 +187,7 @@ class RefusedMemory : public testing::Test {
     return stop_refusing();
   }
 
-  Far echo_{"echo"}, visitor_{"visitor"};
+  Far echo_{"echo"}, client_{"client"};
   uint16_t stream_port_ = 0, datagram_port_ = 0;
   Refusal* const refusal_ = map_refusal();
   bool refusing_ = false;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A process that has given up root and was broken into, beside others on one device: steering_maps.py hostile|honest|unguarded
+"""A process that has given up root and was broken into, beside others on one device: steering_maps.py hostile|honest|without_helper
 
 hostile: it goes through its descriptors and does by them what the kernel lets it do: writes to each BPF map, detaches each BPF link,
 runs each BPF program with requests about others' local ends. A server of the kernel, another accelerated process, and its own
-connections must go on. honest: what a process listens on, connects and binds after it has given up root is accelerated as before. unguarded: so it is without a
-guardian, where the process keeps its descriptors and says so."""
+connections must go on. honest: what a process listens on, connects and binds after it has given up root is accelerated as before. without_helper: so it is without a
+helper, where the process keeps its descriptors and says so."""
 import os
 import pathlib
 import sys
@@ -219,21 +219,21 @@ def hostile():
         assert kinds == {"xdp"}, kinds
 
 
-def later(guarded):
+def later(with_helper):
     with Lab() as lab:
         near, far = lab.hosts
         peer = far.popen([sys.executable, "-c", ECHO, far.address, "7001"])
         far.wait_for_listener(7001, peer)
         program = near.popen([sys.executable, "-c", LATER, near.address, far.address], accel=True, stdin=-1, stdout=-1, stderr=-1, text=True,
-                             env={} if guarded else {"ACCEL_GUARDIAN": "0"})
+                             env={} if with_helper else {"ACCEL_HELPER": "0"})
         assert program.stdout.readline() == "root\n"
-        until(lambda: guarded or accelerated_sockets(program.pid, 80), "the first listener")
+        until(lambda: with_helper or accelerated_sockets(program.pid, 80), "the first listener")
         program.stdin.write("drop\n")
         program.stdin.flush()
         assert program.stdout.readline() == "dropped\n"
         until(lambda: accelerated_sockets(program.pid, 80), "the first listener")
         left = [os.readlink(f"/proc/{program.pid}/fd/{n}") for n in os.listdir(f"/proc/{program.pid}/fd")]
-        assert guarded != ("anon_inode:bpf-map" in left) and guarded != any("bpf" in x and "link" in x for x in left), left
+        assert with_helper != ("anon_inode:bpf-map" in left) and with_helper != any("bpf" in x and "link" in x for x in left), left
         program.stdin.write("go\n")
         program.stdin.flush()
         assert program.stdout.readline() == "listens\n"
@@ -255,11 +255,11 @@ for i in range(30):
         assert sum(path == "xdp" and state == "listen" for path, state in found) == 2, found
         assert "kernel" not in {path for path, _ in found}, found
         said = program.communicate("end\n", timeout=30)[1].splitlines()
-        assert len(said) == (0 if guarded else 1) and all("can still write to the steering maps" in line for line in said), said
+        assert len(said) == (0 if with_helper else 1) and all("can still write to the steering maps" in line for line in said), said
 
 
 if __name__ == "__main__":
     if os.geteuid() != 0:
         print("needs root")
         sys.exit(77)
-    {"hostile": hostile, "honest": lambda: later(True), "unguarded": lambda: later(False)}[sys.argv[1]]()
+    {"hostile": hostile, "honest": lambda: later(True), "without_helper": lambda: later(False)}[sys.argv[1]]()

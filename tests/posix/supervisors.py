@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Programs that start others for a listener: supervisors.py kernel|near|far|both|door [FILTER]
+"""Programs that start others for a listener: supervisors.py kernel|near|far|both|handoff [FILTER]
 
 A table of supervisors, each of which starts workers that accept on its listener or receive on its UDP socket. It has waited on the socket
 itself or not; starts a worker by fork(), by fork() and exec, vfork(), posix_spawn() or in its own place; leaves libaccel in the worker's
 environment or not; has it give up root (drops), and the socket in a SO_REUSEPORT group, or not; and goes on waiting on the socket meanwhile,
 or not. The first caller comes before the worker is there where the supervisor waits for him, a second one is the same worker's, and a third one the next worker's. Nobody may be kept waiting or be reset.
-door: near, where the kernel cannot take over what has come (as before Linux 6.9): programs with libaccel get it all the same."""
+handoff: near, where the kernel cannot take over what has come (as before Linux 6.9): programs with libaccel get it all the same."""
 import itertools
 import os
 import pathlib
@@ -143,11 +143,11 @@ def run(lab, caller, port, row, accelerated):
 
 
 def main(mode, only):
-    near, far = mode in ("near", "both", "door"), mode in ("far", "both")
+    near, far = mode in ("near", "both", "handoff"), mode in ("far", "both")
     with Lab(queues=2) as lab:
         caller = lab.far.popen([sys.executable, "-c", CALLER], far, require=False, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         rows = [row for row in table() if only in " ".join(row)]
-        if mode == "door":
+        if mode == "handoff":
             lab.near.enter("sysctl", "-qw", "net.ipv4.tcp_syncookies=0")
             rows = [row for row in rows if row[0] == "SOCK_STREAM" and row[2] != "in_place" and row[3] == "kept"]
         before = lab.near.wire_packets(), lab.near.kernel_packets()

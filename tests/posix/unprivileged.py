@@ -2,7 +2,7 @@
 """Connections of a process without privilege that go on in the kernel: unprivileged.py listener|active kernel|near
 
 It has given up root with open ports (early_ports) and then listens or connects: what it has is its own by what the kernel lets anybody bind. The
-connection goes with exec(), which takes TCP_REPAIR: the guardian's errand."""
+connection goes with exec(), which takes TCP_REPAIR: a privileged request."""
 import os
 import pathlib
 import sys

@@ -293,7 +293,7 @@ FAR(crowd) {
 
 void ignore_signal(int) {}
 
-class Crowd : public testing::Test {
+class ManyWaiters : public testing::Test {
  protected:
   static constexpr int kRounds = 20;
   void SetUp() override {
@@ -340,7 +340,7 @@ class Crowd : public testing::Test {
   sigset_t open_{};
 };
 
-TEST_F(Crowd, HidesNothingFromALook) {
+TEST_F(ManyWaiters, HidesNothingFromALook) {
   EXPECT_GE(told([&] {
               epoll_event events[2];
               return epoll_wait(set, events, 2, 0) == 1;
@@ -362,7 +362,7 @@ TEST_F(Crowd, HidesNothingFromALook) {
 }
 
 // The signal is pending when the call begins, and its mask lets it through.
-TEST_F(Crowd, ComesBeforeASignal) {
+TEST_F(ManyWaiters, ComesBeforeASignal) {
   EXPECT_GE(told([&] {
               raise(SIGUSR1);
               epoll_event events[2];
@@ -388,7 +388,7 @@ TEST_F(Crowd, ComesBeforeASignal) {
 }
 
 // A program that the kernel's member tells to end would reset a connection whose text it has not seen.
-TEST_F(Crowd, ComesBesideTheKernelsMember) {
+TEST_F(ManyWaiters, ComesBesideTheKernelsMember) {
   const uint64_t one = 1;
   ASSERT_EQ(write(kernels, &one, sizeof one), 8);
   for (const int timeout : {0, kGuard}) {

@@ -61,6 +61,8 @@ void drop(int fd) {
 
 }  // namespace
 
+std::atomic<bool> has_automatic_names{false};
+
 // A table without files' lives.
 void FdTable::open() {
   if (slots_ != nullptr) return;

@@ -78,14 +78,14 @@ TEST(Handshake, SynIsSentAgainAndGivesUp) {
   sim[0].stack->tcp_close(*c, false, sim.now);
 }
 
-TEST(Handshake, WhereRepliesMayStrayTheFirstTimeoutIsToldAndNothingSent) {
+TEST(Handshake, WhereRepliesMayBeMisdirectedTheFirstTimeoutIsToldAndNothingSent) {
   Sim sim;
   sim.tracing = true;
   sim.links([](Link& l) { l.cut = true; });
   Recorder owner;
   sim.clear_trace();
   TcpSettings settings;
-  settings.replies_may_stray = true;
+  settings.replies_may_be_misdirected = true;
   auto c = dial(sim, owner, 4000, settings);
   ASSERT_TRUE(c);
   ASSERT_TRUE(sim.run_until([&] { return owner.edges != 0; }, 10s));

@@ -1,5 +1,5 @@
 // A port whose process has given up its privilege: what it can still do to the netdev's maps, and that what
-// it had goes on. The test's own process is the guardian.
+// it had goes on. The test's own process is the helper.
 #include <dirent.h>
 
 #include "tests/xdp/xdp_fixture.h"
@@ -12,7 +12,7 @@ class Sealing : public XdpTest {
  protected:
   FrameMaker b_to_a{b, a};
 
-  /// Of one queue, with what its guardian gets.
+  /// Of one queue, with what its helper gets.
   struct Sealed : PortAtEnd {
     ~Sealed() {
       for (int fd : {link, xsks, owners, ends}) close(fd);
@@ -98,7 +98,7 @@ TEST_F(Sealing, WhatItHasGoesOnAndNothingElseComes) {
   comes(b_to_a.tcp4(1001, 80, kAck));
   for (const FlowKey& strange : {tcp(a, 22), udp(a, 80), udp(a, 53), tcp(a, 22, b, 1000), tcp(b, 80)})
     EXPECT_TRUE(at.port->steer(strange).is(EPERM));
-  // Its guardian has seen a socket.
+  // Its helper has seen a socket.
   at.prove(tcp(a, 5000));
   EXPECT_TRUE(at.port->steer(tcp(a, 5000)));
   comes(b_to_a.tcp4(1000, 5000, kSyn));
@@ -140,13 +140,13 @@ TEST_F(Sealing, OthersEntriesStay) {
         at.seal();
         if (!at.port->steer(theirs).is(EEXIST)) return 2;
         at.port->unsteer(theirs);
-        at.port->rest(theirs);
+        at.port->enter_time_wait(theirs);
         at.port->take_acks(theirs, true);
-        if (at.port->strayed(theirs) || !at.port->steer(theirs).is(EEXIST)) return 3;
+        if (at.port->misdirected(theirs) || !at.port->steer(theirs).is(EEXIST)) return 3;
         say(ch), hear(ch);  // it rests now
         if (!at.port->steer(theirs)) return 4;
         say(ch), hear(ch);
-        at.port->rest(theirs);
+        at.port->enter_time_wait(theirs);
         say(ch), hear(ch);  // the other has it again
         at.port->unsteer(theirs);
         return at.port->steer(theirs).is(EEXIST) ? 0 : 5;
@@ -154,7 +154,7 @@ TEST_F(Sealing, OthersEntriesStay) {
       &channel);
   EXPECT_TRUE(hear(channel));
   EXPECT_TRUE(other.steer(theirs)) << "it is there";
-  other.port->rest(theirs);
+  other.port->enter_time_wait(theirs);
   say(channel);
   EXPECT_TRUE(hear(channel));
   EXPECT_TRUE(other.port->steer(theirs).is(EEXIST));
@@ -167,7 +167,7 @@ TEST_F(Sealing, OthersEntriesStay) {
   close(channel);
 }
 
-TEST_F(Sealing, StraysAreNotedAsBefore) {
+TEST_F(Sealing, MisdirectedSegmentsAreNotedAsBefore) {
   if (lab_queues < 2) GTEST_SKIP() << "needs queues";
   Sealed at;
   PortAtEnd sender;
@@ -178,19 +178,19 @@ TEST_F(Sealing, StraysAreNotedAsBefore) {
   const auto remote = static_cast<uint16_t>(lab_queues * 100 + 1 - 80);  // by another queue
   const FlowKey key = tcp(a, 80, b, remote);
   ASSERT_TRUE(at.port->steer(key));
-  EXPECT_FALSE(at.port->strayed(key));
-  (void)at.port->has_strays();
+  EXPECT_FALSE(at.port->misdirected(key));
+  (void)at.port->has_misdirected();
   ASSERT_TRUE(sender.send(b_to_a.tcp4(remote, 80, kAck)));
   const auto until = std::chrono::steady_clock::now() + kGuard;
-  while (!at.port->has_strays() && std::chrono::steady_clock::now() < until) {
+  while (!at.port->has_misdirected() && std::chrono::steady_clock::now() < until) {
   }
-  const auto stray = at.port->strayed(key);
-  ASSERT_TRUE(stray);
-  EXPECT_EQ(stray->flags, kAck);
+  const auto misdirected = at.port->misdirected(key);
+  ASSERT_TRUE(misdirected);
+  EXPECT_EQ(misdirected->flags, kAck);
 }
 
-// A device whose queues were all held when root went: the guardian enters the socket.
-TEST_F(Sealing, AQueueIsClaimedByTheGuardian) {
+// A device whose queues were all held when root went: the helper enters the socket.
+TEST_F(Sealing, AQueueIsClaimedByTheHelper) {
   static Sealed* ready;
   PortAtEnd holder, sender;
   Sealed late;

@@ -76,26 +76,26 @@ TEST_F(Sharing, FramesOfAConnectionOnAnothersQueueAreDropped) {
   // other's.
   const FlowKey key = tcp(a, 80, b, static_cast<uint16_t>(lab_queues * 100 + 1 - 80));
   ASSERT_TRUE(one.steer(key));
-  EXPECT_FALSE(one.port->strayed(key));
-  (void)one.port->has_strays();
+  EXPECT_FALSE(one.port->misdirected(key));
+  (void)one.port->has_misdirected();
   const uint64_t before = one.port->stats().dropped_other_queue;
   ASSERT_TRUE(sender.send(b_to_a.tcp4(static_cast<uint16_t>(lab_queues * 100 + 1 - 80), 80, kAck)));
   const auto until = std::chrono::steady_clock::now() + kGuard;
   while (one.port->stats().dropped_other_queue == before && std::chrono::steady_clock::now() < until) {
   }
   EXPECT_EQ(one.port->stats().dropped_other_queue, before + 1);
-  EXPECT_TRUE(one.port->has_strays());
-  EXPECT_FALSE(one.port->has_strays()) << "told once";
-  const auto stray = one.port->strayed(key);
-  ASSERT_TRUE(stray);
-  EXPECT_EQ(stray->flags, kAck);
-  EXPECT_FALSE(two.port->strayed(key)) << "not its own";
+  EXPECT_TRUE(one.port->has_misdirected());
+  EXPECT_FALSE(one.port->has_misdirected()) << "told once";
+  const auto misdirected = one.port->misdirected(key);
+  ASSERT_TRUE(misdirected);
+  EXPECT_EQ(misdirected->flags, kAck);
+  EXPECT_FALSE(two.port->misdirected(key)) << "not its own";
   one.port->unsteer(key);
   ASSERT_TRUE(one.steer(key));
-  EXPECT_FALSE(one.port->strayed(key)) << "another connection";
+  EXPECT_FALSE(one.port->misdirected(key)) << "another connection";
 }
 
-TEST_F(Sharing, ASynOnAnothersQueueTakesARestingTuple) {
+TEST_F(Sharing, ASynOnAnothersQueueTakesATupleInTimeWait) {
   if (lab_queues < 2) GTEST_SKIP() << "needs queues";
   PortAtEnd one, two, sender;
   XdpOptions half;
@@ -109,7 +109,7 @@ TEST_F(Sharing, ASynOnAnothersQueueTakesARestingTuple) {
   ASSERT_TRUE(two.steer(tcp(a, 80)));
   ASSERT_TRUE(one.steer(key));
   ASSERT_TRUE(sender.send(syn));  // dropped: the connection lives
-  one.port->rest(key);
+  one.port->enter_time_wait(key);
   ASSERT_TRUE(sender.send(ack));  // dropped
   ASSERT_TRUE(sender.send(syn));
   EXPECT_EQ(two.receive(), syn);
@@ -250,8 +250,8 @@ TEST_F(Sharing, ADeadPortsFlowsGoToTheKernelAndAreTakenOver) {
   while (survivor.steer(key).is(EEXIST) && std::chrono::steady_clock::now() < until) {
   }
   EXPECT_TRUE(survivor.steer(key)) << "a dead owner owns nothing";
-  PortAtEnd heir;
-  ASSERT_TRUE(heir.open(a, half)) << heir.why;
+  PortAtEnd next;
+  ASSERT_TRUE(next.open(a, half)) << next.why;
   expect_kernel_delivers(b, a, 7000);
 }
 

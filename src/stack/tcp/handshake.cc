@@ -157,7 +157,7 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
     if (!good) {
       t.core.drop(frame, Counter::drop_tcp_bad_ack);
       // The reset frees a peer that has an old connection of these ports yet: then the SYN is welcome.
-      if (c.retransmits == 0 && !c.settings.replies_may_stray)
+      if (c.retransmits == 0 && !c.settings.replies_may_be_misdirected)
         set_timer(t, c, kTimerRetransmit, now + kTimeoutAtLeast);
       if (!(s.flags & kRst)) answer_reset(t, s);
       return;

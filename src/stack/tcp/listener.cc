@@ -253,7 +253,7 @@ void TcpLayer::complete_handshakes(TcpListener& l, Instant now) {
 
 static bool is_embryo(const TcpConn& c) { return c.tcp_state == TcpState::kSynReceived && !c.active; }
 
-bool TcpLayer::strayed(const FlowKey& key, const StraySegment& s, Instant now) {
+bool TcpLayer::misdirected(const FlowKey& key, const MisdirectedSegment& s, Instant now) {
   TcpContext& t = *context_;
   TcpConn* c = find_connection(t, key.local, key.remote);
   if (c == nullptr || c->tcp_state == TcpState::kSynSent || c->tcp_state == TcpState::kClosed) return false;

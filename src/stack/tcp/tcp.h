@@ -51,7 +51,7 @@ class TcpLayer {
   void put_back(TcpListener& listener, TcpConn& conn);
   uint32_t accept_queue_length(const TcpListener& listener) const;
   void complete_handshakes(TcpListener& listener, Instant now);
-  bool strayed(const FlowKey& key, const StraySegment& segment, Instant now);
+  bool misdirected(const FlowKey& key, const MisdirectedSegment& segment, Instant now);
   void end_handshake(const FlowKey& key);
   void set_deaf(const FlowKey& key, bool deaf);
   void note_numbers(const FlowKey& key, TcpNumbers* numbers);

@@ -127,7 +127,7 @@ static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
   // A peer whose ACK we ignored for TCP_DEFER_ACCEPT is asked again only once its time is over.
   bool deferred = c.defer_acked && c.listener && now - c.stuck_since < c.listener->defer_accept;
   const bool given_up =
-      c.settings.replies_may_stray && c.tcp_state == TcpState::kSynSent && c.retransmits == 1;
+      c.settings.replies_may_be_misdirected && c.tcp_state == TcpState::kSynSent && c.retransmits == 1;
   if (given_up) t.core.mark_ready(c, kUnanswered);
   if (!deferred && !given_up) {
     t.count(Counter::tcp_retransmits);

@@ -1,0 +1,130 @@
+// Ports that are lost, and pending hand-backs: what the layer above is told, and what is left of them.
+#include <netinet/tcp.h>
+
+#include <utility>
+
+#include "engine/hand_back.h"
+#include "engine/raw_segment.h"
+#include "engine/worker.h"
+#include "stack/tcp/conn.h"
+
+namespace accel {
+namespace {
+
+FlowKey key_of(const Stack& stack, const TcpConn& conn) {
+  return {Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)};
+}
+
+/// A handshake that a peer began and whose end would find nobody. The kernel's listener has no part in it. A
+/// peer that has our SYN-ACK is reset; one that has not does not mind a reset without ACK (RFC 9293 section
+/// 3.10.7.3), sends its SYN again and finds that listener.
+void reset_handshake(const TcpConn& conn, int ifindex) {
+  (void)send_raw(
+      {.from = conn.local, .to = conn.remote, .seq = conn.snd_nxt, .flags = TH_RST, .ifindex = ifindex});
+}
+
+}  // namespace
+
+/// A device's table of queues was changed, or the peer sends by another of its queues to a virtual device:
+/// RSS moves a connection to a queue that another process holds, or nobody.
+void Engine::Impl::look_for_misdirected(Instant now) {
+  if (!hand_backs.look_due(now)) return;
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
+    FlowSteering* port = slots[id].flows();
+    if (port == nullptr || !port->has_misdirected()) continue;
+    steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
+      if (const auto segment = port->misdirected(key); segment && stack->tcp_misdirected(key, *segment, now))
+        hand_backs.add(key, Reason::misdirected);
+    });
+  }
+}
+
+bool Engine::lost(Pass& pass, const TcpConn& conn) const {
+  Impl& w = Impl::of(pass);
+  return w.slots[w.stack->tcp_interface(conn)].lost;
+}
+
+bool Engine::hand_back_due(Pass& pass, const TcpConn& conn) const {
+  Impl& w = Impl::of(pass);
+  return w.hand_backs.contains(key_of(*w.stack, conn));
+}
+
+PathChoice Engine::hand_back_reason(Pass& pass, const TcpConn& conn) const {
+  Impl& w = Impl::of(pass);
+  const PendingHandBacks::PendingHandBack pending = w.hand_backs.of(key_of(*w.stack, conn));
+  PathChoice choice;
+  choice.reason = pending.why;
+  choice.rule = pending.rule;
+  return choice;
+}
+
+template <class Holds>
+static bool any_unaccepted(const BoundFlow& flow, Holds holds) {
+  for (const TcpConn* c = flow.listener ? flow.listener->accept_head : nullptr; c; c = c->accept_next)
+    if (holds(*c)) return true;
+  return false;
+}
+
+bool Engine::lost(Pass& pass, const BoundFlow& flow) const {
+  return any_unaccepted(flow, [&](const TcpConn& c) { return lost(pass, c); });
+}
+
+bool Engine::hand_back_due(Pass& pass, const BoundFlow& flow) const {
+  return any_unaccepted(flow, [&](const TcpConn& c) { return hand_back_due(pass, c); });
+}
+
+bool Engine::end_lost_ports(Pass& pass) {
+  Impl& w = Impl::of(pass);
+  for (InterfaceId id = 0; id < w.slots.count(); ++id)
+    if (w.slots[id].lost) w.end_connections_of(id, pass);
+  w.close_lost();
+  w.interfaces.none_lost();
+  if (std::exchange(w.cover_after_loss, false) && !w.ending) w.cover_flows();
+  return std::exchange(w.redirected, false);
+}
+
+void Engine::Impl::end_connections_of(InterfaceId id, Pass& pass) {
+  for (TcpConn* conn : all_connections(*stack)) {
+    if (stack->tcp_interface(*conn) != id) continue;
+    if (conn->owner || conn->queued) {
+      stack->tcp_fail(*conn, ENETDOWN);
+      continue;
+    }
+    if (conn->tcp_state == TcpState::kSynReceived) reset_handshake(*conn, slots[id].ifindex);
+    hand_back_or_forget(pass, conn);
+  }
+  unsteer_closed();
+  for (auto& flow : flows) {
+    for (const auto& key : flow->keys)
+      if (key.interface == id) steering.unsteer(id, key.key);
+    std::erase_if(flow->keys, [id](const auto& k) { return k.interface == id; });
+  }
+  steering.clear(id);  // of connections in TIME-WAIT
+}
+
+void Engine::finish_hand_backs(Pass& pass) {
+  Impl& w = Impl::of(pass);
+  for (TcpConn* conn : all_connections(*w.stack))
+    if (hand_back_due(pass, *conn) && !conn->owner && !conn->queued &&
+        conn->tcp_state > TcpState::kSynReceived)
+      hand_back_or_forget(pass, conn);
+  w.hand_backs.clear();
+}
+
+/// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that
+/// works still is taken; the slots are the devices' next ports'.
+void Engine::Impl::close_lost() {
+  for (InterfaceId id = 0; id < slots.count(); ++id) {
+    if (!std::exchange(slots[id].lost, false)) continue;
+    if (PortLife* life = slots[id].life()) {
+      int polls = 0;
+      do {
+        poll(clock_now());
+      } while (life->alive() && !slots[id].port()->arm() && ++polls < kMostPolls);
+      life->count(counters);
+    }
+    interfaces.close(id, pass_now);
+  }
+}
+
+}  // namespace accel

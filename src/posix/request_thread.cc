@@ -1,0 +1,152 @@
+#include "posix/request_thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <vector>
+
+#include "base/config.h"
+#include "base/poll.h"
+#include "base/private_fds.h"
+#include "base/real.h"
+#include "base/served_call.h"
+#include "posix/calls.h"
+#include "posix/peer_requests.h"
+#include "posix/process.h"
+#include "posix/signals.h"
+
+namespace accel::posix {
+namespace {
+
+constexpr size_t kStackSize = 512 * 1024;
+
+constexpr int kNoMemoryPause = 100;  // ms
+
+std::atomic<int> wake_fd{-1};
+std::atomic<int> request_socket{-1};  ///< posix/peer_requests.h
+std::atomic<bool> running{false};
+std::atomic<bool> finish_wanted{false};
+std::atomic<bool> end_wanted{false};
+std::atomic<bool> leave_wanted{false};
+pthread_t thread;
+std::atomic<uint32_t> finished{0};
+std::atomic<uint32_t> longest_finish{0};  ///< ms; the configuration is not for handlers to read
+
+void wake() {
+  const uint64_t one = 1;
+  (void)!real.write(wake_fd.load(), &one, sizeof(one));
+}
+
+/// False: the thread is to end.
+bool serve_once() {
+  std::vector<pollfd> watched{{wake_fd.load(), POLLIN, 0}};
+  const int most = add_request_sockets(request_socket.load(), watched);
+  const size_t listeners_begin = watched.size();
+  add_handoff_sockets(watched);
+  const timespec limit{most / 1000, most % 1000 * 1'000'000L};
+  if (poll_beyond_limit(watched, most < 0 ? nullptr : &limit, nullptr) < 0) return true;
+  serve_peer_requests(request_socket.load(), {watched.data() + 1, listeners_begin - 1});
+  for (size_t i = listeners_begin; i < watched.size(); ++i)
+    if ((watched[i].revents & POLLIN) != 0) serve_handoff_socket(watched[i].fd);
+  if (watched[0].revents == 0) return true;
+  uint64_t count = 0;
+  // It fails where the program has closed every descriptor that it does not know.
+  if (real.read(wake_fd.load(), &count, sizeof(count)) < 0 || end_wanted.load()) return false;
+  serve_fork_requests();
+  if (leave_wanted.exchange(false)) detach_for_foreign_waits();
+  if (!finish_wanted.load()) return true;
+  hand_back_all();
+  finished.store(1);
+  real.syscall(SYS_futex, &finished, static_cast<long>(FUTEX_WAKE_PRIVATE), 0x7fffffffL, 0L, 0L, 0L);
+  finish_wanted.store(false);
+  return true;
+}
+
+void* serve(void*) {
+  ServedCall::for_ever();
+  for (bool goes_on = true; goes_on;) {
+    try {
+      goes_on = serve_once();
+    } catch (const std::bad_alloc&) {
+      real.poll(nullptr, 0, kNoMemoryPause);  // nothing says when there is memory again
+    }
+  }
+  running = false;
+  return nullptr;
+}
+
+/// In the handler of a fatal signal.
+void finish_by_request_thread() {
+  if (!running.load() || Engine::get() == nullptr) return;
+  finish_wanted.store(true);
+  wake();
+  const uint32_t milliseconds = longest_finish.load();
+  const timespec limit{milliseconds / 1000, static_cast<long>(milliseconds % 1000) * 1'000'000};
+  real.syscall(SYS_futex, &finished, static_cast<long>(FUTEX_WAIT_PRIVATE), 0L, &limit, 0L, 0L);
+}
+
+}  // namespace
+
+void start_request_thread() {
+  if (running.exchange(true)) return;
+  finish_wanted = leave_wanted = false;
+  finished = 0;
+  longest_finish = config().settings.exit_wait_ms + 1000;
+  const int fd = keep_private(real.eventfd(0, EFD_CLOEXEC));
+  wake_fd.store(fd);
+  request_socket.store(open_request_socket());
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackSize);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const bool started = fd >= 0 && pthread_create(&thread, &attributes, serve, nullptr) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (!started) {
+    running = false;
+    return;
+  }
+  pthread_setname_np(thread, "accel-requests");
+  set_fatal_hook(&finish_by_request_thread);
+}
+
+void end_request_thread() {
+  if (!running.load()) return;
+  end_wanted.store(true);
+  wake();
+  pthread_join(thread, nullptr);
+  if (const int fd = request_socket.exchange(-1); fd >= 0) close_private(fd);
+}
+
+void request_thread_look_again() {
+  if (running.load()) wake();
+}
+
+void request_thread_detach_for_foreign_waits() {
+  if (!running.load()) return detach_for_foreign_waits();
+  leave_wanted.store(true);
+  wake();
+}
+
+int request_thread_wake_fd() { return running.load() ? wake_fd.load() : -1; }
+
+void request_thread_after_fork_in_child(bool keep) {
+  running = false;
+  forget_peers();
+  if (const int fd = request_socket.exchange(-1); fd >= 0) close_private(fd);
+  const int fd = wake_fd.exchange(-1);
+  if (fd >= 0 && !keep) close_private(fd);
+}
+
+}  // namespace accel::posix
