@@ -193,7 +193,6 @@ Result<void> EpollSet::add(int real_set, int fd, File* file, const epoll_event& 
   if (!waited_on_once) set_may_be_waited_on_elsewhere();
   if (item->ready_events() != 0) push(*item);
   if (file->shared_listener) file->announce_shared_listener();
-  file->unread_is_unknown = (file->readiness() & EPOLLIN) == 0;
   (void)item.release();  // items_ owns it: unlink() deletes
   return {};
 }
@@ -459,7 +458,6 @@ Result<int> EpollSet::report(std::span<epoll_event> out) {
       if (filled == 0) return err(EFAULT);
       break;
     }
-    if ((events & EPOLLIN) != 0) item.file->unread_is_unknown = false;
     out[filled].events = events;
     out[filled++].data = item.data;
     if (item.events & EPOLLONESHOT) {

@@ -132,9 +132,7 @@ class File {
   bool elsewhere_too = false;    ///< another process has got it: by fork(), or it is from there
   bool served = false;  ///< a listener or UDP socket on which this process has called accept() or recv()
   bool has_program =
-      false;  ///< likewise: others serve it: a program that this process or a child has started
-  /// A member of an epoll set, with nothing unread that the program could know of.
-  bool unread_is_unknown = false;
+      false;        ///< likewise: others serve it: a program that this process or a child has started
   int waiters = 0;  ///< threads blocked in a call that waits for what comes in by it
 
   /// `edges` are Ready bits (stack.h): passes them to the sets that watch this file (posix/epoll_set.cc).

@@ -164,9 +164,7 @@ class Poll {
     return static_cast<short>(entry.events | POLLNVAL | (as_ == As::kPoll ? POLLERR | POLLHUP : 0));
   }
   short ready_bits(File& file, const pollfd& entry) const {
-    const auto bits = static_cast<short>(static_cast<short>(file.readiness()) & answers(entry));
-    if ((bits & POLLIN) != 0) file.unread_is_unknown = false;
-    return bits;
+    return static_cast<short>(file.readiness()) & answers(entry);
   }
 
   /// Engine::wait's condition: looks at the descriptors only when something has changed at all. A change that

@@ -84,10 +84,6 @@ void TcpSocket::on_last_close(Pass* pass) {
   }
   if (abort || conn_->unread() != 0) pass->engine().send_kept(*pass);  // else the reset comes instead
   pass->in_turn(this);
-  // Text of which no wait has told, taken in since, could as well come after the close(): the peer gets a FIN
-  // before the reset. A server that closes idle connections would reset requests otherwise.
-  if (!abort && unread_is_unknown && conn_->unread() != 0)
-    (void)stack.tcp_shutdown(*conn_, SHUT_WR, pass->now());
   stack.tcp_close(conn_, abort, pass->now());
   conn_ = nullptr;
 }
@@ -311,7 +307,6 @@ Result<int> TcpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
   switch (request) {
     case SIOCINQ:  // FIONREAD
       answer = static_cast<int>(stack.tcp_readable_bytes(*conn_));
-      unread_is_unknown = unread_is_unknown && answer == 0;
       break;
     case SIOCOUTQ:  // TIOCOUTQ
       answer = static_cast<int>(stack.tcp_unacked_bytes(*conn_));

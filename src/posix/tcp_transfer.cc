@@ -120,7 +120,6 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   }
   if (peek_offset_ >= 0) peek_offset_ = std::max(0, peek_offset_ + static_cast<int>(peek ? got : 0 - got));
   put_control(pass, message);
-  unread_is_unknown = watches != nullptr && live() && conn_->unread() == 0;
   return static_cast<ssize_t>(got);
 }
 

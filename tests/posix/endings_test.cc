@@ -1,7 +1,5 @@
 // How streams end: what can be read and written behind shutdown() and close() of either side.
 #include <poll.h>
-#include <sys/epoll.h>
-#include <sys/ioctl.h>
 
 #include "posix/echo.h"
 
@@ -113,30 +111,6 @@ TEST(Endings, CloseWithUnreadBytesIsAReset) {
   EXPECT_EQ(far.told("read"), "ECONNRESET");
   EXPECT_EQ(far.told("send x"), "EPIPE");
   far.over();
-}
-
-// The program can know of the text by a wait or by a question, or not at all. On the kernel it comes at any
-// time.
-TEST(Endings, CloseWithUnreadBytesThatNoWaitHasToldOf) {
-  const bool accelerated = getenv("LD_PRELOAD") != nullptr;
-  for (const std::string known_by : {"nothing", "epoll_wait", "poll", "FIONREAD"}) {
-    Ending far, other;
-    Fd set(epoll_create1(0));
-    epoll_event event{EPOLLIN, {}};
-    ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, far.fd, &event), 0);
-    EXPECT_EQ(epoll_wait(set, &event, 1, 0), 0);
-    EXPECT_EQ(far.told("send request"), "7");
-    EXPECT_EQ(other.told("send last"), "4");
-    EXPECT_EQ(other.read(), "last");  // what came before it has been taken in
-    int bytes = 0;
-    EXPECT_TRUE(known_by != "epoll_wait" || epoll_wait(set, &event, 1, 1000) == 1);
-    EXPECT_TRUE(known_by != "poll" || wait_for(far.fd, POLLIN) == POLLIN);
-    EXPECT_TRUE(known_by != "FIONREAD" || (ioctl(far.fd, FIONREAD, &bytes) == 0 && bytes == 7));
-    far.fd.reset();
-    EXPECT_EQ(far.told("read"), accelerated && known_by == "nothing" ? "0" : "ECONNRESET") << known_by;
-    far.over();
-    other.over();
-  }
 }
 
 TEST(Endings, CallsOfNoBytes) {
