@@ -20,8 +20,10 @@ const Calls* for_modules = nullptr;
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kSpan = 64 << 10;    ///< blocks of one size fill spans of this
-constexpr size_t kChunk = 64 << 20;   ///< address space is taken in these, aligned to their size
+constexpr size_t kSpan = 64 << 10;   ///< blocks of one size fill spans of this
+constexpr size_t kChunk = 64 << 20;  ///< address space is taken in chunks, of this size where there is room
+constexpr size_t kLeastChunk = 4 << 20;  ///< where RLIMIT_AS leaves less, in halves of it down to this
+constexpr size_t kRoom = 4;           ///< chunks that there has to be room for: the program needs some, too
 constexpr size_t kCommit = 1 << 20;   ///< and made usable in these
 constexpr size_t kMost = kChunk / 2;  ///< a larger block is libc's
 constexpr size_t kMaxChunks = 1024;
@@ -57,7 +59,7 @@ struct Size {
 
 struct Chunk {
   uintptr_t begin = 0;
-  size_t used = 0, usable = 0;
+  size_t size = 0, used = 0, usable = 0;
   std::array<uint8_t, kChunk / kSpan> index{};  ///< of the blocks in each span
 };
 
@@ -71,6 +73,7 @@ std::atomic<void (*)()> after{nullptr};
 std::array<Size, kSizes> sizes ACCEL_GUARDED_BY(lock);
 std::array<Chunk, kMaxChunks> chunks ACCEL_GUARDED_BY(lock);
 size_t chunk_count ACCEL_GUARDED_BY(lock) = 0;
+size_t in_former_chunks ACCEL_GUARDED_BY(lock) = 0;  ///< bytes of all but the last one
 
 /// Signals wait from before the lock is taken until it has been let go.
 class ACCEL_SCOPED_CAPABILITY Inside {
@@ -94,9 +97,9 @@ class ACCEL_SCOPED_CAPABILITY Inside {
 };
 
 Chunk* chunk_of(const void* block) ACCEL_REQUIRES(lock) {
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(block) & ~(kChunk - 1);
+  const auto at = reinterpret_cast<uintptr_t>(block);
   for (size_t i = 0; i < chunk_count; ++i)
-    if (chunks[i].begin == begin) return &chunks[i];
+    if (at - chunks[i].begin < chunks[i].size) return &chunks[i];
   return nullptr;
 }
 
@@ -105,7 +108,7 @@ bool is_in_a_chunk(const void* block) ACCEL_LOCKS_UNCHECKED { return chunk_of(bl
 
 /// Makes the chunk usable up to `end`.
 bool commit(Chunk& chunk, size_t end) {
-  end = std::min((end + kCommit - 1) / kCommit * kCommit, kChunk);
+  end = std::min((end + kCommit - 1) / kCommit * kCommit, chunk.size);
   if (end <= chunk.usable) return true;
   if (mprotect(reinterpret_cast<void*>(chunk.begin + chunk.usable), end - chunk.usable,
                PROT_READ | PROT_WRITE) != 0)
@@ -114,25 +117,33 @@ bool commit(Chunk& chunk, size_t end) {
   return true;
 }
 
+/// Address space of `size` bytes, aligned to spans; nothing where RLIMIT_AS leaves no room for kRoom of them.
+uintptr_t map_chunk(size_t size) {
+  void* memory = mmap(nullptr, kRoom * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return 0;
+  const auto at = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t begin = (at + kSpan - 1) & ~(kSpan - 1), end = begin + size;
+  if (begin > at) munmap(memory, begin - at);
+  munmap(reinterpret_cast<void*>(end), at + kRoom * size - end);
+  return begin;
+}
+
 /// `usable` bytes of it; the rest is address space only.
 Chunk* new_chunk(size_t usable) ACCEL_REQUIRES(lock) {
   if (chunk_count == kMaxChunks) return nullptr;
-  void* memory = mmap(nullptr, 2 * kChunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  const auto at = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t begin = (at + kChunk - 1) & ~(kChunk - 1);
-  if (begin > at) munmap(memory, begin - at);
-  munmap(reinterpret_cast<void*>(begin + kChunk), at + kChunk - begin);
-  Chunk& chunk = chunks[chunk_count];
-  chunk = {.begin = begin};
-  if (!commit(chunk, usable)) return munmap(reinterpret_cast<void*>(begin), kChunk), nullptr;
-  ++chunk_count;
-  return &chunk;
+  Chunk chunk;
+  for (size_t size = kChunk; chunk.begin == 0 && size >= std::max(usable, kLeastChunk); size /= 2)
+    if (const uintptr_t begin = map_chunk(size)) chunk = {.begin = begin, .size = size};
+  if (chunk.begin == 0) return nullptr;
+  if (!commit(chunk, usable)) return munmap(reinterpret_cast<void*>(chunk.begin), chunk.size), nullptr;
+  if (chunk_count > 0) in_former_chunks += chunks[chunk_count - 1].size;
+  chunks[chunk_count] = chunk;
+  return &chunks[chunk_count++];
 }
 
 /// Of all chunks.
 size_t used_in_all() ACCEL_REQUIRES(lock) {
-  return chunk_count == 0 ? 0 : (chunk_count - 1) * kChunk + chunks[chunk_count - 1].used;
+  return chunk_count == 0 ? 0 : in_former_chunks + chunks[chunk_count - 1].used;
 }
 
 size_t reserve() ACCEL_REQUIRES(lock) { return std::clamp(used_in_all() / 8, kLeastReserve, kMostReserve); }
@@ -142,8 +153,8 @@ size_t reserve() ACCEL_REQUIRES(lock) { return std::clamp(used_in_all() / 8, kLe
 Chunk* chunk_for(size_t length, bool of_reserve) ACCEL_REQUIRES(lock) {
   Chunk* last = chunk_count == 0 ? nullptr : &chunks[chunk_count - 1];
   const size_t wanted = length + reserve();
-  if (last != nullptr && wanted <= kChunk - last->used && commit(*last, last->used + wanted)) return last;
-  if (last == nullptr || wanted > kChunk - last->used)
+  if (last != nullptr && wanted <= last->size - last->used && commit(*last, last->used + wanted)) return last;
+  if (last == nullptr || wanted > last->size - last->used)
     if (Chunk* fresh = new_chunk(wanted)) return fresh;
   return of_reserve && last != nullptr && length <= last->usable - last->used ? last : nullptr;
 }

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 #include <utility>
 
 #include "base/bare_syscall.h"
@@ -25,12 +26,17 @@ struct Task {
   void (*work)(void*);
   void* context;
   bool done = false;
+  bool no_memory = false;  ///< std::bad_alloc, which cannot leave the task's stack
 };
 
 int run(void* of) {
   Task& task = *static_cast<Task*>(of);
   if (bare_syscall(SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE) == 0) {
-    task.work(task.context);
+    try {
+      task.work(task.context);
+    } catch (const std::bad_alloc&) {
+      task.no_memory = true;
+    }
     task.done = true;
   }
   return 0;
@@ -55,6 +61,7 @@ void in_own_table(void (*work)(void*), void* context) {
     errno = saved;
     top = stack;
   }
+  if (task.no_memory) throw std::bad_alloc();
   if (!task.done) work(context);
 }
 

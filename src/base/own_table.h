@@ -13,7 +13,8 @@ void begin_own_tables(void* stack, unsigned long size);
 /// Runs `work(context)` in a task of the kernel's beside the calling thread, which waits: with its memory,
 /// its thread-local variables and signal mask, and an empty table of descriptors. What it opens is closed
 /// when it ends. In other threads, and where the kernel refuses (RLIMIT_NPROC, before Linux 5.9), it is
-/// called as it is. It may nest, and must not throw. Linux: clone(2) with CLONE_VFORK, close_range(2).
+/// called as it is. It may nest. What it may throw is std::bad_alloc. Linux: clone(2) with CLONE_VFORK,
+/// close_range(2).
 void in_own_table(void (*work)(void*), void* context);
 
 template <class F>

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -89,7 +90,11 @@ class Asleep {
     own_sleep = {};
     w_.end_sleep(me_);
     w_.note_pass();
-    w_.poll_all(clock_now());
+    try {
+      w_.poll_all(clock_now());
+    } catch (const std::bad_alloc&) {
+      w_.counters.add(Counter::broken_off);
+    }
   }
   Asleep(const Asleep&) = delete;
   Asleep& operator=(const Asleep&) = delete;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/cancellation.h"
@@ -98,16 +99,25 @@ void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
   *now = pass_now = clock_now();
   note_pass();
   if (polling == Pass::Polling::kNo) return;
-  if (*now - last_poll >= (polling == Pass::Polling::kYes ? kPollInterval : kSeldomInterval)) poll(*now);
+  if (*now - last_poll < (polling == Pass::Polling::kYes ? kPollInterval : kSeldomInterval)) return;
+  try {
+    poll(*now);
+  } catch (const std::bad_alloc&) {  // the Pass that is being made has to let go of the lock
+    counters.add(Counter::broken_off);
+  }
 }
 
 void Engine::Impl::leave(bool in_turn) {
-  if (std::exchange(poll_at_end, false)) poll(pass_now);
-  if (!in_turn || !stack->has_to_send() || !turns.keep(pass_now))
-    send(pass_now);
-  else
-    counters.add(Counter::passes_kept);
-  tell(pass_now);
+  try {
+    if (std::exchange(poll_at_end, false)) poll(pass_now);
+    if (!in_turn || !stack->has_to_send() || !turns.keep(pass_now))
+      send(pass_now);
+    else
+      counters.add(Counter::passes_kept);
+    tell(pass_now);
+  } catch (const std::bad_alloc&) {
+    counters.add(Counter::broken_off);
+  }
   const Instant due = std::max(due_uncovered(pass_now), turns.overdue());
   next_due.store(due, std::memory_order_relaxed);
   if (due < kNever) {

@@ -2,6 +2,7 @@
 #include "base/memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -111,6 +112,35 @@ TEST(Memory, TheReserveComesBack) {
                             }),
             0);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take address space without bounds
+
+// A process of its own: the library has no memory yet.
+TEST(Memory, DISABLED_InLittleAddressSpace) {
+  size_t blocks = 0;
+  while (try_allocate(4000, 16) != nullptr) ASSERT_LT(++blocks, 100000u);
+  EXPECT_GT(blocks, 1000u);
+  void* of_the_program = mmap(nullptr, 8 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_NE(of_the_program, MAP_FAILED);
+  munmap(of_the_program, 8 << 20);
+  EXPECT_NE(allocate(200000, 16), nullptr);  // the reserve
+}
+
+TEST(Memory, LeavesAddressSpaceToTheProgram) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit space{90 << 20, 90 << 20};
+    setrlimit(RLIMIT_AS, &space);
+    execl("/proc/self/exe", "memory_test", "--gtest_also_run_disabled_tests",
+          "--gtest_filter=*InLittleAddressSpace", nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+#endif
 
 TEST(Memory, IsForManyThreads) {
   std::vector<std::thread> threads;
