@@ -28,6 +28,13 @@ constexpr MacAddress kNearMac{2, 0, 0, 0, 0, 1};
 constexpr MacAddress kFarMac{2, 0, 0, 0, 0, 2};
 constexpr Duration kGuard = 20s;
 
+/// A handler of the program's; `restarts`: it has SA_RESTART. The layer above puts off one that interrupts
+/// its thread inside the engine (posix/signals.cc), and so does this: it would wait for its own thread's
+/// lock.
+void run_handler(bool restarts);
+/// Those of the calling thread, whose lock has been let go.
+void run_put_off_handlers();
+
 /// Runs a shell command; a test that needs it to work checks the result.
 inline bool sh(const std::string& command) { return std::system(command.c_str()) == 0; }
 

@@ -1,5 +1,6 @@
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <thread>
@@ -45,7 +46,24 @@ Result<void> start_control(Engine& engine) {
   return {};
 }
 
+thread_local volatile sig_atomic_t put_off[2];  // by `restarts`
+
 }  // namespace
+
+void run_handler(bool restarts) {
+  if (Engine::inside())
+    put_off[restarts] = 1;
+  else
+    Engine::signal_ran(restarts);
+}
+
+void run_put_off_handlers() {
+  for (const bool restarts : {false, true}) {
+    if (put_off[restarts] == 0) continue;
+    put_off[restarts] = 0;
+    Engine::signal_ran(restarts);
+  }
+}
 
 World& world() {
   static World* w = [] {
@@ -66,6 +84,7 @@ World& world() {
     setenv("ACCEL_WAIT_FOR_PORTS", "1", 1);
     Reason why{};
     static class Nobody final : public Upcalls {
+      void after_unlock() override { run_put_off_handlers(); }
     } nobody;
     made->engine = Engine::open(nobody, &start_control, &why);
     if (!made->engine) ADD_FAILURE() << reason_text(why);

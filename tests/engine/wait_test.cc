@@ -154,8 +154,8 @@ TEST(Wait, KernelDescriptorsOfSeveralThreads) {
   EXPECT_EQ(other.join(), Woke::kReady);
 }
 
-void restarting_handler(int) { Engine::signal_ran(true); }
-void plain_handler(int) { Engine::signal_ran(false); }
+void restarting_handler(int) { run_handler(true); }
+void plain_handler(int) { run_handler(false); }
 
 void set_handler(int number, void (*handler)(int)) {
   struct sigaction action {};
