@@ -39,15 +39,18 @@ class ACCEL_CAPABILITY("mutex") Mutex {
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
 };
 
-class ACCEL_SCOPED_CAPABILITY MutexLock {
+/// Holds a lock for the length of a scope, which an exception ends as well.
+template <class Lock>
+class ACCEL_SCOPED_CAPABILITY ScopedLock {
  public:
-  explicit MutexLock(Mutex& mutex) ACCEL_ACQUIRE(mutex) : mutex_(mutex) { mutex.lock(); }
-  ~MutexLock() ACCEL_RELEASE() { mutex_.unlock(); }
-  MutexLock(const MutexLock&) = delete;
-  MutexLock& operator=(const MutexLock&) = delete;
+  explicit ScopedLock(Lock& lock) ACCEL_ACQUIRE(lock) : lock_(lock) { lock.lock(); }
+  ~ScopedLock() ACCEL_RELEASE() { lock_.unlock(); }
+  ScopedLock(const ScopedLock&) = delete;
+  ScopedLock& operator=(const ScopedLock&) = delete;
 
  private:
-  Mutex& mutex_;
+  Lock& lock_;
 };
+using MutexLock = ScopedLock<Mutex>;
 
 }  // namespace accel

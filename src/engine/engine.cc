@@ -181,19 +181,17 @@ Result<Engine*> Engine::start_new(Upcalls& above, Result<void> (*start_control)(
 }
 
 bool Engine::may_open(Reason* why) {
-  open_lock.lock();
+  const ScopedLock settled(open_lock);
   if (!refused) refused = obstacle();
-  const std::optional<Reason> known = refused;
-  open_lock.unlock();
-  if (known) *why = *known;
-  return !known;
+  if (refused) *why = *refused;
+  return !refused;
 }
 
 Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why) {
   if (Engine* engine = get()) return engine;
   if (in_handler()) return *why = Reason::handler, nullptr;
-  thread_state.inside = true;  // its own socket calls, through our wrappers, go to the kernel
-  open_lock.lock();
+  const Inside own_calls_go_to_the_kernel;  // through our wrappers
+  const ScopedLock settled(open_lock);
   Engine* engine = get();
   if (!engine && !refused) {
     refused = obstacle();
@@ -211,8 +209,6 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
     }
   }
   if (!engine) *why = *refused;
-  open_lock.unlock();
-  thread_state.inside = false;
   return engine;
 }
 
@@ -265,9 +261,8 @@ void Engine::privileges_changed() {
     if (!may_be_privileged()) forget_inherited_ports();
     return;
   }
-  open_lock.lock();
+  const ScopedLock settled(open_lock);
   if (refused == Reason::no_privilege) refused.reset();
-  open_lock.unlock();
 }
 
 bool Engine::begin_keeping_ready(Pass& pass) {

@@ -1,5 +1,6 @@
-// Who does the work: one worker per process (stack + ports behind one lock), path selection, steering and
-// sleeping. The layer above (posix) includes this header, and for its control thread engine/housekeeping.h.
+// The engine does the work: one worker per process (stack + ports behind one lock), path selection, steering
+// and sleeping. The layer above (posix) includes this header, and for its control thread
+// engine/housekeeping.h.
 //
 // A call on an accelerated socket is:   Pass pass(engine);  ... stack calls ...  (~Pass sends frames, wakes
 // others) A call that blocks is:                while (!done) { woke = engine.wait(pass, request); ... }

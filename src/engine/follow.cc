@@ -3,17 +3,15 @@
 #include <tuple>
 #include <utility>
 
-#include "base/config.h"
 #include "base/log.h"
 #include "engine/housekeeping.h"
 #include "engine/source_rules.h"
-#include "engine/stack_config.h"
 #include "engine/worker.h"
 
 namespace accel {
 namespace {
 
-/// Between two looks at neighbours, source rules and the host's settings, of which nothing tells.
+/// Between two looks at neighbours and source rules, of which nothing tells.
 constexpr Duration kKeepNeighbours = 5s;
 /// Nothing tells that a redirect has gone; a change of links or addresses has it tried again before.
 constexpr Duration kNotSoon = 1h;
@@ -193,7 +191,6 @@ void Engine::Impl::tick(Instant now, bool chores) {
   if (now - neighbours_kept >= kKeepNeighbours) {
     neighbours_kept = now;
     follow_source_rules();
-    if (const auto now_set = changed_stack_config(config().settings)) stack->follow_host(*now_set);
     neighbours.keep();
   }
   work(now);

@@ -49,7 +49,7 @@ constexpr size_t kStack = 16 * 1024;
 /// program's SIGCHLD, and no tracer is told.
 constexpr int kVfork = CLONE_VM | CLONE_VFORK | CLONE_UNTRACED;
 
-/// What the processes that become the helper are told and tell; in the caller's memory.
+/// Arguments and results of the processes that become the helper; in the caller's memory.
 struct StartState {
   CloneFunction clone;
   char* stack;  ///< the second one's, its upper end

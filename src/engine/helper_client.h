@@ -45,7 +45,7 @@ class HelperClient {
   /// A connection has the tuple. Returns what remove() takes; 0: not listed. No system call.
   uint32_t add(const FlowKey& key, int ifindex);
   void remove(uint32_t row);
-  /// Where the stack keeps the connection's numbers; nullptr for row 0.
+  /// The place at which the stack keeps the connection's numbers; nullptr for row 0.
   TcpNumbers* numbers(uint32_t row) { return row == 0 ? nullptr : &table_->row[row - 1].numbers; }
   /// In a forked child: it is the parent's.
   void abandon_in_child();

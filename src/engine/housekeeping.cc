@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/config.h"
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "engine/stack_config.h"
 #include "engine/stats.h"
 #include "engine/worker.h"
 
@@ -23,11 +25,12 @@ constexpr Duration kOfferAfter =
 /// As kBusyTick, where so much comes that the rings would be full soon: at 40 000 frames a second a ring of
 /// 512 takes 12 ms.
 constexpr Duration kCrowdedTick = 4ms;
-constexpr Duration kWatch = 1ms;       ///< threads are out that others rely on
-constexpr int kWatchesInVain = 4;      ///< then it ends
-constexpr Duration kOfferAgain = 5ms;  ///< connections that nobody has accepted
-constexpr Duration kSettle = 10ms;     ///< changes of routes and links come in flocks: read once
-constexpr Duration kSoonest = 100us;   ///< of what is due already, after a step
+constexpr Duration kFollowSettings = 5s;  ///< of the host, of whose changes nothing tells
+constexpr Duration kWatch = 1ms;          ///< threads are out that others rely on
+constexpr int kWatchesInVain = 4;         ///< then it ends
+constexpr Duration kOfferAgain = 5ms;     ///< connections that nobody has accepted
+constexpr Duration kSettle = 10ms;        ///< changes of routes and links come in flocks: read once
+constexpr Duration kSoonest = 100us;      ///< of what is due already, after a step
 
 }  // namespace
 
@@ -42,7 +45,9 @@ Result<void> Housekeeping::open() {
   requests_fd_ = keep_private(real.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (requests_fd_ < 0) return err(EMFILE);
   ports_fd_ = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
-  tick_due_ = clock_now() + kRest;
+  const Instant now = clock_now();
+  tick_due_ = now + kRest;
+  settings_due_ = now + kFollowSettings;  // the stack has them as they are
   return {};
 }
 
@@ -150,11 +155,21 @@ void Housekeeping::tick(Events& events) {
   if (look_round(events, came_by)) begin_serving(events);
 }
 
+/// Some thirty files of /proc: without the lock. nullopt: not yet, or /proc is out of reach.
+std::optional<StackConfig> Housekeeping::read_settings() {
+  const Instant now = clock_now();
+  if (now < settings_due_) return std::nullopt;
+  settings_due_ = now + kFollowSettings;
+  return changed_stack_config(config().settings);
+}
+
 /// True: somebody has to stand in for the application.
 bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool sockets = worker_.in_use();
+  const std::optional<StackConfig> settings = read_settings();
   const Locked held(worker_);
   const Instant now = clock_now();
+  if (settings) worker_.stack->follow_host(*settings);
   const bool asleep = worker_.sleepers.any_asleep();
   const bool chores = now >= chores_due_;
   if (chores) chores_due_ = now + kChores;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -19,8 +20,8 @@ namespace accel {
 /// ports and on the stack's deadlines and makes the passes, so that ACKs, retransmits and keepalives leave in
 /// time. It stops when the application is back.
 ///
-/// Where all is quiet (threads asleep that nothing has woken for a tick, nothing due) it is idle: a tick now
-/// and then, for who asks for statistics. What ends the quiet says so: needed().
+/// Housekeeping is idle where all is quiet (threads asleep that nothing has woken for a tick, nothing due): a
+/// tick now and then, for readers of statistics. The event that ends the quiet calls needed().
 class Housekeeping {
  public:
   explicit Housekeeping(Engine& engine);
@@ -43,7 +44,7 @@ class Housekeeping {
   struct Ready {
     bool requests = false, network = false, ports = false;
   };
-  /// What a step has found for the layer that has the sockets, to be seen to in this order.
+  /// Findings of a step for the layer that has the sockets, to be seen to in this order.
   struct Events {
     /// Ports have been opened, or could not be: for sockets whose choice has Reason::port_opening.
     bool ports_opened = false;
@@ -63,7 +64,7 @@ class Housekeeping {
   };
   /// Does what is due. The calling thread's passes are not the application's from now on.
   Events step(Ready ready);
-  /// What step() has found goes on being so.
+  /// A finding of step() holds still: the next step comes soon.
   void look_soon();
 
   // ---- any thread's ----
@@ -95,6 +96,7 @@ class Housekeeping {
   void take_requests();
   void tick(Events& events);
   bool look_round(Events& events, bool came_by);
+  std::optional<StackConfig> read_settings();
   bool may_skip(bool came_by) const;
   void begin_serving(Events& events);
   void serve(Events& events);
@@ -127,7 +129,7 @@ class Housekeeping {
   // When each is to be done next.
   Instant changes_due_ = kNever, tick_due_ = kNever, serving_due_ = kNever, watch_due_ = kNever,
           look_due_ = kNever, opening_due_ = kNever;
-  Instant chores_due_{};
+  Instant chores_due_{}, settings_due_{};  ///< at a tick
   Duration tick_after_ = kRest;
   bool ticks_busily_ = false;  ///< as the last tick left it
   int watched_in_vain_ = 0;

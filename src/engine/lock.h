@@ -59,17 +59,6 @@ class ACCEL_CAPABILITY("worker lock") WorkerLock {
   std::atomic<uint32_t> word_{kFree};
 };
 
-class ACCEL_SCOPED_CAPABILITY ScopedWorkerLock {
- public:
-  explicit ScopedWorkerLock(WorkerLock& lock) ACCEL_ACQUIRE(lock) : lock_(lock) { lock.lock(); }
-  ~ScopedWorkerLock() ACCEL_RELEASE() { lock_.unlock(); }
-  ScopedWorkerLock(const ScopedWorkerLock&) = delete;
-  ScopedWorkerLock& operator=(const ScopedWorkerLock&) = delete;
-
- private:
-  WorkerLock& lock_;
-};
-
 /// The capability of a thread that is inside its worker's lock. A worker's parts are objects of their own,
 /// and the analysis does not see that a reference of one leads to the lock of another: all of them name this
 /// instead. A process has one worker.

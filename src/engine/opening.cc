@@ -51,7 +51,7 @@ std::optional<Link> Engine::Impl::next_to_open(bool all, Duration pause, Instant
 }
 
 Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
-  const ScopedWorkerLock one_at_a_time(opening_lock);
+  const ScopedLock one_at_a_time(opening_lock);
   Instant next = kNever;
   while (const std::optional<Link> link = next_to_open(all, pause, &next)) {
     open_in_background(*link);

@@ -23,7 +23,7 @@ struct PortSlot {
   std::optional<Vlan> vlan;  ///< instead of a port of its own
   bool lost = false;         ///< until nothing names it: see Housekeeping::Events::port_lost
   uint8_t passed_by = 0;     ///< how often in a row PortLife::is_passed_by() was so
-  // Of its own port; nullptr: it has none that works.
+  // The faces of its own port; nullptr: it has none that works.
   Port* port() const { return lost ? nullptr : opened.port.frames(); }
   FlowSteering* flows() const { return lost ? nullptr : opened.port.flows(); }
   PortLife* life() const { return lost ? nullptr : opened.port.life(); }

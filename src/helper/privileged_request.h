@@ -29,7 +29,7 @@ enum class RequestType : uint32_t {
   kLocalEnd,
   kSeal,  ///< there are no more of those, nor of kPort; else kRule says -EPERM
   kRule,  ///< a steering rule (CAP_NET_RAW) for a local end of kLocalEnd; the answer is its handle
-  /// An AF_XDP port (XdpEntrusted): `value` is its device, rule.tag its mark; four descriptors: link, xsks,
+  /// An AF_XDP port (PortRights): `value` is its device, rule.tag its mark; four descriptors: link, xsks,
   /// owners, ends. Asked as kLocalEnd is.
   kPort,
   /// The port rule.tag may steer the local end of `rule` (with remote: that connection), at which the socket

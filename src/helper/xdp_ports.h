@@ -1,5 +1,5 @@
 // AF_XDP ports of a process that has given up its privilege: the helper has the descriptors by which their
-// netdevs' maps can be written (XdpEntrusted), and enters what the process proves to be its own.
+// netdevs' maps can be written (PortRights), and enters what the process proves to be its own.
 // Freestanding.
 #pragma once
 

@@ -2,7 +2,6 @@
 
 #include <ev.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -17,11 +16,11 @@
 #include "engine/housekeeping.h"
 #include "posix/early_wait.h"
 #include "posix/engine_events.h"
+#include "posix/own_thread.h"
 
 namespace accel::posix {
 namespace {
 
-constexpr size_t kStackSize = 512 << 10;
 constexpr size_t kSecondStack = 256 << 10;  ///< of which a few pages are touched
 constexpr double kSoonest = 0.0001;         ///< seconds
 constexpr double kNoMemoryPause = 0.1;      ///< seconds; nothing says when there is memory again
@@ -69,17 +68,7 @@ Result<void> ControlThread::start() {
   ev_io_start(loop_, &requests_);
   ev_io_start(loop_, &network_);
   sleep_for(0);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackSize);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&thread_, &attributes, run, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  if (error != 0) return err(error);
-  return {};
+  return start_own_thread(&thread_, run, this);
 }
 
 void ControlThread::end() {

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -17,6 +16,7 @@
 #include "base/served_call.h"
 #include "engine/stats.h"
 #include "posix/guard.h"
+#include "posix/own_thread.h"
 #include "posix/signals.h"
 
 namespace accel::posix {
@@ -26,7 +26,6 @@ namespace {
 constexpr Duration kShortLife = 25ms;
 /// A program that names descriptors all the time gets its engine all the same.
 constexpr Duration kLongestPause = 500ms;
-constexpr size_t kStackSize = 512 * 1024;
 constexpr size_t kSecondStack = 256 * 1024;  ///< of which a few pages are touched
 
 enum : uint32_t {
@@ -88,19 +87,6 @@ void* run(void*) {
   return nullptr;
 }
 
-bool start_thread() {
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackSize);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const bool started = pthread_create(&thread, &attributes, run, nullptr) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  return started;
-}
-
 }  // namespace
 
 std::optional<Reason> begin_engine_later(const FlowRequest& request) {
@@ -119,7 +105,7 @@ std::optional<Reason> begin_engine_later(const FlowRequest& request) {
   asked.store(now_ns(), std::memory_order_relaxed);
   due.store(now_ns() + kShortLife / 1ns, std::memory_order_relaxed);
   state.store(kWaiting, std::memory_order_release);
-  if (start_thread()) return Reason::port_opening;
+  if (start_own_thread(&thread, run, nullptr)) return Reason::port_opening;
   state.store(kNone, std::memory_order_relaxed);
   return {};
 }

@@ -20,14 +20,13 @@
 #include "base/real.h"
 #include "base/served_call.h"
 #include "posix/calls.h"
+#include "posix/own_thread.h"
 #include "posix/peer_requests.h"
 #include "posix/process.h"
 #include "posix/signals.h"
 
 namespace accel::posix {
 namespace {
-
-constexpr size_t kStackSize = 512 * 1024;
 
 constexpr int kNoMemoryPause = 100;  // ms
 
@@ -104,16 +103,7 @@ void start_request_thread() {
   const int fd = keep_private(real.eventfd(0, EFD_CLOEXEC));
   wake_fd.store(fd);
   request_socket.store(open_request_socket());
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackSize);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const bool started = fd >= 0 && pthread_create(&thread, &attributes, serve, nullptr) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  if (!started) {
+  if (fd < 0 || !start_own_thread(&thread, serve, nullptr)) {
     running = false;
     return;
   }
