@@ -4,7 +4,9 @@
 #include <linux/close_range.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <new>
@@ -19,6 +21,13 @@ namespace {
 using CloneFunction = int (*)(int (*)(void*), void*, int, void*, ...);
 
 thread_local void* top [[gnu::tls_model("initial-exec")]] = nullptr;
+constexpr pid_t kBegins = -1;
+/// The last task of each thread that has them: its number, kBegins, or 0. Threads share a place only where
+/// there have been more than places.
+constinit std::array<std::atomic<pid_t>, 8> last_tasks{};
+std::atomic<uint32_t> threads{0};
+std::atomic<uint64_t> begun{0};
+thread_local std::atomic<pid_t>* last_task [[gnu::tls_model("initial-exec")]] = nullptr;
 /// ThreadSanitizer takes clone() for a fork: __clone() is the same.
 std::atomic<CloneFunction> libc_clone{nullptr};
 
@@ -49,15 +58,28 @@ void begin_own_tables(void* stack, unsigned long size) {
   libc_clone.store(found, std::memory_order_relaxed);
   if (found == nullptr) return;
   top = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(stack) + size) & ~uintptr_t{63});
+  last_task = &last_tasks[threads.fetch_add(1) % last_tasks.size()];
+}
+
+OwnTableTasks own_table_tasks() {
+  OwnTableTasks tasks{begun.load(), 0};
+  for (const auto& last : last_tasks) {
+    const pid_t id = last.load();
+    if (id == kBegins || (id > 0 && bare_syscall(SYS_tgkill, getpid(), id, 0) == 0)) ++tasks.now;
+  }
+  return tasks;
 }
 
 void in_own_table(void (*work)(void*), void* context) {
-  constexpr int kFlags =
-      CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_VFORK;
+  constexpr int kFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                         CLONE_VFORK | CLONE_PARENT_SETTID;
   Task task{work, context};
   if (void* const stack = std::exchange(top, nullptr)) {
     const int saved = errno;
-    (void)libc_clone.load(std::memory_order_relaxed)(run, stack, kFlags, &task);
+    last_task->store(kBegins);
+    begun.fetch_add(1);
+    if (libc_clone.load(std::memory_order_relaxed)(run, stack, kFlags, &task, last_task) < 0)
+      last_task->store(0);
     errno = saved;
     top = stack;
   }

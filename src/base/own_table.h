@@ -3,12 +3,22 @@
 // close the library's. So such threads open them in a table of descriptors that nobody else has.
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 
 namespace accel {
 
 /// The calling thread is the library's, for its whole life, and runs in_own_table() on `stack`.
 void begin_own_tables(void* stack, unsigned long size);
+
+/// Tasks of in_own_table(), which the kernel counts as threads of the process. One that is about to begin is
+/// counted already, one that ends until the kernel has forgotten it.
+struct OwnTableTasks {
+  uint64_t begun;  ///< ever
+  int now;
+  bool operator==(const OwnTableTasks&) const = default;
+};
+OwnTableTasks own_table_tasks();
 
 /// Runs `work(context)` in a task of the kernel's beside the calling thread, which waits: with its memory,
 /// its thread-local variables and signal mask, and an empty table of descriptors. What it opens is closed

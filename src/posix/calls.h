@@ -161,11 +161,14 @@ void io_uring_used();
 
 /// The same for a thread that waits past libc (posix/foreign_waits.h). On the request thread.
 void detach_for_foreign_waits();
-/// The calling thread is about to lose system calls (seccomp(2)), among them perhaps those that the library
-/// makes: everything is handed over, and the library's threads end. True: from then on it does nothing in
-/// this process. False: there is a connection that could not follow.
-bool before_filter();
-/// before_filter() has succeeded.
+/// Everything is handed over, and the library's threads end. True: from then on it does nothing in this
+/// process. False: there is a connection that could not follow. Reasons: `filter`, where the calling thread
+/// is about to lose system calls (seccomp(2)), among them perhaps those that the library makes;
+/// `single_thread`.
+bool retire(Reason reason);
+/// retire() has succeeded.
 bool retired();
+/// The process has no thread but the calling one and the library's.
+bool only_own_threads_run();
 
 }  // namespace accel::posix

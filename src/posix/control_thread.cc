@@ -74,7 +74,7 @@ Result<void> ControlThread::start() {
 void ControlThread::end() {
   ends_.store(true, std::memory_order_release);
   housekeeping_.wake();
-  pthread_join(thread_, nullptr);
+  join_own_thread(thread_);
 }
 
 void* ControlThread::run(void* self) {

@@ -13,6 +13,7 @@
 #include "posix/control_thread.h"
 #include "posix/epoll_set.h"
 #include "posix/later_engine.h"
+#include "posix/own_thread.h"
 #include "posix/process.h"
 #include "posix/published.h"
 #include "posix/request_thread.h"
@@ -145,14 +146,18 @@ void detach_for_foreign_waits() {
   for (int fd : sockets) wake_kernels_pollers(fd);
 }
 
-bool before_filter() {
-  sockets_stay_on_kernel = Reason::filter;
+bool only_own_threads_run() { return alone_but_for_own_threads(); }
+
+bool retire(Reason reason) {
+  sockets_stay_on_kernel = reason;
   if (!active()) return is_retired.exchange(true), true;
   if (Guard::inside()) return false;
+  const bool alone = alone_but_for_own_threads();
+  const char* use = reason == Reason::filter ? "a filter of system calls (seccomp)" : "unshare() or setns()";
   end_later_engine();
   {
     Guard guard;
-    if (!guard.ok() || !detach_all(guard, Reason::filter, "a filter of system calls (seccomp)")) return false;
+    if (!guard.ok() || !detach_all(guard, reason, use)) return false;
     forget_idle();
     is_retired = true;
   }
@@ -164,6 +169,7 @@ bool before_filter() {
     publish_sockets(pass);
     stats::close();
   }
+  if (alone) wait_until_alone();
   return true;
 }
 

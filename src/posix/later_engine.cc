@@ -82,7 +82,7 @@ void* run(void*) {
   while (sleep_until_due() && !open_if_due()) {
   }
   // Who stopped it joins it, nobody else does.
-  if (state.exchange(kOver, std::memory_order_acq_rel) != kStopped) pthread_detach(pthread_self());
+  if (state.exchange(kOver, std::memory_order_acq_rel) != kStopped) detach_own_thread();
   wake_all();
   return nullptr;
 }
@@ -137,7 +137,7 @@ void end_later_engine() {
   for (uint32_t seen = state.load(std::memory_order_acquire); seen == kWaiting || seen == kOpening;) {
     if (!state.compare_exchange_weak(seen, kStopped, std::memory_order_acq_rel)) continue;
     wake_all();
-    pthread_join(thread, nullptr);
+    join_own_thread(thread);
     return;
   }
 }

@@ -25,6 +25,7 @@
 #include "posix/fork_state.h"
 #include "posix/later_engine.h"
 #include "posix/listener_handoff.h"
+#include "posix/own_thread.h"
 #include "posix/request_thread.h"
 #include "posix/rights.h"
 #include "posix/signals.h"
@@ -69,6 +70,7 @@ void child_begins(Forking& f) {
   if (f.engine != nullptr) Engine::after_fork_in_child();
   for (auto& h : fork_state().own_forks) h.release()->abandon_in_descendant();
   fork_state().own_forks.clear();  // frees nothing: the pointers are null
+  own_threads_after_fork_in_child();
   control_thread_after_fork_in_child();
   request_thread_after_fork_in_child(f.sharing != nullptr);
   later_engine_after_fork_in_child();

@@ -115,7 +115,7 @@ void end_request_thread() {
   if (!running.load()) return;
   end_wanted.store(true);
   wake();
-  pthread_join(thread, nullptr);
+  join_own_thread(thread);
   if (const int fd = request_socket.exchange(-1); fd >= 0) close_private(fd);
 }
 

@@ -47,7 +47,8 @@ bool kernel_takes(FilterCall call) {
 void before_filter(const FilterCall& call) {
   if (!gives_filter(call) || !on() || in_vfork_child()) return;
   served([&call] {
-    if (kernel_takes(call) && posix::before_filter()) taking_part.store(false, std::memory_order_relaxed);
+    if (kernel_takes(call) && posix::retire(Reason::filter))
+      taking_part.store(false, std::memory_order_relaxed);
   });
 }
 

@@ -68,6 +68,10 @@ struct FilterCall {
 /// The calling thread may be about to give itself a filter of its system calls (filter.cc).
 void before_filter(const FilterCall& call);
 
+/// The calling thread gets other namespaces (namespaces.cc).
+void before_unshare(int flags);
+void before_setns(int fd, int kind);
+
 inline bool internet(int domain, int type) {
   const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
   return (domain == AF_INET || domain == AF_INET6) && (kind == SOCK_STREAM || kind == SOCK_DGRAM);

@@ -228,10 +228,10 @@ bool on_process(long number, const Arguments& a, long* result) {
       before_root_change();
       return false;
     case SYS_unshare:
-      if ((a.as<int>(0) & CLONE_NEWNS) != 0) before_root_change();
+      before_unshare(a.as<int>(0));
       return false;
     case SYS_setns:
-      if (a.as<int>(1) == 0 || (a.as<int>(1) & CLONE_NEWNS) != 0) before_root_change();
+      before_setns(a.fd(), a.as<int>(1));
       return false;
     case SYS_clone:
       if ((a.as<unsigned long>(0) & CLONE_NEWNS) != 0) before_root_change();

@@ -207,8 +207,8 @@ struct Pair {
   }
 
   /// A failure has a cause: somebody closed before all was read, or the wire lost all that was sent for so
-  /// long. A listener's side that lost the handshake's last ACK as long has no connection, and resets; a side in
-  /// TIME-WAIT that lost the peer's FINs as long has none either, but has all that was sent.
+  /// long. A listener's side that lost the handshake's last ACK as long has no connection, and resets; a side
+  /// in TIME-WAIT that lost the peer's FINs as long has none either, but has all that was sent.
   void require_cause(const Side& s) const {
     const bool timed_out = a.failed == ETIMEDOUT || b.failed == ETIMEDOUT;
     if (s.failed == 0 || timed_out || a.gone || b.gone || b.conn == nullptr) return;

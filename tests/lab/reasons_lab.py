@@ -151,6 +151,7 @@ ELSEWHERE = {
     "steering_failed": "tests/engine/paths_test.cc",
     "handed_back": "tests/posix/late_ack.py",
     "inherited": "tests/posix/prefork_test.cc",
+    "single_thread": "tests/posix/namespaces_test.cc: the process publishes nothing from then on",
     "secure": "tests/preload/harmless_test.py",
     "unanswered": "tests/posix/asymmetric.py",
     "resources": "no test: memory or descriptors at an end",

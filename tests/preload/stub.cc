@@ -190,10 +190,11 @@ void before_exec() { log("before_exec"); }
 void after_failed_exec() { log("after_failed_exec"); }
 void at_exit() { log("at_exit"); }
 void before_cancelling() { log("before_cancelling"); }
-bool before_filter() {
+bool retire(Reason) {
   errno = ENOTBLK;
   return false;
 }
+bool only_own_threads_run() { return false; }
 void before_privileges_go(bool) { log("before_privileges_go"); }
 void before_root_changes() { log("before_root_changes"); }
 void after_privileges_changed() { log("after_privileges_changed"); }
