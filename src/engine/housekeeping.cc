@@ -18,6 +18,9 @@ namespace {
 
 constexpr Duration kTick = 100ms;    ///< a thread of the application was asleep in wait()
 constexpr Duration kBusyTick = 8ms;  ///< the application makes passes and may stop any time
+/// As kBusyTick, where no look of the last kTrustAfter has missed new passes: a thread that wakes takes a
+/// CPU from the program or its peer, and has the scheduler move them.
+constexpr Duration kTrustedTick = 20ms, kTrustAfter = 1s;
 constexpr Duration kChores =
     100ms;  ///< between looks at ports, misdirected connections and filters: they take system calls
 constexpr Duration kOfferAfter =
@@ -68,6 +71,12 @@ void Housekeeping::application_began() {
 
 void Housekeeping::watch() {
   watch_wanted_.store(true, std::memory_order_relaxed);
+  wake();
+}
+
+void Housekeeping::end_trust() {
+  trusting_.store(false, std::memory_order_relaxed);
+  doubt_wanted_.store(true, std::memory_order_relaxed);
   wake();
 }
 
@@ -135,6 +144,10 @@ void Housekeeping::take_requests() {
     arm_look();
   }
   if (ports_wanted_.exchange(false, std::memory_order_relaxed)) opening_due_ = now;
+  if (doubt_wanted_.exchange(false, std::memory_order_relaxed)) {
+    doubted_ = now;
+    tick_due_ = std::min(tick_due_, now + kBusyTick);
+  }
   if (serving_ || !ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
   tick_after_ = kBusyTick;
   tick_due_ = now + tick_after_;
@@ -184,13 +197,16 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool crowded = std::exchange(worker_.crowded, false);
   const uint64_t opened = worker_.counters.get(Counter::sockets_accelerated);
   const bool absent = sockets && !asleep && !came_by;
+  if (absent || crowded) doubted_ = now;
+  const Duration busily = now - doubted_ < kTrustAfter ? kBusyTick : kTrustedTick;
   tick_after_ = quiet || (!sockets && !asked)       ? kRest
                 : (asleep && !doubtful) || !sockets ? kTick
                 : crowded                           ? kCrowdedTick
-                                                    : kBusyTick;
+                                                    : busily;
   tick_due_ = now + tick_after_;
-  ticks_busily_ = !absent && tick_after_ <= kBusyTick;
+  ticks_busily_ = !absent && tick_after_ <= kTrustedTick;
   const Instant look_before = next_look_;
+  trusting_.store(ticks_busily_ && tick_after_ > kBusyTick, std::memory_order_relaxed);
   ticks_look(ticks_busily_, worker_.due_uncovered(now), now);
   if (next_look_ != look_before) arm_look();
   // Threads that sleep may have other things to do; so may those that come by and accept nothing.
@@ -273,8 +289,9 @@ void Housekeeping::stop_serving() {
   serving_due_ = kNever;
   serving_ = false;
   passes_seen_ = passes();
+  doubted_ = clock_now();
   tick_after_ = kBusyTick;
-  tick_due_ = clock_now() + tick_after_;
+  tick_due_ = doubted_ + tick_after_;
 }
 
 void Housekeeping::open_ports() {
@@ -302,7 +319,10 @@ void Housekeeping::look() {
     worker_.poll(now);
     worker_.work(now);
   }
-  next_look_ = std::max(worker_.due_uncovered(now), now + kLookLate);
+  // Who makes passes leaves its wait soon: the next look stays, or it would wake this thread for it.
+  const uint64_t made = passes();
+  const bool active = std::exchange(passes_looked_at_, made) != made;
+  next_look_ = std::max(active ? worker_.next_poll(now) : worker_.due_uncovered(now), now + kLookLate);
   arm_look();
 }
 

@@ -83,6 +83,10 @@ class Housekeeping {
   void look_by(Instant due, Instant now) {
     if (due + kLookLate < next_look_) begin_look(due, now);
   }
+  /// Frames are kept for a moment (Turns), and the next tick may be far. Under the worker's lock.
+  void frames_kept() {
+    if (trusting_.load(std::memory_order_relaxed)) end_trust();
+  }
   /// So late it may look. Whoever makes passes does by itself what is due, and is interrupted no more often.
   static constexpr Duration kLookLate = 8ms;
   /// Some ports are to be opened (PortOpening::request). Under the worker's lock.
@@ -110,13 +114,16 @@ class Housekeeping {
   void follow(NetworkChanges& changes);
   uint64_t passes() const;
   void begin_look(Instant due, Instant now);
+  void end_trust();
   /// `ticks`: they come often enough to be the looks. Else `due` is looked at. Under the worker's lock.
   void ticks_look(bool ticks, Instant due, Instant now);
   void arm_look() ACCEL_REQUIRES(worker_lock) { look_due_ = next_look_ == kTicksLook ? kNever : next_look_; }
 
   Engine::Impl& worker_;
   std::atomic<bool> idle_{false};
-  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false}, ports_wanted_{false};
+  std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false}, ports_wanted_{false},
+      doubt_wanted_{false};
+  std::atomic<bool> trusting_{false};  ///< ticks are rare, since the application has always been there
   /// The value of next_look_ while ticks are the looks: nobody has to wake the thread.
   static constexpr Instant kTicksLook{};
   Instant next_look_ = kNever;  ///< under the worker's lock
@@ -132,8 +139,9 @@ class Housekeeping {
   Instant chores_due_{}, settings_due_{};  ///< at a tick
   Duration tick_after_ = kRest;
   bool ticks_busily_ = false;  ///< as the last tick left it
+  Instant doubted_{};          ///< when the application was last absent, or more came than it took
   int watched_in_vain_ = 0;
-  uint64_t passes_seen_ = 0;
+  uint64_t passes_seen_ = 0, passes_looked_at_ = 0;
   uint64_t wakes_seen_ = 0;
   bool ports_opened_ = false;  ///< Events::ports_opened is to be told
   bool serving_ = false;

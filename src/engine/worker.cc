@@ -110,10 +110,12 @@ void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
 void Engine::Impl::leave(bool in_turn) {
   try {
     if (std::exchange(poll_at_end, false)) poll(pass_now);
-    if (!in_turn || !stack->has_to_send() || !turns.keep(pass_now))
+    if (!in_turn || !stack->has_to_send() || !turns.keep(pass_now)) {
       send(pass_now);
-    else
+    } else {
       counters.add(Counter::passes_kept);
+      housekeeping->frames_kept();
+    }
     tell(pass_now);
   } catch (const std::bad_alloc&) {
     counters.add(Counter::broken_off);

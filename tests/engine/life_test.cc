@@ -38,6 +38,26 @@ TEST(Life, HousekeepingServesForAnAbsentApplication) {
   pass.stack().tcp_close(c.near, true, pass.now());
 }
 
+// One that has long been there at each look is looked for less often, and served as well once it stops.
+TEST(Life, HousekeepingServesForATrustedApplication) {
+  World& w = world();
+  Connected c = connect(102);
+  ASSERT_TRUE(c.near && c.far);
+  const auto over = std::chrono::steady_clock::now() + 1500ms;
+  while (std::chrono::steady_clock::now() < over) {
+    { const Pass pass{*w.engine}; }
+    usleep(500);
+  }
+  const uint64_t passes = Engine::Impl::of(*w.engine).passes.load();
+  const uint64_t polls = w.engine->counters().get(Counter::housekeeping_polls);
+  EXPECT_TRUE(acknowledged(w, *c.far));
+  EXPECT_EQ(Engine::Impl::of(*w.engine).passes.load(), passes);
+  EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), polls);
+  Pass pass{*w.engine};
+  EXPECT_EQ(pass.stack().tcp_readable_bytes(*c.near), kText);
+  pass.stack().tcp_close(c.near, true, pass.now());
+}
+
 void write_setting(const char* path, const char* value) {
   FILE* f = fopen(path, "w");
   ASSERT_TRUE(f);
