@@ -40,6 +40,7 @@ struct Task {
 
 int run(void* of) {
   Task& task = *static_cast<Task*>(of);
+  last_task->store(gettid());
   if (bare_syscall(SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE) == 0) {
     try {
       task.work(task.context);
@@ -71,15 +72,14 @@ OwnTableTasks own_table_tasks() {
 }
 
 void in_own_table(void (*work)(void*), void* context) {
-  constexpr int kFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
-                         CLONE_VFORK | CLONE_PARENT_SETTID;
+  constexpr int kFlags =
+      CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_VFORK;
   Task task{work, context};
   if (void* const stack = std::exchange(top, nullptr)) {
     const int saved = errno;
     last_task->store(kBegins);
     begun.fetch_add(1);
-    if (libc_clone.load(std::memory_order_relaxed)(run, stack, kFlags, &task, last_task) < 0)
-      last_task->store(0);
+    if (libc_clone.load(std::memory_order_relaxed)(run, stack, kFlags, &task) < 0) last_task->store(0);
     errno = saved;
     top = stack;
   }

@@ -146,7 +146,7 @@ void Housekeeping::take_requests() {
   if (ports_wanted_.exchange(false, std::memory_order_relaxed)) opening_due_ = now;
   if (doubt_wanted_.exchange(false, std::memory_order_relaxed)) {
     doubted_ = now;
-    tick_due_ = std::min(tick_due_, now + kBusyTick);
+    if (!serving_) tick_due_ = std::min(tick_due_, now + kBusyTick);
   }
   if (serving_ || !ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
   tick_after_ = kBusyTick;
