@@ -71,6 +71,10 @@ OwnTableTasks own_table_tasks() {
   return tasks;
 }
 
+void own_tables_after_fork_in_child() {
+  for (auto& last : last_tasks) last.store(0);
+}
+
 void in_own_table(void (*work)(void*), void* context) {
   constexpr int kFlags =
       CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_VFORK;

@@ -19,6 +19,8 @@ struct OwnTableTasks {
   bool operator==(const OwnTableTasks&) const = default;
 };
 OwnTableTasks own_table_tasks();
+/// There are none of the parent's.
+void own_tables_after_fork_in_child();
 
 /// Runs `work(context)` in a task of the kernel's beside the calling thread, which waits: with its memory,
 /// its thread-local variables and signal mask, and an empty table of descriptors. What it opens is closed

@@ -62,6 +62,7 @@ void detach_own_thread() {
 void own_threads_after_fork_in_child() {
   own.store(0);
   leaving.store(0);
+  own_tables_after_fork_in_child();
 }
 
 bool alone_but_for_own_threads() {
