@@ -19,6 +19,12 @@ namespace {
   __builtin_trap();
 }
 
+void try_call(volatile int* error, const void* argument) {
+  const auto& call = *static_cast<const TrialCall*>(argument);
+  *error =
+      static_cast<int>(bare_syscall(call.number, call.arguments[0], call.arguments[1], call.arguments[2]));
+}
+
 }  // namespace
 
 TrialEnd try_in_process(void (*body)(volatile int* at, const void* argument), const void* argument) {
@@ -42,6 +48,11 @@ TrialEnd try_in_process(void (*body)(volatile int* at, const void* argument), co
   trial.last = *at;
   munmap(page, sizeof(int));
   return trial;
+}
+
+bool kernel_takes(const TrialCall& call) {
+  const TrialEnd trial = try_in_process(&try_call, &call);
+  return !trial.made || trial.last >= 0;
 }
 
 }  // namespace accel

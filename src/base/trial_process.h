@@ -14,4 +14,13 @@ struct TrialEnd {
 /// body() makes no calls but bare_syscall(). Where it returns the process ends, by whatever means are left.
 TrialEnd try_in_process(void (*body)(volatile int* at, const void* argument), const void* argument);
 
+/// A system call by its number, of which three arguments count.
+struct TrialCall {
+  long number;
+  long arguments[3];
+};
+/// Whether the kernel takes such a call, as a process of its own tries it. True also where there can be no
+/// such process.
+bool kernel_takes(const TrialCall& call);
+
 }  // namespace accel

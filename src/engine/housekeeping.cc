@@ -75,7 +75,7 @@ void Housekeeping::watch() {
 }
 
 void Housekeeping::end_trust() {
-  trusting_.store(false, std::memory_order_relaxed);
+  trusting_ = false;
   doubt_wanted_.store(true, std::memory_order_relaxed);
   wake();
 }
@@ -206,7 +206,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   tick_due_ = now + tick_after_;
   ticks_busily_ = !absent && tick_after_ <= kTrustedTick;
   const Instant look_before = next_look_;
-  trusting_.store(ticks_busily_ && tick_after_ > kBusyTick, std::memory_order_relaxed);
+  trusting_ = ticks_busily_ && tick_after_ > kBusyTick;
   ticks_look(ticks_busily_, worker_.due_uncovered(now), now);
   if (next_look_ != look_before) arm_look();
   // Threads that sleep may have other things to do; so may those that come by and accept nothing.
@@ -319,7 +319,7 @@ void Housekeeping::look() {
     worker_.poll(now);
     worker_.work(now);
   }
-  // Who makes passes leaves its wait soon: the next look stays, or it would wake this thread for it.
+  // An application that makes passes leaves its wait soon, and would wake this thread for the next look.
   const uint64_t made = passes();
   const bool active = std::exchange(passes_looked_at_, made) != made;
   next_look_ = std::max(active ? worker_.next_poll(now) : worker_.due_uncovered(now), now + kLookLate);

@@ -85,7 +85,7 @@ class Housekeeping {
   }
   /// Frames are kept for a moment (Turns), and the next tick may be far. Under the worker's lock.
   void frames_kept() {
-    if (trusting_.load(std::memory_order_relaxed)) end_trust();
+    if (trusting_) end_trust();
   }
   /// So late it may look. Whoever makes passes does by itself what is due, and is interrupted no more often.
   static constexpr Duration kLookLate = 8ms;
@@ -123,10 +123,10 @@ class Housekeeping {
   std::atomic<bool> idle_{false};
   std::atomic<bool> ticks_wanted_{false}, watch_wanted_{false}, look_wanted_{false}, ports_wanted_{false},
       doubt_wanted_{false};
-  std::atomic<bool> trusting_{false};  ///< ticks are rare, since the application has always been there
   /// The value of next_look_ while ticks are the looks: nobody has to wake the thread.
   static constexpr Instant kTicksLook{};
   Instant next_look_ = kNever;  ///< under the worker's lock
+  bool trusting_ = false;       ///< ticks are rare, since the application has always been there; the same
 
   // ---- the control thread's ----
   int requests_fd_ = -1;

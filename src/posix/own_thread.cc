@@ -22,8 +22,8 @@ void add(long threads) {
   own.fetch_add(threads);
 }
 
-/// Of the process. Linux counts them as links of the folder (fs/proc/base.c, proc_task_getattr()). 0: there
-/// is no /proc.
+/// The process's threads, which Linux counts as links of the folder (fs/proc/base.c, proc_task_getattr()). 0:
+/// there is no /proc.
 long threads() {
   struct stat folder;
   return ::stat("/proc/self/task", &folder) == 0 ? static_cast<long>(folder.st_nlink) - 2 : 0;

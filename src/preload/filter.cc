@@ -6,7 +6,6 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include "base/bare_syscall.h"
 #include "base/trial_process.h"
 #include "preload/preload.h"
 
@@ -19,7 +18,7 @@ namespace {
 constexpr unsigned long kWaitKillable = 1 << 5;  // SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19
 
 /// Whether it gives one, or only asks what there is.
-bool gives_filter(const FilterCall& call) {
+bool gives_filter(const TrialCall& call) {
   const long operation = call.arguments[0], mode = call.arguments[1], program = call.arguments[2];
   if (call.number == SYS_seccomp)
     return operation == SECCOMP_SET_MODE_STRICT || (operation == SECCOMP_SET_MODE_FILTER && program != 0);
@@ -27,27 +26,20 @@ bool gives_filter(const FilterCall& call) {
          (mode == SECCOMP_MODE_STRICT || (mode == SECCOMP_MODE_FILTER && program != 0));
 }
 
-void try_filter(volatile int* error, const void* argument) {
-  const auto& call = *static_cast<const FilterCall*>(argument);
-  *error =
-      static_cast<int>(bare_syscall(call.number, call.arguments[0], call.arguments[1], call.arguments[2]));
-}
-
 /// What else can refuse it, threads under other filters (TSYNC), is not tried. Nor are flags by which
 /// somebody is asked for each call: those of the trial's end would wait for him.
-bool kernel_takes(FilterCall call) {
+TrialCall without_listener(TrialCall call) {
   if (call.number == SYS_seccomp && call.arguments[0] == SECCOMP_SET_MODE_FILTER)
     call.arguments[1] &= ~static_cast<long>(SECCOMP_FILTER_FLAG_NEW_LISTENER | kWaitKillable);
-  const TrialEnd trial = try_in_process(&try_filter, &call);
-  return !trial.made || trial.last >= 0;
+  return call;
 }
 
 }  // namespace
 
-void before_filter(const FilterCall& call) {
+void before_filter(const TrialCall& call) {
   if (!gives_filter(call) || !on() || in_vfork_child()) return;
   served([&call] {
-    if (kernel_takes(call) && posix::retire(Reason::filter))
+    if (kernel_takes(without_listener(call)) && posix::retire(Reason::filter))
       taking_part.store(false, std::memory_order_relaxed);
   });
 }

@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 
 #include "base/bare_syscall.h"
-#include "base/trial_process.h"
 #include "preload/preload.h"
 
 using namespace accel;           // NOLINT
@@ -25,23 +24,11 @@ constexpr int kUnshareAlone = CLONE_NEWUSER | CLONE_THREAD | CLONE_SIGHAND | CLO
 // kernel/time/namespace.c.
 constexpr int kEnterAlone = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWTIME;
 
-struct Call {
-  long number;
-  long arguments[2];
-};
-
-void try_call(volatile int* error, const void* argument) {
-  const auto& call = *static_cast<const Call*>(argument);
-  *error = static_cast<int>(bare_syscall(call.number, call.arguments[0], call.arguments[1]));
-}
-
-void end_own_threads_for(const Call& call) {
+void end_own_threads_for(const TrialCall& call) {
   if (!on() || in_vfork_child()) return;
   served([&call] {
-    if (!posix::only_own_threads_run()) return;
-    const TrialEnd trial = try_in_process(&try_call, &call);
-    if (trial.made && trial.last < 0) return;
-    if (posix::retire(Reason::single_thread)) taking_part.store(false, std::memory_order_relaxed);
+    if (posix::only_own_threads_run() && kernel_takes(call) && posix::retire(Reason::single_thread))
+      taking_part.store(false, std::memory_order_relaxed);
   });
 }
 

@@ -12,6 +12,7 @@
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "base/result.h"
+#include "base/trial_process.h"
 #include "posix/calls.h"
 #include "posix/file.h"
 #include "preload/cancel.h"
@@ -60,13 +61,9 @@ bool in_vfork_child();
 /// The calling thread, or a child that it is about to make, gets another root or other mounts (root.cc).
 void before_root_change();
 
-/// seccomp(2) or prctl(2), of which the first three arguments count here.
-struct FilterCall {
-  long number;
-  long arguments[3];
-};
-/// The calling thread may be about to give itself a filter of its system calls (filter.cc).
-void before_filter(const FilterCall& call);
+/// The calling thread may be about to give itself a filter of its system calls (filter.cc), by seccomp(2) or
+/// prctl(2).
+void before_filter(const TrialCall& call);
 
 /// The calling thread gets other namespaces (namespaces.cc).
 void before_unshare(int flags);

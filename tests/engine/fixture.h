@@ -32,7 +32,7 @@ constexpr Duration kGuard = 20s;
 /// its thread inside the engine (posix/signals.cc), and so does this: it would wait for its own thread's
 /// lock.
 void run_handler(bool restarts);
-/// Those of the calling thread, whose lock has been let go.
+/// The calling thread's handlers that were put off run now that its lock has been let go.
 void run_put_off_handlers();
 
 /// Runs a shell command; a test that needs it to work checks the result.

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -112,6 +113,14 @@ pid_t in_child(F body) {
 
 /// Waits for the child; its status as waitpid(2) gives it.
 int status_of(pid_t child);
+
+/// A child for `body` alone, which ends with status 0.
+template <class F>
+void ends_well_in_child(F body) {
+  const int status = status_of(in_child(body));
+  EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(status, 0);
+}
 
 /// For sendmsg(2) and recvmsg(2): room for bytes and for control messages.
 template <size_t kBytes = 1, size_t kControl = 256>

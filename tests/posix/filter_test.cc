@@ -92,15 +92,8 @@ bool echoes(int fd, const char* text) {
   return memcmp(back, text, size) == 0;
 }
 
-template <class F>
-void filtered_in_child(F body) {
-  const int status = status_of(in_child(body));
-  EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
-  EXPECT_EQ(status, 0);
-}
-
 TEST(Filter, AConnectionGoesOn) {
-  filtered_in_child([] {
+  ends_well_in_child([] {
     Echo far(kProof);
     Filter().by_prctl();
     if (!echoes(far.fd, "behind the filter")) _exit(1);
@@ -110,7 +103,7 @@ TEST(Filter, AConnectionGoesOn) {
 }
 
 TEST(Filter, ForAllThreads) {
-  filtered_in_child([] {
+  ends_well_in_child([] {
     Echo far(kProof), other(kProof);
     const int set = epoll_create1(0);
     epoll_event event{EPOLLIN, {.fd = other.fd}};
@@ -137,7 +130,7 @@ TEST(Filter, ForAllThreads) {
 
 TEST(Filter, WhatIsUnsentIsSent) {
   constexpr size_t kSize = 3'000'000;
-  filtered_in_child([] {
+  ends_well_in_child([] {
     Echo far(kProof);
     set_nonblocking(far.fd);
     const std::string all = pattern(kSize);
@@ -181,7 +174,7 @@ bool answers(int udp) {
 
 // As chronyd: its sockets are there before the filter.
 TEST(Filter, ABoundSocketGoesOn) {
-  filtered_in_child([] {
+  ends_well_in_child([] {
     Fd udp = udp_at(here());
     Far far("asks_a_port", {std::to_string(port_of(udp))});
     for (int i = 0; i < kProof; ++i)
@@ -196,7 +189,7 @@ TEST(Filter, ABoundSocketGoesOn) {
 
 // As vsftpd: the child that a server forks for a connection filters its calls before it uses it.
 TEST(Filter, AnInheritedConnectionGoesOn) {
-  filtered_in_child([] {
+  ends_well_in_child([] {
     Echo far(kProof);
     const pid_t child = fork();
     if (child == 0) {
@@ -226,7 +219,7 @@ FAR(calls_twice) {
 }
 
 TEST(Filter, AListenerGoesOn) {
-  filtered_in_child([] {
+  ends_well_in_child([] {
     Fd listener = listen_at(here());
     Far far("calls_twice", {std::to_string(port_of(listener))});
     Fd first = accept_one(listener);
@@ -275,7 +268,7 @@ TEST(Filter, AProgramIsStartedUnderOne) {
     Far far("greets");
     const std::string script = "exec 3<>/dev/tcp/" + std::string(text) + "/" + far.word() +
                                "; echo hello >&3; read -r answer <&3; [ \"$answer\" = welcome ]";
-    filtered_in_child([&] {
+    ends_well_in_child([&] {
       setenv("ACCEL_REQUIRE", "0", 1);
       setenv("ACCEL_LOG", "error", 1);
       forbid(forbidden);

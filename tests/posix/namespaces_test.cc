@@ -13,17 +13,7 @@ using namespace posix_test;  // NOLINT: a test program
 
 namespace {
 
-template <class F>
-void ends_well_in_child(F body) {
-  const int status = status_of(in_child([&] {
-    body();
-    _exit(::testing::Test::HasFailure() ? 1 : 0);
-  }));
-  EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
-  EXPECT_EQ(status, 0);
-}
-
-/// Of the mounts that the process has already.
+/// The mount namespace that the process has already.
 Fd mounts() { return Fd(open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC)); }
 
 TEST(Namespaces, AUserNamespaceIsMade) {
