@@ -160,9 +160,10 @@ void Engine::stop_taking(Pass& pass, BoundFlow& flow) {
   // Frames of its handshakes are on their way: their connections are steered yet.
   for (const auto& key : flow.keys) w.steering.unsteer(key.interface, key.key, true);
   flow.paused = std::exchange(flow.keys, {});
-  // A listener with nothing under way has SYNs in the rings at most, which are the kernel's once it is
-  // closed. The program may close idle connections next (nginx at a reload): text that it cannot know of
-  // would reset them. Where nothing else is steered the port may go next, and with it what has come.
+  if (flow.listener != nullptr) flow.listener->stopped = true;
+  // A listener with nothing under way has SYNs in the rings at most, which are the kernel's. The program may
+  // close idle connections next (nginx at a reload): text that it cannot know of would reset them. Where
+  // nothing else is steered the port may go next, and with it what has come.
   const TcpListener* l = flow.listener;
   const bool idle = l != nullptr && l->embryo_size + l->accept_size == 0;
   if (!idle || w.steering.count() == 0) w.poll(clock_now());

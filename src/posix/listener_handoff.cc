@@ -3,7 +3,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <utility>
 
 #include "base/proc.h"
 #include "base/real.h"
@@ -49,35 +52,57 @@ std::vector<int> receive_handoff(int sender, int shadow, Counters& counters) {
   return got;
 }
 
+void HandoffTargets::add(std::string name, pid_t server) {
+  const auto known =
+      std::find_if(targets_.begin(), targets_.end(), [&](const Target& t) { return t.name == name; });
+  if (known != targets_.end()) return known->servers.push_back(server);
+  targets_.push_back({std::move(name), {server}});
+}
+
 HandoffTargets::HandoffTargets(const std::string& own, int shadow, bool alone, bool may_wait)
-    : own_(own), shadow_(shadow) {
+    : own_(own), shadow_(shadow), own_is_served_(!own.empty() && !may_wait && !alone) {
   if (own.empty()) return;
   const std::string listener = own.substr(0, own.find('.') + 1);
   const std::string table = read_proc("/proc/net/unix");
   const std::string wanted = "@" + listener;
-  std::vector<std::string> unserved;
-  bool own_is_served = !may_wait && !alone;
+  std::vector<Target> unserved;
   for (size_t at = 0; (at = table.find(wanted, at)) != std::string::npos; ++at) {
     const std::string name = table.substr(at + 1, table.find('\n', at) - at - 1);
     const size_t marker = name.find('-', listener.size());
     if (marker == std::string::npos) {
-      if (name != own) unserved.push_back(name);
+      if (name != own) unserved.push_back({name, {}});
       continue;
     }
     std::string served = name.substr(0, marker);
-    own_is_served |= served == own;
-    if (served != own) targets_.push_back(std::move(served));
+    own_is_served_ |= served == own;
+    if (served != own) add(std::move(served), std::atoi(name.c_str() + marker + 1));
   }
-  if (targets_.empty() && may_wait && !own_is_served) targets_ = std::move(unserved);
+  if (targets_.empty() && may_wait && !own_is_served_) targets_ = std::move(unserved);
   elsewhere_ = !targets_.empty();
-  if (targets_.empty() && own_is_served) targets_.push_back(own);
+  if (targets_.empty() && own_is_served_) targets_.push_back({own, {}});
 }
 
-bool hand_off(const std::string& handoff_socket, bool own, int shadow, int connection) {
+namespace {
+
+/// Who accepts there has the listener: its maker, or else one that has this very socket, too.
+bool leads_to_listener(int fd, const std::string& handoff_socket, int shadow,
+                       std::span<const pid_t> servers) {
+  const ino_t listener = inode_of(shadow);
+  if (peer_is_root(fd) || process_has_socket(peer_process(fd), listener)) return true;
+  const ino_t there = servers.empty() ? 0 : inode_listening_at(handoff_socket);
+  return std::any_of(servers.begin(), servers.end(), [&](pid_t server) {
+    return process_has_socket(server, there) && process_has_socket(server, listener);
+  });
+}
+
+}  // namespace
+
+bool hand_off(const std::string& handoff_socket, bool own, int shadow, int connection,
+              std::span<const pid_t> servers) {
   const int fd = connect_by_name(handoff_socket);
   const int descriptors[] = {shadow, connection};
   const bool taken = fd >= 0 && peer_is_trusted(fd) &&
-                     (own || process_has_socket(peer_process(fd), shadow)) &&
+                     (own || leads_to_listener(fd, handoff_socket, shadow, servers)) &&
                      send_descriptors(fd, descriptors);
   if (fd >= 0) real.close(fd);
   if (taken) real.close(connection);
@@ -87,8 +112,10 @@ bool hand_off(const std::string& handoff_socket, bool own, int shadow, int conne
 bool HandoffTargets::send(int connection) {
   while (!targets_.empty()) {
     next_ = (next_ + 1) % targets_.size();
-    if (hand_off(targets_[next_], targets_[next_] == own_, shadow_, connection)) return true;
+    const Target& target = targets_[next_];
+    if (hand_off(target.name, target.name == own_, shadow_, connection, target.servers)) return true;
     targets_.erase(targets_.begin() + static_cast<ptrdiff_t>(next_));
+    if (targets_.empty() && std::exchange(own_is_served_, false)) targets_.push_back({own_, {}});
   }
   return false;
 }

@@ -10,11 +10,14 @@
 // watch the socket, and accept() takes one hand-off at a time.
 //
 // Any process can bind a name. So a sender shows its descriptor of the listener, which the receiver compares
-// with its own (is_same_socket()). A sender uses only a hand-off socket that it has itself, or whose maker
-// has the listener, and only a receiver of the same user, or root. A receiver accepts from those, and from
-// processes that have the listener.
+// with its own (is_same_socket()). A sender uses a hand-off socket that it has itself, that root has made, or
+// that one of its user has made who has the listener. A master that has closed the listener since is stood
+// for by a worker that has both. A receiver accepts from root, its user and processes that have the listener.
 #pragma once
 
+#include <sys/types.h>
+
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,8 +38,10 @@ int accept_sender(int handoff_socket);
 std::vector<int> receive_handoff(int sender, int shadow, Counters& counters);
 
 /// Passes the connection of the listener `shadow` to the hand-off socket of that name, and closes the
-/// descriptor. False: it is still open. `own`: this process has the socket.
-bool hand_off(const std::string& handoff_socket, bool own, int shadow, int connection);
+/// descriptor. False: it is still open. `own`: this process has the socket. `servers`: the processes that say
+/// that they accept from it.
+bool hand_off(const std::string& handoff_socket, bool own, int shadow, int connection,
+              std::span<const pid_t> servers = {});
 
 /// The hand-off sockets that take what this process hands off: others that are served; else its own, if
 /// others serve it. Its own marker must be closed before.
@@ -52,10 +57,17 @@ class HandoffTargets {
   bool send(int connection);
 
  private:
+  struct Target {
+    std::string name;
+    std::vector<pid_t> servers;
+  };
+  void add(std::string name, pid_t server);
+
   std::string own_;
   int shadow_;
-  std::vector<std::string> targets_;
+  std::vector<Target> targets_;
   bool elsewhere_ = false;
+  bool own_is_served_;
   size_t next_ = 0;
 };
 

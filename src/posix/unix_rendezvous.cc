@@ -130,17 +130,38 @@ bool peer_is_trusted(int fd) {
   return user == geteuid() || user == 0;
 }
 
-bool peer_may_ask(int fd, int of) { return peer_is_trusted(fd) || process_has_socket(peer_process(fd), of); }
+bool peer_may_ask(int fd, int of) {
+  return peer_is_trusted(fd) || process_has_socket(peer_process(fd), inode_of(of));
+}
 
 bool is_same_socket(int came, int of) {
   const uint64_t cookie = cookie_of(of);
   return came >= 0 && cookie != 0 && cookie_of(came) == cookie;
 }
 
-bool process_has_socket(pid_t process, int fd) {
+bool peer_is_root(int fd) { return credentials(fd).uid == 0; }
+
+ino_t inode_of(int fd) {
   struct stat socket {};
-  if (process <= 0 || fstat(fd, &socket) != 0) return false;
-  const std::string wanted = "socket:[" + std::to_string(socket.st_ino) + "]";
+  return fstat(fd, &socket) == 0 ? socket.st_ino : 0;
+}
+
+ino_t inode_listening_at(const std::string& name) {
+  constexpr unsigned kAcceptCon = 1 << 16;  // __SO_ACCEPTCON; those that it has accepted have its name, too
+  const std::string table = read_proc("/proc/thread-self/net/unix"), wanted = " @" + name + "\n";
+  for (size_t at = 0; (at = table.find(wanted, at)) != std::string::npos; ++at) {
+    const size_t line = table.rfind('\n', at) + 1;
+    unsigned flags = 0;
+    unsigned long inode = 0;
+    if (sscanf(&table[line], "%*s %*s %*s %x %*s %*s %lu", &flags, &inode) == 2 && (flags & kAcceptCon) != 0)
+      return inode;
+  }
+  return 0;
+}
+
+bool process_has_socket(pid_t process, ino_t inode) {
+  if (process <= 0 || inode == 0) return false;
+  const std::string wanted = "socket:[" + std::to_string(inode) + "]";
   const std::string folder = "/proc/" + std::to_string(process) + "/fd";
   DIR* const all = opendir(folder.c_str());
   if (all == nullptr) return false;

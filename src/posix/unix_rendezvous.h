@@ -37,9 +37,13 @@ bool peer_may_ask(int fd, int of);
 /// A descriptor that came in a message is of the socket `of` itself: who sent it has that socket. -1: no
 /// proof.
 bool is_same_socket(int came, int of);
+bool peer_is_root(int fd);
+/// The number by which /proc tells of a socket; 0: it is none, or there is no such one.
+ino_t inode_of(int fd);
+ino_t inode_listening_at(const std::string& name);
 /// The process has a descriptor of that socket, as far as this one may look (ptrace(2), "Ptrace access
 /// mode").
-bool process_has_socket(pid_t process, int fd);
+bool process_has_socket(pid_t process, ino_t inode);
 /// The peer's process; of a listener's, the one that has called listen().
 pid_t peer_process(int fd);
 /// One message with a few descriptors; those that come are ones that programs do not expect (move_high()).

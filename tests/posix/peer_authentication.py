@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Processes that know the names of the sockets of processes with libaccel, and have no right to what they ask for:
-peer_authentication.py receiver|member|sender|silent|marker
+peer_authentication.py receiver|root_receiver|worker_receiver|member|sender|silent|marker
 
-receiver: makes a hand-off socket for a server's listener, of the server's own user. member: asks a prefork server for what its processes share.
+receiver: makes a hand-off socket for a server's listener, of the server's own user. Two that have a right to it: root (a master), and a worker that has
+the listener, which the socket's maker has no more. member: asks a prefork server for what its processes share.
 sender: passes a connection that never came by the listener. silent: many connect to a process's request socket and send nothing. marker: another user says that a
 SO_REUSEPORT group has a program. Each time what the kernel's server would see is what this one sees."""
 import array
@@ -29,10 +30,13 @@ listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 if how == "marker": listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 listener.bind((address, 7000))
 listener.listen(64)
-if how == "receiver":
+if "receiver" in how:
     print("listens", flush=True)
     sys.stdin.readline()
+    ends = socket.socketpair()
+    socket.send_fds(ends[0], [b"x"], [listener.fileno()])  # as one who reloads
     listener.close()
+    for end in ends: end.close()
     print("closed", flush=True)
     sys.stdin.readline()
     sys.exit()
@@ -43,6 +47,41 @@ while True:
     if c.family != socket.AF_INET or c.getpeername()[0] == address: print("another's", flush=True)
     while data := c.recv(100): c.sendall(data)
     c.close()
+"""
+# without libaccel; says how many connections it got, and answers them
+RECEIVER = """
+import array, ctypes, os, socket, sys
+cookie, user, server, shown, shared = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "shared"
+libc = ctypes.CDLL(None, use_errno=True)
+listener = libc.syscall(438, libc.syscall(434, server, 0), shown, 0)
+assert listener >= 0, os.strerror(ctypes.get_errno())
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)
+assert libc.prctl(4, 1, 0, 0, 0) == 0  # PR_SET_DUMPABLE: its user may see its descriptors
+handoff = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+name = "\\0accel-listener-" + cookie + "." + str(os.getpid()) + ".0"
+handoff.bind(name)
+handoff.listen(100)
+worker = os.fork()
+if worker or not shared: os.close(listener)
+if worker:
+    handoff.close()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+markers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+markers[0].bind(name + "-" + str(os.getpid()))
+markers[1].bind(name + "-" + str(server))
+print("ready", flush=True)
+sys.stdin.readline()
+handoff.setblocking(False)
+taken = 0
+try:
+    while True:
+        for _, _, data in handoff.accept()[0].recvmsg(100, 1000)[1]:
+            os.write(array.array("i", data)[1], b"x")
+            taken += 1
+except BlockingIOError:
+    print(taken, flush=True)
 """
 ECHO = """
 import socket, sys
@@ -56,6 +95,7 @@ with socket.create_connection((sys.argv[1], 7000), 30) as c:
 WAITING = """
 import socket, sys
 cs = [socket.create_connection((sys.argv[1], 7000), 30) for _ in range(5)]
+for c in cs: c.sendall(b"x")
 print("connected", flush=True)
 ends = 0
 for c in cs:
@@ -72,6 +112,11 @@ fd = libc.syscall(438, pidfd, int(sys.argv[2]), 0)
 assert fd >= 0, os.strerror(ctypes.get_errno())
 socket.socket(fileno=fd).sendall(b"taken")
 """
+
+# as systemd's User= and AmbientCapabilities=
+USER = 65534
+CAPABILITIES = "+net_raw,+net_admin,+bpf,+sys_admin"
+AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}"]
 
 
 @contextlib.contextmanager
@@ -125,29 +170,37 @@ def refused(server):
     return sum(statistics(p).get("counters", {}).get("peer_requests_refused", 0) for p in descendants(server.pid))
 
 
-def receiver(lab, server):
+def hand_off_to(lab, server, user, listener):
+    """The server closes its listener while five wait and a process of that user has made a hand-off socket: how many connections come there, and
+    how many clients are reset. `listener`: "shared" with the child of that process which accepts there, or "closed"."""
     near, far = lab.hosts
     cookie = int(re.search(r"sk:(\w+)", near.enter("ss", "-tlne", "sport = :7000"))[1], 16)
-    with network_of(near):
-        handoff, marker = seqpacket(), seqpacket()
-        name = f"\0accel-listener-{cookie:016x}.{os.getpid()}.0"
-        handoff.bind(name)
-        handoff.listen(100)
-        marker.bind(f"{name}-{os.getpid()}")
+    shown = next(s["fd"] for s in statistics(server.pid)["sockets"] if s["state"].lower().startswith("listen"))
+    taker = near.popen([sys.executable, "-c", RECEIVER, f"{cookie:016x}", str(user), str(server.pid), str(shown), listener],
+                       False, stdin=-1, stdout=-1, text=True)
+    assert taker.stdout.readline() == "ready\n"
     clients = far.popen([sys.executable, "-c", WAITING, near.address], stdout=-1, text=True)
     assert clients.stdout.readline() == "connected\n"
     server.stdin.write("close\n")
     server.stdin.flush()
     assert server.stdout.readline() == "closed\n"
-    assert clients.stdout.readline() == "5\n", "as the kernel resets what nobody accepts"
-    handoff.settimeout(0)
-    taken = 0
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            taken += answer(handoff.accept()[0])
-    assert taken == 0, f"the other process got {taken} descriptors"
+    taken = int(taker.communicate("take\n")[0])
+    reset = int(clients.stdout.readline())
     server.stdin.write("end\n")
     server.stdin.flush()
+    return taken, reset
+
+
+def receiver(lab, server):
+    assert hand_off_to(lab, server, USER, "closed") == (0, 5), "as the kernel resets what nobody accepts"
+
+
+def root_receiver(lab, server):
+    assert hand_off_to(lab, server, 0, "closed") == (5, 0)
+
+
+def worker_receiver(lab, server):
+    assert hand_off_to(lab, server, USER, "shared") == (5, 0)
 
 
 def member(lab, server):
@@ -224,7 +277,7 @@ def main(how):
     with Lab() as lab:
         near = lab.near
         other = bind_marker(near) if how == "marker" else None
-        server = near.popen([sys.executable, "-c", SERVER, how, near.address], accel=True, stdin=-1, stdout=-1, text=True, require=how not in ("member", "sender"))
+        server = near.popen([*(AS_USER if "receiver" in how else []), sys.executable, "-c", SERVER, how, near.address], accel=True, stdin=-1, stdout=-1, text=True, require=how not in ("member", "sender"))
         assert server.stdout.readline() == "listens\n"
         until(lambda: accelerated_sockets(server.pid, 7000), "the listener")
         globals()[how](lab, server)

@@ -3,6 +3,7 @@
 
 A server passes its listening socket by SCM_RIGHTS to the next server and ends when that one accepts; every other one accepts no more from the
 moment on that it passed it. Clients all the while open a connection a request: none fails, and the next server's connections are accelerated.
+Once more with workers: each server is the child of a master that closes the listener, and gives up root, or both are a user's with capabilities.
 Once more with a UDP socket."""
 import os
 import pathlib
@@ -13,14 +14,21 @@ import time
 
 here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "apps"))
-from programs import ON_MODEL, Lab, accelerated_sockets, statistics, until  # noqa: E402
+from programs import ON_MODEL, Lab, accelerated_sockets, descendants, statistics, until  # noqa: E402
 
 # what comes by a queue that nobody holds is the kernel's
 ONE_QUEUE = {"ACCEL_QUEUES": "1"}
-# serves (kind, port, own Unix socket, the former server's socket or "", "accepts" until the end or not) until the next server says that it serves
+# as systemd's User= and AmbientCapabilities=
+CAPABILITIES = "+net_raw,+net_admin,+bpf,+sys_admin"
+AS_USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}"]
+# serves (kind, port, own Unix socket, the former server's socket or "", "accepts" until the end or not, "alone", "drops": a worker that gives up root, "worker")
+# until the next server says that it serves
 SERVER = """
 import os, select, socket, sys
-kind, port, own, before, until_the_end = sys.argv[1:]
+kind, port, own, before, until_the_end, who = sys.argv[1:]
+def drop():
+    os.setgid(65534)
+    os.setuid(65534)
 old = None
 if before:
     old = socket.socket(socket.AF_UNIX)
@@ -33,6 +41,13 @@ else:
     served = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     served.bind(("0.0.0.0", int(port)))
 served.setblocking(False)
+if who != "alone":
+    worker = os.fork()
+    if worker:
+        served.close()
+        if old: old.close()
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+    if who == "drops": drop()
 handover = socket.socket(socket.AF_UNIX)
 handover.bind(own)
 handover.listen()
@@ -85,16 +100,19 @@ print(len(answered))
 """
 
 
-def reload(lab, accelerated, kind, port, times):
+def reload(lab, accelerated, kind, port, times, who="alone"):
     near, far = lab.hosts
     handovers = [str(lab.directory / f"{port}-{i}") for i in range(times + 1)]
 
     def start(i):
-        return near.popen([sys.executable, "-c", SERVER, kind, str(port), handovers[i], handovers[i - 1] if i else "",
-                           "accepts" if i % 2 or kind == "udp" else ""], accel=accelerated, env=ONE_QUEUE)
+        return near.popen([*(AS_USER if who == "worker" else []), sys.executable, "-c", SERVER, kind, str(port), handovers[i], handovers[i - 1] if i else "",
+                           "accepts" if i % 2 or kind == "udp" else "", who], accel=accelerated, env=ONE_QUEUE)
 
     def serves(server):
         return not accelerated or accelerated_sockets(server.pid, port) == 1
+
+    def opened(server):
+        return sum(statistics(pid).get("counters", {}).get("tcp_passive_opens", 0) for pid in descendants(server.pid))
 
     server = start(0)
     near.wait_for_listener(port, server, kind=kind[0])
@@ -106,19 +124,23 @@ def reload(lab, accelerated, kind, port, times):
         assert old.wait(90) == 0
         until(lambda: serves(server), "the next server's acceleration")
         if accelerated and kind == "tcp":
-            until(lambda: statistics(server.pid)["counters"].get("tcp_passive_opens", 0) > 0, "a connection of the next server's own")
+            until(lambda: opened(server) > 0, "a connection of the next server's own")
         time.sleep(0.05)
     client.stdin.close()
     output = client.stdout.read()
     client.wait()
+    for pid in descendants(server.pid)[:0:-1]:
+        os.kill(pid, signal.SIGKILL)
     near.stop(server, signal.SIGKILL)
     assert output.strip().isdigit() and int(output) > 20 * times, output
-    print(f"{kind}: {times} servers, {output.strip()} answers, none missing", flush=True)
+    print(f"{kind}, {who}: {times} servers, {output.strip()} answers, none missing", flush=True)
 
 
 def main(accelerated, times):
     with Lab(proved=False, queues=2) as lab:  # an old and a new server have a queue each
-        reload(lab, accelerated, "tcp", 7000, times)
+        lab.directory.chmod(0o777)
+        for i, who in enumerate(("alone", "drops", "worker")):
+            reload(lab, accelerated, "tcp", 7000 + i, times, who)
         reload(lab, accelerated, "udp", 7100, times)
         if accelerated and ON_MODEL:
             print(f"{lab.near.nic_packets()} of {lab.near.wire_packets()} frames by the NIC's queues")

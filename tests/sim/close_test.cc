@@ -267,5 +267,32 @@ TEST_F(CloseTest, SegmentsForNobodyAreResetAsRfc9293SaysOrAreTheKernels) {
   EXPECT_EQ(sim[1].to_kernel[0].size(), 40u);
 }
 
+/// Its process hands off what has come, and would never accept a handshake that begins now.
+TEST_F(CloseTest, AListenerThatHasStoppedEndsItsHandshakesAndLeavesSynsToTheKernel) {
+  Pair p = open();
+  auto frame = capture(sim, p.a);
+  a().tcp_close(p.a, true, sim.now);
+  sim.run_for(1s);
+  b().tcp_close(p.b, true, sim.now);
+  sim[0].link.cut = true;
+  sim.clear_trace();
+  TcpListener& listener = *pairs->acceptor.listener;
+  forge(sim, frame, kSyn, 5000, 0);
+  ASSERT_EQ(listener.embryo_size, 1u);
+  listener.stopped = true;
+  const uint32_t iss = sim.sent_by(1).at(0).seq;
+  forge(sim, frame, kAck, 5001, iss + 1);
+  EXPECT_EQ(listener.embryo_size, 0u);
+  EXPECT_TRUE(sim[1].to_kernel.empty());
+  forge(sim, frame, kRst, 5001, 0);
+  sim.clear_trace();
+  forge(sim, frame, kSyn, 9000, 0);
+  forge(sim, frame, kAck, 9001, 7777);
+  EXPECT_TRUE(sim.sent_by(1).empty());
+  ASSERT_EQ(sim[1].to_kernel.size(), 2u);
+  EXPECT_EQ(tcp_of(sim[1].to_kernel[0]).flags, kSyn);
+  EXPECT_EQ(tcp_of(sim[1].to_kernel[1]).flags, kAck);
+}
+
 }  // namespace
 }  // namespace accel::sim

@@ -355,6 +355,7 @@ struct TcpListener : StackSocket {
   bool reuse_port = false;
   InterfaceId device = kAnyInterface;          ///< SO_BINDTODEVICE
   bool read_shut = false, write_shut = false;  ///< shut down before listen(): its connections are, too
+  bool stopped = false;                        ///< takes no SYNs any more: the kernel has them
   uint32_t backlog = 0;
   Duration defer_accept{0};
   TcpSettings settings;

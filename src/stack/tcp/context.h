@@ -161,7 +161,7 @@ void take_syn_options(const TcpContext& t, TcpConn& c, const TcpOptions& o, Inst
 // ---- listener.cc ----
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
                            InterfaceId interface);
-/// False: the kernel has a way back, and none is ours: the flow is the kernel's.
+/// False: the flow is the kernel's, which alone listens or has a way back.
 bool on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss_hint, Instant now);
 void link_embryo(TcpListener& l, TcpConn& c);
 void unlink_embryo(TcpConn& c);

@@ -7,15 +7,16 @@ namespace accel::tcp {
 
 /// How well a listener fits a local address: 0 not at all; the kernel's order (inet_hashtables.c,
 /// compute_score(): the address counts before the device, the device before the family, that before the CPU).
+/// Of two that fit alike the one that has stopped is the worse.
 static int score(const TcpListener& l, const Endpoint& local, InterfaceId interface, int cpu) {
   if (l.device != kAnyInterface && l.device != interface) return 0;
-  const int rest = (l.device != kAnyInterface ? 4 : 0) + (l.settings.incoming_cpu == cpu);
-  if (l.local.address == local.address) return 16 + rest;
+  const int rest = (l.device != kAnyInterface ? 8 : 0) + (l.settings.incoming_cpu == cpu ? 2 : 0) - l.stopped;
+  if (l.local.address == local.address) return 32 + rest;
   if (!l.local.address.is_any()) return 0;
   bool v4 = local.address.is_v4();
-  if (l.local.address.is_v4()) return v4 ? 4 + rest : 0;
-  if (v4) return l.v6_only ? 0 : 2 + rest;
-  return 4 + rest;
+  if (l.local.address.is_v4()) return v4 ? 8 + rest : 0;
+  if (v4) return l.v6_only ? 0 : 4 + rest;
+  return 8 + rest;
 }
 
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
@@ -149,6 +150,7 @@ static void open_passively(TcpContext& t, TcpListener& l, const TcpSegmentInfo& 
 }
 
 bool on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss, Instant now) {
+  if (l.stopped) return false;
   const Way way = way_back(t, s);
   if (way.by_kernel) return false;
   if (way.hop)
