@@ -176,6 +176,7 @@ void Engine::Impl::end_pause(BoundFlow& flow) {
 void Engine::begin_taking(Pass& pass, BoundFlow& flow) {
   Impl& w = Impl::of(pass);
   flow.leaving = false;
+  if (flow.listener != nullptr) flow.listener->stopped = false;
   (void)w.cover_again(flow);
   w.end_pause(flow);
 }
