@@ -2,6 +2,7 @@
 // program has not bound: an accepted socket's, or one that connect() chose. TCP_REPAIR names sockets by
 // bind(), and the kernel never takes SOCK_BINDADDR_LOCK and SOCK_BINDPORT_LOCK off a socket. So a new socket
 // takes the numbers of the disconnected one.
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <string>
@@ -53,11 +55,19 @@ AutomaticName* automatic_name(uint64_t cookie) {
 std::vector<int> numbers_of(int socket) {
   const uint64_t cookie = cookie_of(socket);
   std::vector<int> numbers{socket};
+  const auto look_at = [&](int fd) {
+    if (fd != socket && cookie_of(fd) == cookie && !is_private(fd)) numbers.push_back(fd);
+  };
+  if (DIR* const all = opendir("/proc/self/fd")) {
+    while (const dirent* entry = readdir(all))
+      if (entry->d_name[0] != '.') look_at(std::atoi(entry->d_name));
+    closedir(all);
+    return numbers;
+  }
   rlimit most{};
   getrlimit(RLIMIT_NOFILE, &most);
   const auto end = static_cast<int>(std::min<rlim_t>(most.rlim_cur, 1 << 20));
-  for (int fd = 0; fd < end; ++fd)
-    if (fd != socket && cookie_of(fd) == cookie && !is_private(fd)) numbers.push_back(fd);
+  for (int fd = 0; fd < end; ++fd) look_at(fd);
   return numbers;
 }
 
