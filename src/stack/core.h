@@ -10,13 +10,18 @@
 #include <utility>
 #include <vector>
 
+#include "stack/frame_pool.h"
 #include "stack/ip_reassembly.h"
 #include "stack/memory_account.h"
+#include "stack/packet.h"
 #include "stack/route_table.h"
-#include "stack/stack.h"
 #include "stack/tcp/segment.h"
+#include "stack/types.h"
 
 namespace accel {
+
+class TcpLayer;  // stack/tcp/tcp.h
+class UdpLayer;  // stack/udp.h
 
 /// A neighbour on an interface: where frames go next. Owned by StackCore::hops; held by HopRef.
 struct Hop {
@@ -99,7 +104,7 @@ struct StackCore {
   Hop* nowhere(InterfaceId id) { return find_or_make_hop(id, {}); }
   void set_routes(std::vector<RouteEntry> rows, bool ask);
   void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);
-  std::vector<Stack::Unresolved> take_unresolved();
+  std::vector<UnresolvedNeighbour> take_unresolved();
   void set_interface(InterfaceId id, const Interface& info);
   void remove_interface(InterfaceId id);
 
@@ -123,14 +128,14 @@ struct StackCore {
   void transmit(Packet* frame, Hop& hop);
   const Interface& of(const Hop& hop) const { return interfaces[hop.interface].info; }
   /// TCP holds back new data while this is true.
-  bool tx_full(const Hop& hop) const { return interfaces[hop.interface].tx.size() > Stack::kTxBacklog; }
+  bool tx_full(const Hop& hop) const { return interfaces[hop.interface].tx.size() > kTxBacklog; }
 
   // ---- source validation (source_validation.cc) ----
   /// Asked for each packet that no connection of ours takes, since none vouches for its source: false: it has
   /// been dropped, counted, or is kept until its route is known. `ip_header`: bytes of the IP header in front
   /// of frame->data().
   bool admit(Packet* frame, const Passage& packet, uint32_t ip_header);
-  std::vector<Stack::RouteQuestion> take_route_questions();
+  std::vector<RouteLookup> take_route_questions();
   void resume(Instant at);
 
   // ---- receiving (ingress.cc) ----
@@ -208,7 +213,7 @@ struct StackCore {
   std::vector<Hop*> waiting_hops;  ///< those with parked frames
   uint32_t parked_total = 0;
   size_t sweep_hops_at = kSweepHops;
-  std::vector<Stack::FlowChange> flow_changes;
+  std::vector<FlowChange> flow_changes;
   PacketQueue frames_for_kernel;
   StackSocket* ready_head = nullptr;
   StackSocket* ready_tail = nullptr;
@@ -238,10 +243,6 @@ struct StackCore {
   Way way_by(const RouteEntry& row, const Passage& from);
   void sweep_hops();
   void resolve(Hop& hop, const MacAddress& mac);
-};
-
-struct Stack::Core : StackCore {
-  using StackCore::StackCore;
 };
 
 }  // namespace accel

@@ -395,8 +395,8 @@ void StackCore::report_unreachable(const Packet* sent, InterfaceId id) {
   }
 }
 
-std::vector<Stack::RouteQuestion> StackCore::take_route_questions() {
-  std::vector<Stack::RouteQuestion> questions;
+std::vector<RouteLookup> StackCore::take_route_questions() {
+  std::vector<RouteLookup> questions;
   for (const Packet* p = awaiting_route.front(); p; p = p->next) {
     const auto addresses = addresses_of(p->bytes());
     const auto same = [&](const auto& q) {

@@ -151,8 +151,8 @@ void StackCore::set_neighbour(InterfaceId id, const IpAddress& address, std::opt
   }
 }
 
-std::vector<Stack::Unresolved> StackCore::take_unresolved() {
-  std::vector<Stack::Unresolved> asked, given_up;
+std::vector<UnresolvedNeighbour> StackCore::take_unresolved() {
+  std::vector<UnresolvedNeighbour> asked, given_up;
   std::erase_if(waiting_hops, [&](Hop* hop) {
     if (hop->parked.empty()) {
       hop->waiting = false;

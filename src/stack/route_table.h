@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "stack/stack.h"
+#include "stack/types.h"
 
 namespace accel {
 

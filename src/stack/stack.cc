@@ -10,6 +10,10 @@
 
 namespace accel {
 
+struct Stack::Core : StackCore {
+  using StackCore::StackCore;
+};
+
 Stack::Stack(const StackConfig& config, FramePool& pool, Counters& counters)
     : core_(std::make_unique<Core>(config, pool, counters)) {
   core_->udp = std::make_unique<UdpLayer>(*core_);

@@ -478,7 +478,7 @@ Packet* UdpLayer::build(Cursor& data, size_t size, const Endpoint& from, const E
 void UdpLayer::flush() {
   if (blocked_.empty() || core_.pool.available() <= core_.pool.size() / 16) return;
   for (const auto& state : core_.interfaces)
-    if (state.present && state.tx.size() > Stack::kTxBacklog) return;
+    if (state.present && state.tx.size() > kTxBacklog) return;
   for (UdpPcb* pcb : blocked_) {
     pcb->blocked = false;
     core_.mark_ready(*pcb, kWritable);

@@ -6,13 +6,13 @@
 #include <cstdint>
 
 #include "stack/core.h"
-#include "stack/stack.h"
 #include "stack/tcp/options.h"
 #include "stack/tcp/reassembly.h"
 #include "stack/tcp/send_queue.h"
 #include "stack/tcp/sent.h"
 #include "stack/tcp/seq.h"
 #include "stack/timer_wheel.h"
+#include "stack/types.h"
 
 namespace accel {
 

@@ -14,7 +14,7 @@ static void note_cookie(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
     return;
   }
   t.cookie_ends.push_back({s.local, s.interface, now + kCookieValid});
-  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, {}}, s.interface, Stack::Flow::kTakesAcks});
+  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, {}}, s.interface, FlowEvent::kTakesAcks});
 }
 
 bool takes_cookies(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
@@ -23,7 +23,7 @@ bool takes_cookies(TcpContext& t, const TcpSegmentInfo& s, Instant now) {
   });
   if (end == t.cookie_ends.end()) return false;
   if (now < end->until) return true;
-  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, {}}, s.interface, Stack::Flow::kLeavesAcks});
+  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, {}}, s.interface, FlowEvent::kLeavesAcks});
   t.cookie_ends.erase(end);
   return false;
 }
@@ -74,7 +74,7 @@ static TcpConn* open_by_cookie(TcpContext& t, TcpListener& l, const TcpSegmentIn
   fill_embryo(t, *c, l, syn, offered, s.ack - 1, way, now);
   insert(t, *c);
   link_embryo(l, *c);
-  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, Stack::Flow::kOpened});
+  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, FlowEvent::kOpened});
   t.count(Counter::tcp_cookies_accepted);
   return c;
 }

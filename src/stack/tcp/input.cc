@@ -145,8 +145,7 @@ static void on_fin_acked(TcpContext& t, TcpConn& c, Instant now) {
     case TcpState::kFinWait1:
       c.tcp_state = TcpState::kFinWait2;
       c.numbers = nullptr;
-      t.core.flow_changes.push_back(
-          {{Protocol::kTcp, c.local, c.remote}, c.interface, Stack::Flow::kFinSent});
+      t.core.flow_changes.push_back({{Protocol::kTcp, c.local, c.remote}, c.interface, FlowEvent::kFinSent});
       if (!c.held)
         wait_for_fin(t, c, now);
       else

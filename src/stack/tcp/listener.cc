@@ -144,7 +144,7 @@ static void open_passively(TcpContext& t, TcpListener& l, const TcpSegmentInfo& 
   fill_embryo(t, *c, l, s, *options, iss ? iss : initial_sequence(t, s.local, s.remote, now), way, now);
   insert(t, *c);
   link_embryo(l, *c);
-  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, Stack::Flow::kOpened});
+  t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, FlowEvent::kOpened});
   c->handshake_due = true;  // by flush(), when the flow has been steered
   want_output(t, *c);
 }

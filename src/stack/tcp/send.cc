@@ -57,7 +57,7 @@ static uint32_t copy_in(TcpContext& t, TcpConn& c, const uint8_t* from, uint32_t
 }
 
 /// tcp_push() and MSG_EOR: what a write says of the end of its bytes. `whole`: they are all in the queue.
-static void mark_write(TcpConn& c, const Stack::TcpWrite& how, bool push, bool whole) {
+static void mark_write(TcpConn& c, const TcpWrite& how, bool push, bool whole) {
   const uint32_t end = c.send_queue.end();
   push |= seq_gt(end, c.snd_pushed + c.max_window / 2);
   if (push) c.snd_pushed = end;
@@ -119,7 +119,7 @@ static size_t copy_small(TcpContext& t, TcpConn& c, const iovec& v, uint32_t roo
   return c.send_queue.append(t.chunks, static_cast<const uint8_t*>(v.iov_base), n);
 }
 
-Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, Stack::TcpWrite how, Instant now) {
+Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, TcpWrite how, Instant now) {
   TcpContext& t = *context_;
   const bool more = how.more, urgent = how.urgent;
   if (c.error || c.fin_queued) {

@@ -54,7 +54,7 @@ TcpConn* create(TcpContext& t) {
 }
 
 void announce_closed(TcpContext& t, const TcpEntry& e, InterfaceId interface) {
-  t.core.flow_changes.push_back({{Protocol::kTcp, e.local, e.remote}, interface, Stack::Flow::kClosed});
+  t.core.flow_changes.push_back({{Protocol::kTcp, e.local, e.remote}, interface, FlowEvent::kClosed});
 }
 
 static void detach(TcpContext& t, TcpConn& c) {
@@ -146,8 +146,7 @@ void enter_time_wait(TcpContext& t, TcpConn& c, Instant now) {
     insert(t, *w);
     ++t.time_waits;
     t.wheel.arm(w->timer, w->deadline);
-    t.core.flow_changes.push_back(
-        {{Protocol::kTcp, w->local, w->remote}, w->interface, Stack::Flow::kResting});
+    t.core.flow_changes.push_back({{Protocol::kTcp, w->local, w->remote}, w->interface, FlowEvent::kResting});
   } else if (c.ack_now) {
     send_ack(t, c, now);
   }

@@ -443,21 +443,21 @@ void TcpLayer::note_numbers(const FlowKey& key, TcpNumbers* numbers) {
   note_numbers_sent(*c);
 }
 
-Stack::Followed TcpLayer::follow_route(TcpConn& c) {
+Followed TcpLayer::follow_route(TcpConn& c) {
   StackCore& core = context_->core;
-  if (!c.hop) return Stack::Followed::kStays;
-  if (core.routes.is_question(c.remote.address, c.local.address)) return Stack::Followed::kQuestion;
+  if (!c.hop) return Followed::kStays;
+  if (core.routes.is_question(c.remote.address, c.local.address)) return Followed::kQuestion;
   const Way way = core.way_on({c.remote.address, c.local.address, c.hop->interface}, *c.hop);
   if (way.hop == nullptr && !way.by_kernel) {
     c.hop = HopRef(core.nowhere(c.hop->interface));
-    return Stack::Followed::kStays;
+    return Followed::kStays;
   }
-  if (way.hop == nullptr || way.hop->interface != c.hop->interface) return Stack::Followed::kLeaves;
-  if (way.hop == c.hop.get() && path_mtu(c, way.mtu) == c.route_mtu) return Stack::Followed::kStays;
+  if (way.hop == nullptr || way.hop->interface != c.hop->interface) return Followed::kLeaves;
+  if (way.hop == c.hop.get() && path_mtu(c, way.mtu) == c.route_mtu) return Followed::kStays;
   const InterfaceId comes_by = c.interface;
   set_way(*context_, c, *way.hop, way.mtu);
   c.interface = comes_by;
-  return Stack::Followed::kStays;
+  return Followed::kStays;
 }
 
 static uint8_t congestion_state(const TcpConn& c) {

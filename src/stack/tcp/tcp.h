@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "stack/stack.h"
 #include "stack/tcp/segment.h"
+#include "stack/types.h"
 
 namespace accel {
 
@@ -57,7 +57,7 @@ class TcpLayer {
   void note_numbers(const FlowKey& key, TcpNumbers* numbers);
   void leave_handshakes(TcpListener& listener);
   void close_listener(TcpListener* listener);
-  Result<size_t> send(TcpConn& conn, std::span<const iovec> data, Stack::TcpWrite how, Instant now);
+  Result<size_t> send(TcpConn& conn, std::span<const iovec> data, TcpWrite how, Instant now);
   Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,
                          Instant now);
   Result<size_t> discard(TcpConn& conn, size_t n, Instant now);
@@ -91,7 +91,7 @@ class TcpLayer {
                          void* owner, Instant now);
   bool bind_conflicts(const Endpoint& local, bool v6_only, bool reuse_address) const;
   bool port_in_use(const IpAddress& local, uint16_t port) const;
-  Stack::Followed follow_route(TcpConn& conn);
+  Followed follow_route(TcpConn& conn);
 
  private:
   std::unique_ptr<TcpContext> context_;
