@@ -23,7 +23,10 @@
 #include <time.h>
 
 #include <atomic>
+#include <cerrno>
 #include <type_traits>
+
+#include "base/result.h"
 
 namespace accel {
 
@@ -98,5 +101,12 @@ void resolve_real();
 /// libc's clock_gettime() also where another preloaded library (libfaketime) stands before it: timeouts are
 /// in the kernel's time. Not in a signal's handler, nor under a lock: it asks the dynamic linker.
 void find_libcs_clock();
+
+/// The result of one of them.
+template <class T>
+Result<T> from_libc(T r) {
+  if (r == static_cast<T>(-1)) return err(errno);
+  return r;
+}
 
 }  // namespace accel

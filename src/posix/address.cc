@@ -1,10 +1,11 @@
-// sockaddr and Endpoint.
+#include "posix/address.h"
+
 #include <netinet/in.h>
 
 #include <algorithm>
 
+#include "base/real.h"
 #include "base/user_memory.h"
-#include "posix/socket.h"
 
 namespace accel::posix {
 namespace {
@@ -58,6 +59,14 @@ Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address
   in6.sin6_scope_id = endpoint.address.is_v4() || !endpoint.address.is_link_local() ? 0 : scope;
   std::memcpy(&in6.sin6_addr, endpoint.address.bytes.data(), sizeof in6.sin6_addr);
   return put_address(&in6, sizeof in6, address, length);
+}
+
+Endpoint kernel_name(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (real.getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  Result<Endpoint> name = from_sockaddr(reinterpret_cast<sockaddr*>(&address), length, address.ss_family);
+  return name ? *name : Endpoint{};
 }
 
 }  // namespace accel::posix

@@ -1,22 +1,11 @@
 // One intercepted call on a socket: the lock, the file behind the descriptor, and the way to the kernel.
 #pragma once
 
-#include <cerrno>
-
+#include "base/real.h"
 #include "posix/guard.h"
 #include "posix/socket.h"
 
 namespace accel::posix {
-
-/// What a Socket's method answers when the kernel serves the call: it is then made there, without the lock.
-constexpr Errno kOnKernel = err(-1);
-
-/// The result of a function of base/real.h.
-template <class T>
-Result<T> from_libc(T r) {
-  if (r == static_cast<T>(-1)) return err(errno);
-  return r;
-}
 
 /// What a call is about: what comes in, what goes out, or neither. Whether an inherited socket opens for it:
 /// File::opens_for().

@@ -23,7 +23,7 @@
 
 namespace accel::posix {
 
-// ---- sockets (posix/sockets.cc, options.cc, transfer.cc) ----
+// ---- sockets (posix/sockets.cc, option_calls.cc, transfer.cc) ----
 /// Always called. Creates the kernel's socket and, for AF_INET/AF_INET6 stream and datagram sockets, a File
 /// in the table.
 Result<int> socket(int domain, int type, int protocol);
@@ -31,7 +31,7 @@ Result<int> bind(int fd, const sockaddr* address, socklen_t length);
 Result<int> connect(int fd, const sockaddr* address, socklen_t length);
 /// There are connections that were handed back, of which connect() to AF_UNSPEC takes the name off.
 extern std::atomic<bool> has_automatic_names;
-/// connect() on one. kOnKernel (posix/call.h): `fd` is none.
+/// connect() on one. kOnKernel (posix/socket.h): `fd` is none.
 Result<int> disconnect_handed_back(int fd, const sockaddr* address, socklen_t length);
 inline bool may_disconnect_handed_back(const sockaddr* address, socklen_t length) {
   sa_family_t family = AF_UNIX;
@@ -94,7 +94,7 @@ Result<int> pselect(int count, fd_set* read, fd_set* write, fd_set* except, cons
 bool any_owned(const pollfd* descriptors, nfds_t count);
 bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set* except);
 
-// ---- processes (posix/process.cc) ----
+// ---- processes (posix/fork.cc, programs.cc, engine_life.cc) ----
 /// vfork() cannot be wrapped: the wrapper for it calls fork() when we own something, else jumps to the real
 /// one.
 bool must_fork_for_vfork();
@@ -152,7 +152,7 @@ void settle_numbers();
 // ---- signals (posix/signals.cc) ----
 Result<int> sigaction(int number, const struct sigaction* action, struct sigaction* old);
 
-// ---- what takes every socket from us (posix/detach.cc) ----
+// ---- what takes every socket from us (posix/retire.cc) ----
 /// A request of an io_uring is about to use `fd`, one of ours: it becomes the kernel's, of a set all members.
 void used_by_ring(int fd);
 /// There is an io_uring whose requests cannot be seen: sockets made from now on stay on the kernel, those

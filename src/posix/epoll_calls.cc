@@ -15,9 +15,9 @@
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/calls.h"
+#include "posix/detach.h"
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
-#include "posix/foreign_waits.h"
 #include "posix/fork_state.h"
 #include "posix/guard.h"
 #include "posix/process.h"
@@ -183,7 +183,9 @@ class Wait {
       return !finish_in_kernel(timeout_.left_as_given());
     set_ = set;
     set_->retain();
-    if (!std::exchange(set_->waited_on_once, true)) set_is_waited_on_by_libc();
+    // It is the program's way.
+    if (!std::exchange(set_->waited_on_once, true))
+      EpollSet::looks_for_first_wait.store(0, std::memory_order_relaxed);
     settle_members(guard, *set, timeout_.zero());
     if (suspended_connections != 0) set->for_each_item([](EpollItem& item) { (void)item.file->readiness(); });
     ask_kernel_ = timeout_.zero();

@@ -15,7 +15,6 @@
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/early_wait.h"
-#include "posix/foreign_waits.h"
 
 namespace accel::posix {
 namespace {
@@ -190,7 +189,7 @@ Result<void> EpollSet::add(int real_set, int fd, File* file, const epoll_event& 
   item->next_of_file = *link;
   *link = item.get();
   items_.push_back(*item);
-  if (!waited_on_once) set_may_be_waited_on_elsewhere();
+  if (!waited_on_once) looks_for_first_wait.store(kLooks, std::memory_order_relaxed);
   if (item->ready_events() != 0) push(*item);
   if (file->shared_listener) file->announce_shared_listener();
   (void)item.release();  // items_ owns it: unlink() deletes

@@ -99,6 +99,10 @@ class EpollSet final : public File {
   /// A thread waits on it by libc's functions.
   bool waited_on_by_libc() const { return in_epoll_wait > 0 || fds.plain_waits(first_fd_) > 0; }
   bool waited_on_once = false;  ///< likewise, or has
+  /// At so many ticks yet a set with a member of ours on which nobody has waited by libc is a reason to look
+  /// for waits past it (posix/foreign_waits.h), so that one is found before its first event.
+  static inline std::atomic<int> looks_for_first_wait{0};
+  static constexpr int kLooks = 100;
 
   int in_epoll_wait = 0;   ///< threads blocked there
   int kernel_waiters = 0;  ///< of these, in the real call: woken through an eventfd in the real set

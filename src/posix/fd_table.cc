@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "posix/file.h"
-#include "posix/process.h"
+#include "posix/fork_state.h"
 #include "posix/signals.h"
 
 namespace accel::posix {

@@ -7,7 +7,6 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
-#include "posix/call.h"
 
 namespace accel::posix {
 

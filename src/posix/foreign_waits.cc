@@ -30,17 +30,14 @@
 namespace accel::posix {
 namespace {
 
-/// Ticks at which a set that nobody has waited on yet is a reason to look.
-constexpr int kLooksForFirstWait = 100;
 /// While the application is at work (a tick is 10 ms or more).
 constexpr int kBusyTicks = 100;
 constexpr size_t kMostPolled = 1024;
 /// At most so much of the time goes into looking: a process may have thousands of threads.
 constexpr int kOneOf = 20;
 
-std::atomic<int> looks_left{0};  ///< for a first wait
-uint64_t seen_epoch = 0;         ///< of readiness_epoch; under the lock
-int busy_ticks = 0;              ///< the control thread's
+uint64_t seen_epoch = 0;  ///< of readiness_epoch; under the lock
+int busy_ticks = 0;       ///< the control thread's
 
 /// The system call in which a thread sleeps.
 struct Sleep {
@@ -162,6 +159,7 @@ std::vector<std::pair<std::string, Sleep>> sleeping_threads() {
 
 /// Something may be ready that nobody hears of.
 bool wanted(bool absent) {
+  std::atomic<int>& looks_left = EpollSet::looks_for_first_wait;
   const bool first_wait = looks_left.load(std::memory_order_relaxed) > 0;
   if (first_wait) looks_left.fetch_sub(1, std::memory_order_relaxed);
   if (!first_wait && !absent && ++busy_ticks < kBusyTicks) return false;
@@ -182,10 +180,6 @@ bool find_foreign_wait() {
 }
 
 }  // namespace
-
-void set_is_waited_on_by_libc() { looks_left.store(0, std::memory_order_relaxed); }
-
-void set_may_be_waited_on_elsewhere() { looks_left.store(kLooksForFirstWait, std::memory_order_relaxed); }
 
 void look_for_foreign_waits(bool absent) {
   using Clock = std::chrono::steady_clock;

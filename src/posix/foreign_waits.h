@@ -6,12 +6,6 @@
 
 namespace accel::posix {
 
-/// A set with a member of ours on which nobody has waited by libc yet: looked for at each tick, so that it is
-/// found before its first event. Under the lock.
-void set_may_be_waited_on_elsewhere();
-/// Its first wait has come by libc: it is the program's way. Under the lock.
-void set_is_waited_on_by_libc();
-
 /// On the control thread, at each tick, without a Guard. `absent`: the application has made no pass since the
 /// last.
 void look_for_foreign_waits(bool absent);

@@ -1,4 +1,4 @@
-// Fork state, of posix/process.cc (fork, exit) and posix/programs.cc (exec, spawn, passing): which other
+// Fork state, of posix/process.h (fork, exit) and posix/programs.cc (exec, spawn, passing): which other
 // processes have this one's sockets, by fork(). Under the lock.
 #pragma once
 
@@ -22,14 +22,21 @@ ForkState& fork_state();
 /// A listener or UDP socket that came by fork() or otherwise.
 inline bool dormant(const File& file) { return file.revivable() && file.kind() != FileKind::kIwarp; }
 
-/// The connection that its parent carries moves to the kernel. Errors: ECONNRESET.
-Result<bool> take_connection(File* file);
-/// The processes that had it open when they forked, and wait on it no more, give up what they have of it.
-void ask_owners(const File* file);
-/// A listener or UDP socket releases its queues, as if it had done so at the fork: what is queued is for
-/// those who have it.
-void release_for_descendants(Pass& pass, File* file);
-/// Descendants get the sockets that they have requested; with `all` every one, since this process ends.
-void serve_descendants(Pass* pass, bool all);
+/// Before the last descriptor of an accelerated connection is closed here: does another process that
+/// inherited it still live? Then the connection is to be handed back instead of closed.
+bool inherited_elsewhere(const File* file);
+
+/// By fork(), another process has it open as well.
+bool others_have(const File* file);
+
+/// The file is gone from here: its connection is the kernel's now (`in_kernel`), or over. Tells those who
+/// inherited it. Called by FdTable::forget and File::release.
+void settle_descendants(const File* file, bool in_kernel);
+
+/// Programs that forked children have started, and that have this listener or UDP socket, are known from now
+/// on (File::has_program).
+void learn_of_descendants_programs(File* file);
+/// No descendant of those is left, but their programs may be.
+void forget_ended_forks();
 
 }  // namespace accel::posix

@@ -11,7 +11,7 @@
 
 namespace accel::posix {
 
-/// Engine::open(), and what a process with an engine has beside it (posix/process.cc): for
+/// Engine::open(), and what a process with an engine has beside it (posix/engine_life.cc): for
 /// Guard::open_engine.
 Engine* open_engine(Reason* why);
 

@@ -14,10 +14,7 @@
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/engine.h"
-#include "posix/pidfd_getfd.h"
-#include "posix/reuseport_programs.h"
 #include "posix/rights.h"
-#include "posix/udp_port_owners.h"
 #include "posix/unix_rendezvous.h"
 
 namespace accel::posix {
@@ -52,22 +49,6 @@ void count_refused() {
   if (Engine* engine = Engine::get()) engine->counters().add(Counter::peer_requests_refused);
 }
 
-/// A process that has taken a descriptor shows it: the kernel has allowed that.
-int answer_to(const PeerRequest& request, bool trusted, int proof) {
-  using enum PeerRequest::About;
-  switch (request.about) {
-    case kDescriptor:
-      return detach_taken(request, proof, trusted);
-    case kUdpPort:  // anybody may bind it, and what is done then is as the kernel says
-      settle_udp_port(request.local.port);
-      return 0;
-    case kGroup:
-      if (trusted) group_got_program(request.protocol, request.local);
-      return 0;
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::string request_socket_name(const std::string& process, pid_t number) {
@@ -100,7 +81,7 @@ bool receive_request(int peer, PeerRequest& request, int& proof) {
   return n == sizeof request;
 }
 
-void answer(int peer) {
+void answer(int peer, RequestAnswerer answer_to) {
   PeerRequest request{};
   int proof = -1;
   if (receive_request(peer, request, proof)) {
@@ -117,7 +98,7 @@ void close_peer(Peer& v) {
 }
 
 /// Some of those that are queued now. Most have sent their request by then.
-void accept_peers(int request_socket, Clock::time_point now) {
+void accept_peers(int request_socket, Clock::time_point now, RequestAnswerer answer_to) {
   for (size_t i = 0; i < kMostPeers; ++i) {
     const int fd = keep_private(real.accept4(request_socket, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd < 0) return;
@@ -128,7 +109,7 @@ void accept_peers(int request_socket, Clock::time_point now) {
     place.fd.store(fd);
     pollfd readable{fd, POLLIN, 0};
     if (real.poll(&readable, 1, 0) <= 0) continue;
-    answer(fd);
+    answer(fd, answer_to);
     close_peer(place);
   }
 }
@@ -148,7 +129,7 @@ int add_request_sockets(int request_socket, std::vector<pollfd>& watched) {
   return static_cast<int>(std::max(left.count(), left.zero().count()));
 }
 
-void serve_peer_requests(int request_socket, std::span<const pollfd> watched) {
+void serve_peer_requests(int request_socket, std::span<const pollfd> watched, RequestAnswerer answer_to) {
   const auto now = Clock::now();
   const auto ready = [&](int fd) {
     return std::any_of(watched.begin(), watched.end(),
@@ -158,10 +139,10 @@ void serve_peer_requests(int request_socket, std::span<const pollfd> watched) {
     const int fd = v.fd.load();
     const bool has_sent = fd >= 0 && ready(fd);
     if (fd < 0 || (!has_sent && now < v.leaves)) continue;
-    has_sent ? answer(fd) : count_refused();
+    has_sent ? answer(fd, answer_to) : count_refused();
     close_peer(v);
   }
-  if (ready(request_socket)) accept_peers(request_socket, now);
+  if (ready(request_socket)) accept_peers(request_socket, now, answer_to);
 }
 
 void forget_peers() {

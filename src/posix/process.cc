@@ -1,272 +1,17 @@
 #include "posix/process.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <cstring>
-#include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <vector>
 
 #include "base/config.h"
 #include "base/log.h"
-#include "base/memory.h"
-#include "base/real.h"
-#include "base/user_memory.h"
-#include "posix/acceptor_hints.h"
-#include "posix/calls.h"
-#include "posix/control_thread.h"
-#include "posix/early_wait.h"
-#include "posix/epoll_set.h"
+#include "posix/detach.h"
 #include "posix/fork_state.h"
-#include "posix/later_engine.h"
-#include "posix/listener_handoff.h"
-#include "posix/own_thread.h"
-#include "posix/request_thread.h"
-#include "posix/rights.h"
-#include "posix/signals.h"
-#include "posix/siw_socket.h"
-#include "posix/socket.h"
 #include "posix/tcp_socket.h"
-#include "posix/unix_rendezvous.h"
 
 namespace accel::posix {
-
-ForkState& fork_state() {
-  static ForkState* const f = new ForkState;
-  return *f;
-}
-
-namespace {
-
-// ---- fork ----
-
-/// A fork under way, from prepare_fork() to after_fork(): both processes have a copy. The lock is held all
-/// the time.
-struct Forking {
-  bool under_way = false;
-  Engine* engine = nullptr;  ///< holds the lock by before_fork(); nullptr: `guard` does
-  std::optional<Guard> guard;
-  std::unique_ptr<ForkSharing> sharing;
-};
-Forking& forking() {
-  static Forking* const f = new Forking;
-  return *f;
-}
-
-/// A TCP socket that has neither connected nor listened.
-bool undecided(const File& file) {
-  return file.kind() == FileKind::kTcp &&
-         static_cast<const Socket&>(file).choice.reason == Reason::not_decided;
-}
-
-/// Nothing here may wait for a lock of libc's: after _Fork() or clone() another thread's copy may hold it for
-/// ever. So nothing is freed.
-void child_begins(Forking& f) {
-  if (f.engine != nullptr) Engine::after_fork_in_child();
-  for (auto& h : fork_state().own_forks) h.release()->abandon_in_descendant();
-  fork_state().own_forks.clear();  // frees nothing: the pointers are null
-  own_threads_after_fork_in_child();
-  control_thread_after_fork_in_child();
-  request_thread_after_fork_in_child(f.sharing != nullptr);
-  later_engine_after_fork_in_child();
-  acceptor_hints_after_fork_in_child();
-  forget_early_sleepers();
-  if (f.sharing != nullptr) {
-    f.sharing->after_fork_in_descendant();
-    fork_state().parents_forks.push_back(std::move(f.sharing));  // its place is reserved
-  }
-  fds.for_each(0, fds.limit(), [](int fd, File* file) {
-    file->waiters = 0;
-    file->served = file->has_program = false;
-    if (file->inherited == File::Inherited::kConnection || fds.first_of(file) != fd) return;
-    file->inherited = file->after_fork_in_child();
-    if (file->inherited == File::Inherited::kDormant && file->kind() == FileKind::kTcp)
-      Engine::inherit_listener();
-  });
-}
-
-/// A thread that waits has to hear of them: it uses them. After a fork that failed nobody else can.
-void resume_suspended(Forking& f, bool forked) {
-  if (suspended_connections == 0) return;
-  if (forked) {
-    if (f.engine == nullptr) return;  // who waits for one has an engine
-    Pass pass{*f.engine, Pass::OverFork{}};
-    if (!f.engine->others_wait(pass)) return;
-  }
-  fds.for_each(0, fds.limit(), [](int, File* file) {
-    if (file->kind() == FileKind::kIwarp) (void)file->readiness();
-  });
-}
-
-void parent_goes_on(Forking& f, bool forked) {
-  resume_suspended(f, forked);
-  if (!forked) {
-    for (auto& h : fork_state().parents_forks) h->change_descendants(-1);
-    f.sharing.reset();
-  } else if (f.sharing != nullptr) {
-    f.sharing->after_fork_in_owner();
-    fork_state().own_forks.push_back(std::move(f.sharing));
-  }
-}
-
-void learn_of_descendants_programs(File* file) {
-  file->has_program |= std::any_of(fork_state().own_forks.begin(), fork_state().own_forks.end(),
-                                   [&](const auto& h) { return h->has_program(file); });
-  fork_state().programs_have_listeners |= file->has_program && file->kind() == FileKind::kTcp;
-}
-
-/// No descendant of these forks is left, but their programs may be.
-void forget_ended_forks() {
-  ForkSharings& own_forks = fork_state().own_forks;
-  const auto has_ended = [](const auto& h) { return h->has_ended(); };
-  if (std::none_of(own_forks.begin(), own_forks.end(), has_ended)) return;
-  fds.for_each(0, fds.limit(), [](int, File* file) { learn_of_descendants_programs(file); });
-  std::erase_if(own_forks, has_ended);
-}
-
-void share_files(Forking& f) {
-  forget_ended_forks();
-  std::vector<File*> files;
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (fds.first_of(file) != fd) return;
-    const bool bound = file->bound_flow() != nullptr;
-    // A child may have to say that it has started a program with one whose queues are released.
-    if (undecided(*file) || dormant(*file)) {
-      files.push_back(file);
-    } else if (f.engine != nullptr && (bound || file->carries_connection())) {
-      if (file->kind() == FileKind::kIwarp) return static_cast<SiwSocket*>(file)->before_fork();
-      if (bound)
-        file->share_accept_queue();
-      else
-        static_cast<TcpSocket*>(file)->before_fork();
-      files.push_back(file);
-    }
-  });
-  if (!files.empty()) f.sharing = ForkSharing::prepare(files, request_thread_wake_fd());
-  ForkSharings& parents_forks = fork_state().parents_forks;
-  parents_forks.reserve(parents_forks.size() + 1);
-  for (auto& h : parents_forks) h->change_descendants(+1);
-}
-
-/// Bound, and nothing done with it: it may be the child that listens.
-bool may_be_a_childs(const File& file) {
-  return undecided(file) && static_cast<const Socket&>(file).shadow_name().port != 0;
-}
-
-struct Releasable {
-  std::vector<BoundFlow*> flows;
-  std::vector<File*> files;
-  bool wanted = false;
-};
-
-/// Prefork servers: see File::releasable_flow(). Ports that nobody uses are the children's too.
-Releasable releasable_files(Pass& pass) {
-  Releasable releasable;
-  bool for_children = false;
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (fds.first_of(file) != fd || file->inherited != File::Inherited::kNo) return;
-    for_children = for_children || may_be_a_childs(*file);
-    if (BoundFlow* flow = file->releasable_flow()) {
-      releasable.flows.push_back(flow);
-      releasable.files.push_back(file);
-    }
-  });
-  releasable.wanted =
-      (!releasable.flows.empty() || for_children) && pass.engine().serves_only(pass, releasable.flows.size());
-  return releasable;
-}
-
-void release_queues_of_files(Engine& engine) {
-  Pass pass{engine, Pass::OverFork{}};
-  const Releasable releasable = releasable_files(pass);
-  if (!releasable.wanted) return;
-  engine.release_queues(pass, releasable.flows);
-  for (File* file : releasable.files) {
-    file->queues_released();
-    file->inherited = File::Inherited::kDormant;
-  }
-}
-
-/// Datagrams that have come already are for whoever receives.
-void empty_releasable_files() {
-  if (Engine::get() == nullptr) return;
-  Guard guard(Pass::Polling::kNo);
-  if (guard.pass() == nullptr) return;
-  const Releasable releasable = releasable_files(*guard.pass());
-  if (!releasable.wanted) return;
-  for (File* file : releasable.files)
-    if (file->kind() == FileKind::kUdp) file->queue_for_program(*guard.pass());
-}
-
-void prepare_files() {
-  if (!active() || Guard::inside()) return;
-  empty_releasable_files();
-  Forking& f = forking();
-  for (;;) {
-    if (Engine* engine = Engine::get()) {
-      engine->before_fork();
-      f.engine = engine;
-      break;
-    }
-    f.guard.emplace(Pass::Polling::kNo);
-    if (f.guard->pass() == nullptr) break;
-    f.guard.reset();  // another thread has opened the engine meanwhile
-  }
-  f.under_way = true;
-  if (f.engine != nullptr) release_queues_of_files(*f.engine);
-  share_files(f);
-  fds.for_each(0, fds.limit(), [](int fd, File* file) {
-    file->elsewhere_too = true;
-    if (file->kind() == FileKind::kEpoll) static_cast<EpollSet*>(file)->shared = true;
-    // Of TCP also what only the shadow listens on.
-    if ((file->revivable() || file->kind() == FileKind::kTcp) && fds.first_of(file) == fd)
-      file->share_accept_queue();
-  });
-}
-
-}  // namespace
-
-void prepare_fork() {
-  prepare_files();
-  memory::hold();
-}
-
-void after_fork(pid_t child) {
-  memory::let_go();
-  Forking& f = forking();
-  // Set by this thread or by none: the lock is held. A fork from inside the lock has nothing to undo.
-  if (!Guard::inside() || !f.under_way) return;
-  const int saved = errno;
-  Engine* const engine = f.engine;
-  if (child == 0)
-    child_begins(f);
-  else
-    parent_goes_on(f, child > 0);
-  f.under_way = false;
-  f.engine = nullptr;
-  if (child != 0 && engine != nullptr) engine->after_fork_in_parent();
-  if (engine == nullptr) f.guard.reset();
-  if (child == 0) signals_after_fork_in_child();
-  errno = saved;
-}
-
-void fork_failed() {
-  if (!active() || Guard::inside()) return;
-  Guard guard(Pass::Polling::kNo);
-  if (!guard.ok()) return;
-  for (auto& h : fork_state().parents_forks) h->change_descendants(-1);
-}
-
-bool must_fork_for_vfork() { return active(); }
-
-bool active() { return (fds.limit() > 0 || Engine::get() != nullptr) && !retired(); }
-
-// ---- what was inherited ----
 
 Result<bool> take_connection(File* file) {
   for (auto& h : fork_state().parents_forks) {
@@ -333,23 +78,6 @@ void learn_of_programs(File* file) {
   // Datagrams that a UDP socket's queue brings here no child could have.
   file->has_program = file->kind() == FileKind::kUdp && inherited_elsewhere(file);
   learn_of_descendants_programs(file);
-}
-
-bool inherited_elsewhere(const File* file) {
-  return std::any_of(fork_state().own_forks.begin(), fork_state().own_forks.end(),
-                     [&](const auto& h) { return h->has_descendants(file); });
-}
-
-bool others_have(const File* file) {
-  return inherited_elsewhere(file) ||
-         std::any_of(fork_state().parents_forks.begin(), fork_state().parents_forks.end(),
-                     [&](const auto& h) { return h->others_have(file); });
-}
-
-void settle_descendants(const File* file, bool in_kernel) {
-  for (auto& h : fork_state().own_forks)
-    h->settle(file, in_kernel ? SharedState::kKernel : SharedState::kLost);
-  for (auto& h : fork_state().parents_forks) h->give_up(file);
 }
 
 void release_for_descendants(Pass& pass, File* file) {
@@ -435,36 +163,6 @@ void serve_handoff_socket(int handoff_socket) {
     }
 }
 
-// ---- the engine's beginning, the process's end ----
-
-namespace {
-
-class SocketUpcalls final : public Upcalls {
-  void notify(Pass& pass, void* owner, uint32_t edges) override {
-    auto* file = static_cast<File*>(owner);
-    if ((edges & siw::kDecided) != 0)
-      file->decided(edges);
-    else if ((edges & kUnanswered) != 0)
-      file->unanswered(pass);
-    else
-      file->notify(edges);
-  }
-  void abandoned(Pass& pass, void* file) override { static_cast<File*>(file)->release(&pass); }
-  void after_unlock() override { admit_put_off_signals(); }
-};
-constinit SocketUpcalls socket_upcalls;
-
-}  // namespace
-
-Engine* open_engine(Reason* why) {
-  Engine* engine = Engine::open(socket_upcalls, &start_control_thread, why);
-  if (engine == nullptr) return nullptr;
-  start_request_thread();
-  guard_fatal_signals();
-  wake_early_sleepers();
-  return engine;
-}
-
 namespace {
 
 /// What the kernel does to the descriptors of a process that ends: it closes them.
@@ -503,11 +201,6 @@ void hand_back_all() {
       if (File* file = fds.find(fd)) hand_back_or_close(*pass, fd, file);
   }
   engine->finish(std::chrono::milliseconds(config().settings.exit_wait_ms), true);
-}
-
-void at_exit() {
-  drop_later_engine();
-  if (Engine::get() != nullptr && !Guard::inside()) hand_back_all();
 }
 
 }  // namespace accel::posix

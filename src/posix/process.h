@@ -22,27 +22,22 @@ namespace accel::posix {
 /// it may stay released, since a program of a descendant's has got it meanwhile (File::opens_for_wait).
 Result<bool> settle_inherited(Guard& guard, File* file, bool waits = false);
 
-/// Before the last descriptor of an accelerated connection is closed here: does another process that
-/// inherited it still live? Then the connection is to be handed back instead of closed.
-bool inherited_elsewhere(const File* file);
-
-/// By fork(), another process has it open as well.
-bool others_have(const File* file);
-
 /// Programs that forked children have started, and that have this listener or UDP socket, are known from now
 /// on (File::has_program).
 void learn_of_programs(File* file);
 
-/// The file is gone from here: its connection is the kernel's now (`in_kernel`), or over. Tells those who
-/// inherited it. Called by FdTable::forget and File::release.
-void settle_descendants(const File* file, bool in_kernel);
+/// The connection that its parent carries moves to the kernel. Errors: ECONNRESET.
+Result<bool> take_connection(File* file);
+/// The processes that had it open when they forked, and wait on it no more, give up what they have of it.
+void ask_owners(const File* file);
+/// A listener or UDP socket releases its queues, as if it had done so at the fork: what is queued is for
+/// those who have it.
+void release_for_descendants(Pass& pass, File* file);
+/// Descendants get the sockets that they have requested; with `all` every one, since this process ends.
+void serve_descendants(Pass* pass, bool all);
 
-/// What has to be the kernel's from now on, since other processes use it: a socket, or a set with its members
-/// and those of nested sets. False: a live connection that could not be moved; it is untouched.
-bool detach(Pass* pass, File* file, Reason reason);
-
-/// The same for what came by fork(), exec() or in a message and has not been used here: those who have it
-/// open are asked for it. False: it could not follow.
+/// detach() (posix/detach.h) of what came by fork(), exec() or in a message and has not been used here: those
+/// who have it open are asked for it. False: it could not follow.
 bool detach_inherited(File* file, Reason reason);
 
 /// Another process is about to have this descriptor, if it is one of ours. EOPNOTSUPP: it is an iWARP

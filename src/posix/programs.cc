@@ -17,6 +17,7 @@
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/calls.h"
+#include "posix/detach.h"
 #include "posix/fork_state.h"
 #include "posix/guard.h"
 #include "posix/process.h"

@@ -22,8 +22,11 @@
 #include "posix/calls.h"
 #include "posix/own_thread.h"
 #include "posix/peer_requests.h"
+#include "posix/pidfd_getfd.h"
 #include "posix/process.h"
+#include "posix/reuseport_programs.h"
 #include "posix/signals.h"
+#include "posix/udp_port_claims.h"
 
 namespace accel::posix {
 namespace {
@@ -45,6 +48,22 @@ void wake() {
   (void)!real.write(wake_fd.load(), &one, sizeof(one));
 }
 
+/// A process that has taken a descriptor shows it: the kernel has allowed that.
+int answer_to(const PeerRequest& request, bool trusted, int proof) {
+  using enum PeerRequest::About;
+  switch (request.about) {
+    case kDescriptor:
+      return detach_taken(request, proof, trusted);
+    case kUdpPort:  // anybody may bind it, and what is done then is as the kernel says
+      settle_udp_port(request.local.port);
+      return 0;
+    case kGroup:
+      if (trusted) group_got_program(request.protocol, request.local);
+      return 0;
+  }
+  return 0;
+}
+
 /// False: the thread is to end.
 bool serve_once() {
   std::vector<pollfd> watched{{wake_fd.load(), POLLIN, 0}};
@@ -53,7 +72,7 @@ bool serve_once() {
   add_handoff_sockets(watched);
   const timespec limit{most / 1000, most % 1000 * 1'000'000L};
   if (poll_beyond_limit(watched, most < 0 ? nullptr : &limit, nullptr) < 0) return true;
-  serve_peer_requests(request_socket.load(), {watched.data() + 1, listeners_begin - 1});
+  serve_peer_requests(request_socket.load(), {watched.data() + 1, listeners_begin - 1}, answer_to);
   for (size_t i = listeners_begin; i < watched.size(); ++i)
     if ((watched[i].revents & POLLIN) != 0) serve_handoff_socket(watched[i].fd);
   if (watched[0].revents == 0) return true;

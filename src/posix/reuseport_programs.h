@@ -1,12 +1,13 @@
 // SO_REUSEPORT groups in which a program of the kernel's chooses (SO_ATTACH_REUSEPORT_CBPF, _EBPF): all
 // members are the kernel's, in whatever process. The process that attaches the program tells the others
-// (posix/peer_requests.h), and binds a marker, a Unix socket with the group's name in its own, for later
-// processes: of the group's user, as its members must be. Each process with members has one, until it ends: a
-// group that is made anew at that name meanwhile stays with the kernel. Taking the program off changes
-// nothing: the kernel chooses among its sockets by itself then, and ours would take what is theirs.
+// (posix/peer_requests.h), and leaves a marker for later ones (posix/reuseport_markers.h). Taking the program
+// off changes nothing: the kernel chooses among its sockets by itself then, and ours would take what is
+// theirs.
 #pragma once
 
-#include "posix/socket.h"
+#include <sys/socket.h>
+
+#include "base/ip.h"
 
 namespace accel::posix {
 
@@ -19,7 +20,4 @@ void attach_group_program(int fd);
 void socket_has_name(int fd);
 /// Another process says so of a group. On the request thread, without a Guard.
 void group_got_program(Protocol protocol, const Endpoint& local);
-/// Of the group that this socket is of, or is about to be. Under the Guard.
-bool group_has_program(const Socket& member);
-
 }  // namespace accel::posix

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/config.h"
-#include "posix/call.h"
+#include "posix/socket.h"
 #include "siw_fallback/reactor.h"
 
 namespace accel::posix {

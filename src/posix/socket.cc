@@ -15,11 +15,8 @@
 #include "base/user_memory.h"
 #include "engine/shown_socket.h"
 #include "engine/stats.h"
-#include "posix/call.h"
 #include "posix/epoll_set.h"
-#include "posix/options.h"
-#include "posix/process.h"
-#include "posix/reuseport_programs.h"
+#include "posix/reuseport_markers.h"
 
 namespace accel::posix {
 namespace {
@@ -50,39 +47,16 @@ Errno refuse(const char* why) {
 
 }  // namespace
 
+std::atomic<Reason> sockets_stay_on_kernel{Reason::accelerated};
+
+bool undecided(const File& file) {
+  return file.kind() == FileKind::kTcp &&
+         static_cast<const Socket&>(file).choice.reason == Reason::not_decided;
+}
+
 Socket* find_socket(int fd) {
   File* file = fds.find(fd);
   return file == nullptr || file->kind() == FileKind::kEpoll ? nullptr : static_cast<Socket*>(file);
-}
-
-SocketCall::SocketCall(int fd, Pass::Polling polling, Use use) : guard_(polling) {
-  if (!guard_.ok()) return;
-  socket_ = find_socket(fd);
-  if (socket_ == nullptr) return;
-  socket_->retain();
-  if (Pass* pass = guard_.pass()) pass->retains(static_cast<File*>(socket_));
-  if (socket_->inherited == File::Inherited::kNo) return;
-  if (!socket_->opens_for(use)) return;
-  Result<bool> settled = settle_inherited(guard_, socket_);
-  if (settled && *settled) return;
-  if (!settled) error_ = settled.error();
-  if (Pass* pass = guard_.pass()) pass->retains(nullptr);
-  socket_->release(guard_.pass());
-  socket_ = nullptr;
-}
-
-SocketCall::~SocketCall() {
-  if (socket_ != nullptr) socket_->release(guard_.pass());
-}
-
-Result<Pass*> SocketCall::engine(bool wanted) {
-  if (guard_.pass() != nullptr || !wanted) return guard_.pass();
-  Reason why = Reason::disabled;
-  if (Pass* pass = guard_.open_engine(&why)) {
-    pass->retains(static_cast<File*>(socket_));
-    return pass;
-  }
-  return socket_->detach_undecided(nullptr, why);
 }
 
 Socket::~Socket() {
@@ -125,7 +99,7 @@ Errno Socket::detach_undecided(Pass* pass, Reason reason) {
 Reason Socket::decide_veto(Pass& pass) {
   if (!std::exchange(network_asked_, true) && !pass.engine().is_of_our_network(fd_))
     veto = Reason::other_network;
-  if (group_has_program(*this)) veto = Reason::option;
+  if (group_has_program(fd_)) veto = Reason::option;
   return veto;
 }
 
@@ -141,14 +115,6 @@ Endpoint Socket::shadow_name() const { return kernel_name(fd_); }
 
 int Socket::shadow_option(int level, int name, int otherwise) const {
   return int_option(fd_, level, name, otherwise);
-}
-
-Endpoint kernel_name(int fd) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  if (real.getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
-  Result<Endpoint> name = from_sockaddr(reinterpret_cast<sockaddr*>(&address), length, address.ss_family);
-  return name ? *name : Endpoint{};
 }
 
 Duration Socket::shadow_timeout(int name) const {

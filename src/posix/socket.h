@@ -3,11 +3,15 @@
 
 #include <sys/socket.h>
 
+#include "posix/address.h"
 #include "posix/file.h"
 
 namespace accel::posix {
 
-/// The methods' error kOnKernel (posix/call.h) means that the kernel serves the call: everything that
+/// What a Socket's method answers when the kernel serves the call: it is then made there, without the lock.
+constexpr Errno kOnKernel = err(-1);
+
+/// The methods' error kOnKernel means that the kernel serves the call: everything that
 /// concerns an undecided socket does, so that the shadow alone holds what was set on it, and it is read from
 /// there when the path is decided.
 class Socket : public File {
@@ -109,26 +113,16 @@ class Socket : public File {
   bool private_fd_ = false;  ///< fd_ is a duplicate of our own, which the program does not know
 };
 
-/// Other than `accelerated`: why sockets made from now on do not enter the table (posix/detach.cc).
+/// Other than `accelerated`: why sockets made from now on do not enter the table (posix/retire.cc).
 extern std::atomic<Reason> sockets_stay_on_kernel;
 inline bool sockets_stay() {
   return sockets_stay_on_kernel.load(std::memory_order_relaxed) != Reason::accelerated;
 }
 
-/// The name of a socket of the kernel's, of whatever family; port 0: not bound.
-Endpoint kernel_name(int fd);
+/// A TCP socket that has neither connected nor listened.
+bool undecided(const File& file);
 
 /// Socket behind a descriptor, or nullptr (not ours, or a set). Under a Pass.
 Socket* find_socket(int fd);
-
-/// sockaddr <-> Endpoint. Errors: EINVAL (short), EAFNOSUPPORT. IPv4 in an AF_INET6 address is taken as
-/// mapped.
-Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain);
-/// Gives the program an address as accept(2) does: at most *length bytes, and *length becomes the full size.
-/// Errors: EFAULT, EINVAL (a negative *length).
-Result<void> put_address(const void* from, socklen_t size, sockaddr* address, socklen_t* length);
-/// The same of an Endpoint. domain AF_INET6 shows IPv4 as mapped.
-Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address, socklen_t* length,
-                         uint32_t scope = 0, uint32_t flowinfo = 0);
 
 }  // namespace accel::posix

@@ -10,10 +10,12 @@
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "engine/stats.h"
+#include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/later_engine.h"
 #include "posix/reuseport_programs.h"
 #include "posix/tcp_socket.h"
+#include "posix/udp_port_claims.h"
 #include "posix/udp_socket.h"
 
 namespace accel::posix {

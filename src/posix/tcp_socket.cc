@@ -13,7 +13,7 @@
 #include "engine/stats.h"
 #include "posix/epoll_set.h"
 #include "posix/flow_label.h"
-#include "posix/process.h"
+#include "posix/fork_state.h"
 #include "posix/wait.h"
 #include "stack/tcp/conn.h"
 

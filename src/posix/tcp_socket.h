@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "base/config.h"
-#include "posix/call.h"
+#include "posix/guard.h"
 #include "posix/listener_group.h"
 #include "posix/listener_handoff.h"
+#include "posix/socket.h"
 
 namespace accel::posix {
 

@@ -10,10 +10,7 @@
 #include <optional>
 
 #include "base/sock_diag.h"
-#include "base/socket_option.h"
-#include "posix/guard.h"
-#include "posix/peer_requests.h"
-#include "posix/udp_socket.h"
+#include "posix/socket.h"
 #include "posix/unix_rendezvous.h"
 
 namespace accel::posix {
@@ -86,7 +83,7 @@ template <class F>
 void for_each_open(F visit) {
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (file->kind() == FileKind::kUdp && file->bound_flow() != nullptr && fds.first_of(file) == fd)
-      visit(*static_cast<UdpSocket*>(file));
+      visit(*static_cast<const Socket*>(file));
   });
 }
 
@@ -108,7 +105,7 @@ std::vector<UdpUser> users_of_udp_port(uint16_t port) {
 PortOwnership ownership_at(uint16_t port, uint64_t cookie) {
   std::vector<UdpUser> users = users_of_udp_port(port);
   if (users.size() < 2) return PortOwnership::kSole;
-  for_each_open([&](const UdpSocket& s) {
+  for_each_open([&](const Socket& s) {
     if (s.local_endpoint().port != port) return;
     const uint64_t here = cookie_of(s.shadow());
     std::erase_if(users, [&](const UdpUser& u) { return u.cookie == here && here != cookie; });
@@ -129,31 +126,6 @@ PortOwnership ownership_of(uint64_t cookie, const std::vector<UdpUser>& users) {
     ownership = PortOwnership::kOwner;
   }
   return ownership;
-}
-
-void settle_udp_port(uint16_t port) {
-  Guard guard(Pass::Polling::kNo);
-  if (guard.pass() == nullptr) return;
-  for_each_open([&](UdpSocket& s) {
-    if (s.local_endpoint().port == port) s.settle_ownership(*guard.pass());
-  });
-}
-
-void claim_udp_port(int fd) {
-  const auto option = [fd](int name) { return int_option(fd, SOL_SOCKET, name); };
-  if (option(SO_REUSEADDR) == 0 || option(SO_PROTOCOL) != IPPROTO_UDP || option(SO_REUSEPORT) != 0) return;
-  uint16_t port = 0;
-  {
-    Guard guard(Pass::Polling::kNo);
-    if (!guard.ok()) return;
-    const Socket* s = find_socket(fd);
-    if (s != nullptr && s->bound_flow() != nullptr && !static_cast<const UdpSocket*>(s)->port_is_shared())
-      return;
-    port = kernel_name(fd).port;
-    if (ownership_at(port, cookie_of(fd)) == PortOwnership::kSole) return;
-  }
-  request_of_all({PeerRequest::About::kUdpPort, -1, 0, Protocol::kUdp, {{}, port}});
-  settle_udp_port(port);
 }
 
 }  // namespace accel::posix

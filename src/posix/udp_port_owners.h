@@ -1,8 +1,7 @@
 // Several UDP sockets with one port and address, by SO_REUSEADDR alone: the kernel gives what comes for the
 // address to the one that was bound last, until that is closed. That one is the port owner. A process learns
 // from the kernel (sock_diag(7)) whether its socket is the port owner, and has its device bring the datagrams
-// only then. Else they are the kernel's, which knows the owner. A process that binds such a port has the
-// others look again (posix/peer_requests.h).
+// only then. Else they are the kernel's, which knows the owner (posix/udp_port_claims.h: who looks again).
 //
 // Members of a SO_REUSEPORT group are none: they divide what comes (mlx5/shares.h, the queues of AF_XDP).
 #pragma once
@@ -34,10 +33,5 @@ enum class PortOwnership : uint8_t {
 PortOwnership ownership_of(uint64_t cookie, const std::vector<UdpUser>& users);
 /// The same as of now. Under the Guard.
 PortOwnership ownership_at(uint16_t port, uint64_t cookie);
-
-/// After bind(), without a Guard: those who have the port look again, here and elsewhere.
-void claim_udp_port(int fd);
-/// This process's sockets of the port look again. Without a Guard.
-void settle_udp_port(uint16_t port);
 
 }  // namespace accel::posix

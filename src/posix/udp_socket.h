@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "posix/call.h"
+#include "posix/socket.h"
 #include "posix/udp_port_owners.h"
 
 namespace accel::posix {
