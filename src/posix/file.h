@@ -69,7 +69,11 @@ class File {
   /// Where processes ask that have got such a listener otherwise than by fork() (posix/listener_group.h), or
   /// -1; it is readable.
   virtual int group_socket() const { return -1; }
-  virtual void member_arrived() {}
+  virtual void member_arrived(Pass&) {}
+  /// Peers of both that have come and not sent their message yet (posix/silent_peers.h); returns when the
+  /// first one's time is over. One of those has sent it, or has gone; false: `fd` is none of this file's.
+  virtual Instant watch_silent_peers(std::vector<pollfd>&) { return kNever; }
+  virtual bool silent_peer_spoke(Pass&, int /*fd*/) { return false; }
   virtual void share_accept_queue() {}
   virtual void hand_off_queue(Pass&) {}
   /// Others accept besides this process: it takes a part of what they hand off.

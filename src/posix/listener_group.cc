@@ -64,17 +64,20 @@ ListenerGroup join_listener_group(int shadow, const ListenerGroup& alone) {
   return {};
 }
 
-bool admit_member(const ListenerGroup& group, int shadow, Counters& counters) {
-  const int fd = real.accept4(group.name_socket, nullptr, nullptr, SOCK_CLOEXEC);
-  if (fd < 0) return false;
+int accept_candidate(const ListenerGroup& group) {
+  return real.accept4(group.name_socket, nullptr, nullptr, SOCK_CLOEXEC);
+}
+
+bool admit_member(int candidate, const ListenerGroup& group, int shadow, Counters& counters) {
   const std::vector<int> received =
-      peer_may_ask(fd, shadow) && message_arrived(fd) ? receive_descriptors(fd) : std::vector<int>{};
+      peer_may_ask(candidate, shadow) ? receive_descriptors(candidate) : std::vector<int>{};
   const int shared[] = {group.name_socket, group.handoff_socket, acceptor_hints_memfd(group.hints_page),
                         shadow};
-  const bool in = received.size() == 1 && is_same_socket(received[0], shadow) && send_descriptors(fd, shared);
+  const bool in =
+      received.size() == 1 && is_same_socket(received[0], shadow) && send_descriptors(candidate, shared);
   if (!in) counters.add(Counter::peer_requests_refused);
   for (int one : received) real.close(one);
-  real.close(fd);
+  real.close(candidate);
   return in;
 }
 

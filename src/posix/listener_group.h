@@ -19,7 +19,9 @@ struct ListenerGroup {
 /// `alone`: what this process has by itself; all members share it if this process is the first. Without
 /// `name_socket`: the members do not answer, are of another user, or do not have the listener `shadow`.
 ListenerGroup join_listener_group(int shadow, const ListenerGroup& alone);
-/// Accepts one process that asks. False: there is none, or one that does not have the listener (counted).
-bool admit_member(const ListenerGroup& group, int shadow, Counters& counters);
+/// The first process that asks; -1: there is none.
+int accept_candidate(const ListenerGroup& group);
+/// Answers one, whose message has arrived, and closes it. False: it does not have the listener (counted).
+bool admit_member(int candidate, const ListenerGroup& group, int shadow, Counters& counters);
 
 }  // namespace accel::posix

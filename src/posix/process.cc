@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/config.h"
 #include "base/log.h"
 #include "posix/detach.h"
+#include "posix/early_wait.h"
 #include "posix/fork_state.h"
 #include "posix/tcp_socket.h"
 
@@ -145,13 +147,19 @@ void serve_fork_requests() {
   if (guard.ok()) serve_descendants(guard.pass(), false);
 }
 
-void add_handoff_sockets(std::vector<pollfd>& watched) {
+int add_handoff_sockets(std::vector<pollfd>& watched) {
   Guard guard(Pass::Polling::kNo);
-  if (!guard.ok()) return;
+  if (!guard.ok()) return -1;
+  Instant first = kNever;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (fds.first_of(file) != fd) return;
     for (int handoff_socket : {file->served_handoff_socket(), file->group_socket()})
-      if (handoff_socket >= 0 && fds.first_of(file) == fd) watched.push_back({handoff_socket, POLLIN, 0});
+      if (handoff_socket >= 0) watched.push_back({handoff_socket, POLLIN, 0});
+    first = std::min(first, file->watch_silent_peers(watched));
   });
+  if (first == kNever) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - monotonic_now());
+  return static_cast<int>(std::max(left.count(), left.zero().count()));
 }
 
 void serve_handoff_socket(int handoff_socket) {
@@ -159,7 +167,8 @@ void serve_handoff_socket(int handoff_socket) {
   for (int fd = 0; guard.pass() != nullptr && fd < fds.limit(); ++fd)
     if (File* file = fds.find(fd); file != nullptr) {
       if (file->served_handoff_socket() == handoff_socket) return file->handoff_arrived(*guard.pass());
-      if (file->group_socket() == handoff_socket) return file->member_arrived();
+      if (file->group_socket() == handoff_socket) return file->member_arrived(*guard.pass());
+      if (file->silent_peer_spoke(*guard.pass(), handoff_socket)) return;
     }
 }
 

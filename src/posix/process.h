@@ -51,8 +51,9 @@ void note_passed();
 void serve_fork_requests();
 
 /// On the request thread, without a Guard: adds the hand-off sockets of this process's listeners
-/// (posix/listener_handoff.h); one is readable.
-void add_handoff_sockets(std::vector<pollfd>& watched);
+/// (posix/listener_handoff.h), and what has come there and not spoken; returns the longest that it may sleep,
+/// in milliseconds, or -1: any time. One is readable.
+int add_handoff_sockets(std::vector<pollfd>& watched);
 void serve_handoff_socket(int handoff_socket);
 
 /// Nothing that send() accepted is lost, and descendants find their connections in the kernel. Without a

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -67,9 +68,11 @@ int answer_to(const PeerRequest& request, bool trusted, int proof) {
 /// False: the thread is to end.
 bool serve_once() {
   std::vector<pollfd> watched{{wake_fd.load(), POLLIN, 0}};
-  const int most = add_request_sockets(request_socket.load(), watched);
+  const int for_requests = add_request_sockets(request_socket.load(), watched);
   const size_t listeners_begin = watched.size();
-  add_handoff_sockets(watched);
+  const int for_listeners = add_handoff_sockets(watched);
+  const auto most = static_cast<int>(std::min(static_cast<unsigned>(for_requests),
+                                              static_cast<unsigned>(for_listeners)));  // -1 is the largest
   const timespec limit{most / 1000, most % 1000 * 1'000'000L};
   if (poll_beyond_limit(watched, most < 0 ? nullptr : &limit, nullptr) < 0) return true;
   serve_peer_requests(request_socket.load(), {watched.data() + 1, listeners_begin - 1}, answer_to);

@@ -5,12 +5,14 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
+#include <new>
 #include <utility>
 
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/acceptor_hints.h"
+#include "posix/early_wait.h"
 #include "posix/listener_handoff.h"
 #include "posix/privilege.h"
 #include "posix/request_thread.h"
@@ -58,17 +60,59 @@ void TcpSocket::join_group() {
 /// Takes what is queued at the own hand-off socket; nothing more can be queued there.
 void TcpSocket::drain_own_handoff_socket() {
   real.shutdown(handoff_socket_, SHUT_RD);
-  for (int sender; (sender = accept_sender(handoff_socket_)) >= 0;)
-    for (int fd : received_from(sender)) handed_off_.push_back(fd);
+  while (take_sender(accept_sender(handoff_socket_))) {
+  }
   close_private(handoff_socket_);
+}
+
+/// False: there is none.
+bool TcpSocket::take_sender(int sender) {
+  if (sender < 0) return false;
+  if (message_arrived(sender))
+    for (int fd : received_from(sender)) handed_off_.push_back(fd);
+  else
+    keep_silent_peer(sender, SilentPeers::Wants::kHandOff);
+  return true;
+}
+
+void TcpSocket::keep_silent_peer(int fd, SilentPeers::Wants what) {
+  if (silent_peers_ == nullptr) silent_peers_.reset(new (std::nothrow) SilentPeers);
+  if (silent_peers_ != nullptr && silent_peers_->keep(fd, what, monotonic_now())) return;
+  real.close(fd);
+  Engine::get()->counters().add(Counter::peer_requests_refused);
 }
 
 std::vector<int> TcpSocket::received_from(int sender) const {
   return receive_handoff(sender, shadow(), Engine::get()->counters());
 }
 
-void TcpSocket::member_arrived() {
-  if (admit_member(group_, shadow(), Engine::get()->counters())) handoff_socket_is_own_ = false;
+void TcpSocket::admit(int candidate) {
+  if (admit_member(candidate, group_, shadow(), Engine::get()->counters())) handoff_socket_is_own_ = false;
+}
+
+void TcpSocket::member_arrived(Pass&) {
+  const int candidate = accept_candidate(group_);
+  if (candidate < 0) return;
+  message_arrived(candidate) ? admit(candidate)
+                             : keep_silent_peer(candidate, SilentPeers::Wants::kMembership);
+}
+
+Instant TcpSocket::watch_silent_peers(std::vector<pollfd>& watched) {
+  if (silent_peers_ == nullptr) return kNever;
+  if (const size_t late = silent_peers_->end_late(monotonic_now()); late > 0)
+    Engine::get()->counters().add(Counter::peer_requests_refused, late);
+  silent_peers_->watch(watched);
+  return silent_peers_->next_end();
+}
+
+bool TcpSocket::silent_peer_spoke(Pass& pass, int fd) {
+  const auto what = silent_peers_ != nullptr ? silent_peers_->take(fd) : std::nullopt;
+  if (!what) return false;
+  if (*what == SilentPeers::Wants::kMembership)
+    admit(fd);
+  else
+    for (int connection : received_from(fd)) queue_handed_off(pass, connection);
+  return true;
 }
 
 /// Before fork(): the children are to have the hand-off socket that this process has.
@@ -116,9 +160,12 @@ bool TcpSocket::handoff_pending() {
 
 void TcpSocket::take_handoff(Pass& pass) {
   handoff_seen_ = false;
+  const size_t before = handed_off_.size();
+  take_sender(accept_sender(handoff_socket_));
   request_thread_look_again();
-  if (const int sender = accept_sender(handoff_socket_); sender >= 0)
-    for (int fd : received_from(sender)) queue_handed_off(pass, fd);
+  if (handed_off_.size() == before) return;
+  notify(kReadable);
+  pass.engine().touch();
 }
 
 void TcpSocket::user_changed() {
@@ -128,6 +175,7 @@ void TcpSocket::user_changed() {
 void TcpSocket::close_handoff_socket() {
   if (marker_ >= 0) close_private(std::exchange(marker_, -1));
   if (handoff_socket_ >= 0) close_private(std::exchange(handoff_socket_, -1));
+  silent_peers_.reset();
   if (group_.name_socket >= 0) close_private(std::exchange(group_.name_socket, -1));
   joined_group_ = false;
 }
@@ -136,6 +184,7 @@ void TcpSocket::close_handoff_socket() {
 void TcpSocket::close_marker_in_child() {
   if (marker_ >= 0) close_private(std::exchange(marker_, -1));
   handoff_socket_is_own_ = handoff_seen_ = false;
+  if (silent_peers_ != nullptr) silent_peers_->close_all();
   for (int fd : handed_off_) real.close(fd);
   handed_off_.clear();
 }
@@ -214,6 +263,23 @@ HandoffTargets TcpSocket::find_targets(Pass& pass) {
   }
 }
 
+/// Senders whose message is under way have their time; the lock is let go meanwhile.
+void TcpSocket::hear_silent_senders(Pass& pass) {
+  if (silent_peers_ == nullptr) return;
+  silent_peers_->close(SilentPeers::Wants::kMembership);
+  const Instant deadline = pass.now() + SilentPeers::kSpeaks;
+  while (silent_peers_ != nullptr && silent_peers_->any(SilentPeers::Wants::kHandOff)) {
+    std::vector<pollfd> watched;
+    silent_peers_->watch(watched);
+    if (wait_for(
+            pass, deadline, [] { return false; }, watched)
+            .is(EAGAIN))
+      return silent_peers_->close_all();
+    for (const pollfd& one : watched)
+      if (one.revents != 0) (void)silent_peer_spoke(pass, one.fd);
+  }
+}
+
 /// This process listens no more. Ends with nothing in the queue that could be handed off; the rest is reset
 /// when the listener closes, as the last listener's is in the kernel.
 void TcpSocket::hand_off_queue(Pass& pass) {
@@ -223,14 +289,17 @@ void TcpSocket::hand_off_queue(Pass& pass) {
   if (listener != nullptr) pass.engine().stop_taking(pass, *flow_);
   auto pending = [&] { return listener != nullptr && listener->embryo_size + listener->accept_size > 0; };
   pollfd queued{handoff_socket_, POLLIN, 0};
-  if (!pending() && handed_off_.empty() && real.poll(&queued, 1, 0) <= 0) return;
+  if (!pending() && handed_off_.empty() && real.poll(&queued, 1, 0) <= 0 &&
+      (silent_peers_ == nullptr || !silent_peers_->any(SilentPeers::Wants::kHandOff)))
+    return;
   HandoffTargets targets = find_targets(pass);
   if (listener != nullptr && (elsewhere_too || !targets.none())) {
     let_handshakes_end(pass);
     if (flow_ != nullptr) queue_unaccepted(pass);  // whoever has the shadow finds them there, libaccel or not
   }
-  while (targets.elsewhere() && real.poll(&queued, 1, 0) > 0)
-    for (int fd : received_from(accept_sender(handoff_socket_))) handed_off_.push_back(fd);
+  while (targets.elsewhere() && take_sender(accept_sender(handoff_socket_))) {
+  }
+  hear_silent_senders(pass);
   for (int fd : handed_off_)
     if (!targets.send(fd)) real.close(fd);
   handed_off_.clear();

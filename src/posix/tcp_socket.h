@@ -11,6 +11,7 @@
 #include "posix/guard.h"
 #include "posix/listener_group.h"
 #include "posix/listener_handoff.h"
+#include "posix/silent_peers.h"
 #include "posix/socket.h"
 
 namespace accel::posix {
@@ -52,7 +53,9 @@ class TcpSocket final : public Socket {
   int served_handoff_socket() const override { return marker_ >= 0 && !handoff_seen_ ? handoff_socket_ : -1; }
   void handoff_arrived(Pass& pass) override;
   int group_socket() const override { return group_.name_socket; }
-  void member_arrived() override;
+  void member_arrived(Pass& pass) override;
+  Instant watch_silent_peers(std::vector<pollfd>& watched) override;
+  bool silent_peer_spoke(Pass& pass, int fd) override;
   bool hand_off_unaccepted(Pass& pass);
   /// The same for programs that may wait on the shadow.
   void queue_unaccepted(Pass& pass) {
@@ -170,6 +173,10 @@ class TcpSocket final : public Socket {
   // tcp_handoff.cc
   void join_group();
   void drain_own_handoff_socket();
+  bool take_sender(int sender);
+  void keep_silent_peer(int fd, SilentPeers::Wants what);
+  void hear_silent_senders(Pass& pass);
+  void admit(int candidate);
   void serve_handoffs();
   void user_changed() override;
   bool handoff_queued() const;
@@ -271,6 +278,7 @@ class TcpSocket final : public Socket {
   bool came_by_exec_ = false;
   bool passed_ = false;          ///< another process may get to listen on the shadow at any moment
   std::vector<int> handed_off_;  ///< those, not accepted yet: kernel sockets
+  std::unique_ptr<SilentPeers> silent_peers_;           ///< of `handoff_socket_` and `group_`
   std::shared_ptr<const ListenerOptions> options_now_;  ///< a listener's; nullptr: to be read
   std::vector<PastOptions> past_options_;               ///< that connections in its queue have, oldest first
   std::shared_ptr<const ListenerOptions> inherited_;    ///< not yet on this connection's shadow

@@ -27,8 +27,6 @@ namespace accel::posix {
 namespace {
 
 constexpr int kBacklog = 4096;
-constexpr int kMessageArrives =
-    500;  ///< ms: so long a busy machine may keep who connects from its next system call
 constexpr socklen_t kPath = offsetof(sockaddr_un, sun_path) + 1;
 
 socklen_t to_address(const std::string& name, sockaddr_un& out) {
@@ -202,7 +200,7 @@ std::vector<int> receive_descriptors(int from) {
 
 bool message_arrived(int fd) {
   pollfd readable{fd, POLLIN, 0};
-  return real.poll(&readable, 1, kMessageArrives) > 0;
+  return real.poll(&readable, 1, 0) > 0;
 }
 
 }  // namespace accel::posix

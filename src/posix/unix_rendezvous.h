@@ -50,8 +50,7 @@ pid_t peer_process(int fd);
 /// Empty: there is no more.
 bool send_descriptors(int to, std::span<const int> fds);
 std::vector<int> receive_descriptors(int from);
-/// The message of such a peer, which follows its connect() at once, has arrived. Waits for a moment; false:
-/// the peer sends nothing.
+/// The message of such a peer, which follows its connect() at once, has arrived, or never will.
 bool message_arrived(int fd);
 
 }  // namespace accel::posix

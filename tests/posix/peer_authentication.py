@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Processes that know the names of the sockets of processes with libaccel, and have no right to what they ask for:
-peer_authentication.py receiver|root_receiver|worker_receiver|member|sender|silent|marker
+peer_authentication.py receiver|root_receiver|worker_receiver|member|sender|silent|silent_senders|marker
 
 receiver: makes a hand-off socket for a server's listener, of the server's own user. Two that have a right to it: root (a master), and a worker that has
 the listener, which the socket's maker has no more. member: asks a prefork server for what its processes share.
-sender: passes a connection that never came by the listener. silent: many connect to a process's request socket and send nothing. marker: another user says that a
+sender: passes a connection that never came by the listener. silent: many connect to a process's request socket and send nothing.
+silent_senders: to a listener's hand-off socket, and where its processes ask for what they share. marker: another user says that a
 SO_REUSEPORT group has a program. Each time what the kernel's server would see is what this one sees."""
 import array
 import contextlib
@@ -40,7 +41,7 @@ if "receiver" in how:
     print("closed", flush=True)
     sys.stdin.readline()
     sys.exit()
-if how in ("member", "sender") and os.fork(): os.wait()
+if how in ("member", "sender", "silent_senders") and os.fork(): os.wait()
 while True:
     print("listens", flush=True)
     c = listener.accept()[0]
@@ -240,6 +241,21 @@ def silent(lab, server):
         one.close()
 
 
+def silent_senders(lab, server):
+    near, far = lab.hosts
+    with network_of(near):
+        handoff = until(lambda: {n for n in names("accel-listener-") if "-" not in n[len("accel-listener-"):]}, "a hand-off socket").pop()
+        shared = until(lambda: names("accel-group-"), "the name of those who share the listener").pop()
+        silent_peers = [connected_to(name) for _ in range(100) for name in (handoff, shared)]
+        talk(near, far)
+        until(lambda: talk(near, far) and refused(server) > 0, "some to be refused, as there are too many")
+        forged, other = socket.socketpair()
+        last = connected_to(handoff, forged.fileno())
+        until(lambda: talk(near, far) and answer(last) == 0, "one that speaks to be heard")
+    for one in (*silent_peers, last, forged, other):
+        one.close()
+
+
 def marker(lab, server):
     """The server listens anew where another user has bound a marker."""
     near, far = lab.hosts
@@ -277,7 +293,7 @@ def main(how):
     with Lab() as lab:
         near = lab.near
         other = bind_marker(near) if how == "marker" else None
-        server = near.popen([*(AS_USER if "receiver" in how else []), sys.executable, "-c", SERVER, how, near.address], accel=True, stdin=-1, stdout=-1, text=True, require=how not in ("member", "sender"))
+        server = near.popen([*(AS_USER if "receiver" in how else []), sys.executable, "-c", SERVER, how, near.address], accel=True, stdin=-1, stdout=-1, text=True, require=how not in ("member", "sender", "silent_senders"))
         assert server.stdout.readline() == "listens\n"
         until(lambda: accelerated_sockets(server.pid, 7000), "the listener")
         globals()[how](lab, server)
