@@ -69,7 +69,7 @@ class File {
   /// Where processes ask that have got such a listener otherwise than by fork() (posix/listener_group.h), or
   /// -1; it is readable.
   virtual int group_socket() const { return -1; }
-  virtual void member_arrived(Pass&) {}
+  virtual void member_arrived() {}
   /// Peers of both that have come and not sent their message yet (posix/silent_peers.h); returns when the
   /// first one's time is over. One of those has sent it, or has gone; false: `fd` is none of this file's.
   virtual Instant watch_silent_peers(std::vector<pollfd>&) { return kNever; }

@@ -26,17 +26,16 @@ inline bool dormant(const File& file) { return file.revivable() && file.kind() !
 /// inherited it still live? Then the connection is to be handed back instead of closed.
 bool inherited_elsewhere(const File* file);
 
-/// By fork(), another process has it open as well.
+/// Another process has it open as well, by fork().
 bool others_have(const File* file);
 
 /// The file is gone from here: its connection is the kernel's now (`in_kernel`), or over. Tells those who
 /// inherited it. Called by FdTable::forget and File::release.
 void settle_descendants(const File* file, bool in_kernel);
 
-/// Programs that forked children have started, and that have this listener or UDP socket, are known from now
-/// on (File::has_program).
+/// learn_of_programs() (posix/process.h) of what forked children have started.
 void learn_of_descendants_programs(File* file);
-/// No descendant of those is left, but their programs may be.
+/// Forks of which no descendant is left are forgotten, and the programs that those have started learned of.
 void forget_ended_forks();
 
 }  // namespace accel::posix

@@ -84,7 +84,8 @@ HandoffTargets::HandoffTargets(const std::string& own, int shadow, bool alone, b
 
 namespace {
 
-/// Who accepts there has the listener: its maker, or else one that has this very socket, too.
+/// The process that accepts there has the listener: the maker of the socket, or one that has this very socket
+/// too.
 bool leads_to_listener(int fd, const std::string& handoff_socket, int shadow,
                        std::span<const pid_t> servers) {
   const ino_t listener = inode_of(shadow);

@@ -32,7 +32,7 @@ int open_acceptor_marker(int handoff_socket);
 
 /// The first sender that is queued there; -1: none.
 int accept_sender(int handoff_socket);
-/// What the sender passes: kernel sockets, with descriptors that programs do not expect. Closes `sender`,
+/// The kernel sockets that the sender passes, by descriptors that programs do not expect. Closes `sender`,
 /// whose message has arrived. Nothing, and counted, from a sender that does not have the listener `shadow`.
 std::vector<int> receive_handoff(int sender, int shadow, Counters& counters);
 

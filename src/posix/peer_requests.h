@@ -28,8 +28,8 @@ int open_request_socket();
 /// What the request thread watches: the request socket, and accepted peers that have not sent anything yet.
 /// Returns the longest that it may sleep, in milliseconds; -1: any time. On the request thread, as the next.
 int add_request_sockets(int request_socket, std::vector<pollfd>& watched);
-/// What the asking process is told; 0: nothing to say. `trusted`: peer_is_trusted(). `proof`: the descriptor
-/// that it has sent, or -1.
+/// The answer to the asking process; 0: there is nothing to say. `trusted`: peer_is_trusted(). `proof`: the
+/// descriptor that it has sent, or -1.
 using RequestAnswerer = int (*)(const PeerRequest& request, bool trusted, int proof);
 /// Without a Guard: accepts peers, and answers requests that have arrived. Never waits.
 void serve_peer_requests(int request_socket, std::span<const pollfd> watched, RequestAnswerer answer_to);

@@ -167,7 +167,7 @@ void serve_handoff_socket(int handoff_socket) {
   for (int fd = 0; guard.pass() != nullptr && fd < fds.limit(); ++fd)
     if (File* file = fds.find(fd); file != nullptr) {
       if (file->served_handoff_socket() == handoff_socket) return file->handoff_arrived(*guard.pass());
-      if (file->group_socket() == handoff_socket) return file->member_arrived(*guard.pass());
+      if (file->group_socket() == handoff_socket) return file->member_arrived();
       if (file->silent_peer_spoke(*guard.pass(), handoff_socket)) return;
     }
 }

@@ -1,5 +1,5 @@
-// What makes a program's sockets the kernel's: io_uring, waits that come past us, and the end of the
-// library's threads in a process (posix/calls.h, retire()).
+// Sockets of the whole process become the kernel's: for io_uring, for waits that come past us, and when the
+// library's threads are to end (posix/calls.h, retire()).
 #include <sys/socket.h>
 
 #include <atomic>
@@ -30,22 +30,27 @@ void tell_of_stuck(const char* what) {
       reason_text(Reason::no_privilege));
 }
 
-/// All sockets of the process, and those that it makes from now on. `what`: the use that the kernel has to
-/// serve, for the message about one that could not follow. False: there is such a one.
+/// False: it could not follow. `what`: the use that the kernel has to serve, for the message about that.
+bool leave(Guard& guard, File* file, Reason reason, const char* what) {
+  const bool left = file->inherited == File::Inherited::kNo ? detach(guard.pass(), file, reason)
+                                                            : detach_inherited(file, reason);
+  if (!left) tell_of_stuck(what);
+  return left;
+}
+
+/// All sockets of the process, and those that it makes from now on. False: one could not follow.
 bool detach_all(Guard& guard, Reason reason, const char* what) {
   bool all = true;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.find(fd) != file) return;
-    const bool left = file->inherited == File::Inherited::kNo ? detach(guard.pass(), file, reason)
-                                                              : detach_inherited(file, reason);
-    if (!left) tell_of_stuck(what);
+    const bool left = leave(guard, file, reason, what);
     all = all && left;
   });
   return all;
 }
 
-/// What serves nobody: sockets that are nobody's yet, and sets, of which a thread that waits in one still has
-/// to find it. A listener stays that has connections to be accepted which its kernel socket does not know of.
+/// Sockets that are nobody's yet, and sets. A thread that waits in a set still has to find it, and a listener
+/// stays that has connections to be accepted which its kernel socket does not know of.
 void forget_idle() {
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     if (fds.find(fd) != file) return;
@@ -95,10 +100,7 @@ void used_by_ring(int fd) {
   if (Guard::inside()) return;
   Guard guard;
   File* file = guard.ok() ? fds.find(fd) : nullptr;
-  if (file == nullptr) return;
-  const bool left = file->inherited == File::Inherited::kNo ? detach(guard.pass(), file, Reason::io_uring)
-                                                            : detach_inherited(file, Reason::io_uring);
-  if (!left) tell_of_stuck("io_uring");
+  if (file != nullptr) (void)leave(guard, file, Reason::io_uring, "io_uring");
 }
 
 void detach_for_foreign_waits() {

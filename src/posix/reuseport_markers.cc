@@ -28,7 +28,7 @@ std::string name_of(const ReuseportGroup& group) {
   return name + "-" + std::to_string(group.local.port) + "-";
 }
 
-/// Those that this process has left markers for. Under the Guard.
+/// The groups that this process has left markers for. Under the Guard.
 std::vector<ReuseportGroup>& marked() {
   static auto* const groups = new std::vector<ReuseportGroup>;
   return *groups;

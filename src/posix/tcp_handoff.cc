@@ -90,7 +90,7 @@ void TcpSocket::admit(int candidate) {
   if (admit_member(candidate, group_, shadow(), Engine::get()->counters())) handoff_socket_is_own_ = false;
 }
 
-void TcpSocket::member_arrived(Pass&) {
+void TcpSocket::member_arrived() {
   const int candidate = accept_candidate(group_);
   if (candidate < 0) return;
   message_arrived(candidate) ? admit(candidate)
@@ -143,12 +143,16 @@ bool TcpSocket::handoff_queued() const {
   return marker_ >= 0 && real.poll(&queued, 1, 0) > 0;
 }
 
+void TcpSocket::tell_acceptors(Pass& pass) {
+  notify(kReadable);
+  pass.engine().touch();
+}
+
 /// The listener is readable in every process that serves the hand-off socket; the first accept() takes the
 /// hand-off. The request thread looks again once a thread here has done so.
 void TcpSocket::handoff_arrived(Pass& pass) {
   handoff_seen_ = true;
-  notify(kReadable);
-  pass.engine().touch();
+  tell_acceptors(pass);
 }
 
 bool TcpSocket::handoff_pending() {
@@ -163,9 +167,7 @@ void TcpSocket::take_handoff(Pass& pass) {
   const size_t before = handed_off_.size();
   take_sender(accept_sender(handoff_socket_));
   request_thread_look_again();
-  if (handed_off_.size() == before) return;
-  notify(kReadable);
-  pass.engine().touch();
+  if (handed_off_.size() != before) tell_acceptors(pass);
 }
 
 void TcpSocket::user_changed() {
@@ -191,8 +193,7 @@ void TcpSocket::close_marker_in_child() {
 
 void TcpSocket::queue_handed_off(Pass& pass, int connection) {
   handed_off_.push_back(connection);
-  notify(kReadable);
-  pass.engine().touch();
+  tell_acceptors(pass);
 }
 
 /// The oldest of those, as accept4() would give it.

@@ -53,7 +53,7 @@ class TcpSocket final : public Socket {
   int served_handoff_socket() const override { return marker_ >= 0 && !handoff_seen_ ? handoff_socket_ : -1; }
   void handoff_arrived(Pass& pass) override;
   int group_socket() const override { return group_.name_socket; }
-  void member_arrived(Pass& pass) override;
+  void member_arrived() override;
   Instant watch_silent_peers(std::vector<pollfd>& watched) override;
   bool silent_peer_spoke(Pass& pass, int fd) override;
   bool hand_off_unaccepted(Pass& pass);
@@ -173,6 +173,7 @@ class TcpSocket final : public Socket {
   // tcp_handoff.cc
   void join_group();
   void drain_own_handoff_socket();
+  void tell_acceptors(Pass& pass);
   bool take_sender(int sender);
   void keep_silent_peer(int fd, SilentPeers::Wants what);
   void hear_silent_senders(Pass& pass);

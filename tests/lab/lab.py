@@ -26,6 +26,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PREFIX = "acl"
 SCRATCH = "accel-lab-"
 _serial = itertools.count()
+# A program's words before it: a user who has what AF_XDP takes, as by systemd's User= and AmbientCapabilities=.
+USER = 65534
+_CAPABILITIES = "+net_raw,+net_admin,+bpf,+sys_admin"
+AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", f"--inh-caps={_CAPABILITIES}", f"--ambient-caps={_CAPABILITIES}"]
 
 
 def build_dir():

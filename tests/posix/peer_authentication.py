@@ -20,7 +20,7 @@ import sys
 here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "lab"))
 sys.path.insert(0, str(here.parents[1] / "apps"))
-from lab import Lab, until  # noqa: E402
+from lab import AS_USER, USER, Lab, until  # noqa: E402
 from programs import accelerated_sockets, descendants, statistics  # noqa: E402
 
 SERVER = """
@@ -113,11 +113,6 @@ fd = libc.syscall(438, pidfd, int(sys.argv[2]), 0)
 assert fd >= 0, os.strerror(ctypes.get_errno())
 socket.socket(fileno=fd).sendall(b"taken")
 """
-
-# as systemd's User= and AmbientCapabilities=
-USER = 65534
-CAPABILITIES = "+net_raw,+net_admin,+bpf,+sys_admin"
-AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}"]
 
 
 @contextlib.contextmanager

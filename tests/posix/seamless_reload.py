@@ -14,13 +14,12 @@ import time
 
 here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "apps"))
+sys.path.insert(0, str(here.parents[1] / "lab"))
+from lab import AS_USER  # noqa: E402
 from programs import ON_MODEL, Lab, accelerated_sockets, descendants, statistics, until  # noqa: E402
 
 # what comes by a queue that nobody holds is the kernel's
 ONE_QUEUE = {"ACCEL_QUEUES": "1"}
-# as systemd's User= and AmbientCapabilities=
-CAPABILITIES = "+net_raw,+net_admin,+bpf,+sys_admin"
-AS_USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}"]
 # serves (kind, port, own Unix socket, the former server's socket or "", "accepts" until the end or not, "alone", "drops": a worker that gives up root, "worker")
 # until the next server says that it serves
 SERVER = """
