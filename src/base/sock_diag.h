@@ -1,4 +1,4 @@
-// Dumps of the sockets of this network namespace, as the kernel tells of them (sock_diag(7)).
+// The sockets of this network namespace, as the kernel tells of them (sock_diag(7)).
 #pragma once
 
 #include <linux/netlink.h>
@@ -16,10 +16,23 @@ namespace accel {
 Result<void> dump_sockets(const void* request, size_t size, size_t least,
                           void (*visit)(const nlmsghdr& message, void* context), void* context);
 
+/// As dump_sockets(), of the one socket that `request` names by its addresses and ports. Errors: ENOENT:
+/// none.
+Result<void> find_socket(const void* request, size_t size, size_t least,
+                         void (*visit)(const nlmsghdr& message, void* context), void* context);
+
 /// `Told`: the structure that each message begins with, inet_diag_msg or unix_diag_msg.
 template <class Told, class Request, class F>
 Result<void> dump_sockets(const Request& request, F&& visit) {
   return dump_sockets(
+      &request, sizeof request, sizeof(Told),
+      [](const nlmsghdr& message, void* f) { (*static_cast<std::remove_reference_t<F>*>(f))(message); },
+      &visit);
+}
+
+template <class Told, class Request, class F>
+Result<void> find_socket(const Request& request, F&& visit) {
+  return find_socket(
       &request, sizeof request, sizeof(Told),
       [](const nlmsghdr& message, void* f) { (*static_cast<std::remove_reference_t<F>*>(f))(message); },
       &visit);

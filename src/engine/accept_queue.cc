@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/kernel_tcp.h"
 #include "base/proc.h"
 #include "base/real.h"
 #include "base/socket_option.h"
 #include "engine/inject.h"
 #include "engine/raw_segment.h"
-#include "engine/tcp_listeners.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
 #include "xdp/accept_queue.h"

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/config.h"
+#include "base/kernel_tcp.h"
 #include "base/log.h"
 #include "base/private_fds.h"
 #include "base/start_paths.h"
@@ -100,6 +101,10 @@ bool user_changes() {
 
 bool rules_barred() { return Engine::in_handler(); }
 
+bool kernel_has(const Endpoint& local, const Endpoint& remote) {
+  return kernel_tcp_state(local, remote).has_value();
+}
+
 OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   const Settings& settings = config().settings;
   Mlx5Options options;
@@ -121,6 +126,7 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   options.make_rule = &Engine::make_rule_by_helper;
   options.user_changes = &user_changes;
   options.rules_barred = &rules_barred;
+  options.kernel_has = &kernel_has;
   OpenedPort opened;
   opened.kind = PathKind::kMlx5;
   auto port = Mlx5Port::open(options, pool, &opened.detail);

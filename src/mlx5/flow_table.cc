@@ -76,8 +76,8 @@ bool no_room(const Result<void*>& rule) { return rule.is(ENOSPC) || rule.is(ENOM
 
 }  // namespace
 
-FlowTable::FlowTable(RuleMaker& device, uint32_t owner, ListenerSharing* sharing)
-    : device_(device), tags_{owner}, sharing_(sharing) {
+FlowTable::FlowTable(RuleMaker& device, uint32_t owner, ListenerSharing* sharing, KernelHas kernel_has)
+    : device_(device), tags_{owner}, sharing_(sharing), kernel_has_(kernel_has) {
   if (sharing_) sharing_->set_holder(this);
 }
 
@@ -315,7 +315,7 @@ void FlowTable::serve() {
   drop_uncovered();
 }
 
-bool FlowTable::is_ours(const Packet& frame, uint32_t tag) const {
+bool FlowTable::is_ours(const Packet& frame, uint32_t tag) {
   if (tag == tags_.exact() && !is_tagged(frame)) return !is_v4_fragment(frame);
   const auto summary = summarize(frame);
   if (!summary) return true;  // malformed: the stack counts it
@@ -324,8 +324,13 @@ bool FlowTable::is_ours(const Packet& frame, uint32_t tag) const {
   const auto bound = bound_.find(local_of(key));
   const bool open = bound != bound_.end() && bound->second.open;
   if (key.protocol == Protocol::kUdp) return open || connected_.contains(key);
-  if (open && (summary->opening || (summary->acknowledges && bound->second.takes_acks))) return true;
-  return connected_.contains(key);
+  if (connected_.contains(key)) return true;
+  if (!open) return false;
+  Wide& listener = bound->second;
+  if (summary->opening || (summary->acknowledges && listener.takes_acks))
+    return !listener.kernel_connected || !kernel_has_ || !kernel_has_(key.local, key.remote);
+  listener.kernel_connected |= summary->acknowledges;
+  return false;
 }
 
 }  // namespace accel::mlx5

@@ -3,7 +3,9 @@
 // A device's rule matches addresses and ports, not TCP's flags: a listener's rule brings every segment to its
 // port, also those of connections that the kernel has (it accepted them before, or they were handed back).
 // What is ours of that is decided here; the rest goes back to the kernel. It also spares rules: a connection
-// to a local end whose listener has a rule needs none of its own, so accepting costs no system call.
+// to a local end whose listener has a rule needs none of its own, so accepting costs no system call. Once a
+// segment of such a connection has come, SYNs to that local end cost one: the kernel is asked whether it has
+// the tuple, since a SYN that anybody can send must not begin a second connection of it.
 //
 // Where several processes listen or receive datagrams at one local end each has shares of it (shares.h), by a
 // rule for each.
@@ -45,9 +47,12 @@ class RuleMaker {
 
 class FlowTable final : private ListenerSharing::Holder {
  public:
+  /// Whether the kernel has a connection of that tuple.
+  using KernelHas = bool (*)(const Endpoint& local, const Endpoint& remote);
   /// `owner`: a random number of this port, so that two processes' rules differ: the device would send copies
   /// to both where two rules are alike. `sharing` outlives the table; nullptr: listeners are not shared.
-  FlowTable(RuleMaker& device, uint32_t owner, ListenerSharing* sharing = nullptr);
+  FlowTable(RuleMaker& device, uint32_t owner, ListenerSharing* sharing = nullptr,
+            KernelHas kernel_has = nullptr);
   ~FlowTable() override { clear(); }
   FlowTable(const FlowTable&) = delete;
   FlowTable& operator=(const FlowTable&) = delete;
@@ -63,7 +68,7 @@ class FlowTable final : private ListenerSharing::Holder {
   void abandon();
 
   /// A frame that came in by a rule with `tag` (0: the device has no tags). False: it is the kernel's.
-  bool is_ours(const Packet& frame, uint32_t tag) const;
+  bool is_ours(const Packet& frame, uint32_t tag);
 
   size_t rules() const { return rules_; }
   size_t flows() const { return connected_.size() + bound_.size(); }
@@ -81,8 +86,9 @@ class FlowTable final : private ListenerSharing::Holder {
     void* rule = nullptr;
     bool open = false;  ///< steered itself: SYNs are ours
     bool takes_acks = false;
-    bool shared = false;   ///< add(): others may have shares of it
-    uint32_t covered = 0;  ///< connected flows that have no rule of their own
+    bool kernel_connected = false;  ///< a segment has come of a connection that the kernel has
+    bool shared = false;            ///< add(): others may have shares of it
+    uint32_t covered = 0;           ///< connected flows that have no rule of their own
     /// Instead of `rule`, where others have shares: a rule for each share held.
     std::unique_ptr<std::array<void*, kShareCount>> shares{};
     Shares held() const;
@@ -125,6 +131,7 @@ class FlowTable final : private ListenerSharing::Holder {
   RuleMaker& device_;
   Tags tags_;
   ListenerSharing* sharing_;
+  KernelHas kernel_has_;
   std::unordered_map<FlowKey, Connected, Hash> connected_;
   WideRules bound_;                 ///< listeners and bound UDP sockets
   std::vector<FlowKey> uncovered_;  ///< closed ones that hold() may have taken the last connection of

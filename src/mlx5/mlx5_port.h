@@ -38,6 +38,8 @@ struct Mlx5Options {
   /// The calling thread must not make or remove rules now: libibverbs takes malloc() for them, and a handler
   /// may have interrupted that.
   bool (*rules_barred)() = nullptr;
+  /// Whether the kernel has a TCP connection of that tuple.
+  bool (*kernel_has)(const Endpoint& local, const Endpoint& remote) = nullptr;
 };
 
 struct Mlx5Stats {

@@ -10,7 +10,7 @@
 
 namespace accel::mlx5 {
 
-constexpr uint32_t kModuleAbi = 8;
+constexpr uint32_t kModuleAbi = 9;
 
 struct Module : OwnModule {
   Result<std::unique_ptr<Mlx5Port>> (*open)(const Mlx5Options&, FramePool&, std::unique_ptr<ListenerSharing>,

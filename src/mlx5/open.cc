@@ -150,7 +150,7 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (const int error = to_ready()) return stop(seen, Stage::kMakeQueue, error);
   rules_.emplace(verbs_.steered(), port_, options_.make_rule);
   if (!try_steering()) return stop(seen, Stage::kSteer, errno);
-  flows_.emplace(*rules_, random_owner(), sharing_.get());
+  flows_.emplace(*rules_, random_owner(), sharing_.get(), options_.kernel_has);
   describe(limits);
   note_descriptors(true);
   inlet_.open();

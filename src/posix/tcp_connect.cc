@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/kernel_tcp.h"
 #include "base/real.h"
 #include "engine/shown_socket.h"
 #include "posix/flow_label.h"
@@ -105,6 +106,13 @@ void free_port(const Socket& s) {
   if (real.listen(s.shadow(), 0) == 0) real.connect(s.shadow(), &none, sizeof none);
 }
 
+/// By a connection of the kernel's, which sees none in the shadow. A TIME-WAIT may be replaced
+/// (tcp_twsk_unique()).
+bool is_taken(const Endpoint& local, const Endpoint& remote) {
+  const std::optional<uint8_t> state = kernel_tcp_state(local, remote);
+  return state && *state != kKernelTimeWait;
+}
+
 }  // namespace
 
 Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t length) {
@@ -171,6 +179,8 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   if (Result<void> r = check_required(); !r) return r.error();
   if (!may_send_flowinfo(*this, remote, flowinfo)) return err(EINVAL);
   if (Result<void> r = bind_implicitly(choice, local, remote); !r) return r.error();
+  // A port that the kernel has picked is nobody else's.
+  if (!bound_by_us_ && is_taken(local, remote)) return err(EADDRNOTAVAIL);
 
   flowinfo_ = flowinfo & ~0x00300000u;  // IP6_ECN_flow_init()
   TcpSettings settings = read_settings();

@@ -152,6 +152,7 @@ struct frame {
   struct accel_flow_key key;
   __u32 seq, ack;  // TCP's
   __u8 flags;      // TCP's
+  __u8 v4;
   __u8 quoted;     // by an ICMP error: the frame is not the flow's own
 };
 
@@ -229,6 +230,7 @@ static __always_inline int parse_v4(struct frame* f, void* l3, void* end) {
   if (ip->protocol == IPPROTO_ICMP) return parse_icmp4(f, l4, end);
   set_v4(f->key.local, &ip->daddr);
   set_v4(f->key.remote, &ip->saddr);
+  f->v4 = 1;
   return parse_l4(f, ip->protocol, l4, end);
 }
 
@@ -240,6 +242,35 @@ static __always_inline int parse_v6(struct frame* f, void* l3, void* end) {
   __builtin_memcpy(f->key.remote, &ip->saddr, 16);
   if (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_UDP) return RARE;
   return parse_l4(f, ip->nexthdr, ip + 1, end);
+}
+
+static __always_inline void set_tuple(struct bpf_sock_tuple* tuple, const struct frame* f) {
+  if (f->v4) {
+    __builtin_memcpy(&tuple->ipv4.saddr, f->key.remote + 12, 4);
+    __builtin_memcpy(&tuple->ipv4.daddr, f->key.local + 12, 4);
+    tuple->ipv4.sport = f->key.remote_port;
+    tuple->ipv4.dport = f->key.local_port;
+  } else {
+    __builtin_memcpy(tuple->ipv6.saddr, f->key.remote, 16);
+    __builtin_memcpy(tuple->ipv6.daddr, f->key.local, 16);
+    tuple->ipv6.sport = f->key.remote_port;
+    tuple->ipv6.dport = f->key.local_port;
+  }
+}
+
+enum { STATE_LISTEN = 10 };  // net/tcp_states.h
+
+// Whether the kernel has a connection of that tuple, be it in a handshake or in TIME-WAIT: one that was handed
+// back, or that was there before the listener was ours. A SYN that anybody can send must not begin a second
+// connection of the tuple. The kernel answers it (RFC 5961 section 4).
+static __always_inline int kernel_has(struct xdp_md* ctx, struct bpf_sock_tuple* tuple, int v4) {
+  struct bpf_sock* found = v4 ? bpf_skc_lookup_tcp(ctx, tuple, sizeof tuple->ipv4, BPF_F_CURRENT_NETNS, 0)
+                              : bpf_skc_lookup_tcp(ctx, tuple, sizeof tuple->ipv6, BPF_F_CURRENT_NETNS, 0);
+  int connected;
+  if (!found) return 0;
+  connected = found->state != STATE_LISTEN;
+  bpf_sk_release(found);
+  return connected;
 }
 
 static __always_inline void note_misdirected(struct accel_flow_value* flow, const struct frame* f) {
@@ -254,6 +285,7 @@ static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
   const int opens = (f->flags & (FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_SYN;
   // Where the listener has sent SYN cookies, one of which the segment may bring back.
   const int acknowledges = (f->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_ACK;
+  struct bpf_sock_tuple tuple = {};
 
   key->queue = ACCEL_XDP_CONNECTED;
   flow = bpf_map_lookup_elem(&accel_flows, key);
@@ -273,12 +305,14 @@ static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
     bpf_map_delete_elem(&accel_flows, key);
   }
   if (key->protocol == IPPROTO_TCP && !opens && !acknowledges) return XDP_PASS;
+  set_tuple(&tuple, f);
   key->queue = ctx->rx_queue_index;
   key->remote_port = 0;
   __builtin_memset(key->remote, 0, sizeof(key->remote));
   flow = bpf_map_lookup_elem(&accel_flows, key);
   if (!flow || !holds(ctx->rx_queue_index, flow->owner)) return XDP_PASS;
   if (acknowledges && flow->in_time_wait != ACCEL_XDP_TAKES_ACKS) return XDP_PASS;
+  if (key->protocol == IPPROTO_TCP && kernel_has(ctx, &tuple, f->v4)) return XDP_PASS;
   return take(ctx);
 }
 

@@ -2,13 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "engine/tcp_listeners.h"
+#include "base/kernel_tcp.h"
 #include "tests/engine/fixture.h"
 
 namespace accel::test {
@@ -79,6 +80,32 @@ TEST(Netlink, ListenersOfAPort) {
   EXPECT_EQ(*tcp_listeners_at(kPort), 2u);
   for (const int fd : {first, third, other, connection}) close(fd);
   EXPECT_EQ(*tcp_listeners_at(kPort), 0u);
+}
+
+TEST(Netlink, ConnectionOfATuple) {
+  constexpr uint16_t kPort = 7003;
+  for (const int family : {AF_INET, AF_INET6}) {
+    const int listener = listen_in_group(family, kPort);
+    sockaddr_storage name{}, own{};
+    socklen_t length = sizeof name;
+    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&name), &length), 0);
+    const int connection = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(connect(connection, reinterpret_cast<sockaddr*>(&name), length), 0);
+    EXPECT_EQ(getsockname(connection, reinterpret_cast<sockaddr*>(&own), &length), 0);
+    const IpAddress loopback =
+        family == AF_INET ? IpAddress::v4(INADDR_LOOPBACK) : IpAddress::from_v6_bytes(&in6addr_loopback);
+    const uint16_t port = ntohs(family == AF_INET ? reinterpret_cast<sockaddr_in&>(own).sin_port
+                                                  : reinterpret_cast<sockaddr_in6&>(own).sin6_port);
+    const Endpoint local{loopback, port}, remote{loopback, kPort};
+    EXPECT_EQ(kernel_tcp_state(local, remote), TCP_ESTABLISHED);
+    EXPECT_EQ(kernel_tcp_state(remote, local), TCP_ESTABLISHED);
+    // The listener is there, a connection of that tuple is not.
+    EXPECT_FALSE(kernel_tcp_state(remote, {loopback, static_cast<uint16_t>(port ^ 1)}));
+    linger reset{1, 0};
+    EXPECT_EQ(setsockopt(connection, SOL_SOCKET, SO_LINGER, &reset, sizeof reset), 0);
+    for (const int fd : {connection, listener}) close(fd);
+    EXPECT_FALSE(kernel_tcp_state(local, remote));
+  }
 }
 
 TEST(Netlink, Snapshot) {

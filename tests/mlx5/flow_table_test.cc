@@ -80,6 +80,33 @@ TEST(FlowTable, ListenerTakesSynsAndItsConnections) {
 }
 
 /// A device cannot be asked for untagged frames alone.
+TEST(FlowTable, ASynOfATupleThatTheKernelHasIsTheKernels) {
+  Device device;
+  static int asked;
+  asked = 0;
+  const auto kernel_has = [](const Endpoint&, const Endpoint& remote) {
+    ++asked;
+    return remote.port == kConnection.remote.port;
+  };
+  FlowTable table(device, 7, nullptr, kernel_has);
+  ASSERT_TRUE(table.add(kListener).ok());
+  const uint32_t tag = device.rules.begin()->second.tag;
+  FlowKey other = kConnection;
+  ++other.remote.port;
+  EXPECT_TRUE(table.is_ours(Frame(kConnection, kSyn).packet, tag));
+  EXPECT_EQ(asked, 0) << "no connection of the kernel's has been seen there";
+  EXPECT_FALSE(table.is_ours(Frame(kConnection, kAck).packet, tag));
+  EXPECT_FALSE(table.is_ours(Frame(kConnection, kSyn).packet, tag));
+  EXPECT_TRUE(table.is_ours(Frame(other, kSyn).packet, tag));
+  table.take_acks(kListener, true);
+  EXPECT_FALSE(table.is_ours(Frame(kConnection, kAck).packet, tag));
+  EXPECT_TRUE(table.is_ours(Frame(other, kAck).packet, tag)) << "it may bring back a SYN cookie";
+  EXPECT_EQ(asked, 4);
+  ASSERT_TRUE(table.add(kConnection).ok());
+  EXPECT_TRUE(table.is_ours(Frame(kConnection, kSyn).packet, tag)) << "a connection of ours";
+  EXPECT_EQ(asked, 4);
+}
+
 TEST(FlowTable, VlansFlowsAreTheirs) {
   Device device;
   FlowTable table(device, 7);

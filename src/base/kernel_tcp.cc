@@ -1,0 +1,55 @@
+#include "base/kernel_tcp.h"
+
+#include <linux/inet_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+#include "base/sock_diag.h"
+
+namespace accel {
+
+Result<size_t> tcp_listeners_at(uint16_t port) {
+  size_t count = 0;
+  for (const uint8_t family : {AF_INET, AF_INET6}) {
+    // The kernel walks its table of listeners only, and leaves out other ports (inet_diag_dump_icsk()).
+    inet_diag_req_v2 request{};
+    request.sdiag_family = family;
+    request.sdiag_protocol = IPPROTO_TCP;
+    request.idiag_states = 1u << TCP_LISTEN;
+    request.id.idiag_sport = htons(port);
+    const Result<void> told = dump_sockets<inet_diag_msg>(request, [&](const nlmsghdr&) { ++count; });
+    if (!told) return told.error();
+  }
+  return count;
+}
+
+std::optional<uint8_t> kernel_tcp_state(const Endpoint& local, const Endpoint& remote) {
+  inet_diag_req_v2 request{};
+  const bool v4 = remote.address.is_v4();
+  request.sdiag_family = v4 ? AF_INET : AF_INET6;
+  request.sdiag_protocol = IPPROTO_TCP;
+  request.idiag_states = ~0u;
+  request.id.idiag_sport = htons(local.port);
+  request.id.idiag_dport = htons(remote.port);
+  request.id.idiag_cookie[0] = request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  if (v4) {
+    std::memcpy(request.id.idiag_src, local.address.v4_bytes(), 4);
+    std::memcpy(request.id.idiag_dst, remote.address.v4_bytes(), 4);
+  } else {
+    std::memcpy(request.id.idiag_src, local.address.bytes.data(), 16);
+    std::memcpy(request.id.idiag_dst, remote.address.bytes.data(), 16);
+  }
+  std::optional<uint8_t> state;
+  (void)find_socket<inet_diag_msg>(request, [&](const nlmsghdr& message) {
+    inet_diag_msg told;
+    std::memcpy(&told, NLMSG_DATA(&message), sizeof told);
+    // Where no connection is, a listener of the port may be found instead.
+    if (told.idiag_state != TCP_LISTEN) state = told.idiag_state;
+  });
+  return state;
+}
+
+}  // namespace accel
