@@ -83,6 +83,10 @@ class Client:
         print(line, file=self.child.stdin, flush=True)
         return self.child.stdout.readline().strip()
 
+    def end(self):
+        self.child.stdin.close()
+        assert self.child.wait(20) == 0
+
 
 def opens(server):
     return statistics(server.pid)["counters"]["tcp_passive_opens"]
@@ -102,6 +106,7 @@ def accepted(near, far, accelerated):
     if accelerated:
         until(lambda: accelerated_sockets(server.pid, PORT) == 2, "two accelerated listeners")
     for begun, (here, there) in enumerate(((far.address, near.address), (far.address6, near.address6))):
+        end = f"[{here}]" if ":" in here else here
         client = Client(far, here, there)
         assert client.ask(str(PORT)) == "connected"
         assert client.ask("one") == "one"
@@ -113,11 +118,12 @@ def accepted(near, far, accelerated):
         assert client.ask("two") == "two"
         assert client.ask("end") == "end"  # the server closes first, so TIME-WAIT is near's
         assert client.ask("close") == "closed"
-        until(lambda: not far.enter("ss", "-Htan", "sport", f"= :{CLIENT_PORT}"), "the last ACK, to the client's FIN")
+        until(lambda: not far.enter("ss", "-Htan", "src", f"{end}:{CLIENT_PORT}"), "the last ACK, to the client's FIN")
         assert (answer := client.ask(str(PORT))) == "connected", answer
         assert client.ask("three") == "three"
         if accelerated:
             assert opens(server) == begun + 1, "of a tuple that the kernel has"
+        client.end()
     near.stop(server)
 
 
