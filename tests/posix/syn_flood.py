@@ -102,7 +102,7 @@ def main(accelerated):
         assert client.wait(30) == 0
         if accelerated:
             assert counter(server, "tcp_cookies_accepted") == 1, counter(server, "tcp_cookies_accepted")
-            assert counter(server, "tcp_to_kernel") > before, "no ACK of the kernel's connection came by the process"
+            assert counter(server, "tcp_to_kernel") == before, "ACKs of the kernel's connection came by the process"
         server.terminate()
         server.wait(30)
 
