@@ -362,20 +362,31 @@ bool EpollSet::kernel_due(Instant now) {
   return true;
 }
 
+bool EpollSet::Round::Members::has(uint64_t one) const {
+  const auto end = data.begin() + static_cast<ptrdiff_t>(count);
+  return std::find(data.begin(), end, one) != end;
+}
+
 void EpollSet::Round::begin(size_t ours) {
-  seen_count = kernel_done ? 1 : 0;  // the one that came for the second time has had its turn of this one
-  kernel_done = false;
+  seen_.count = again_ ? 1 : 0;
+  again_ = false;
+  kernel_done = seen_.count != 0 && seen_.count == known_.count;
   ours_left = ours;
 }
 
+/// The kernel does not tell how many are ready. All of them have been seen when one comes again, and as many
+/// as were ready before are enough, unless there are others among them.
 void EpollSet::Round::note_kernels(uint64_t data) {
-  const auto end = seen.begin() + static_cast<ptrdiff_t>(seen_count);
-  if (seen_count == seen.size() || std::find(seen.begin(), end, data) != end) {
-    seen[0] = data;
-    kernel_done = true;
-  } else {
-    seen[seen_count++] = data;
+  if (seen_.count == seen_.data.size() || seen_.has(data)) {
+    known_ = seen_;
+    if (!seen_.has(data)) known_.count = 0;
+    seen_.data[0] = data;
+    again_ = kernel_done = true;
+    return;
   }
+  if (known_.count != 0 && !known_.has(data)) known_.count = 0;
+  seen_.data[seen_.count++] = data;
+  kernel_done |= seen_.count == known_.count;
 }
 
 Result<EpollSet::Collected> EpollSet::collect(int real_set, std::span<epoll_event> out, bool ask_kernel) {
@@ -400,7 +411,8 @@ Result<EpollSet::Collected> EpollSet::collect_in_turn(int real_set, std::span<ep
     // When both have more than fits, each gets half; of an odd number the one more in turn.
     const size_t ours = std::min(ready_.size(), (out.size() + odd_turn_) / 2);
     odd_turn_ = !odd_turn_;
-    const size_t room = out.size() - ours;
+    size_t room = out.size() - ours;
+    if (ours < ready_.size()) room = std::min(room, round_.kernels_left());
     // What a stale member, or one of ours, took the place of is there the next time: the kernel's own, or
     // what the kernel adds to another of ours.
     for (uint32_t tries = 0; room > 0 && filled == 0 && tries <= stale_ + 1;) {

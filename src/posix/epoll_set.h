@@ -143,14 +143,26 @@ class EpollSet final : public File {
   bool odd_turn_ = false;
   /// Who has had a turn since each ready member had one, where there is no room for all: fs/eventpoll.c has
   /// one list, of which those who are reported go to the end.
-  struct Round {
+  class Round {
+   public:
     void begin(size_t ours);
     /// The program's data of a member of the kernel's that was reported.
     void note_kernels(uint64_t data);
+    /// How many of the kernel's members may have their turn still.
+    size_t kernels_left() const { return known_.count != 0 ? known_.count - seen_.count : SIZE_MAX; }
+
     size_t ours_left = 0;
-    bool kernel_done = false;  ///< one of its members came for the second time
-    std::array<uint64_t, 16> seen{};
-    size_t seen_count = 0;
+    bool kernel_done = false;
+
+   private:
+    struct Members {
+      std::array<uint64_t, 16> data{};
+      size_t count = 0;
+      bool has(uint64_t one) const;
+    };
+    Members seen_;
+    Members known_;       ///< all that were ready in an earlier round, when one came for the second time
+    bool again_ = false;  ///< the last of the kernel's came for the second time: it has its turn of the next
   };
   Round round_;
   uint32_t stale_ = 0;  ///< edge-triggered members of the real set that the kernel knows by a number that is

@@ -254,24 +254,59 @@ TEST(Sets, APolledSetWakesAnotherThread) {
   EXPECT_EQ(selects.said(), "1");
 }
 
-// Both kinds are always ready and each wait has room for one: each has its turn.
-TEST(Sets, NeitherKindOfMemberStarves) {
-  Holder far(2);
-  far.say("send");
-  for (Fd& fd : far.fds) ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
-  Fd event(eventfd(1, EFD_NONBLOCK)), other(eventfd(1, EFD_NONBLOCK)), set(epoll_create1(0));
-  const int members[] = {far.fds[0], far.fds[1], event, other};
-  for (uint32_t i = 0; i < 4; ++i) {
-    epoll_event e{EPOLLIN, {.u32 = i}};
-    ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, members[i], &e), 0);
+// Members of both kinds that are always ready, in one set.
+class SetTurns : public testing::Test {
+ protected:
+  static constexpr uint32_t kOurs = 6, kMembers = 8;
+  void SetUp() override {
+    far.say("send");
+    for (Fd& fd : far.fds) ASSERT_EQ(wait_for(fd, POLLIN), POLLIN);
+    for (Fd& fd : far.fds) add(fd);
+    for (Fd& fd : events) add(fd);
   }
-  int seen[4] = {};
-  for (int i = 0; i < 400; ++i) {
-    epoll_event e{};
-    ASSERT_EQ(epoll_wait(set, &e, 1, 0), 1);
-    ++seen[e.data.u32];
+  void add(int fd) {
+    epoll_event e{EPOLLIN, {.u32 = added++}};
+    ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e), 0);
   }
-  for (int count : seen) EXPECT_GE(count, 40);
+  /// Who is told of by a wait that has room for `room`, counted in `turns`.
+  void wait(int room) {
+    epoll_event found[kMembers];
+    ASSERT_EQ(epoll_wait(set, found, room, 0), room);
+    for (int i = 0; i < room; ++i) ++turns[found[i].data.u32];
+  }
+
+  Holder far{kOurs};
+  Fd set{epoll_create1(0)};
+  std::array<Fd, 2> events{Fd(eventfd(1, EFD_NONBLOCK)), Fd(eventfd(1, EFD_NONBLOCK))};
+  uint32_t added = 0;
+  std::array<int, kMembers> turns{};
+};
+
+TEST_F(SetTurns, OneAtATime) {
+  for (uint32_t i = 0; i < 10 * kMembers; ++i) wait(1);
+  for (int count : turns) EXPECT_EQ(count, 10);
+}
+
+TEST_F(SetTurns, ThreeAndThenTheOthers) {
+  for (uint32_t i = 0; i < 10 * kMembers; ++i) wait(1);  // from where it is known how many the kernel has
+  for (int round = 1; round <= 10; ++round) {
+    wait(3);
+    wait(5);
+    for (int count : turns) EXPECT_EQ(count, 10 + round);
+  }
+}
+
+TEST_F(SetTurns, OfAMemberThatComesAndOneThatGoes) {
+  for (uint32_t i = 0; i < 10 * kMembers; ++i) wait(1);
+  uint64_t taken;
+  ASSERT_EQ(read(events[0], &taken, sizeof taken), 8);
+  turns = {};
+  for (uint32_t i = 0; i < 10 * (kMembers - 1); ++i) wait(1);
+  for (uint32_t i = 0; i < kMembers; ++i) EXPECT_NEAR(turns[i], i == kOurs ? 0 : 10, 1);
+  ASSERT_EQ(write(events[0], &taken, sizeof taken), 8);
+  turns = {};
+  for (uint32_t i = 0; i < 10 * kMembers; ++i) wait(1);
+  for (int count : turns) EXPECT_NEAR(count, 10, 1);
 }
 
 // ---- what has come before ----
