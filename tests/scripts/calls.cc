@@ -173,7 +173,9 @@ std::string differs(const std::string& what, int64_t expected, int64_t got) {
 }
 
 std::string text_of(const Answer& a) {
-  return std::to_string(a.value) + (a.value < 0 ? " " + errno_name(a.error) : "");
+  std::string text = std::to_string(a.value);
+  if (a.value < 0) text.append(" ").append(errno_name(a.error));
+  return text;
 }
 
 /// What the call wrote into its arguments.

@@ -123,7 +123,8 @@ std::string text_of(const OptionSpec& o) {
       return "TS val " + star(o.a) + " ecr " + star(o.b);
     case option::kSack:
       out = "sack";
-      for (const auto& [begin, end] : o.sack) out += " " + std::to_string(begin) + ":" + std::to_string(end);
+      for (const auto& [begin, end] : o.sack)
+        out.append(" ").append(std::to_string(begin)).append(":").append(std::to_string(end));
       return out;
     default:
       return "option-" + std::to_string(o.kind);
@@ -241,7 +242,7 @@ std::string text_of(const SegmentSpec& s) {
   if (s.any_options) return out + " <...>";
   if (s.options.empty()) return out;
   out += " <";
-  for (size_t i = 0; i < s.options.size(); ++i) out += (i ? "," : "") + text_of(s.options[i]);
+  for (size_t i = 0; i < s.options.size(); ++i) out.append(i ? "," : "").append(text_of(s.options[i]));
   return out + ">";
 }
 
