@@ -11,6 +11,7 @@
 #include "base/kernel_tcp.h"
 #include "base/real.h"
 #include "engine/shown_socket.h"
+#include "posix/connect_rules.h"
 #include "posix/flow_label.h"
 #include "posix/fork_state.h"
 #include "posix/port_search.h"
@@ -167,6 +168,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   // Both processes shall have the connection. (A child may have made it one already.)
   if (others_have(this)) return detach_undecided(&pass, Reason::inherited);
   Endpoint local = shadow_name();
+  if (connect_is_restricted()) return detach_undecided(&pass, Reason::connect_rules);
   const bool bound_v6 = v6() && local.port != 0 && !local.address.is_any() && !local.address.is_v4();
   if (v6() && remote.address.is_v4() && (bound_v6 || shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0))
     return kOnKernel;
@@ -178,7 +180,11 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   if (!choice.accelerated()) return detach_undecided(&pass, choice.reason);
   if (Result<void> r = check_required(); !r) return r.error();
   if (!may_send_flowinfo(*this, remote, flowinfo)) return err(EINVAL);
-  if (Result<void> r = bind_implicitly(choice, local, remote); !r) return r.error();
+  if (Result<void> r = bind_implicitly(choice, local, remote); !r) {
+    // Rules for bind(), which the kernel's connect() does not ask when it takes a port.
+    const bool refused = r.is(EACCES) || r.is(EPERM);
+    return refused ? detach_undecided(&pass, Reason::connect_rules) : r.error();
+  }
   // A port that the kernel has picked is nobody else's.
   if (!bound_by_us_ && is_taken(local, remote)) return err(EADDRNOTAVAIL);
 

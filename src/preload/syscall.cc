@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 
+#include "posix/connect_rules.h"
 #include "preload/preload.h"
 
 using namespace accel;           // NOLINT
@@ -256,6 +257,10 @@ bool on_process(long number, const Arguments& a, long* result) {
     case SYS_prctl:
       before_filter({number, {a.as<int>(0), a.as<long>(1), a.as<long>(2)}});
       return false;
+    case SYS_landlock_restrict_self:
+      *result = libc();
+      if (*result == 0) posix::connect_rules_change();
+      return true;
     case SYS_io_uring_setup:
       *result = ring_setup(a.as<uint32_t>(0), a.as<io_uring_params*>(1));
       return true;
@@ -284,17 +289,29 @@ struct Numbers {
 };
 constexpr Numbers kOurs = [] {
   Numbers n{};
-  for (long number : {SYS_socket,         SYS_epoll_create1,
-                      SYS_sendmsg,        SYS_sendmmsg,
-                      SYS_recvmsg,        SYS_recvmmsg,
-                      SYS_clone,          SYS_clone3,
-                      SYS_execve,         SYS_execveat,
-                      SYS_exit_group,     SYS_io_uring_setup,
-                      SYS_io_uring_enter, SYS_io_uring_register,
-                      SYS_pidfd_getfd,    SYS_seccomp,
-                      SYS_prctl,          SYS_chroot,
-                      SYS_pivot_root,     SYS_unshare,
-                      SYS_setns,          SYS_bpf})
+  for (long number : {SYS_socket,
+                      SYS_epoll_create1,
+                      SYS_sendmsg,
+                      SYS_sendmmsg,
+                      SYS_recvmsg,
+                      SYS_recvmmsg,
+                      SYS_clone,
+                      SYS_clone3,
+                      SYS_execve,
+                      SYS_execveat,
+                      SYS_exit_group,
+                      SYS_io_uring_setup,
+                      SYS_io_uring_enter,
+                      SYS_io_uring_register,
+                      SYS_pidfd_getfd,
+                      SYS_seccomp,
+                      SYS_prctl,
+                      SYS_chroot,
+                      SYS_pivot_root,
+                      SYS_unshare,
+                      SYS_setns,
+                      SYS_bpf,
+                      SYS_landlock_restrict_self})
     n.process[static_cast<size_t>(number)] = true;
   for (long number :
        {SYS_bind,        SYS_connect,     SYS_listen,     SYS_accept,      SYS_accept4,      SYS_shutdown,

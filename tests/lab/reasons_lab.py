@@ -141,6 +141,7 @@ ELSEWHERE = {
     "port_failed": "tests/engine/main.cc",
     "port_opening": "tests/posix/first_calls.py",
     "redirected": "tests/posix/redirected.py",
+    "connect_rules": "tests/posix/connect_rules.py",
     "root_changed": "tests/posix/root_change.py",
     "port_lost": "tests/engine/lost_device.py",
     "firewall": "tests/posix",

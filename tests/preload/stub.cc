@@ -9,6 +9,7 @@
 
 #include "base/real.h"
 #include "posix/calls.h"
+#include "posix/connect_rules.h"
 #include "posix/privilege.h"
 
 namespace accel::posix {
@@ -197,6 +198,7 @@ bool retire(Reason) {
 bool only_own_threads_run() { return false; }
 void before_privileges_go(bool) { log("before_privileges_go"); }
 void before_root_changes() { log("before_root_changes"); }
+void connect_rules_change() { log("connect_rules_change"); }
 void after_privileges_changed() { log("after_privileges_changed"); }
 void before_spawn(const void*) { log("before_spawn"); }
 void add_spawn_source(const void*, int) { errno = ENOTBLK; }
