@@ -123,19 +123,25 @@ Result<void> Firewall::look_at_programs() {
 }
 
 void Firewall::look_at_devices() {
-  if (filtered_.empty()) return;
-  for (auto& [ifindex, before] : filtered_)
-    if (const auto now = has_tc_filter(route_, ifindex); now && *now != before) {
+  for (auto& [ifindex, before] : controlled_)
+    if (const auto now = traffic_control(route_, ifindex); now && *now != before) {
       before = *now;
       changed_ = true;
     }
 }
 
-bool Firewall::filtered(int ifindex) {
-  if (const auto known = filtered_.find(ifindex); known != filtered_.end()) return known->second;
-  if (!route_.open(NETLINK_ROUTE)) return false;
-  const auto asked = has_tc_filter(route_, ifindex);
-  return filtered_[ifindex] = asked && *asked;
+TrafficControl Firewall::controls(int ifindex) {
+  if (const auto known = controlled_.find(ifindex); known != controlled_.end()) return known->second;
+  if (!route_.open(NETLINK_ROUTE)) return {};
+  const auto asked = traffic_control(route_, ifindex);
+  return controlled_[ifindex] = asked ? *asked : TrafficControl{};
+}
+
+/// What passes a device of these meets there; empty: nothing.
+std::string Firewall::met_on(const Device& device) {
+  const TrafficControl there = controls(device.ifindex);
+  if (there.filters) return "tc filters on " + device.name;
+  return there.shapes ? "a qdisc on " + device.name + " that limits or delays" : std::string();
 }
 
 const Finding& Firewall::judge(const Question& q) {
@@ -145,8 +151,8 @@ const Finding& Firewall::judge(const Question& q) {
 
 Finding Firewall::judge_anew(const Question& q) {
   for (const Device& d : q.below)
-    if (filtered(d.ifindex)) return {false, "tc filters on " + d.name};
-  if (filtered(q.device.ifindex)) return {false, "tc filters on " + q.device.name};
+    if (std::string met = met_on(d); !met.empty()) return {false, std::move(met)};
+  if (std::string met = met_on(q.device); !met.empty()) return {false, std::move(met)};
   if (const char* hook = cgroup_hook_for(programs_, q)) return {false, hook};
   if (const IpsecPolicy* p = policy_for(policies_, q))
     return {false, "IPsec policy with index " + std::to_string(p->index)};

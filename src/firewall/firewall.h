@@ -33,8 +33,8 @@ class Firewall {
 
   /// There is nothing that could touch a packet of the device, as far as it has been judged before.
   bool touches_nothing(int ifindex) const {
-    return plain_ && filtered_.contains(ifindex) &&
-           std::none_of(filtered_.begin(), filtered_.end(), [](const auto& f) { return f.second; });
+    return plain_ && controlled_.contains(ifindex) &&
+           std::none_of(controlled_.begin(), controlled_.end(), [](const auto& d) { return d.second.any(); });
   }
   /// Whether the rules as last read plainly accept the flow; else what does not. The answer is kept, for
   /// judged(), until something changes.
@@ -53,12 +53,14 @@ class Firewall {
   const std::string& unreadable() const { return unreadable_; }
   /// Not empty: rules that lack of privilege hides, and that were never read. They are taken to be none.
   const std::string& unseen() const { return unseen_; }
-  bool filtered(int ifindex);  ///< by tc
+  /// What tc(8) has put on the device; asked once, and then with each look.
+  TrafficControl controls(int ifindex);
 
   /// In a forked child, whose engine is a new one: closes the descriptors.
   void abandon();
 
  private:
+  std::string met_on(const Device& device);
   Result<void> look_at_nft(bool due);
   Result<void> look_at_legacy();
   Result<void> look_at_ipsec();
@@ -71,8 +73,8 @@ class Firewall {
   std::vector<LegacyTable> legacy_;
   std::vector<IpsecPolicy> policies_;
   CgroupPrograms programs_;
-  std::map<int, bool> filtered_;  ///< by ifindex
-  std::string unreadable_;        ///< not empty: why nothing can be judged
+  std::map<int, TrafficControl> controlled_;  ///< by ifindex
+  std::string unreadable_;                    ///< not empty: why nothing can be judged
   std::string unseen_;
   std::map<Key, Finding> judged_;
   bool nft_changed_ = true;

@@ -8,7 +8,10 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <string_view>
 
 #include "base/own_table.h"
 #include "base/proc.h"
@@ -99,7 +102,35 @@ const char* cgroup_hook_for(const CgroupPrograms& p, const Question& q) {
   return p.options ? "a cgroup's program sees socket options" : nullptr;
 }
 
-Result<bool> has_tc_filter(NetlinkSocket& route, int ifindex) {
+namespace {
+
+/// Those that only order frames, spread them over queues, or drop what their queue cannot hold: a queue of a
+/// device does no less for accelerated frames.
+constexpr std::array<std::string_view, 17> kOrderOnly = {
+    "noqueue", "pfifo",  "bfifo",  "pfifo_fast", "pfifo_head_drop", "mq",       "mqprio",
+    "multiq",  "prio",   "fq",     "sfq",        "codel",           "fq_codel", "pie",
+    "fq_pie",  "clsact", "ingress"};
+
+bool shapes(View attributes) {
+  const std::string kind = text(attribute(attributes, TCA_KIND));
+  return std::find(kOrderOnly.begin(), kOrderOnly.end(), kind) == kOrderOnly.end();
+}
+
+bool has_shaping_qdisc(NetlinkSocket& route, int ifindex) {
+  Bytes answer;
+  // The kernel tells of all devices' whatever the request names (net/sched/sch_api.c, tc_dump_qdisc()).
+  if (!route.dump(RTM_GETQDISC, Payload{tcmsg{}}.view(), answer)) return false;
+  bool found = false;
+  each_message(answer, [&](uint16_t type, View body) {
+    tcmsg head;
+    if (type != RTM_NEWQDISC || body.size() < sizeof head) return;
+    std::memcpy(&head, body.data(), sizeof head);
+    if (head.tcm_ifindex == ifindex) found |= shapes(body.subspan(NLMSG_ALIGN(sizeof head)));
+  });
+  return found;
+}
+
+bool has_filter(NetlinkSocket& route, int ifindex) {
   for (const uint32_t parent :
        {TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS), TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_EGRESS)}) {
     tcmsg head{};
@@ -109,15 +140,24 @@ Result<bool> has_tc_filter(NetlinkSocket& route, int ifindex) {
     const auto asked = route.dump(RTM_GETTFILTER, Payload{head}.view(), answer);
     if (asked.is(EAGAIN) || !answer.empty()) return true;
   }
+  return false;
+}
+
+}  // namespace
+
+Result<TrafficControl> traffic_control(NetlinkSocket& route, int ifindex) {
+  TrafficControl found{has_filter(route, ifindex), has_shaping_qdisc(route, ifindex)};
+  if (found.filters) return found;
   const int saved = errno;
-  Result<bool> any = false;
+  Errno error{};
   for (const uint32_t type : {kTcxIngress, kTcxEgress}) {
     const auto count = programs_at(static_cast<uint32_t>(ifindex), type, 0);
-    if (count && *count > 0) any = true;
-    if (count.is(EPERM) || count.is(EACCES)) any = count.error();  // others: the kernel has no such hook
+    if (count && *count > 0) found.filters = true;
+    if (count.is(EPERM) || count.is(EACCES)) error = count.error();  // others: the kernel has no such hook
   }
   errno = saved;
-  return any;
+  if (error != Errno{} && !found.any()) return error;
+  return found;
 }
 
 }  // namespace accel::firewall

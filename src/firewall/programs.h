@@ -1,5 +1,5 @@
-// BPF programs and filters beside the packet filter: those of the process's cgroup, and of tc on a device.
-// They cannot be read, so a flow that one may see is the kernel's.
+// BPF programs, filters and qdiscs beside the packet filter: those of the process's cgroup, and of tc on a
+// device. Programs cannot be read, so a flow that one may see is the kernel's.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,15 @@ Result<CgroupPrograms> cgroup_programs();
 /// The hook that the flow's packets or calls would meet; nullptr: none.
 const char* cgroup_hook_for(const CgroupPrograms& programs, const Question& question);
 
-/// Whether the device has a filter of tc (clsact, ingress) or a program of tcx. `route`: of NETLINK_ROUTE.
-Result<bool> has_tc_filter(NetlinkSocket& route, int ifindex);
+/// What tc(8) has put on a device that accelerated frames would pass by.
+struct TrafficControl {
+  bool filters = false;  ///< of clsact or ingress, or programs of tcx
+  bool shapes = false;   ///< a qdisc that limits the rate, delays or drops (tbf, htb, netem, ...)
+  bool any() const { return filters || shapes; }
+  bool operator==(const TrafficControl&) const = default;
+};
+
+/// `route`: of NETLINK_ROUTE. Errors: EPERM, where programs of tcx cannot be asked for.
+Result<TrafficControl> traffic_control(NetlinkSocket& route, int ifindex);
 
 }  // namespace accel::firewall

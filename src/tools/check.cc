@@ -229,7 +229,7 @@ Findings judge_filters(const Config& config, const firewall::Firewall& found) {
 Findings judge_flows(const Nic& nic, const Config& config, firewall::Firewall& filters) {
   Findings all;
   const bool ignored = config.settings.firewall == FirewallUse::kIgnore;
-  (void)filters.filtered(nic.ifindex);
+  (void)filters.controls(nic.ifindex);
   if (ignored || nic.addresses.empty() || filters.touches_nothing(nic.ifindex)) return all;
   std::string refused_listeners, refused_clients;
   for (const std::string& text : nic.addresses) {

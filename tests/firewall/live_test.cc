@@ -148,7 +148,7 @@ TEST(Follow, LegacyTablesAreSeenBySlowLooks) {
 
 TEST(Follow, IpsecPoliciesAndTcFilters) {
   ASSERT_EQ(unshare(CLONE_NEWNET), 0);
-  ASSERT_TRUE(sh("ip link add eth0 type veth peer name eth0p && ip link set eth0 up"));
+  ASSERT_TRUE(sh("ip link add eth0 numtxqueues 2 type veth peer name eth0p && ip link set eth0 up"));
   const auto number = static_cast<int>(if_nametoindex("eth0"));
   Question q = connect("192.0.2.9", 443);
   q.device = {number, "eth0"};
@@ -170,7 +170,16 @@ TEST(Follow, IpsecPoliciesAndTcFilters) {
       sh("tc qdisc add dev eth0 clsact && tc filter add dev eth0 egress protocol ip u32 match u32 0 0 "
          "classid 1:1"));
   EXPECT_EQ(judge(now += 2s).rule, "tc filters on eth0");
-  ASSERT_TRUE(sh("tc qdisc del dev eth0 clsact && ip xfrm policy flush"));
+  ASSERT_TRUE(
+      sh("tc qdisc del dev eth0 clsact && tc qdisc add dev eth0 root tbf rate 1mbit burst 32k latency 50ms"));
+  EXPECT_EQ(judge(now += 2s).rule, "a qdisc on eth0 that limits or delays");
+  ASSERT_TRUE(
+      sh("tc qdisc replace dev eth0 root handle 1: mq && tc qdisc add dev eth0 parent 1:1 tbf rate 1mbit "
+         "burst 32k latency 50ms"));
+  EXPECT_EQ(judge(now += 2s).rule, "a qdisc on eth0 that limits or delays") << "below another";
+  ASSERT_TRUE(sh("tc qdisc replace dev eth0 parent 1:1 pfifo"));
+  EXPECT_TRUE(judge(now += 2s).accepted) << "one that only orders";
+  ASSERT_TRUE(sh("tc qdisc del dev eth0 root && ip xfrm policy flush"));
   EXPECT_TRUE(judge(now += 2s).accepted);
   EXPECT_TRUE(firewall.touches_nothing(number));
 }
