@@ -32,6 +32,8 @@ void cubic_avoidance(TcpConn& c, uint32_t acked, Instant now) {
        bytes = static_cast<float>(acked);
   float t = std::chrono::duration<float>(now - q.epoch + c.srtt).count() - q.k;
   float target = q.origin + kC * t * t * t * mss;
+  // bictcp_update(): a twentieth a round trip at least while no loss has said how much the path holds.
+  if (q.w_max == 0) target = std::max(target, 1.05f * cwnd);
   target = std::clamp(target, cwnd, 1.5f * cwnd);
   // Section 4.3: never slower than Reno would be. Above the former window RFC 9438 has 1 for alpha; Linux,
   // whose flows are beside ours, goes on as before (bictcp_update()).

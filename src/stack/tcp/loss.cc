@@ -381,6 +381,8 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
     remember_for_undo(c);
     c.ssthresh = reduced_window(c);
   }
+  // RFC 9438 section 4.8: the window before a timeout says nothing of the path any more (bictcp_state()).
+  if (!c.settings.newreno) c.growth.cubic = {};
   // RFC 5682 section 3.1, step 1, and 3.2.
   c.frto = t.core.config.frto && (c.recovery == Recovery::kOpen || c.retransmits > 1);
   c.frto_probe = false;
