@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """TCP over an impaired path (tests/wire): the kernel's, ours as sender, as receiver, at both ends, in turn.
 
-    wire.py [--rows NAME,...] [--rounds N] [--seconds S] [--sides kernel,sender,...] [--json] [--fairness]
+    wire.py [--rows NAME,...] [--rounds N] [--seconds S] [--sides kernel,sender,...] [--json]
+    wire.py --fairness [--rows NAME,...] [--rounds N] [--seconds S] [--skip S] [--mixes mixed,kernel,ours] [--json]
 
 Goodput in Mb/s of one flow; retransmissions in percent of the segments sent; the median time in ms of connections that get 20 KB each,
-from connect() to the last byte. --fairness: two flows of ours beside two of the kernel's at one bottleneck.
+from connect() to the last byte.
+
+--fairness: two flows of ours beside two of the kernel's at one bottleneck; beside it, as what CUBIC itself gives, four of the kernel's,
+and four of ours. CUBIC needs tens of seconds until flows are even, so what comes before them does not count.
 """
 import argparse
 import json
@@ -12,6 +16,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
@@ -49,10 +54,14 @@ ROWS = {
     "100m-20ms-q4": Row(100, 20, 4),
     "100m-50ms": Row(100, 50),
     "200m-50ms": Row(200, 50),
+    "20m-200ms": Row(20, 200),
+    "100m-200ms": Row(100, 200),
     "200m-200ms": Row(200, 200),
     "500m-10ms": Row(500, 10),
+    "500m-50ms": Row(500, 50),
     "1g-0.2ms": Row(1000, 0.2, 4),
     "1g-10ms": Row(1000, 10),
+    "1g-50ms": Row(1000, 50),
     "100m-20ms-loss0.1": Row(100, 20, there="loss=0.001"),
     "100m-20ms-loss1": Row(100, 20, there="loss=0.01"),
     "20m-50ms-loss2": Row(20, 50, there="loss=0.02"),
@@ -119,25 +128,50 @@ def jain(values):
     return sum(values) ** 2 / (len(values) * sum(v * v for v in values))
 
 
+# Whose flows are at one bottleneck: their senders, accelerated or not. A device of one queue has one process, so that ours alone is one
+# server with all flows.
+MIXES = {"mixed": (True, False), "kernel": (False, False), "ours": (True,)}
+FLOWS_OF_EACH = 2
+START_TIME = 1.0  # of four interpreters
+
+
+def compete(lab, row, mix, options, r):
+    """Two flows of each of two senders at one bottleneck: the rates in Mb/s, and what the senders say of themselves. All connect at
+    once; who comes first changes from round to round, since for many seconds CUBIC leaves him what he had before the others came."""
+    lab.impair(row.there, row.back, r + 1)
+    servers = [start_server(lab, accel, PORT + i) for i, accel in enumerate(mix)]
+    at = time.monotonic() + START_TIME
+    clients = [lab.far.popen([*PROGRAM, "bulk", lab.near.address, PORT + i % len(mix), options.seconds, options.skip,
+                              at + 0.001 * ((i + r) % (2 * FLOWS_OF_EACH))], stdout=subprocess.PIPE, text=True)
+               for i in range(2 * FLOWS_OF_EACH)]
+    got = [json.loads(c.communicate()[0]) for c in clients]
+    rates = [8e-6 * g["bytes"] / g["seconds"] for g in got]
+    told = [[json.loads(s.stdout.readline()) for _ in range(2 * FLOWS_OF_EACH // len(mix))] for s in servers]
+    for s in servers:
+        lab.near.stop(s)
+    resent = [100 * sum(f["retransmissions"] for f in flows) / max(1, sum(f["segments"] for f in flows)) for flows in told]
+    return {"first": sum(rates[0::2]), "second": sum(rates[1::2]), "Jain's index": jain(rates), "resent %": resent[0],
+            "second's": resent[-1], "congestion": " / ".join(",".join(sorted({f["algorithm"] for f in flows})) for flows in told),
+            "each": [round(r, 1) for r in rates]}
+
+
 def fairness(options):
-    """Two flows of an accelerated sender beside two of the kernel's."""
+    """Two flows of an accelerated sender beside two of the kernel's, and each kind beside its like, in turn."""
     rows = []
-    for rate, rtt in ((20, 20), (100, 20), (100, 50)):
-        row, shares = Row(rate, rtt), []
+    for name in options.rows.split(",") if options.rows else ("20m-20ms", "100m-20ms", "100m-50ms"):
+        results = {mix: [] for mix in options.mixes.split(",")}
         for r in range(options.rounds):
-            with WireLab() as lab:
-                lab.impair(row.there, row.back, r + 1)
-                servers = [start_server(lab, True, PORT), start_server(lab, False, PORT + 1)]
-                clients = [lab.far.popen([*PROGRAM, "bulk", lab.near.address, PORT + i, options.seconds],
-                                         stdout=subprocess.PIPE, text=True) for i in (0, 1, 0, 1)]
-                got = [json.loads(c.communicate()[0]) for c in clients]
-                rates = [8e-6 * g["bytes"] / g["seconds"] for g in got]
-                shares.append({"ours": rates[0] + rates[2], "kernel's": rates[1] + rates[3], "Jain's index": jain(rates)})
-                for s in servers:
-                    lab.near.stop(s)
-        rows.append({"path": f"{rate}m-{rtt}ms", **{k: statistics.median(s[k] for s in shares) for k in shares[0]}})
-        if not options.json:
-            print(json.dumps(rows[-1]), flush=True)
+            for mix in results:
+                with WireLab() as lab:
+                    results[mix].append(compete(lab, ROWS[name], MIXES[mix], options, r))
+                if options.verbose:
+                    print(name, mix, json.dumps(results[mix][-1]), flush=True)
+        for mix, all_of in results.items():
+            figures = {k: statistics.mean(v[k] for v in all_of) for k in all_of[0] if k not in ("congestion", "each")}
+            rows.append({"path": name, "flows": mix, "congestion": all_of[0]["congestion"], **figures,
+                         "of the sides": jain([figures["first"], figures["second"]])})
+            if not options.json:
+                print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
@@ -146,9 +180,13 @@ if __name__ == "__main__":
     parser.add_argument("--rows", default="")
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--seconds", type=float, help="that count; 4, and 40 for --fairness")
     parser.add_argument("--shorts", type=int, default=10)
     parser.add_argument("--fairness", action="store_true")
+    parser.add_argument("--skip", type=float, default=20, help="of --fairness: seconds before those that count")
+    parser.add_argument("--mixes", default=",".join(MIXES), help="of --fairness")
+    parser.add_argument("--verbose", action="store_true", help="of --fairness: each round")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
+    chosen.seconds = chosen.seconds or (40 if chosen.fairness else 4)
     report("an impaired path", (fairness if chosen.fairness else measure)(chosen), chosen.json)

@@ -1,7 +1,9 @@
 """What moves the bytes over the impaired wire: plain Python sockets that know nothing of libaccel.
 
     flows.py serve ADDRESS PORT            sends to all who ask, in one thread; one line of JSON for each bulk flow that has ended
-    flows.py bulk ADDRESS PORT SECONDS     receives for so long; prints {"bytes", "seconds"}
+    flows.py bulk ADDRESS PORT SECONDS [SKIP [AT]]
+                                           receives for so long; prints {"bytes", "seconds"} of what came after SKIP seconds. AT: when
+                                           it connects, of the host's monotonic clock
     flows.py short ADDRESS PORT N BYTES    N connections, one after the other, that get so many bytes each; prints {"ms": [...]}
 """
 import json
@@ -84,12 +86,15 @@ def serve(address, port):
                 ready.modify(flow.connection, wanted, flow)
 
 
-def bulk(address, port, seconds):
+def bulk(address, port, seconds, skip=0.0, at=0.0):
+    time.sleep(max(0.0, at - time.monotonic()))
     with socket.create_connection((address, port)) as connection:
-        began = time.monotonic()
+        opened = began = time.monotonic()
         connection.sendall(REQUEST.pack(b"B", 0))
         buffer, received = bytearray(1 << 18), 0
-        while (left := began + seconds - time.monotonic()) > 0:
+        while (left := opened + skip + seconds - (now := time.monotonic())) > 0:
+            if began == opened and now >= opened + skip:
+                began, received = now, 0
             connection.settimeout(left)
             try:
                 received += connection.recv_into(buffer)
