@@ -346,6 +346,22 @@ TEST_F(SlowStart, EndsInTimeWhereAcksPause) {
   EXPECT_EQ(sim[0].lost_frames, 0u);
 }
 
+// A process that shares its CPU looks every two milliseconds, now sooner, now later. All ACKs that have come
+// meanwhile are one look's; they tell of a full path nevertheless.
+TEST_F(SlowStart, EndsInTimeWhereLooksAreSeldom) {
+  Rng rng(3);
+  Instant look = sim.now + 30ms;  // the handshake is over
+  sim.filter = [&](int host, std::span<const uint8_t> frame) {
+    if (host == 0 || sim.now < look - 5ms) return true;
+    while (look <= sim.now) look += Duration(static_cast<int64_t>(rng.below(4'000'000)) + 1000);
+    const std::vector<uint8_t> copy(frame.begin(), frame.end());
+    sim.after(look + 10ms - sim.now, [this, copy] { sim.inject(0, copy); });
+    return false;
+  };
+  run();
+  EXPECT_LT(sim[0].lost_frames, 60u);  // 250 and more where slow start goes on until the queue is full
+}
+
 // One late look at the ACKs of a whole flight is no queue.
 TEST_F(SlowStart, DoesNotEndByOneDelayOfManyAcks) {
   const Instant from = sim.now + 45ms, to = from + 10ms;  // the second flight's, of 20 segments

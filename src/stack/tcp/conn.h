@@ -109,6 +109,7 @@ struct HyStart {
   uint32_t paused_us = 0;         ///< of this round, between ACKs that did not follow each other
   uint8_t samples = 0;            ///< of this round, as far as they count
   uint8_t slow_rounds = 0;        ///< of conservative slow start
+  uint8_t pauses = 0;             ///< what paused_us is the sum of
   bool begun = false;
 };
 
