@@ -66,6 +66,8 @@ StackConfig stack_config(const Settings& s) {
     c.time_wait_reuse = std::chrono::milliseconds(sysctl("/proc/sys/net/ipv4/tcp_tw_reuse_delay", 1000));
   c.invalid_ratelimit = std::chrono::milliseconds(sysctl("/proc/sys/net/ipv4/tcp_invalid_ratelimit", 500));
   c.syn_linear_timeouts = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_syn_linear_timeouts", 0));
+  // -1, the kernel's own choice, is no limit.
+  c.notsent_low_water = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_notsent_lowat", -1));
   c.min_snd_mss = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_min_snd_mss", 48));
   c.frto = sysctl("/proc/sys/net/ipv4/tcp_frto", 2) != 0;
   c.syn_cookies = sysctl("/proc/sys/net/ipv4/tcp_syncookies", 1) != 0;

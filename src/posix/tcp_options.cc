@@ -47,12 +47,6 @@ bool discovers_mtu(const Socket& s) {
   return s.shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT) != IP_PMTUDISC_DONT;
 }
 
-/// TCP_NOTSENT_LOWAT where the program has not set it: net.ipv4.tcp_notsent_lowat.
-uint32_t default_low_water() {
-  static const auto bytes = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_notsent_lowat", -1));
-  return bytes;
-}
-
 /// Without TFO_SERVER_ENABLE in net.ipv4.tcp_fastopen (the kernel's default) tcp_try_fastopen() gives no
 /// cookie and takes no data, whatever the listener says: then it is a listener like another.
 bool without_fast_open(const Socket& s) {
@@ -121,9 +115,7 @@ constexpr Option kOptions[] = {
      [](TcpSettings& s, int v) { s.window_clamp = static_cast<uint32_t>(v); }},
     {IPPROTO_TCP, TCP_MAXSEG, kKeep, true},
     {IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMirror, true,
-     [](TcpSettings& s, int v) {
-       s.notsent_low_water = v == 0 ? default_low_water() : static_cast<uint32_t>(v);
-     }},
+     [](TcpSettings& s, int v) { s.notsent_low_water = static_cast<uint32_t>(v); }},
     {IPPROTO_TCP, TCP_CONGESTION, kKeep, true, nullptr, 0, has_congestion},
     {IPPROTO_TCP, TCP_INQ, kKeep, true},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},

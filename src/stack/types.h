@@ -124,7 +124,7 @@ enum class TcpState : uint8_t {
 constexpr uint32_t kNoFlowLabel = 0;
 constexpr uint32_t kAutoFlowLabel = 0xffffffff;
 
-constexpr uint32_t kNoLowWater = 0xffffffff;  ///< TCP_NOTSENT_LOWAT as it is from the start
+constexpr uint32_t kNoLowWater = 0xffffffff;  ///< net.ipv4.tcp_notsent_lowat as it is from the start
 
 /// Socket options that the protocol acts on; the layer above sets them before open or at any time
 /// (settings_changed()).
@@ -145,7 +145,7 @@ struct TcpSettings {
   uint32_t receive_buffer = 0;  ///< bytes; 0: the stack's default
   uint32_t send_buffer = 0;
   uint32_t receive_low_water = 1;
-  uint32_t notsent_low_water = kNoLowWater;
+  uint32_t notsent_low_water = 0;  ///< TCP_NOTSENT_LOWAT; 0: StackConfig's
   uint32_t window_clamp = 0;
   uint16_t max_segment = 0;  ///< TCP_MAXSEG; 0: from the MTU
   uint8_t tos = 0;           ///< of IPv4, by an IPv6 socket too
@@ -277,6 +277,7 @@ struct StackConfig {
   uint32_t max_time_waits = 262144;            ///< net.ipv4.tcp_max_tw_buckets
   Duration invalid_ratelimit = 500ms;          ///< net.ipv4.tcp_invalid_ratelimit
   uint32_t syn_linear_timeouts = 0;            ///< net.ipv4.tcp_syn_linear_timeouts, of Linux 6.5
+  uint32_t notsent_low_water = kNoLowWater;    ///< net.ipv4.tcp_notsent_lowat
   uint32_t min_snd_mss = 48;                   ///< net.ipv4.tcp_min_snd_mss
   bool frto = true;                            ///< net.ipv4.tcp_frto
   bool syn_cookies = true;                     ///< net.ipv4.tcp_syncookies

@@ -391,6 +391,41 @@ TEST(Sysctls, LowWaterOfWhatIsNotSent) {
   proof.all();
 }
 
+/// Whether poll() says so within so many looks of 100 ms.
+bool becomes_writable(int fd, bool wanted) {
+  for (int i = 0; i < 150; ++i) {
+    if ((wait_for(fd, POLLOUT, 0) != 0) == wanted) return true;
+    usleep(100'000);
+  }
+  return false;
+}
+
+// The kernel looks at it at once, libaccel within five seconds.
+TEST(Sysctls, LowWaterOfWhatIsNotSentIsFollowed) {
+  Echo proof(kProof);
+  Far far("reads_nothing");
+  Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
+  set_option(fd, SOL_SOCKET, SO_SNDBUF, 200'000);
+  set_nonblocking(fd);
+  const std::string chunk = pattern(1000);
+  for (int waiting = 0; waiting < 10'000 && send(fd, chunk.data(), chunk.size(), 0) > 0;)
+    ASSERT_EQ(ioctl(fd, SIOCOUTQNSD, &waiting), 0);
+  EXPECT_TRUE(becomes_writable(fd, true));
+  {
+    const Sysctl low("tcp_notsent_lowat", "4096");
+    EXPECT_TRUE(becomes_writable(fd, false));
+    set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 100'000);  // the socket's own goes before it
+    EXPECT_TRUE(wait_for(fd, POLLOUT, 0));
+    set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0);
+    EXPECT_FALSE(wait_for(fd, POLLOUT, 0));
+  }
+  EXPECT_TRUE(becomes_writable(fd, true));
+  far.say(1);
+  fd.reset();
+  far.finish();
+  proof.all();
+}
+
 std::string congestion_of(int fd) {
   char name[16] = {};
   socklen_t size = sizeof name;

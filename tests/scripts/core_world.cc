@@ -635,7 +635,7 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
       {"tcp_keepalive_time", [&] { defaults_.keep_idle = std::chrono::seconds(v); }},
       {"tcp_keepalive_intvl", [&] { defaults_.keep_interval = std::chrono::seconds(v); }},
       {"tcp_keepalive_probes", [&] { defaults_.keep_count = v; }},
-      {"tcp_notsent_lowat", [&] { defaults_.notsent_low_water = v; }},
+      {"tcp_notsent_lowat", [&] { config_.notsent_low_water = v; }},
       {"tcp_rmem",
        [&] {
          config_.tcp_receive_least = numbers.at(0);

@@ -83,7 +83,7 @@ TEST(Options, MirrorsReachTheSettings) {
   EXPECT_TRUE(s.nodelay);
   EXPECT_EQ(s.keep_idle, 7s);
   EXPECT_EQ(s.user_timeout, 1500ms);
-  EXPECT_EQ(s.notsent_low_water, 0xffffffff);  // the kernel's default
+  EXPECT_EQ(s.notsent_low_water, 0u);  // as net.ipv4.tcp_notsent_lowat is
   EXPECT_EQ(s.tos, 0x10);
 }
 

@@ -163,7 +163,7 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
       (c.fin_queued && !c.fin_sent))
     want_output(t, c);
   // Whether it is writable depends on what leaves.
-  if (c.pending && c.settings.notsent_low_water != kNoLowWater) {
+  if (c.pending && notsent_low_water(t, c) != kNoLowWater) {
     output(t, c, now);
     free_send_space(t, c);
   }

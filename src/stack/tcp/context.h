@@ -325,9 +325,14 @@ inline void note_numbers_sent(const TcpConn& c) {
   if (c.numbers) *c.numbers = {c.snd_una - 1, c.rcv_nxt};
 }
 inline uint32_t unsent(const TcpConn& c) { return c.send_queue.end() - (c.snd_nxt - (c.fin_sent ? 1 : 0)); }
+/// tcp_notsent_lowat()
+inline uint32_t notsent_low_water(const TcpContext& t, const TcpConn& c) {
+  const uint32_t own = c.settings.notsent_low_water;
+  return own ? own : t.core.config.notsent_low_water;
+}
 /// Linux' tcp_stream_memory_free() for those who poll: half of TCP_NOTSENT_LOWAT.
-inline bool wakes_writer(const TcpConn& c) {
-  return 2 * uint64_t{unsent(c)} < c.settings.notsent_low_water || unsent(c) == 0;
+inline bool wakes_writer(const TcpContext& t, const TcpConn& c) {
+  return 2 * uint64_t{unsent(c)} < notsent_low_water(t, c) || unsent(c) == 0;
 }
 /// One new data segment of at most `n` bytes; for output() and the tail probe.
 bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now);

@@ -28,7 +28,7 @@ static uint32_t tail_room(const TcpConn& c, bool urgent) {
 static uint32_t send_room(const TcpContext& t, const TcpConn& c, bool urgent) {
   uint32_t limit = send_limit(t, c), used = c.send_queue.size();
   if (used >= limit) return 0;
-  if (unsent(c) >= c.settings.notsent_low_water) return std::min(tail_room(c, urgent), limit - used);
+  if (unsent(c) >= notsent_low_water(t, c)) return std::min(tail_room(c, urgent), limit - used);
   const uint32_t held = c.send_queue.memory();
   if (!t.core.tcp_memory.allows(held, 0, t.core.config.tcp_send_least, t.connections)) return 0;
   return limit - used;
@@ -68,8 +68,8 @@ static void mark_write(TcpConn& c, const TcpWrite& how, bool push, bool whole) {
 }
 
 /// As much of `room` as the data may take now. `part`: the caller comes again for the rest.
-static uint32_t limit_room(const TcpConn& c, uint32_t room, bool urgent, bool& part) {
-  const uint32_t low_water = c.settings.notsent_low_water;
+static uint32_t limit_room(const TcpContext& t, const TcpConn& c, uint32_t room, bool urgent, bool& part) {
+  const uint32_t low_water = notsent_low_water(t, c);
   if (urgent) {
     if (room == 0 || unsent(c) >= low_water) return room;
     // tcp_sendmsg_locked() asks for room again before each segment of urgent data that it begins.
@@ -134,7 +134,7 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, TcpWrite 
   // An ACK has let go what MSG_MORE had held, and this pass has not sent it yet.
   if (more && !c.more && c.pending && unsent(c) > 0) output(t, c, now);
   bool part = false;
-  const uint32_t room = limit_room(c, send_room(t, c, urgent), urgent, part);
+  const uint32_t room = limit_room(t, c, send_room(t, c, urgent), urgent, part);
   if (!can_read(data, room)) return err(EFAULT);
   size_t wanted = 0;
   for (const iovec& v : data) wanted += v.iov_len;

@@ -41,7 +41,7 @@ void free_send_space(TcpContext& t, TcpConn& c) {
   if (!c.no_space || !c.owner) return;
   expand_send_buffer(t, c);
   if (!send_space_wakes(t, c)) return;
-  if (seq_lt(c.snd_nxt, c.send_queue.end()) && !wakes_writer(c)) return;
+  if (seq_lt(c.snd_nxt, c.send_queue.end()) && !wakes_writer(t, c)) return;
   c.no_space = false;
   if (c.busy == Busy::kBuffer) note_busy(c, Busy::kSending, t.core.now);
   t.core.mark_ready(c, kWritable);

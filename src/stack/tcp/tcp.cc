@@ -317,7 +317,7 @@ uint32_t TcpLayer::readiness(const TcpConn& c) const {
     uint32_t target = std::max(c.settings.receive_low_water, 1u);
     if (c.urgent_in && c.urgent_seq == c.copied_seq && !c.settings.oob_inline) ++target;
     if (has_for_reader(t, c, target)) ready |= kReadable;
-    if (c.write_ended() || (send_space_wakes(t, c) && wakes_writer(c) && !c.no_memory))
+    if (c.write_ended() || (send_space_wakes(t, c) && wakes_writer(t, c) && !c.no_memory))
       ready |= kWritable;
     else
       c.no_space = true;
