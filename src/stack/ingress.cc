@@ -326,20 +326,21 @@ class Ingress {
     uint32_t mtu = 0;
     bool locked = false;
     if (meaning.too_big) {
-      // Below these no honest router sits: Linux' ip_rt_min_pmtu, RFC 8200 section 5.
       mtu = a_.v6 ? rest : rest & 0xffff;
-      if (mtu == 0) mtu = next_plateau(q.total_length);
-      locked = !a_.v6 && mtu < 552;
-      mtu = std::max(mtu, a_.v6 ? 1280u : 552u);
+      if (!a_.v6) {
+        if (mtu == 0) mtu = next_plateau(q.total_length);
+        locked = mtu < 552;  // no honest router sits there: Linux' ip_rt_min_pmtu
+        mtu = std::max(mtu, 552u);
+      }
     }
     if (q.flow.protocol == Protocol::kUdp) {
-      const IcmpFate fate =
-          core_.udp->on_icmp_error(q.flow.local, q.flow.remote, a_.interface, meaning.error, meaning.fatal,
-                                   {mtu, locked}, core_.interfaces[a_.interface].info.kernel_sees_errors);
+      const IcmpFate fate = core_.udp->on_icmp_error(q.flow.local, q.flow.remote, a_.interface, meaning.error,
+                                                     meaning.fatal, {meaning.too_big, mtu, locked},
+                                                     core_.interfaces[a_.interface].info.kernel_sees_errors);
       for_kernel_ = fate == IcmpFate::kForKernel;
       return fate != IcmpFate::kNotOurs;
     }
-    if (a_.v6 && meaning.too_big && rest < 1280) return false;  // RFC 8201 section 4
+    if (a_.v6 && meaning.too_big && rest < kLeastMtuV6) return false;  // RFC 8201 section 4
     // Any error but too-big ends an opening connection, as tcp_v4_err and tcp_v6_err do.
     return core_.tcp->on_icmp_error(q.flow.local, q.flow.remote, q.sequence, meaning.error, !meaning.too_big,
                                     mtu, core_.now);

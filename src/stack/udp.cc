@@ -6,6 +6,7 @@
 
 #include "stack/egress.h"
 #include "stack/tcp/siphash.h"
+#include "stack/wire/ipv6.h"
 #include "stack/wire/udp.h"
 
 namespace accel {
@@ -321,7 +322,7 @@ IcmpFate UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, 
   in.interface = interface;
   UdpPcb* pcb = find(in);
   if (!pcb) return IcmpFate::kNotOurs;
-  if (too_big.mtu) {
+  if (too_big.said) {
     const bool v4 = remote.address.is_v4();
     const MtuDiscovery discovery = v4 ? pcb->mtu.v4 : pcb->mtu.v6;
     const bool accepts = discovery < MtuDiscovery::kInterface;
@@ -330,7 +331,7 @@ IcmpFate UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, 
   }
   // Without IP_RECVERR only a connected socket is told, and only of what will not pass.
   const bool told = fatal && pcb->connected();
-  if (kernel_sees || pcb->wants_errors || too_big.mtu) {
+  if (kernel_sees || pcb->wants_errors || too_big.said) {
     pcb->kernel_has_error |= told || pcb->wants_errors;
     return kernel_sees ? IcmpFate::kTaken : IcmpFate::kForKernel;
   }
@@ -343,8 +344,10 @@ IcmpFate UdpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, 
 
 // ---- sending ----
 
-/// __ip_rt_update_pmtu().
+/// __ip_rt_update_pmtu() and __ip6_rt_update_pmtu(), which heeds nothing below IPv6's least MTU (RFC 8201
+/// section 4).
 void UdpLayer::learn_path_mtu(const IpAddress& destination, const TooBig& told) {
+  if (!destination.is_v4() && told.mtu < kLeastMtuV6) return;
   auto known = path_mtus_.find(destination);
   // One that the keyed hash chooses makes way, so that forged errors do not keep out true ones.
   if (known == path_mtus_.end() && path_mtus_.size() >= kMaxPathMtus) path_mtus_.erase(path_mtus_.begin());

@@ -71,8 +71,9 @@ class UdpLayer {
   // ---- from ingress ----
   /// Takes ownership of the frame.
   void on_datagram(Packet* frame, const UdpArrival& in);
-  /// What an ICMP error says of the path's MTU; 0: it is about something else.
+  /// What an ICMP error says of the path's MTU.
   struct TooBig {
+    bool said = false;  ///< else it is about something else
     uint32_t mtu = 0;
     bool locked = false;  ///< less than is believed (net.ipv4.route.min_pmtu): datagrams go without DF
   };

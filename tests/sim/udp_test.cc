@@ -415,6 +415,21 @@ TEST_F(UdpTest, FragmentationNeededShrinksThePathForAWhile) {
   EXPECT_TRUE(send(0, a, std::string(1400, 'x'), {sim[1].v4(), 2000}).ok());
 }
 
+// As __ip6_rt_update_pmtu(): no link of IPv6 is so narrow, whoever says so.
+TEST_F(UdpTest, PacketTooBigBelowTheLeastMtuIsNotHeeded) {
+  const Endpoint to{sim[1].v6(), 2000};
+  UdpPcb* a = open(0, {sim[0].v6(), 1000});
+  sim[0].link.mtu = 1279;
+  ASSERT_TRUE(send(0, a, std::string(1400, 'x'), to).ok());
+  run();
+  EXPECT_EQ(sim[0].to_kernel.size(), 1u);
+  EXPECT_TRUE(send(0, a, std::string(1400, 'x'), to).ok());
+  sim[0].link.mtu = 1280;
+  ASSERT_TRUE(send(0, a, std::string(1400, 'x'), to).ok());
+  run();
+  EXPECT_TRUE(send(0, a, std::string(1400, 'x'), to).is(EMSGSIZE));
+}
+
 /// DF and ID of what host 0 sends.
 struct Marks {
   explicit Marks(Sim& sim) {

@@ -18,6 +18,7 @@ struct Ipv6Header {
 static_assert(sizeof(Ipv6Header) == 40 && alignof(Ipv6Header) == 1);
 
 constexpr uint8_t kIpv6HopByHop = 0, kIpv6Routing = 43, kIpv6Fragment = 44, kIpv6DestinationOptions = 60;
+constexpr uint32_t kLeastMtuV6 = 1280;  ///< section 5: of every link
 /// More extension headers than this are nobody's honest packet.
 constexpr int kMaxExtensionHeaders = 8;
 
