@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Holds the names in the documents: names.py SOURCE_DIR BUILD_DIR
 
-What stands in backquotes is a path of the repository, a test of ctest's or the beginning of such names, or all its words are words of the sources,
-tests or scripts. A file that is named with a folder of src needs no `src/`."""
+What stands in backquotes is a path of the repository, a wire script (tests/scripts) without its ending, a test of ctest's or the beginning of such
+names, or all its words are words of the sources, tests or scripts. A file that is named with a folder of src needs no `src/`."""
+import fnmatch
 import pathlib
 import re
 import subprocess
 import sys
 
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-DOCUMENTS = ["ARCHITECTURE.md", "README.md", "docs/compatibility.md", "docs/security.md", "docs/mlx5.md", *(
+DOCUMENTS = ["ARCHITECTURE.md", "README.md", "docs/compatibility.md", "docs/security.md", "docs/mlx5.md", "docs/tcp.md", *(
     str(p.relative_to(source)) for p in sorted((source / "docs" / "design").glob("*.md")))]
 CORPUS = ["src", "model", "tests", "config", "benchmarks", "scripts", "CMakeLists.txt", "CMakePresets.json", "test", "demo", ".ci/run"]
 TEST = re.compile(r"(apps|arrows|firewall|lab|long|mlx5|posix|preload|sim|tools|unit|wire|xdp)(\.[\w-]+)+(\.\*)?")
@@ -50,6 +51,14 @@ def is_path(text):
     return any(prefix + text in PATHS or (prefix + text).rstrip("/") in FOLDERS for prefix in ("", "src/", "docs/", "tests/"))
 
 
+def scripts(name):
+    """The wire scripts of this name, in which * stands for anything; None: it cannot be one."""
+    folder, _, page = name.partition("/")
+    if not page or f"tests/scripts/{folder}" not in FOLDERS:
+        return None
+    return [p for p in PATHS if fnmatch.fnmatch(p, f"tests/scripts/{name}.pkt")]
+
+
 def faults():
     known, all_tests = words() | OTHERS, tests()
 
@@ -65,6 +74,10 @@ def faults():
                 continue
             for name in re.findall(r"`([^`]+)`", line):
                 if is_path(name):
+                    continue
+                if (pages := scripts(name)) is not None:
+                    if not pages:
+                        yield f"{document}:{number}: no script {name}"
                     continue
                 if TEST.fullmatch(name) and not name.endswith((".cc", ".h", ".py")):
                     begins = name.removesuffix(".*")
