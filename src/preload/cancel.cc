@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 
-#include "preload/preload.h"
+#include "base/real.h"
+#include "posix/calls.h"
+#include "preload/wrapper.h"
 
 using namespace accel;           // NOLINT
 using namespace accel::preload;  // NOLINT

@@ -12,9 +12,12 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/real.h"
 #include "base/user_memory.h"
-#include "preload/preload.h"
+#include "posix/calls.h"
+#include "preload/cancel.h"
 #include "preload/ring_entries.h"
+#include "preload/wrapper.h"
 
 #ifndef IORING_SETUP_NO_SQARRAY
 #define IORING_SETUP_NO_SQARRAY (1u << 16)  // Linux 6.6

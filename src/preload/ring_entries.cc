@@ -6,8 +6,12 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/real.h"
+#include "base/served_call.h"
 #include "base/user_memory.h"
-#include "preload/preload.h"
+#include "posix/calls.h"
+#include "posix/file.h"
+#include "preload/cancel.h"
 
 #ifndef IORING_NOP_INJECT_RESULT
 #define IORING_NOP_INJECT_RESULT 1u  // Linux 6.10
