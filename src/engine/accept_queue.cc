@@ -164,8 +164,8 @@ void abandon_accept_queue_in_child() {
 
 void close_accept_queue() { delete std::exchange(loaded, nullptr); }
 
-Result<size_t> Engine::queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
-  Impl& w = Impl::of(pass);
+Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
+  Worker& w = Worker::of(pass);
   Stack& stack = *w.stack;
   TcpListener& listener = *flow.listener;
   if (listener.accept_head != nullptr && !found_by_tuple(shadow)) return err(EOPNOTSUPP);

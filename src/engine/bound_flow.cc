@@ -2,20 +2,21 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/engine.h"
 #include "engine/worker.h"
 #include "stack/tcp/conn.h"
 
 namespace accel {
 
 /// One that was added a moment ago: who binds to it knows of it before housekeeping does.
-void Engine::Impl::learn_address(const IpAddress& address) {
+void Worker::learn_address(const IpAddress& address) {
   const auto is = [&](const LocalAddress& a) { return a.address == address && a.usable; };
   if (address.is_any() || std::any_of(network.addresses.begin(), network.addresses.end(), is)) return;
   std::vector<LocalAddress> fresh;
   if (netlink->ask_addresses(fresh)) network.addresses = std::move(fresh);
 }
 
-PathSelector::Coverage Engine::Impl::cover_again(BoundFlow& flow) {
+PathSelector::Coverage Worker::cover_again(BoundFlow& flow) {
   flow.uncovered = Reason::accelerated;
   if (flow.leaving) return {};
   auto covered = paths.coverage(flow, pass_now);
@@ -50,7 +51,7 @@ PathSelector::Coverage Engine::Impl::cover_again(BoundFlow& flow) {
   return covered;
 }
 
-Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) {
+Result<BoundFlow*> Worker::admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) {
   BoundFlow* raw = flow.get();
   const bool later = raw->leaving;  // Taking::kNotYet
   const auto [keys, why, rule] = later ? paths.coverage(*raw, pass_now) : cover_again(*raw);
@@ -79,7 +80,7 @@ Result<BoundFlow*> Engine::Impl::admit(std::unique_ptr<BoundFlow> flow, PathChoi
 Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint& local, bool v6_only,
                                   bool reuse_port, uint32_t backlog, const TcpSettings& settings,
                                   int bound_ifindex, void* owner) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   choice = PathSelector::by_configuration(Role::kTcpServer, local);
   if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel_path(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
@@ -108,7 +109,7 @@ Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint
 Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local,
                                     const Endpoint& remote, bool v6_only, Taking taking, int bound_ifindex,
                                     void* owner) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   const bool connected = remote.port != 0;
   choice = PathSelector::by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver,
                                           connected ? remote : local);
@@ -138,7 +139,7 @@ TcpListener* Engine::listener(BoundFlow& flow) { return flow.listener; }
 UdpPcb* Engine::udp(BoundFlow& flow) { return flow.udp; }
 
 void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   flow.local = local;
   flow.remote = remote;
   w.stack->udp_connect(*flow.udp, local, remote);
@@ -146,7 +147,7 @@ void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, c
   (void)w.cover_again(flow);
 }
 
-void Engine::Impl::drop_flow(BoundFlow* flow) {
+void Worker::drop_flow(BoundFlow* flow) {
   for (const auto& key : flow->keys) steering.unsteer(key.interface, key.key);
   end_pause(*flow);
   if (flow->listener) stack->tcp_close_listener(flow->listener);
@@ -155,7 +156,7 @@ void Engine::Impl::drop_flow(BoundFlow* flow) {
 }
 
 void Engine::stop_taking(Pass& pass, BoundFlow& flow) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   flow.leaving = true;
   // Frames of its handshakes are on their way: their connections are steered yet.
   for (const auto& key : flow.keys) w.steering.unsteer(key.interface, key.key, true);
@@ -169,12 +170,12 @@ void Engine::stop_taking(Pass& pass, BoundFlow& flow) {
   if (!idle || w.steering.count() == 0) w.poll(clock_now());
 }
 
-void Engine::Impl::end_pause(BoundFlow& flow) {
+void Worker::end_pause(BoundFlow& flow) {
   for (const auto& [id, key] : std::exchange(flow.paused, {})) steering.end_pause(id, key);
 }
 
 void Engine::begin_taking(Pass& pass, BoundFlow& flow) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   flow.leaving = false;
   if (flow.listener != nullptr) flow.listener->stopped = false;
   (void)w.cover_again(flow);
@@ -184,25 +185,25 @@ void Engine::begin_taking(Pass& pass, BoundFlow& flow) {
 bool Engine::is_taking(const BoundFlow& flow) const { return !flow.leaving; }
 
 void Engine::close(Pass& pass, BoundFlow* flow) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   w.drop_flow(flow);
 }
 
-bool Engine::Impl::has_unaccepted() const {
+bool Worker::has_unaccepted() const {
   return std::any_of(flows.begin(), flows.end(), [this](const auto& f) ACCEL_REQUIRES(worker_lock) {
     return f->listener && stack->accept_queue_length(*f->listener) > 0;
   });
 }
 
 bool Engine::serves_only(Pass& pass, size_t count) const {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   size_t keys = 0;
   for (const auto& flow : w.flows) keys += flow->keys.size();
   return w.flows.size() == count && w.steering.count() <= keys;
 }
 
 void Engine::release_queues(Pass& pass, std::span<BoundFlow* const> flows) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   for (BoundFlow* flow : flows) w.drop_flow(flow);
   w.forget_requests();
   auto& slots = w.slots;
@@ -214,7 +215,7 @@ void Engine::release_queues(Pass& pass, std::span<BoundFlow* const> flows) {
 }
 
 PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   PathChoice choice = PathSelector::by_configuration(request.role, request.local);
   if (choice.reason != Reason::not_decided) return choice;
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;

@@ -2,7 +2,7 @@
 #include "base/config.h"
 #include "base/libraries.h"
 #include "base/log.h"
-#include "engine/housekeeping.h"
+#include "engine/engine.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -12,7 +12,7 @@ static_assert(uint32_t{siw::kIn} == kReadable && uint32_t{siw::kOut} == kWritabl
               uint32_t{siw::kErr} == kError);
 
 siw::Reactor* Engine::channels() {
-  Impl& w = *impl_;
+  Worker& w = *worker_;
   if (w.channels) return w.channels.get();
   if (in_handler()) return nullptr;
   if (const char* missing; !load_iwarp_libraries(&missing)) {
@@ -29,7 +29,7 @@ siw::Reactor* Engine::channels() {
   return w.channels.get();
 }
 
-bool Engine::Impl::notify_channels(Pass& pass) {
+bool Worker::notify_channels(Pass& pass) {
   bool changed = false;
   while (siw::Channel* channel = channels->take_ready()) {
     changed = true;
@@ -38,7 +38,7 @@ bool Engine::Impl::notify_channels(Pass& pass) {
   }
   const auto now = static_cast<uint32_t>(channels->channels());
   const uint32_t before = channel_count.exchange(now, std::memory_order_relaxed);
-  if (before == 0 && now > 0) housekeeping->application_began();
+  if (before == 0 && now > 0) housekeeping.application_began();
   return changed;
 }
 

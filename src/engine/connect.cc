@@ -2,18 +2,19 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/engine.h"
 #include "engine/worker.h"
 
 namespace accel {
 
 /// With policy routing the tables do not tell the way back, nor whether a source is one: the kernel is asked,
 /// as it is for connect().
-void Engine::Impl::answer_route_questions(Instant now) {
+void Worker::answer_route_questions(Instant now) {
   for (const auto& question : stack->take_route_questions()) learn_route_of(question);
   stack->resume(now);
 }
 
-void Engine::Impl::learn_route_of(const Stack::RouteQuestion& question) {
+void Worker::learn_route_of(const Stack::RouteQuestion& question) {
   RouteQuestion asked{question.remote, question.local, 0, 0, 0};
   if (question.local.is_multicast()) asked.source = {};
   const auto answer = paths.route_to(asked);
@@ -31,25 +32,25 @@ void Engine::Impl::learn_route_of(const Stack::RouteQuestion& question) {
 }
 
 PathChoice Engine::choose(Pass& pass, const FlowRequest& request) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   w.paths.refresh_filter(w.pass_now);
   return w.paths.choose(request, request.role == Role::kTcpClient, w.pass_now);
 }
 
 PathChoice Engine::choose_udp_destination(Pass& pass, const FlowRequest& request) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   return w.paths.choose(request, false, w.pass_now);
 }
 
-bool Engine::is_of_our_network(int socket) const { return network_of(socket) == impl_->own_network; }
+bool Engine::is_of_our_network(int socket) const { return network_of(socket) == worker_->own_network; }
 
 bool Engine::has_address(Pass& pass, const IpAddress& address) const {
-  return Impl::of(pass).network.has_address(address);
+  return Worker::of(pass).network.has_address(address);
 }
 
 Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint& local,
                                  const Endpoint& remote, const TcpSettings& settings, void* owner) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   const InterfaceId id = choice.route.interface;
   const FlowKey key{Protocol::kTcp, local, remote};
   if (auto steered = w.steer_connection(id, key, w.shown); !steered) {
@@ -69,13 +70,13 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
 }
 
 void Engine::forget(Pass& pass, TcpConn* conn) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   w.stack->tcp_forget(conn);
   w.unsteer_closed();
 }
 
 bool Engine::replies_may_be_misdirected(Pass& pass, InterfaceId sent_by) const {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   if (const PortLife* port = w.slots.life_of(sent_by); port && port->may_be_passed_by()) return true;
   const Network& network = w.network;
   return std::any_of(network.addresses.begin(), network.addresses.end(),

@@ -135,14 +135,13 @@ uint32_t usable_cpus() {
 std::atomic<Engine*> Engine::instance_{nullptr};
 constinit std::atomic<bool> Engine::opens_ports_{false};
 
-Engine::Engine(Upcalls& above) : impl_(std::make_unique<Impl>(*this, above)) {}
+Engine::Engine(Upcalls& above) : worker_(std::make_unique<Worker>(*this, above, opens_ports_)) {}
 Engine::~Engine() = default;
-Engine::Impl::Impl(Engine& e, Upcalls& u) : engine(e), above(u) {}
-Engine::Impl::~Impl() = default;
+Worker::Worker(Engine& e, Upcalls& u, std::atomic<bool>& o) : engine(e), above(u), opens_ports(o) {}
+Worker::~Worker() = default;
 
-Result<void> Engine::Impl::start() {
+Result<void> Worker::start(bool ports, bool one_queue_only) {
   const Settings& settings = config().settings;
-  const bool ports = privileged();  // which soft-iWARP does not need
   auto n = Netlink::open();
   if (!n) return n.error();
   netlink = std::move(*n);
@@ -161,9 +160,8 @@ Result<void> Engine::Impl::start() {
   neighbours.begin(stack.get(), netlink.get());
   longest_spin = std::chrono::microseconds(settings.spin);
   sleepers.set_cpus(usable_cpus());
-  opening.set_one_queue_only(listener_inherited);
-  housekeeping = std::make_unique<Housekeeping>(engine);
-  return housekeeping->open();
+  opening.set_one_queue_only(one_queue_only);
+  return housekeeping.open();
 }
 
 Result<Engine*> Engine::start_new(Upcalls& above, Result<void> (*start_control)(Engine&)) {
@@ -171,7 +169,8 @@ Result<Engine*> Engine::start_new(Upcalls& above, Result<void> (*start_control)(
   Result<void> started = err(ENOMEM);
   try {
     fresh = new Engine(above);
-    started = fresh->impl_->start();
+    started = fresh->worker_->start(privileged(), listener_inherited);  // soft-iWARP needs no privilege
+    if (started) fresh->housekeeping_ = std::make_unique<Housekeeping>(*fresh->worker_);
     if (started) started = start_control(*fresh);
   } catch (const std::bad_alloc&) {
   }
@@ -200,6 +199,7 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
       if (auto started = start_new(above, start_control)) {
         stats::open();
         engine = *started;
+        serve_ports(&engine->worker_->port_services);
         instance_.store(engine, std::memory_order_release);
       } else {
         log(LogLevel::kWarning, "the engine could not start: %s",
@@ -213,26 +213,26 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
 }
 
 Stack& Engine::stack() {
-  impl_->held();
-  return *impl_->stack;
+  worker_->held();
+  return *worker_->stack;
 }
-Housekeeping& Engine::housekeeping() { return *impl_->housekeeping; }
+Housekeeping& Engine::housekeeping() { return *housekeeping_; }
 bool Engine::inside() { return thread_state.inside; }
-Counters& Engine::counters() { return impl_->counters; }
-int Engine::receiving_cpu(Pass& pass) const { return Impl::of(pass).stack->receiving_cpu(); }
-uint32_t Engine::interface_count(Pass& pass) const { return Impl::of(pass).slots.count(); }
+Counters& Engine::counters() { return worker_->counters; }
+int Engine::receiving_cpu(Pass& pass) const { return Worker::of(pass).stack->receiving_cpu(); }
+uint32_t Engine::interface_count(Pass& pass) const { return Worker::of(pass).slots.count(); }
 const PortInfo* Engine::port_info(Pass& pass, InterfaceId id) const {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   return id < w.slots.count() ? w.slots.info_of(id) : nullptr;
 }
 int64_t Engine::device_time(Pass& pass, const Datagram& datagram) const {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   const InterfaceId id = datagram.interface;
   const Port* port = id < w.slots.count() ? w.slots.port_of(id) : nullptr;
   return port ? port->time_of(datagram.timestamp) : 0;
 }
 PathKind Engine::port_kind(Pass& pass, InterfaceId id) const {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   return id < w.slots.count() ? w.slots[id].opened.kind : PathKind::kUndecided;
 }
 
@@ -266,7 +266,7 @@ void Engine::privileges_changed() {
 }
 
 bool Engine::begin_keeping_ready(Pass& pass) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   if (w.interfaces.barred() != Reason::accelerated) return false;
   w.helper.begin();
   if (!w.helper.running()) return false;
@@ -277,16 +277,16 @@ bool Engine::begin_keeping_ready(Pass& pass) {
 }
 
 void Engine::done_keeping_ready(Pass& pass) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   w.opening.keep_ready(false);
   w.steering.tell_helper_of_local_ends();
   w.for_each_opened([&w](OpenedPort& opened) { entrust(opened, w.helper); });
 }
 
-bool Engine::keeping_ready() const { return impl_->opening.keeps_ready(); }
+bool Engine::keeping_ready() const { return worker_->opening.keeps_ready(); }
 
 void Engine::user_changed(Pass& pass) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   if (!may_be_privileged()) {
     (void)w.helper.run({helper::RequestType::kSeal, 0, 0, {}, {}}, -1);
     w.for_each_opened(seal);
@@ -297,20 +297,14 @@ void Engine::user_changed(Pass& pass) {
 }
 
 void Engine::tell_helper(Pass& pass, const Endpoint& local, bool v6_only) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   w.helper.tell_local_end(Protocol::kTcp, local, 0);
   if (local.address == IpAddress::any_v6() && !v6_only)
     w.helper.tell_local_end(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
 }
 
-Result<int> Engine::make_rule_by_helper(const FlowRule& rule, int device) {
-  Engine* engine = get();
-  if (engine == nullptr) return err(EPERM);
-  return engine->impl_->helper.run({helper::RequestType::kRule, 0, 0, {}, rule}, device);
-}
-
 void Engine::open_all_ports(Pass& pass) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   Reason ignored;
   for (const LocalAddress& a : w.network.addresses)
     if (a.usable && !a.address.is_loopback()) (void)w.interfaces.of(a.ifindex, &ignored, w.pass_now);
@@ -318,20 +312,20 @@ void Engine::open_all_ports(Pass& pass) {
 
 void Engine::inherit_listener() { listener_inherited = true; }
 
-bool Engine::others_wait(Pass& pass) const { return Impl::of(pass).sleepers.any_asleep(); }
+bool Engine::others_wait(Pass& pass) const { return Worker::of(pass).sleepers.any_asleep(); }
 
 // Both locks are held over fork().
 void Engine::before_fork() ACCEL_LOCKS_UNCHECKED {
-  impl_->opening_lock.lock();  // a half-opened port's descriptors would be the child's, too
-  impl_->lock_in();
+  worker_->opening_lock.lock();  // a half-opened port's descriptors would be the child's, too
+  worker_->lock_in();
   try {
-    if (impl_->turns.keeping()) impl_->send(clock_now());  // the program may wait for the child next
-  } catch (const std::bad_alloc&) {                        // the next pass sends it
+    if (worker_->turns.keeping()) worker_->send(clock_now());  // the program may wait for the child next
+  } catch (const std::bad_alloc&) {                            // the next pass sends it
   }
 }
 void Engine::after_fork_in_parent() ACCEL_LOCKS_UNCHECKED {
-  impl_->unlock_out();
-  impl_->opening_lock.unlock();
+  worker_->unlock_out();
+  worker_->opening_lock.unlock();
 }
 
 void Engine::after_fork_in_child() {
@@ -340,9 +334,10 @@ void Engine::after_fork_in_child() {
   thread_state = ThreadState{};
   admit_cancellation();
   opens_ports_.store(false, std::memory_order_relaxed);
+  serve_ports(nullptr);
   Engine* engine = instance_.exchange(nullptr, std::memory_order_acq_rel);
   if (!engine) return;
-  Impl& w = *engine->impl_;
+  Worker& w = *engine->worker_;
   w.held();  // the copy is this thread's alone
   w.sleepers.abandon_in_child();
   w.for_each_opened(abandon_port);
@@ -351,7 +346,7 @@ void Engine::after_fork_in_child() {
   w.netlink->abandon_in_child();
   w.filter.abandon_in_child();
   abandon_accept_queue_in_child();
-  w.housekeeping->abandon_in_child();
+  engine->housekeeping_->abandon_in_child();
   // The rest is a copy that nobody uses: freeing it would only copy its pages.
 }
 

@@ -6,89 +6,28 @@
 // others) A call that blocks is:                while (!done) { woke = engine.wait(pass, request); ... }
 #pragma once
 
-#include <poll.h>
-#include <signal.h>
-
 #include <atomic>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "base/config.h"
-#include "base/flow_rule.h"
 #include "base/instant.h"
 #include "base/ip.h"
 #include "base/result.h"
+#include "engine/pass.h"
 #include "engine/path.h"
 #include "engine/upcalls.h"
+#include "engine/wait_request.h"
 #include "stack/stack.h"
 
 namespace accel {
 
-class Engine;
 class Housekeeping;
+class Worker;
 namespace siw {
 class Reactor;
 }
-
-/// The worker's lock, held: what needs it takes a Pass&, which is the proof. Entering polls the ports once
-/// (not if they were polled within the last microsecond by the same thread's last pass). Leaving flushes,
-/// transmits, steers what changed, gives `edges` to Upcalls::notify and wakes sleepers whose condition holds.
-/// Not recursive: a signal handler's socket call that finds its own thread inside waits for nothing: see
-/// Engine::inside().
-class Pass {
- public:
-  /// kSeldom: for calls that want nothing of what may have come; those that do follow.
-  enum class Polling { kYes, kSeldom, kNo };
-  explicit Pass(Engine& engine, Polling polling = Polling::kYes);
-  /// From Engine::before_fork() to after_fork_in_parent(), which have the lock: neither end does anything.
-  struct OverFork {};
-  Pass(Engine& engine, OverFork);
-  ~Pass();
-  Pass(const Pass&) = delete;
-  Pass& operator=(const Pass&) = delete;
-  Instant now() const { return now_; }
-  Stack& stack();
-  Engine& engine() { return engine_; }
-  /// The call has a reference to `what`: if a handler leaves its wait by siglongjmp(), Upcalls::abandoned
-  /// gives it up.
-  void retains(void* what) { retained_ = what; }
-  /// Frames of the call may leave with those of the rest of the thread's turn (engine/turn.h). `sender`: the
-  /// socket that it has sent by.
-  void in_turn(const void* sender = nullptr);
-
- private:
-  friend class Engine;
-  /// A function of the engine's lends it that holds the lock by other means.
-  Pass(Engine& engine, Instant now) : engine_(engine), now_(now), lent_(true) {}
-  Engine& engine_;
-  Instant now_;
-  bool lent_ = false;  ///< the lock is another's to let go
-  void* retained_ = nullptr;
-  bool in_turn_ = false;
-};
-
-enum class Woke : uint8_t {
-  kReady,     ///< the condition holds (evaluated under the lock)
-  kDeadline,  ///< the deadline passed
-  kSignal,    ///< a handler ran: the caller returns EINTR, or waits again when signal_restarts() says so
-  kKernel,    ///< one of kernel_fds has revents
-};
-
-/// What a thread waits for. The condition is called under the lock, by this thread and by others, and must be
-/// cheap.
-struct WaitRequest {
-  bool (*condition)(void* context) = nullptr;
-  void* context = nullptr;
-  Instant deadline = kNever;
-  const sigset_t* sigmask =
-      nullptr;  ///< as ppoll's: in force while asleep, signals pending under it end the wait
-  std::span<pollfd>
-      kernel_fds{};  ///< kernel descriptors to wait for as well; revents are filled when kKernel
-  bool may_spin = true;
-  /// Only handlers end it (poll and select); else being stopped and continued does as well (signal(7)).
-  bool handlers_only = false;
-};
 
 /// A listener or bound UDP socket over every interface that its address covers; follows address changes.
 struct BoundFlow;
@@ -132,8 +71,6 @@ class Engine {
   [[nodiscard]] bool settle_ports();
   /// Behind it: the process has become another user.
   void user_changed(Pass& pass);
-  /// A port's rule for a process without CAP_NET_RAW; `device`: of its file. Gives the rule's handle.
-  static Result<int> make_rule_by_helper(const FlowRule& rule, int device);
   void open_all_ports(Pass& pass);
 
   /// The choice of a listener or bound UDP socket as it is now.
@@ -219,12 +156,9 @@ class Engine {
   /// The trampolines tell where a handler's frame is, and put back what was there before.
   static const void* enter_handler(const void* frame);
   static void leave_handler(const void* outer);
-  /// The calling thread is in a program's handler, which may have interrupted malloc() or the dynamic linker:
-  /// what needs them, an engine or a port that has to be opened first, is not for it.
-  static bool in_handler();
   /// A condition may have changed by other means than packets (shutdown, close, another thread's call): wakes
   /// as needed.
-  void touch() { touched_ = true; }
+  void touch();
 
   // ---- hand-back ----
   /// Moves a connection into `shadow`, an unconnected kernel TCP socket of the same family, with TCP_REPAIR;
@@ -233,10 +167,6 @@ class Engine {
   /// `listener`: a socket that listens at the connection's local end, or -1: one that a process without
   /// privilege has bound serves as proof (helper/privileged_request.h).
   Result<void> hand_back(Pass& pass, TcpConn* conn, int shadow, int listener = -1);
-  /// The listener's unaccepted connections join the accept queue of its kernel socket, the oldest first.
-  /// Returns how many did. Errors: none could (the kernel is too old, or the privilege is gone); what could
-  /// not is still the listener's.
-  Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow);
 
   // ---- a device that is gone ----
   /// What this thread's waits retain that a handler has left by siglongjmp(), as far as they are known to be
@@ -287,10 +217,9 @@ class Engine {
   int64_t device_time(Pass& pass, const Datagram& datagram) const;
   PathKind port_kind(Pass& pass, InterfaceId id) const;
 
-  struct Impl;  ///< engine/worker.h
+  Worker& worker() const { return *worker_; }
 
  private:
-  friend class Pass;
   explicit Engine(Upcalls& above);
   ~Engine();
   static Result<Engine*> start_new(Upcalls& above, Result<void> (*start_control)(Engine&));
@@ -299,8 +228,11 @@ class Engine {
   void wait_for_delivery(Pass& pass, Duration limit);
   static std::atomic<Engine*> instance_;
   static constinit std::atomic<bool> opens_ports_;
-  bool touched_ = false;
-  std::unique_ptr<Impl> impl_;
+  const std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Housekeeping> housekeeping_;
 };
+
+inline Pass::Pass(Engine& engine, Polling polling) : Pass(engine.worker(), polling) {}
+inline Pass::Pass(Engine& engine, OverFork over) : Pass(engine.worker(), over) {}
 
 }  // namespace accel

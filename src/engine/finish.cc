@@ -4,6 +4,7 @@
 
 #include "base/real.h"
 #include "engine/accept_queue.h"
+#include "engine/engine.h"
 #include "engine/hand_back.h"
 #include "engine/worker.h"
 
@@ -17,7 +18,7 @@ constexpr Duration kFarewell = std::chrono::milliseconds(200);
 }  // namespace
 
 /// Bounded, since peers may send as fast as this takes.
-void Engine::Impl::empty_rings() {
+void Worker::empty_rings() {
   int polls = 0;
   do {
     poll(clock_now());
@@ -26,7 +27,7 @@ void Engine::Impl::empty_rings() {
 
 void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   w.forget_requests();
   w.ending |= for_good;
   Stack& stack = *w.stack;
@@ -52,7 +53,7 @@ void Engine::retire(Duration limit) {
   finish(limit, true);
   {
     Pass pass{*this, Pass::Polling::kNo};
-    Impl& w = Impl::of(pass);
+    Worker& w = Worker::of(pass);
     for (PortSlot& slot : w.slots) slot.lost = bool(slot.opened.port) || slot.vlan.has_value();
     (void)end_lost_ports(pass);
     w.opening.close_ready();
@@ -62,12 +63,12 @@ void Engine::retire(Duration limit) {
 
 /// They have been woken. What they would sleep by again is a call that they may not make by then.
 void Engine::wait_for_the_others(Pass& pass, Duration limit) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   WaitRequest request;
   request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
-    return static_cast<Impl*>(self)->sleepers.none_asleep_but(self);
+    return static_cast<Worker*>(self)->sleepers.none_asleep_but(self);
   };
-  request.context = impl_.get();
+  request.context = worker_.get();
   request.may_spin = false;
   request.deadline = pass.now() + limit;
   w.awaits_absence = true;
@@ -78,19 +79,19 @@ void Engine::wait_for_the_others(Pass& pass, Duration limit) {
 void Engine::wait_for_delivery(Pass& pass, Duration limit) {
   WaitRequest request;
   request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
-    const Impl& worker = *static_cast<Impl*>(self);
+    const Worker& worker = *static_cast<Worker*>(self);
     return worker.stack->tcp_lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
   };
-  request.context = impl_.get();
+  request.context = worker_.get();
   request.may_spin = false;
   const Instant end = pass.now() + limit;
   do {
     // The kernel makes no event of an acknowledgement: of channels it must be asked.
-    request.deadline = impl_->channels ? std::min(end, pass.now() + kAskAgain) : end;
+    request.deadline = worker_->channels ? std::min(end, pass.now() + kAskAgain) : end;
   } while (wait(pass, request) != Woke::kReady && pass.now() < end);
-  if (!impl_->channels) return;
+  if (!worker_->channels) return;
   // A peer's last credits, coming to a process that is gone, would reset what the peer still reads.
-  request.condition = [](void* w) { return static_cast<Impl*>(w)->channels->all_over(); };
+  request.condition = [](void* w) { return static_cast<Worker*>(w)->channels->all_over(); };
   request.deadline = std::min(end, pass.now() + kFarewell);
   (void)wait(pass, request);
 }

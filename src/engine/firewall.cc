@@ -15,26 +15,26 @@ constexpr Duration kBetweenIdleLooks = 5s;
 /// Housekeeping's, under the lock: changed rules hold for what is open, too. Listeners and UDP sockets are
 /// the kernel's where they are refused now; connections are handed back, so that the kernel applies the
 /// rules.
-void Engine::Impl::follow_firewall() {
+void Worker::follow_firewall() {
   if (flows.empty() && steering.count() == 0) return;
   paths.refresh_filter(pass_now, kBetweenIdleLooks);
   if (!filter.take_changed()) return;
   cover_flows();
   auto look = [](TcpConn& conn, void* self) ACCEL_REQUIRES(worker_lock) {
-    auto& w = *static_cast<Impl*>(self);
+    auto& w = *static_cast<Worker*>(self);
     w.filter_connection(conn);
   };
   stack->tcp_for_each(look, this);
 }
 
-bool Engine::Impl::is_open(const TcpConn& conn) {
+bool Worker::is_open(const TcpConn& conn) {
   using enum TcpState;
   for (const TcpState passing : {kSynSent, kSynReceived, kTimeWait, kClosed})
     if (conn.tcp_state == passing) return false;
   return true;
 }
 
-void Engine::Impl::filter_connection(const TcpConn& conn) {
+void Worker::filter_connection(const TcpConn& conn) {
   // Handshakes are judged when they began; the next change has those that are open by then.
   if (!is_open(conn)) return;
   const InterfaceId id = stack->tcp_interface(conn);
@@ -56,7 +56,7 @@ void Engine::Impl::filter_connection(const TcpConn& conn) {
   hand_backs.refuse(key, now.rule);
 }
 
-bool Engine::Impl::firewall_listens(const Endpoint& local) const {
+bool Worker::firewall_listens(const Endpoint& local) const {
   return std::any_of(flows.begin(), flows.end(), [&](const auto& f) {
     return f->protocol == Protocol::kTcp && f->local.port == local.port;
   });

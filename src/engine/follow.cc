@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/housekeeping.h"
 #include "engine/source_rules.h"
 #include "engine/worker.h"
 
@@ -19,7 +18,7 @@ constexpr Duration kNotSoon = 1h;
 }  // namespace
 
 /// Housekeeping's, without the lock: it reads the kernel's tables first, then lets the worker have them.
-bool Engine::Impl::follow(NetworkChanges& changes) {
+bool Worker::follow(NetworkChanges& changes) {
   Network fresh;
   bool links = false, addresses = false, routes = false, resolved = false;
   if (changes.links) links = netlink->read_links(fresh.links).ok();
@@ -69,15 +68,15 @@ bool Engine::Impl::follow(NetworkChanges& changes) {
 /// Open connections follow their routes, as ip_queue_xmit() looks for one again: to another next hop at once.
 /// A connection whose way leads by another device is the kernel's from here on, which has all devices.
 /// Without a route it waits for one. So does a connection whose device is down or whose address is gone.
-void Engine::Impl::follow_routes() {
+void Worker::follow_routes() {
   auto look = [](TcpConn& conn, void* self) ACCEL_REQUIRES(worker_lock) {
-    auto& w = *static_cast<Impl*>(self);
+    auto& w = *static_cast<Worker*>(self);
     w.follow_route(conn);
   };
   stack->tcp_for_each(look, this);
 }
 
-void Engine::Impl::follow_route(TcpConn& conn) {
+void Worker::follow_route(TcpConn& conn) {
   // A handshake that cannot go on is tried again by whoever wants it.
   if (!is_open(conn)) return;
   const Endpoint local = stack->tcp_local(conn), remote = stack->tcp_remote(conn);
@@ -94,13 +93,13 @@ void Engine::Impl::follow_route(TcpConn& conn) {
   if (followed == Stack::Followed::kLeaves) hand_backs.add({Protocol::kTcp, local, remote}, Reason::rerouted);
 }
 
-void Engine::Impl::cover_flows() {
+void Worker::cover_flows() {
   for (auto& flow : flows) (void)cover_again(*flow);
 }
 
 /// Connections from an address that the host has lost hear nothing until it is back, as the kernel's. An
 /// address that was never the host's own (IP_FREEBIND, a local route) is none that can be lost.
-void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
+void Worker::follow_addresses(const std::vector<LocalAddress>& before) {
   const auto has = [](const std::vector<LocalAddress>& all, const IpAddress& address) {
     return std::any_of(all.begin(), all.end(),
                        [&](const LocalAddress& a) { return a.usable && a.address == address; });
@@ -115,12 +114,12 @@ void Engine::Impl::follow_addresses(const std::vector<LocalAddress>& before) {
   }
 }
 
-void Engine::Impl::tell_of_link(InterfaceId id, const Link& link) {
+void Worker::tell_of_link(InterfaceId id, const Link& link) {
   if (PortLife* port = slots[id].life()) port->address_changed(link.mac);
   interfaces.tell_stack_of(id);
 }
 
-void Engine::Impl::follow_links() {
+void Worker::follow_links() {
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     if (!slots.port_of(id)) continue;
     const Link* link = network.link(slots[id].ifindex);
@@ -136,13 +135,13 @@ void Engine::Impl::follow_links() {
 }
 
 /// The kernel tells of rp_filter's changes alone (RTNLGRP_IPV4_NETCONF), of the others it does not.
-void Engine::Impl::follow_source_rules() {
+void Worker::follow_source_rules() {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (slots.port_of(id) && read_source_rules(slots.info_of(id)->name) != stack->interface(id).sources)
       interfaces.tell_stack_of(id);
 }
 
-void Engine::Impl::look_at_ports() {
+void Worker::look_at_ports() {
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     PortLife* port = slots[id].life();
     if (!port) continue;
@@ -158,13 +157,13 @@ void Engine::Impl::look_at_ports() {
 
 /// What the XDP program does not see the kernel gets, which would reset each connection. So they are the
 /// kernel's from here on; a device whose generic hook is passed by is tried with the driver's.
-void Engine::Impl::look_for_passing_by(InterfaceId id) {
+void Worker::look_for_passing_by(InterfaceId id) {
   PortSlot& slot = slots[id];
   if (!slot.life()->is_passed_by()) {
     slot.passed_by = 0;
     return;
   }
-  if (++slot.passed_by < 2) return housekeeping->needed();
+  if (++slot.passed_by < 2) return housekeeping.needed();
   slot.passed_by = 0;
   cover_after_loss = redirected = true;
   if (opening.note_passed_by(slot.ifindex))
@@ -175,7 +174,7 @@ void Engine::Impl::look_for_passing_by(InterfaceId id) {
                   pass_now);
 }
 
-void Engine::Impl::tick(Instant now, bool chores) {
+void Worker::tick(Instant now, bool chores) {
   pass_now = now;
   if (chores) {
     look_at_ports();

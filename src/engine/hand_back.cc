@@ -285,7 +285,7 @@ void inject_fin(Repair& r, const TcpSnapshot& s, int ifindex) {
 }  // namespace
 
 Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listener) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   Stack& stack = *w.stack;
   auto snapshot = stack.tcp_snapshot(*conn, pass.now());
   if (!snapshot) return snapshot.error();
@@ -366,7 +366,7 @@ uint8_t protocol_of(const std::vector<uint8_t>& packet) {
 
 }  // namespace
 
-void Engine::Impl::give_to_kernel(PacketQueue& frames) {
+void Worker::give_to_kernel(PacketQueue& frames) {
   Injector injector;
   while (Packet* frame = frames.pop_front()) {
     std::vector<uint8_t> packet;

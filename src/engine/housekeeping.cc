@@ -1,7 +1,6 @@
 #include "engine/housekeeping.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <utility>
@@ -16,6 +15,8 @@
 namespace accel {
 namespace {
 
+using Request = HousekeepingRequests::Request;
+constexpr Duration kRest = HousekeepingRequests::kRest;
 constexpr Duration kTick = 100ms;    ///< a thread of the application was asleep in wait()
 constexpr Duration kBusyTick = 8ms;  ///< the application makes passes and may stop any time
 /// As kBusyTick, where no look of the last kTrustAfter has missed new passes: a thread that wakes takes a
@@ -37,70 +38,26 @@ constexpr Duration kSoonest = 100us;      ///< of what is due already, after a s
 
 }  // namespace
 
-Housekeeping::Housekeeping(Engine& engine) : worker_(Engine::Impl::of(engine)) {}
-
-Housekeeping::~Housekeeping() {
-  if (requests_fd_ >= 0) close_private(requests_fd_);
-  if (ports_fd_ >= 0) close_private(ports_fd_);
-}
-
-Result<void> Housekeeping::open() {
-  requests_fd_ = keep_private(real.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (requests_fd_ < 0) return err(EMFILE);
+Housekeeping::Housekeeping(Worker& worker) : worker_(worker), requests_(worker.housekeeping) {
   ports_fd_ = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
   const Instant now = clock_now();
   tick_due_ = now + kRest;
   settings_due_ = now + kFollowSettings;  // the stack has them as they are
-  return {};
 }
 
+Housekeeping::~Housekeeping() {
+  if (ports_fd_ >= 0) close_private(ports_fd_);
+}
+
+int Housekeeping::requests_fd() const { return requests_.fd(); }
 int Housekeeping::network_fd() const { return worker_.netlink->event_fd(); }
+void Housekeeping::wake() const { requests_.wake(); }
 
 uint64_t Housekeeping::passes() const { return worker_.passes.load(std::memory_order_relaxed); }
 
-void Housekeeping::wake() const {
-  const uint64_t one = 1;
-  (void)!real.write(requests_fd_, &one, sizeof one);
-}
-
-void Housekeeping::application_began() {
-  idle_.store(false, std::memory_order_relaxed);
-  ticks_wanted_.store(true, std::memory_order_relaxed);
-  wake();
-}
-
-void Housekeeping::watch() {
-  watch_wanted_.store(true, std::memory_order_relaxed);
-  wake();
-}
-
-void Housekeeping::end_trust() {
-  trusting_ = false;
-  doubt_wanted_.store(true, std::memory_order_relaxed);
-  wake();
-}
-
-void Housekeeping::ports_requested() {
-  ports_wanted_.store(true, std::memory_order_relaxed);
-  wake();
-}
-
-void Housekeeping::begin_look(Instant due, Instant now) {
-  next_look_ = std::max(due, now + kLookLate);
-  look_wanted_.store(true, std::memory_order_relaxed);
-  wake();
-}
-
-void Housekeeping::ticks_look(bool ticks, Instant due, Instant now) {
-  if (ticks)
-    next_look_ = kTicksLook;
-  else if (next_look_ == kTicksLook)
-    next_look_ = std::max(due, now + kLookLate);
-}
-
 void Housekeeping::abandon_in_child() {
-  for (int* fd : {&requests_fd_, &ports_fd_})
-    if (const int open = std::exchange(*fd, -1); open >= 0) close_private(open);
+  requests_.abandon_in_child();
+  if (const int open = std::exchange(ports_fd_, -1); open >= 0) close_private(open);
 }
 
 Instant Housekeeping::next_deadline() const {
@@ -131,24 +88,22 @@ Housekeeping::Events Housekeeping::step(Ready ready) {
 }
 
 void Housekeeping::take_requests() {
-  uint64_t count = 0;
-  (void)!real.read(requests_fd_, &count,
-                   sizeof count);  // before the requests: one that comes now wakes again
+  requests_.drain();
   const Instant now = clock_now();
-  if (watch_wanted_.exchange(false, std::memory_order_relaxed)) {
+  if (requests_.take(Request::kWatch)) {
     watched_in_vain_ = 0;
     watch_due_ = now + kWatch;
   }
-  if (look_wanted_.exchange(false, std::memory_order_relaxed)) {
+  if (requests_.take(Request::kLook)) {
     const Locked held(worker_);
     arm_look();
   }
-  if (ports_wanted_.exchange(false, std::memory_order_relaxed)) opening_due_ = now;
-  if (doubt_wanted_.exchange(false, std::memory_order_relaxed)) {
+  if (requests_.take(Request::kPorts)) opening_due_ = now;
+  if (requests_.take(Request::kDoubt)) {
     doubted_ = now;
     if (!serving_) tick_due_ = std::min(tick_due_, now + kBusyTick);
   }
-  if (serving_ || !ticks_wanted_.exchange(false, std::memory_order_relaxed)) return;
+  if (serving_ || !requests_.take(Request::kTicks)) return;
   tick_after_ = kBusyTick;
   tick_due_ = now + tick_after_;
 }
@@ -192,7 +147,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool doubtful = std::any_of(worker_.slots.begin(), worker_.slots.end(),
                                     [](const PortSlot& s) { return s.passed_by != 0; });
   const bool quiet = asleep && !woken && !asked && !doubtful && !worker_.due_within(kRest, now);
-  idle_.store(sockets && quiet, std::memory_order_relaxed);
+  requests_.set_idle(sockets && quiet);
   const bool unaccepted = worker_.has_unaccepted();
   const bool crowded = std::exchange(worker_.crowded, false);
   const uint64_t opened = worker_.counters.get(Counter::sockets_accelerated);
@@ -205,10 +160,8 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
                                                     : busily;
   tick_due_ = now + tick_after_;
   ticks_busily_ = !absent && tick_after_ <= kTrustedTick;
-  const Instant look_before = next_look_;
-  trusting_ = ticks_busily_ && tick_after_ > kBusyTick;
-  ticks_look(ticks_busily_, worker_.due_uncovered(now), now);
-  if (next_look_ != look_before) arm_look();
+  const bool trusting = ticks_busily_ && tick_after_ > kBusyTick;
+  if (requests_.set_ticks(trusting, ticks_busily_, worker_.due_uncovered(now), now)) arm_look();
   // Threads that sleep may have other things to do; so may those that come by and accept nothing.
   const bool accepts = std::exchange(opened_seen_, opened) != opened;
   events.unaccepted = std::exchange(unaccepted_seen_, unaccepted) && unaccepted && (asleep || !accepts);
@@ -322,7 +275,8 @@ void Housekeeping::look() {
   // An application that makes passes leaves its wait soon, and would wake this thread for the next look.
   const uint64_t made = passes();
   const bool active = std::exchange(passes_looked_at_, made) != made;
-  next_look_ = std::max(active ? worker_.next_poll(now) : worker_.due_uncovered(now), now + kLookLate);
+  const Instant due = active ? worker_.next_poll(now) : worker_.due_uncovered(now);
+  requests_.set_next_look(std::max(due, now + HousekeepingRequests::kLookLate));
   arm_look();
 }
 

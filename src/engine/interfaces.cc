@@ -57,7 +57,7 @@ Result<InterfaceId> Interfaces::of(int ifindex, Reason* why, Instant now, PortOp
   if (const auto failed = opening_.failure(ifindex, now)) return refuse(*failed, EOPNOTSUPP);
   if (auto lower = port_below(*link, now))
     if (auto id = slots_.free_slot(ifindex)) return install_vlan(*id, *link, *lower);
-  if (Engine::in_handler()) return refuse(Reason::handler, EOPNOTSUPP);
+  if (in_handler()) return refuse(Reason::handler, EOPNOTSUPP);
   if (!opening_.is_waited_for()) {
     opening_.request(ifindex, need, now);
     return refuse(Reason::port_opening, EAGAIN);

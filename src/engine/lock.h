@@ -85,6 +85,10 @@ struct ThreadState {
 };
 extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
 
+/// The calling thread is in a program's handler, which may have interrupted malloc() or the dynamic linker:
+/// what needs them, an engine or a port that has to be opened first, is not for it.
+bool in_handler();
+
 /// The calling thread's own socket calls, through our wrappers, go to the kernel.
 class Inside {
  public:

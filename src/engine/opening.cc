@@ -5,7 +5,7 @@
 
 #include "base/idle_code.h"
 #include "base/signals_blocked.h"
-#include "engine/housekeeping.h"
+#include "engine/engine.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -16,20 +16,20 @@ constexpr Duration kPause = 50ms;
 
 }  // namespace
 
-void Engine::Impl::forget_requests() {
+void Worker::forget_requests() {
   opening.forget_all();
-  opens_ports_.store(false, std::memory_order_relaxed);
+  opens_ports.store(false, std::memory_order_relaxed);
 }
 
 /// A listener may have been closed since, or have released its queues at fork().
-bool Engine::Impl::still_wanted(int ifindex) const {
+bool Worker::still_wanted(int ifindex) const {
   const Link* link = network.link(ifindex);
   return link != nullptr && link->up && std::any_of(flows.begin(), flows.end(), [](const auto& f) {
            return f->uncovered == Reason::port_opening;
          });
 }
 
-std::optional<Link> Engine::Impl::next_to_open(bool all, Duration pause, Instant* next) {
+std::optional<Link> Worker::next_to_open(bool all, Duration pause, Instant* next) {
   const Locked held_here(*this);
   pass_now = clock_now();
   while (const auto* first = opening.first(pass_now, all)) {
@@ -46,11 +46,11 @@ std::optional<Link> Engine::Impl::next_to_open(bool all, Duration pause, Instant
     opening.forget(ifindex);
   }
   *next = opening.postpone(pass_now, pause);
-  opens_ports_.store(opening.any_requested(), std::memory_order_relaxed);
+  opens_ports.store(opening.any_requested(), std::memory_order_relaxed);
   return std::nullopt;
 }
 
-Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
+Instant Worker::open_requested(bool all, bool* opened, Duration pause) {
   const ScopedLock one_at_a_time(opening_lock);
   Instant next = kNever;
   while (const std::optional<Link> link = next_to_open(all, pause, &next)) {
@@ -61,7 +61,7 @@ Instant Engine::Impl::open_requested(bool all, bool* opened, Duration pause) {
   return next;
 }
 
-void Engine::Impl::open_in_background(const Link& link) {
+void Worker::open_in_background(const Link& link) {
   const uint32_t queues = opening.queues_to_hold();
   const Inside own_calls_go_to_the_kernel;  // through our wrappers
   OpenedPort opened = begin_port(link, queues, *pool);
@@ -82,17 +82,17 @@ void Engine::Impl::open_in_background(const Link& link) {
   work(pass_now);
 }
 
-bool Engine::Impl::open_here(bool all, Duration pause) {
+bool Worker::open_here(bool all, Duration pause) {
   bool opened = false;
   const AllSignalsBlocked handlers_wait;  // one that forks would wait for us
   (void)open_requested(all, &opened, pause);
   return opened;
 }
 
-bool Engine::open_requested_ports() { return impl_->open_here(true, {}); }
-bool Engine::settle_ports() { return impl_->open_here(false, kPause); }
+bool Engine::open_requested_ports() { return worker_->open_here(true, {}); }
+bool Engine::settle_ports() { return worker_->open_here(false, kPause); }
 
-PathChoice Engine::Impl::path_of(const BoundFlow& flow) const {
+PathChoice Worker::path_of(const BoundFlow& flow) const {
   PathChoice choice;
   choice.reason = flow.keys.empty() ? flow.uncovered : Reason::accelerated;
   // What the socket is to become: until then its shadow serves.
@@ -107,7 +107,7 @@ PathChoice Engine::Impl::path_of(const BoundFlow& flow) const {
   return choice;
 }
 
-PathChoice Engine::path_of(Pass& pass, const BoundFlow& flow) const { return Impl::of(pass).path_of(flow); }
+PathChoice Engine::path_of(Pass& pass, const BoundFlow& flow) const { return Worker::of(pass).path_of(flow); }
 
 PathChoice Engine::path_of(Pass& pass, const BoundFlow& flow, const PathChoice& chosen) const {
   return flow.refused ? path_of(pass, flow) : chosen;

@@ -5,9 +5,9 @@
 
 #include "base/instant.h"
 #include "base/ip.h"
-#include "engine/engine.h"
 #include "engine/lock.h"
 #include "engine/netlink.h"
+#include "engine/path.h"
 #include "firewall/firewall.h"
 
 namespace accel {

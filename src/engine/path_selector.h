@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "base/instant.h"
-#include "engine/engine.h"
 #include "engine/interfaces.h"
 #include "engine/lock.h"
 #include "engine/netlink.h"
 #include "engine/packet_filter.h"
+#include "engine/path.h"
 #include "engine/route_cache.h"
 #include "engine/steering.h"
 

@@ -64,6 +64,7 @@ class PortOpening {
   }
 
   // ---- without a queue, see Engine::begin_keeping_ready() ----
+  const std::atomic<bool>& keeping_ready() const { return keep_ready_; }
   bool keeps_ready() const { return keep_ready_.load(std::memory_order_relaxed); }
   void keep_ready(bool on) ACCEL_REQUIRES(worker_lock) { keep_ready_.store(on, std::memory_order_relaxed); }
   bool any_ready() const ACCEL_REQUIRES(worker_lock) { return !ready_.empty(); }

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/private_fds.h"
 #include "base/start_paths.h"
-#include "engine/worker.h"
+#include "engine/lock.h"
 #include "mlx5/mlx5_port.h"
 #include "xdp/xdp_port.h"
 
@@ -39,15 +39,16 @@ Reason reason_of(Errno error) {
   }
 }
 
+std::atomic<const PortServices*> services{nullptr};
+
 enum class Queues : uint8_t { kTake, kLater, kLaterEvenIfHeld };
 
 Result<void> claim_queue_by_helper(uint32_t owner, uint32_t queue, int socket) {
-  Engine* engine = Engine::get();
-  if (engine == nullptr) return err(EPERM);
+  const PortServices* given = services.load(std::memory_order_acquire);
+  if (given == nullptr) return err(EPERM);
   helper::PrivilegedRequest request{helper::RequestType::kQueue, static_cast<int32_t>(queue), 0, {}, {}};
   request.rule.tag = owner;
-  if (const auto claimed = Engine::Impl::of(*engine).helper.run(request, socket); !claimed)
-    return claimed.error();
+  if (const auto claimed = given->helper.run(request, socket); !claimed) return claimed.error();
   return {};
 }
 
@@ -91,15 +92,21 @@ OpenedPort open_xdp(const Link& link, uint32_t queues, FramePool& pool, Queues t
 /// Called with the engine's lock held, by the port.
 void report_mlx5(const char* text) {
   log(LogLevel::kWarning, "%s", text);
-  if (Engine* engine = Engine::get()) engine->counters().add(Counter::port_errors);
+  if (const PortServices* given = services.load(std::memory_order_acquire))
+    given->counters.add(Counter::port_errors);
 }
 
 bool user_changes() {
-  const Engine* engine = Engine::get();
-  return engine != nullptr && engine->keeping_ready();
+  const PortServices* given = services.load(std::memory_order_acquire);
+  return given != nullptr && given->keeping_ready.load(std::memory_order_relaxed);
 }
 
-bool rules_barred() { return Engine::in_handler(); }
+/// For a process without CAP_NET_RAW; `device`: of its file. Gives the rule's handle.
+Result<int> make_rule_by_helper(const FlowRule& rule, int device) {
+  const PortServices* given = services.load(std::memory_order_acquire);
+  if (given == nullptr) return err(EPERM);
+  return given->helper.run({helper::RequestType::kRule, 0, 0, {}, rule}, device);
+}
 
 bool kernel_has(const Endpoint& local, const Endpoint& remote) {
   return kernel_tcp_state(local, remote).has_value();
@@ -123,9 +130,9 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   options.moderation_usec = settings.mlx5_moderation_usec;
   options.report = &report_mlx5;
   options.note_descriptor = &note_private;
-  options.make_rule = &Engine::make_rule_by_helper;
+  options.make_rule = &make_rule_by_helper;
   options.user_changes = &user_changes;
-  options.rules_barred = &rules_barred;
+  options.rules_barred = &in_handler;
   options.kernel_has = &kernel_has;
   OpenedPort opened;
   opened.kind = PathKind::kMlx5;
@@ -157,6 +164,8 @@ OpenedPort open_fastest(const Link& link, uint32_t queues, FramePool& pool) {
 }  // namespace
 
 PortOpener open_port = open_fastest;
+
+void serve_ports(const PortServices* given) { services.store(given, std::memory_order_release); }
 
 bool load_port_modules(std::string& why) {
   const Require require = config().settings.require;

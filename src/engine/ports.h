@@ -1,13 +1,15 @@
 // Opening the port of a netdev.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "engine/engine.h"
+#include "base/counters.h"
 #include "engine/helper_client.h"
 #include "engine/netlink.h"
+#include "engine/path.h"
 #include "stack/frame_pool.h"
 #include "stack/port.h"
 
@@ -39,6 +41,15 @@ struct OpenedPort {
   std::string detail;                   ///< cause and cure, for the log
   uint32_t entrusted = 0;               ///< the port's mark, if the helper writes to its device's maps
 };
+
+/// What ports ask of the process that has them, within their own functions.
+struct PortServices {
+  HelperClient& helper;
+  Counters& counters;
+  const std::atomic<bool>& keeping_ready;  ///< PortOpening::keeps_ready()
+};
+/// nullptr: there are none (any more), and ports do without.
+void serve_ports(const PortServices* services);
 
 /// `queues`: how many to hold, 0: all that are free. Tries the kinds of port from the fastest on.
 using PortOpener = OpenedPort (*)(const Link& link, uint32_t queues, FramePool& pool);

@@ -10,7 +10,7 @@
 
 #include "base/private_fds.h"
 #include "base/real.h"
-#include "engine/engine.h"
+#include "engine/wait_request.h"
 
 namespace accel {
 namespace {

@@ -7,7 +7,8 @@
 #include "base/config.h"
 #include "base/instant.h"
 #include "base/ip.h"
-#include "engine/engine.h"
+#include "engine/pass.h"
+#include "engine/path.h"
 #include "engine/stats_page.h"
 
 namespace accel::stats {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/engine.h"
 #include "engine/stats.h"
 
 namespace accel::stats {

@@ -68,7 +68,7 @@ void Steering::unsteer_closed() {
 }
 
 bool Steering::barred() const {
-  return Engine::in_handler() && std::any_of(slots_.begin(), slots_.end(), [](const PortSlot& s) {
+  return in_handler() && std::any_of(slots_.begin(), slots_.end(), [](const PortSlot& s) {
            return s.opened.port && s.opened.port.flows()->by_device_rules();
          });
 }

@@ -22,7 +22,7 @@
 
 #include "base/poll.h"
 #include "base/real.h"
-#include "engine/housekeeping.h"
+#include "engine/engine.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -63,7 +63,7 @@ thread_local OwnSleepers own_sleepers;
 
 /// What this thread's handlers take it out of when they run in its sleep.
 struct Sleep {
-  Engine::Impl* worker = nullptr;
+  Worker* worker = nullptr;
   Sleeper* sleeper = nullptr;
 };
 thread_local Sleep own_sleep [[gnu::tls_model("initial-exec")]];
@@ -79,7 +79,7 @@ void drain(int wake_fd) {
 /// unwinding (a cancelled thread): frames that it was woken for are handled for the others.
 class Asleep {
  public:
-  Asleep(Engine::Impl& w, Sleeper& me, WaitRequest& request) : w_(w), me_(me) {
+  Asleep(Worker& w, Sleeper& me, WaitRequest& request) : w_(w), me_(me) {
     w_.sleepers.fall_asleep(me_, request);
     w_.counters.add(Counter::sleeps);
     own_sleep = {&w_, &me_};
@@ -100,14 +100,14 @@ class Asleep {
   Asleep& operator=(const Asleep&) = delete;
 
  private:
-  Engine::Impl& w_;
+  Worker& w_;
   Sleeper& me_;
 };
 
 /// One wait of a thread: owns its thread_state, and has a sleeper of its own.
 class Waiting {
  public:
-  Waiting(Engine::Impl& w, void* retained) : w_(w), sleepers_(w.sleepers), outer_(thread_state) {
+  Waiting(Worker& w, void* retained) : w_(w), sleepers_(w.sleepers), outer_(thread_state) {
     me_ = &own_sleepers.enter(this);
     if (me_->registered != &sleepers_) enlist();
     thread_state.retaining += (retained != nullptr) - (me_->retained != nullptr);
@@ -157,7 +157,7 @@ class Waiting {
   }
   void count(Woke woke, Instant began, bool slept) ACCEL_REQUIRES(worker_lock);
 
-  Engine::Impl& w_;
+  Worker& w_;
   Sleepers& sleepers_;
   Sleeper* me_ = nullptr;
   ThreadState outer_;
@@ -199,7 +199,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
     if (request.condition && request.condition(request.context)) {
       woke = Woke::kReady;
     } else if (w_.cut_short && (kernel_ready_ || interrupted || now >= request.deadline) &&
-               polls_for_rest_++ < Engine::Impl::kPollsForRest) {
+               polls_for_rest_++ < Worker::kPollsForRest) {
       w_.poll_all(clock_now());
       continue;
     } else if (kernel_ready_) {
@@ -242,7 +242,7 @@ void Waiting::count(Woke woke, Instant began, bool slept) {
   if (spun_) me_->spin.record(hit);
   if (!slept || woke == Woke::kDeadline) return;
   sleepers_.note_wake();
-  w_.housekeeping->needed();
+  w_.housekeeping.needed();
 }
 
 /// The stack's deadlines need one sleeper only.
@@ -378,8 +378,8 @@ OwnSleepers::~OwnSleepers() {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   Engine* engine = Engine::get();
   for (Sleeper& sleeper : levels) {
-    if (engine && sleeper.registered == &Engine::Impl::of(*engine).sleepers) {
-      Engine::Impl& worker = Engine::Impl::of(*engine);
+    if (engine && sleeper.registered == &engine->worker().sleepers) {
+      Worker& worker = engine->worker();
       {
         Pass pass{*engine, Pass::Polling::kNo};
         if (sleeper.retained) worker.above.abandoned(pass, sleeper.retained);
@@ -393,9 +393,9 @@ OwnSleepers::~OwnSleepers() {
 
 }  // namespace
 
-void Engine::Impl::end_sleep(Sleeper& s) {
+void Worker::end_sleep(Sleeper& s) {
   sleepers.leave_sleep(s);
-  if (awaits_absence) engine.touch();  // this thread's pass ends with a look at that condition
+  if (awaits_absence) touched = true;  // this thread's pass ends with a look at that condition
 }
 
 namespace {
@@ -424,14 +424,14 @@ void Engine::give_up_abandoned(Pass& pass) {
     if (left.retained == nullptr) continue;
     if (!is_over(left.frame, running)) return;
     --thread_state.retaining;
-    impl_->above.abandoned(pass, std::exchange(left.retained, nullptr));
+    worker_->above.abandoned(pass, std::exchange(left.retained, nullptr));
   }
 }
 
 Woke Engine::wait(Pass& pass, WaitRequest& request) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   if (thread_state.retaining > 0) give_up_abandoned(pass);
-  Waiting waiting{*impl_, pass.retained_};
+  Waiting waiting{*worker_, pass.retained_};
   const Woke woke = waiting.wait(pass, request);
   pass.now_ = w.pass_now;
   return woke;
@@ -458,12 +458,5 @@ bool Engine::signal_restarts() { return thread_state.all_restart; }
 
 const void* Engine::enter_handler(const void* frame) { return std::exchange(thread_state.handler, frame); }
 void Engine::leave_handler(const void* outer) { thread_state.handler = outer; }
-
-/// Who left the handler by siglongjmp() is no longer below its frame, as a rule.
-bool Engine::in_handler() {
-  constexpr uintptr_t kDeepest = 256 << 10;
-  const auto handler = reinterpret_cast<uintptr_t>(thread_state.handler);
-  return handler - reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) < kDeepest;
-}
 
 }  // namespace accel

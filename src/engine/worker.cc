@@ -1,7 +1,6 @@
 // The way through the worker: enter, poll, the caller's work, flush, transmit, notify, leave.
 #include "engine/worker.h"
 
-#include <sys/syscall.h>
 #include <time.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 
 #include "base/cancellation.h"
 #include "base/real.h"
-#include "engine/housekeeping.h"
 
 namespace accel {
 namespace {
@@ -30,29 +28,20 @@ uint32_t segments(const Packet& frame, uint32_t size) {
 
 }  // namespace
 
-thread_local ThreadState thread_state;
-
 Instant clock_now() {
   timespec t;
   real.clock_gettime(CLOCK_MONOTONIC, &t);
   return Instant{Duration{int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec}};
 }
 
-void Alarm::ring() const {
-  if (fd < 0) return (void)sem_post(semaphore);
-  const uint64_t one = 1;
-  // Not write(): that is a cancellation point.
-  (void)!real.syscall(SYS_write, fd, &one, sizeof(one));
-}
-
 // Held from here to unlock_out(), of which a Pass is the proof.
-void Engine::Impl::lock_in() ACCEL_LOCKS_UNCHECKED {
+void Worker::lock_in() ACCEL_LOCKS_UNCHECKED {
   thread_state.inside = true;  // before: a handler that comes in between must not try to take the lock
   lock.lock();
   bar_cancellation();
 }
 
-void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
+void Worker::unlock_out() ACCEL_LOCKS_UNCHECKED {
   Alarms alarms;
   sleepers.take_alarms(alarms);
   if (notices.any()) tell_housekeeping();
@@ -71,30 +60,30 @@ void Engine::Impl::unlock_out() ACCEL_LOCKS_UNCHECKED {
   above.after_unlock();
 }
 
-void Engine::Impl::tell_housekeeping() {
+void Worker::tell_housekeeping() {
   const uint8_t told = notices.take();
-  if ((told & Notices::kThreadOut) != 0) housekeeping->watch();
-  if ((told & Notices::kApplicationBegan) != 0) housekeeping->application_began();
+  if ((told & Notices::kThreadOut) != 0) housekeeping.watch();
+  if ((told & Notices::kApplicationBegan) != 0) housekeeping.application_began();
   if ((told & Notices::kPortsRequested) != 0) {
-    opens_ports_.store(true, std::memory_order_relaxed);
-    housekeeping->ports_requested();
+    opens_ports.store(true, std::memory_order_relaxed);
+    housekeeping.ports_requested();
   }
 }
 
 /// The thread that watches the ports has to have the device told again. Between two steps of unlock_out(),
 /// which has let go of the lock.
-void Engine::Impl::wake_in_charge() ACCEL_LOCKS_UNCHECKED {
+void Worker::wake_in_charge() ACCEL_LOCKS_UNCHECKED {
   lock.lock();
   sleepers.alarm_in_charge();
   lock.unlock();
 }
 
-void Engine::Impl::note_pass() {
+void Worker::note_pass() {
   if (thread_state.controls) return;
   passes.store(passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
+void Worker::enter(Pass::Polling polling, Instant* now) {
   lock_in();
   *now = pass_now = clock_now();
   note_pass();
@@ -107,14 +96,14 @@ void Engine::Impl::enter(Pass::Polling polling, Instant* now) {
   }
 }
 
-void Engine::Impl::leave(bool in_turn) {
+void Worker::leave(bool in_turn) {
   try {
     if (std::exchange(poll_at_end, false)) poll(pass_now);
     if (!in_turn || !stack->has_to_send() || !turns.keep(pass_now)) {
       send(pass_now);
     } else {
       counters.add(Counter::passes_kept);
-      housekeeping->frames_kept();
+      housekeeping.frames_kept();
     }
     tell(pass_now);
   } catch (const std::bad_alloc&) {
@@ -123,13 +112,13 @@ void Engine::Impl::leave(bool in_turn) {
   const Instant due = std::max(due_uncovered(pass_now), turns.overdue());
   next_due.store(due, std::memory_order_relaxed);
   if (due < kNever) {
-    if (due < pass_now + Housekeeping::kRest) housekeeping->needed();
-    housekeeping->look_by(due, pass_now);
+    if (due < pass_now + HousekeepingRequests::kRest) housekeeping.needed();
+    housekeeping.look_by(due, pass_now);
   }
   unlock_out();
 }
 
-bool Engine::Impl::poll(Instant now) {
+bool Worker::poll(Instant now) {
   last_poll = pass_now = now;
   cut_short = false;
   bool busy = false;
@@ -158,31 +147,22 @@ bool Engine::Impl::poll(Instant now) {
   return busy;
 }
 
-bool Engine::has_rest(Pass& pass) const { return Impl::of(pass).cut_short; }
-
-void Engine::take_rest(Pass& pass) {
-  Impl& w = Impl::of(pass);
-  for (int i = 0; i < Impl::kPollsForRest && w.cut_short; ++i) w.poll(clock_now());
-  pass.now_ = w.pass_now;
-  catch_up(pass);
-}
-
-bool Engine::Impl::poll_all(Instant now) {
+bool Worker::poll_all(Instant now) {
   const bool busy = poll(now);
   if (channels) channels->poll(now);
   return busy || channels || tx_waiting();
 }
 
-bool Engine::Impl::in_use() const {
+bool Worker::in_use() const {
   return steering.count() > 0 || channel_count.load(std::memory_order_relaxed) > 0;
 }
 
-void Engine::Impl::work(Instant now) {
+void Worker::work(Instant now) {
   send(now);
   tell(now);
 }
 
-void Engine::Impl::send(Instant now) {
+void Worker::send(Instant now) {
   turns.let_go(now);
   steer_opened();
   stack->flush(now);
@@ -192,23 +172,23 @@ void Engine::Impl::send(Instant now) {
   unsteer_closed();
 }
 
-void Engine::Impl::tell(Instant now) {
+void Worker::tell(Instant now) {
   bool changed = notify_edges();
-  changed |= std::exchange(engine.touched_, false);
+  changed |= std::exchange(touched, false);
   if (changed && sleepers.any_asleep()) sleepers.wake_ready(now);
 }
 
-Result<void> Engine::Impl::steer_connection(InterfaceId id, const FlowKey& key, int shadow) {
+Result<void> Worker::steer_connection(InterfaceId id, const FlowKey& key, int shadow) {
   learn_address(key.local.address);
   auto steered = steering.steer(id, key, false, shadow);
   return steered;
 }
 
-void Engine::Impl::note_numbers(InterfaceId id, const FlowKey& key) {
+void Worker::note_numbers(InterfaceId id, const FlowKey& key) {
   if (TcpNumbers* numbers = steering.numbers(id, key)) stack->tcp_note_numbers(key, numbers);
 }
 
-void Engine::Impl::steer_opened() {
+void Worker::steer_opened() {
   auto& changes = stack->flow_changes();
   if (changes.empty()) return;
   // An error leaves the handshake to the kernel, which resets it: the table is full, and that is counted.
@@ -229,14 +209,14 @@ void Engine::Impl::steer_opened() {
   changes.clear();
 }
 
-void Engine::Impl::unsteer_closed() {
+void Worker::unsteer_closed() {
   steer_opened();  // what flush() closed
   steering.unsteer_closed();
 }
 
-bool Engine::Impl::notify_edges() {
+bool Worker::notify_edges() {
   bool changed = false;
-  Pass pass{engine, pass_now};
+  Pass pass{*this, pass_now};
   while (StackSocket* socket = stack->take_ready()) {
     changed = true;
     const uint32_t edges = std::exchange(socket->edges, 0);
@@ -246,29 +226,13 @@ bool Engine::Impl::notify_edges() {
   return changed;
 }
 
-void Engine::catch_up(Pass& pass) {
-  Impl& w = Impl::of(pass);
-  if (w.channels) w.channels->poll(pass.now());
-  if (w.notify_edges()) touch();
-}
-
-void Engine::begin_turn(Pass& pass, size_t sockets) {
-  Impl& w = Impl::of(pass);
-  w.turns.begin(w.bursts_pay() ? sockets : 0, pass.now());
-}
-
-void Engine::send_kept(Pass& pass) {
-  Impl& w = Impl::of(pass);
-  if (w.turns.keeping()) w.send(pass.now());
-}
-
-bool Engine::Impl::bursts_pay() const {
+bool Worker::bursts_pay() const {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (const Port* port = slots[id].port(); port && port->info().told_by_call) return true;
   return false;
 }
 
-void Engine::Impl::transmit(InterfaceId id) {
+void Worker::transmit(InterfaceId id) {
   PacketQueue& queue = stack->tx_queue(id);
   Port* port = slots.port_of(id);
   while (!queue.empty()) {
@@ -302,40 +266,43 @@ void Engine::Impl::transmit(InterfaceId id) {
   }
 }
 
-bool Engine::Impl::arm_ports() {
+bool Worker::arm_ports() {
   bool quiet = true;
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (Port* port = slots[id].port()) {
       quiet &= port->arm();
-      if (!slots[id].life()->alive()) housekeeping->needed();
+      if (!slots[id].life()->alive()) housekeeping.needed();
     }
   return quiet;
 }
 
-bool Engine::Impl::tx_waiting() const {
+bool Worker::tx_waiting() const {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (!stack->tx_queue(id).empty()) return true;
   return false;
 }
 
-Instant Engine::Impl::next_deadline() const {
+Instant Worker::next_deadline() const {
   return channels ? std::min(stack->next_deadline(), channels->next_deadline()) : stack->next_deadline();
 }
 
-Instant Engine::Impl::next_poll(Instant now) const {
+Instant Worker::next_poll(Instant now) const {
   const Instant due = next_deadline();
   return tx_waiting() ? std::min(due, now + kRetryTransmit) : due;
 }
 
-Pass::Pass(Engine& engine, Polling polling) : engine_(engine) { engine.impl_->enter(polling, &now_); }
-Pass::Pass(Engine& engine, OverFork) : Pass(engine, engine.impl_->pass_now) {}
+Pass::Pass(Worker& worker, Polling polling) : engine_(worker.engine), worker_(worker) {
+  worker.enter(polling, &now_);
+}
+Pass::Pass(Worker& worker, OverFork) : Pass(worker, worker.pass_now) {}
+Pass::Pass(Worker& worker, Instant now) : engine_(worker.engine), worker_(worker), now_(now), lent_(true) {}
 Pass::~Pass() {
-  if (!lent_) engine_.impl_->leave(in_turn_);
+  if (!lent_) worker_.leave(in_turn_);
 }
 void Pass::in_turn(const void* sender) {
   in_turn_ = true;
   if (sender) Turns::answered(sender);
 }
-Stack& Pass::stack() { return *Engine::Impl::of(*this).stack; }
+Stack& Pass::stack() { return *Worker::of(*this).stack; }
 
 }  // namespace accel

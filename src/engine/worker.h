@@ -13,21 +13,25 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "engine/frame_region.h"
 #include "engine/helper_client.h"
+#include "engine/housekeeping_requests.h"
 #include "engine/interfaces.h"
 #include "engine/lock.h"
 #include "engine/neighbours.h"
 #include "engine/netlink.h"
 #include "engine/packet_filter.h"
+#include "engine/pass.h"
 #include "engine/path_selector.h"
 #include "engine/pending_hand_backs.h"
 #include "engine/port_opening.h"
 #include "engine/port_slots.h"
+#include "engine/ports.h"
 #include "engine/sleepers.h"
 #include "engine/steering.h"
 #include "engine/turn.h"
+#include "engine/upcalls.h"
+#include "engine/wait_request.h"
 #include "siw_fallback/reactor.h"
 
 namespace accel {
@@ -48,15 +52,18 @@ struct BoundFlow : BoundEnd {
   std::vector<Key> paused;  ///< by stop_taking(): connections of theirs may be steered yet
 };
 
-class Housekeeping;
-
-struct Engine::Impl {
-  Impl(Engine& e, Upcalls& u);
-  static Impl& of(Engine& e) { return *e.impl_; }
+class Worker {
+ public:
+  /// `opens_ports`: see Engine::opens_ports().
+  Worker(Engine& engine, Upcalls& above, std::atomic<bool>& opens_ports);
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
   /// Whose lock is held: a Pass is the proof.
-  static Impl& of(Pass& pass) ACCEL_ASSERTS_HELD(worker_lock) { return of(pass.engine()); }
-  ~Impl();
-  Result<void> start();  ///< memory, stack, netlink snapshot
+  static Worker& of(Pass& pass) ACCEL_ASSERTS_HELD(worker_lock) { return pass.worker(); }
+  /// Memory, stack, netlink snapshot. `ports`: there may be some. `one_queue_only`: see
+  /// Engine::inherit_listener().
+  Result<void> start(bool ports, bool one_queue_only);
 
   // ---- the pass (worker.cc) ----
   void enter(Pass::Polling polling, Instant* now) ACCEL_ACQUIRE(worker_lock);
@@ -177,7 +184,7 @@ struct Engine::Impl {
     return due_uncovered(now) < now + d;
   }
 
-  Engine& engine;
+  Engine& engine;  ///< for Pass::engine() alone
   Upcalls& above;
   WorkerLock lock;
   Counters counters;
@@ -186,7 +193,7 @@ struct Engine::Impl {
   std::unique_ptr<FramePool> pool;
   std::unique_ptr<Stack> stack ACCEL_POINTEE_GUARDED_BY(worker_lock);
   std::unique_ptr<Netlink> netlink;
-  std::unique_ptr<Housekeeping> housekeeping;
+  HousekeepingRequests housekeeping;
   PortSlots slots;
   Notices notices;
   Steering steering{slots, helper, counters, notices};
@@ -198,6 +205,7 @@ struct Engine::Impl {
   PathSelector paths{network, filter, interfaces, slots, steering};
   Neighbours neighbours{network, slots};
   PendingHandBacks hand_backs;
+  const PortServices port_services{helper, counters, opening.keeping_ready()};
   uint64_t own_network = 0;  ///< network_of()
 
   WorkerLock opening_lock;  ///< of who opens ports: taken before `lock`, and held over fork()
@@ -208,6 +216,9 @@ struct Engine::Impl {
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
   std::atomic<uint32_t> channel_count{0};
 
+  std::atomic<bool>& opens_ports;
+  /// Engine::touch().
+  bool touched ACCEL_GUARDED_BY(worker_lock) = false;
   bool ending = false;  ///< Engine::finish(): no port is opened any more
   bool crowded ACCEL_GUARDED_BY(worker_lock) =
       false;  ///< a poll has found a whole burst; until housekeeping has looked
@@ -232,13 +243,13 @@ struct Engine::Impl {
 /// The worker's lock for the length of a scope, which an exception ends as well (memory is short).
 class ACCEL_SCOPED_CAPABILITY Locked {
  public:
-  explicit Locked(Engine::Impl& worker) ACCEL_ACQUIRE(worker_lock) : worker_(worker) { worker.lock_in(); }
+  explicit Locked(Worker& worker) ACCEL_ACQUIRE(worker_lock) : worker_(worker) { worker.lock_in(); }
   ~Locked() ACCEL_RELEASE() { worker_.unlock_out(); }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
  private:
-  Engine::Impl& worker_;
+  Worker& worker_;
 };
 
 }  // namespace accel

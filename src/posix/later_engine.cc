@@ -14,6 +14,7 @@
 #include "base/own_table.h"
 #include "base/real.h"
 #include "base/served_call.h"
+#include "engine/lock.h"
 #include "engine/stats.h"
 #include "posix/guard.h"
 #include "posix/own_thread.h"
@@ -91,7 +92,7 @@ void* run(void*) {
 
 std::optional<Reason> begin_engine_later(const FlowRequest& request) {
   if (state.load(std::memory_order_relaxed) == kWaiting) return Reason::port_opening;
-  if (state.load(std::memory_order_relaxed) != kNone || Engine::in_handler() || config().waits_for_ports() ||
+  if (state.load(std::memory_order_relaxed) != kNone || in_handler() || config().waits_for_ports() ||
       config().path_for(request.role, request.remote) == Path::kKernel)
     return {};
   Reason why{};

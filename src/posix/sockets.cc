@@ -9,6 +9,7 @@
 #include "base/config.h"
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "engine/lock.h"
 #include "engine/stats.h"
 #include "posix/call.h"
 #include "posix/calls.h"
@@ -68,7 +69,7 @@ Result<int> socket(int domain, int type, int protocol) {
   if (!is_ours(domain, type, protocol)) return fd;
   if (sockets_stay()) return left_from_its_start(fd, sockets_stay_on_kernel.load(std::memory_order_relaxed));
   adopt_listeners();
-  if (!Engine::in_handler()) find_libcs_clock();
+  if (!in_handler()) find_libcs_clock();
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok()) return fd;
   fds.open();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "engine/accept_queue.h"
 #include "posix/guard.h"
 #include "posix/listener_group.h"
 #include "posix/listener_handoff.h"
@@ -59,7 +60,7 @@ class TcpSocket final : public Socket {
   bool hand_off_unaccepted(Pass& pass);
   /// The same for programs that may wait on the shadow.
   void queue_unaccepted(Pass& pass) {
-    if (flow_ != nullptr) (void)pass.engine().queue_in_kernel(pass, *flow_, shadow());
+    if (flow_ != nullptr) (void)queue_in_kernel(pass, *flow_, shadow());
   }
   /// The program was started with it: others that have it may be without libaccel.
   void came_by_exec() { came_by_exec_ = true; }

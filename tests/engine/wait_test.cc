@@ -38,7 +38,7 @@ struct Waiter {
     });
   }
   void until_asleep() {
-    const auto& w = Engine::Impl::of(*world().engine);
+    const auto& w = world().engine->worker();
     EXPECT_TRUE(comes_true([&] { return w.sleepers.asleep_count() > 0; }));
   }
   Woke join() {
@@ -81,7 +81,7 @@ TEST(Wait, OnlyThoseWhoseConditionHoldsWake) {
   Waiter first, second;
   first.start();
   second.start();
-  const auto& w = Engine::Impl::of(*world().engine);
+  const auto& w = world().engine->worker();
   ASSERT_TRUE(comes_true([&] { return w.sleepers.asleep_count() == 2; }));
   {
     Pass pass{*world().engine};
@@ -261,7 +261,7 @@ TEST(Wait, CancellationLeavesEverythingInOrder) {
     pthread_cancel(waiter.thread.native_handle());
     waiter.thread.join();
     EXPECT_EQ(waiter.woke.load(), -1);
-    EXPECT_EQ(Engine::Impl::of(*world().engine).sleepers.asleep_count(), 0u);
+    EXPECT_EQ(world().engine->worker().sleepers.asleep_count(), 0u);
     WaitRequest r;
     r.deadline = clock_now() + 1ms;
     EXPECT_EQ(wait_once(r), Woke::kDeadline);
@@ -454,7 +454,7 @@ int spins_in(SpinPolicy& policy, int waits, bool hit) {
 // the one asleep gets its data all the same.
 TEST(Wait, ThreadThatStaysAwayIsReplaced) {
   World& w = world();
-  auto& worker = Engine::Impl::of(*w.engine);
+  auto& worker = w.engine->worker();
   Connected c = connect(91);
   ASSERT_TRUE(c.near && c.far);
   std::atomic<bool> got{false};

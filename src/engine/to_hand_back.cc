@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "engine/engine.h"
 #include "engine/hand_back.h"
 #include "engine/raw_segment.h"
 #include "engine/worker.h"
@@ -27,7 +28,7 @@ void reset_handshake(const TcpConn& conn, int ifindex) {
 
 /// A device's table of queues was changed, or the peer sends by another of its queues to a virtual device:
 /// RSS moves a connection to a queue that another process holds, or nobody.
-void Engine::Impl::look_for_misdirected(Instant now) {
+void Worker::look_for_misdirected(Instant now) {
   if (!hand_backs.look_due(now)) return;
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     FlowSteering* port = slots[id].flows();
@@ -40,17 +41,17 @@ void Engine::Impl::look_for_misdirected(Instant now) {
 }
 
 bool Engine::lost(Pass& pass, const TcpConn& conn) const {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   return w.slots[w.stack->tcp_interface(conn)].lost;
 }
 
 bool Engine::hand_back_due(Pass& pass, const TcpConn& conn) const {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   return w.hand_backs.contains(key_of(*w.stack, conn));
 }
 
 PathChoice Engine::hand_back_reason(Pass& pass, const TcpConn& conn) const {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   const PendingHandBacks::PendingHandBack pending = w.hand_backs.of(key_of(*w.stack, conn));
   PathChoice choice;
   choice.reason = pending.why;
@@ -74,7 +75,7 @@ bool Engine::hand_back_due(Pass& pass, const BoundFlow& flow) const {
 }
 
 bool Engine::end_lost_ports(Pass& pass) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   for (InterfaceId id = 0; id < w.slots.count(); ++id)
     if (w.slots[id].lost) w.end_connections_of(id, pass);
   w.close_lost();
@@ -83,7 +84,7 @@ bool Engine::end_lost_ports(Pass& pass) {
   return std::exchange(w.redirected, false);
 }
 
-void Engine::Impl::end_connections_of(InterfaceId id, Pass& pass) {
+void Worker::end_connections_of(InterfaceId id, Pass& pass) {
   for (TcpConn* conn : all_connections(*stack)) {
     if (stack->tcp_interface(*conn) != id) continue;
     if (conn->owner || conn->queued) {
@@ -103,7 +104,7 @@ void Engine::Impl::end_connections_of(InterfaceId id, Pass& pass) {
 }
 
 void Engine::finish_hand_backs(Pass& pass) {
-  Impl& w = Impl::of(pass);
+  Worker& w = Worker::of(pass);
   for (TcpConn* conn : all_connections(*w.stack))
     if (hand_back_due(pass, *conn) && !conn->owner && !conn->queued &&
         conn->tcp_state > TcpState::kSynReceived)
@@ -113,7 +114,7 @@ void Engine::finish_hand_backs(Pass& pass) {
 
 /// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that
 /// works still is taken; the slots are the devices' next ports'.
-void Engine::Impl::close_lost() {
+void Worker::close_lost() {
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     if (!std::exchange(slots[id].lost, false)) continue;
     if (PortLife* life = slots[id].life()) {
