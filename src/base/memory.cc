@@ -9,9 +9,9 @@
 #include <bit>
 #include <cstdint>
 #include <new>
-#include <utility>
 
 #include "base/mutex.h"
+#include "base/put_off_signals.h"
 
 namespace accel::memory {
 
@@ -63,13 +63,7 @@ struct Chunk {
   std::array<uint8_t, kChunk / kSpan> index{};  ///< of the blocks in each span
 };
 
-struct Thread {
-  bool inside = false, put_off = false;
-};
-thread_local Thread thread [[gnu::tls_model("initial-exec")]];
-
 constinit Mutex lock;
-std::atomic<void (*)()> after{nullptr};
 std::array<Size, kSizes> sizes ACCEL_GUARDED_BY(lock);
 std::array<Chunk, kMaxChunks> chunks ACCEL_GUARDED_BY(lock);
 size_t chunk_count ACCEL_GUARDED_BY(lock) = 0;
@@ -79,18 +73,16 @@ size_t in_former_chunks ACCEL_GUARDED_BY(lock) = 0;  ///< bytes of all but the l
 class ACCEL_SCOPED_CAPABILITY Inside {
  public:
   Inside() ACCEL_ACQUIRE(lock) {
-    thread.inside = true;
+    signal_brackets.memory = true;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     lock.lock();
   }
   ~Inside() ACCEL_RELEASE() {
     lock.unlock();
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    thread.inside = false;
+    signal_brackets.memory = false;
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (!thread.put_off) return;
-    thread.put_off = false;
-    if (auto hook = after.load(std::memory_order_relaxed)) hook();
+    admit_if_outside();
   }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
@@ -200,7 +192,7 @@ void* from_libc(size_t size, size_t alignment) {
 }
 
 void* allocate(size_t size, size_t alignment, bool of_reserve) {
-  if (size > kMost || alignment > kPage || thread.inside) return from_libc(size, alignment);
+  if (size > kMost || alignment > kPage || signal_brackets.memory) return from_libc(size, alignment);
   const size_t index = size_index(size_for(size, alignment));
   bool from_program = of_reserve;
   {
@@ -219,7 +211,7 @@ void* try_allocate(size_t size, size_t alignment) { return allocate(size, alignm
 
 void release(void* block) {
   if (block == nullptr) return;
-  if (!thread.inside) {
+  if (!signal_brackets.memory) {
     const Inside in;
     if (const Chunk* chunk = chunk_of(block)) {
       const size_t index = chunk->index[(reinterpret_cast<uintptr_t>(block) - chunk->begin) / kSpan];
@@ -233,10 +225,6 @@ void release(void* block) {
   free(block);
 }
 
-bool inside() { return thread.inside; }
-void set_after(void (*hook)()) { after.store(hook, std::memory_order_relaxed); }
-void note_put_off() { thread.put_off = true; }
-
 namespace {
 
 thread_local bool holds [[gnu::tls_model("initial-exec")]] = false;
@@ -245,8 +233,8 @@ thread_local bool holds [[gnu::tls_model("initial-exec")]] = false;
 
 // The lock is held from one of these to the other, where it was not held before.
 void hold() ACCEL_LOCKS_UNCHECKED {
-  if (thread.inside) return;
-  holds = thread.inside = true;
+  if (signal_brackets.memory) return;
+  holds = signal_brackets.memory = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   lock.lock();
 }
@@ -256,10 +244,9 @@ void let_go() ACCEL_LOCKS_UNCHECKED {
   holds = false;
   lock.unlock();
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  thread.inside = false;
+  signal_brackets.memory = false;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (!std::exchange(thread.put_off, false)) return;
-  if (auto hook = after.load(std::memory_order_relaxed)) hook();
+  admit_if_outside();
 }
 
 }  // namespace accel::memory

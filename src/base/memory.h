@@ -1,6 +1,6 @@
 // The library's own memory, apart from the program's malloc(): a signal's handler may have interrupted that,
 // and its socket calls need memory too. Blocks of fixed sizes from chunks of address space; one lock. A
-// signal that arrives inside is put off (posix/signals.cc).
+// signal that arrives inside is put off (base/put_off_signals.h).
 //
 // Two classes of allocation share it. What may be refused (a socket, a connection, a frame's copy) asks by
 // try_allocate(), as the nothrow forms of `operator new` do, and its caller has an answer: ENOMEM, ENOBUFS, a
@@ -19,12 +19,6 @@ void* allocate(size_t size, size_t alignment);
 /// The same; nullptr where the reserve would be touched.
 void* try_allocate(size_t size, size_t alignment);
 void release(void* block);
-
-/// The thread is inside, so its signals have to wait; async-signal-safe.
-bool inside();
-/// A signal was put off since the thread is inside: `hook` is called when it has left.
-void set_after(void (*hook)());
-void note_put_off();
 
 /// Around fork(), on the thread that forks: nobody else is inside meanwhile. let_go() in parent and child.
 void hold();

@@ -217,7 +217,7 @@ Stack& Engine::stack() {
   return *worker_->stack;
 }
 Housekeeping& Engine::housekeeping() { return *housekeeping_; }
-bool Engine::inside() { return thread_state.inside; }
+bool Engine::inside() { return signal_brackets.worker; }
 Counters& Engine::counters() { return worker_->counters; }
 int Engine::receiving_cpu(Pass& pass) const { return Worker::of(pass).stack->receiving_cpu(); }
 uint32_t Engine::interface_count(Pass& pass) const { return Worker::of(pass).slots.count(); }
@@ -332,6 +332,7 @@ void Engine::after_fork_in_child() {
   stats::after_fork_in_child();
   forget_refusal();
   thread_state = ThreadState{};
+  signal_brackets.worker = false;
   admit_cancellation();
   opens_ports_.store(false, std::memory_order_relaxed);
   serve_ports(nullptr);

@@ -79,7 +79,7 @@ class Engine {
   Stack& stack();
 
   /// True from before the calling thread takes the lock until after it has let go (async-signal-safe, one
-  /// thread-local): a signal's handler that finds this is put off until Upcalls::after_unlock.
+  /// thread-local): a signal's handler that finds this is put off until then.
   static bool inside();
 
   // ---- paths (call with a Pass) ----

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/put_off_signals.h"
 #include "base/real.h"
 
 namespace accel {
@@ -72,9 +73,8 @@ struct Alarm {
   void ring() const;  ///< no cancellation point, and for handlers too
 };
 
-/// Of this thread; read by its signal handlers.
+/// Of this thread; read by its signal handlers. Whether it is inside: signal_brackets.
 struct ThreadState {
-  bool inside = false;            ///< holds the lock, or is about to take it, or has just let go
   bool waiting = false;           ///< in Engine::wait()
   bool signal_ran = false;        ///< a handler ran since the wait began
   bool all_restart = true;        ///< all those had SA_RESTART
@@ -92,8 +92,8 @@ bool in_handler();
 /// The calling thread's own socket calls, through our wrappers, go to the kernel.
 class Inside {
  public:
-  Inside() : before_(std::exchange(thread_state.inside, true)) {}
-  ~Inside() { thread_state.inside = before_; }
+  Inside() : before_(std::exchange(signal_brackets.worker, true)) {}
+  ~Inside() { signal_brackets.worker = before_; }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
 

@@ -4,6 +4,5 @@ namespace accel {
 
 void Upcalls::notify(Pass&, void*, uint32_t) {}
 void Upcalls::abandoned(Pass&, void*) {}
-void Upcalls::after_unlock() {}
 
 }  // namespace accel

@@ -1,4 +1,5 @@
-// What the engine asks of the layer above within a call of a thread's: all calls that go upwards.
+// What the engine asks of the layer above within a call of a thread's, inside the lock: all calls that go
+// upwards.
 // docs/design/upcalls.md says why there are any.
 #pragma once
 
@@ -11,17 +12,11 @@ class Pass;
 /// Given to Engine::open(). What is not overridden suits an engine without sockets above it.
 class Upcalls {
  public:
-  // ---- inside the lock ----
   /// Readiness of a socket has begun: once per changed socket, with its owner.
   virtual void notify(Pass& pass, void* owner, uint32_t edges);
   /// A handler has left a call's wait by siglongjmp(): the reference that the call has is given up
   /// (Pass::retains).
   virtual void abandoned(Pass& pass, void* retained);
-
-  // ---- without the lock ----
-  /// Each time that the thread has let go of the lock and is no longer Engine::inside(): leaving a Pass, and
-  /// in Engine::wait() before it looks at signal_ran() and sleeps.
-  virtual void after_unlock();
 
  protected:
   ~Upcalls() = default;

@@ -273,7 +273,8 @@ bool Waiting::sleep(WaitRequest& request, Instant now) {
   {
     Asleep asleep{w_, *me_, request};
     if (thread_state.signal_ran) return true;
-    // Under the lock and in after_unlock time has passed; a deadline that is over polls without sleeping.
+    // Under the lock, and in handlers behind it, time has passed; a deadline that is over polls without
+    // sleeping.
     timespec timeout{};
     if (until != kNever) timeout = to_timespec(std::max(until - clock_now(), Duration{0}));
     const timespec* limit = until == kNever ? nullptr : &timeout;

@@ -36,7 +36,7 @@ Instant clock_now() {
 
 // Held from here to unlock_out(), of which a Pass is the proof.
 void Worker::lock_in() ACCEL_LOCKS_UNCHECKED {
-  thread_state.inside = true;  // before: a handler that comes in between must not try to take the lock
+  signal_brackets.worker = true;  // before: a handler that comes in between must not try to take the lock
   lock.lock();
   bar_cancellation();
 }
@@ -56,8 +56,8 @@ void Worker::unlock_out() ACCEL_LOCKS_UNCHECKED {
   sleepers.ring(alarms);
   if (!told) wake_in_charge();
   admit_cancellation();
-  thread_state.inside = false;
-  above.after_unlock();
+  signal_brackets.worker = false;
+  admit_if_outside();
 }
 
 void Worker::tell_housekeeping() {

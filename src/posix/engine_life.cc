@@ -24,7 +24,6 @@ class SocketUpcalls final : public Upcalls {
       file->notify(edges);
   }
   void abandoned(Pass& pass, void* file) override { static_cast<File*>(file)->release(&pass); }
-  void after_unlock() override { admit_put_off_signals(); }
 };
 constinit SocketUpcalls socket_upcalls;
 

@@ -2,25 +2,24 @@
 
 #include "base/cancellation.h"
 #include "base/mutex.h"
+#include "base/put_off_signals.h"
 #include "posix/calls.h"
 
 namespace accel::posix {
 namespace {
 
 constinit Mutex early_lock;
-thread_local bool inside_early [[gnu::tls_model("initial-exec")]] = false;
-std::atomic<void (*)()> after_unlock{nullptr};
 
 }  // namespace
 
 // The early lock is held until leave_early() where early_ says so.
 Guard::Guard(Pass::Polling polling) ACCEL_LOCKS_UNCHECKED {
   if (Engine* engine = Engine::get()) {
-    if (!Engine::inside() && !inside_early) pass_.emplace(*engine, polling);
+    if (!Engine::inside() && !signal_brackets.files) pass_.emplace(*engine, polling);
     return;
   }
-  if (inside_early) return;
-  inside_early = true;  // before the lock: a signal handler that comes in between must not try to take it
+  if (signal_brackets.files) return;
+  signal_brackets.files = true;  // before: a handler that comes in between must not try to take the lock
   early_lock.lock();
   early_ = true;
   bar_cancellation();
@@ -39,15 +38,13 @@ void Guard::leave_early() ACCEL_LOCKS_UNCHECKED {
   early_ = false;
   early_lock.unlock();
   admit_cancellation();
-  inside_early = false;
-  if (auto hook = after_unlock.load(std::memory_order_relaxed)) hook();
+  signal_brackets.files = false;
+  admit_if_outside();
 }
 
 void before_cancelling() { Guard until_all_have_left(Pass::Polling::kNo); }
 
-bool Guard::inside() { return inside_early || Engine::inside(); }
-
-void Guard::set_after_unlock(void (*hook)()) { after_unlock.store(hook, std::memory_order_relaxed); }
+bool Guard::inside() { return signal_brackets.files || Engine::inside(); }
 
 Pass* Guard::open_engine(Reason* why) {
   if (pass_) return &*pass_;

@@ -25,8 +25,6 @@ class Guard {
   /// The calling thread is within a Guard or Pass: a signal's handler must wait until it has left
   /// (posix/signals.cc).
   static bool inside();
-  /// Called whenever a thread has left the early lock or (Upcalls::after_unlock) the engine's.
-  static void set_after_unlock(void (*hook)());
 
   bool ok() const { return early_ || pass_.has_value(); }
   /// nullptr while there is no engine.

@@ -2,12 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,12 +19,12 @@
 #include "base/real.h"
 #include "base/served_call.h"
 #include "posix/calls.h"
+#include "posix/finish_request.h"
 #include "posix/own_thread.h"
 #include "posix/peer_requests.h"
 #include "posix/pidfd_getfd.h"
 #include "posix/process.h"
 #include "posix/reuseport_programs.h"
-#include "posix/signals.h"
 #include "posix/udp_port_claims.h"
 
 namespace accel::posix {
@@ -37,12 +35,9 @@ constexpr int kNoMemoryPause = 100;  // ms
 std::atomic<int> wake_fd{-1};
 std::atomic<int> request_socket{-1};  ///< posix/peer_requests.h
 std::atomic<bool> running{false};
-std::atomic<bool> finish_wanted{false};
 std::atomic<bool> end_wanted{false};
 std::atomic<bool> leave_wanted{false};
 pthread_t thread;
-std::atomic<uint32_t> finished{0};
-std::atomic<uint32_t> longest_finish{0};  ///< ms; the configuration is not for handlers to read
 
 void wake() {
   const uint64_t one = 1;
@@ -84,11 +79,9 @@ bool serve_once() {
   if (real.read(wake_fd.load(), &count, sizeof(count)) < 0 || end_wanted.load()) return false;
   serve_fork_requests();
   if (leave_wanted.exchange(false)) detach_for_foreign_waits();
-  if (!finish_wanted.load()) return true;
+  if (!finish_requested()) return true;
   hand_back_all();
-  finished.store(1);
-  real.syscall(SYS_futex, &finished, static_cast<long>(FUTEX_WAKE_PRIVATE), 0x7fffffffL, 0L, 0L, 0L);
-  finish_wanted.store(false);
+  answer_finish_request();
   return true;
 }
 
@@ -102,26 +95,15 @@ void* serve(void*) {
     }
   }
   running = false;
+  take_no_finish_requests();
   return nullptr;
-}
-
-/// In the handler of a fatal signal.
-void finish_by_request_thread() {
-  if (!running.load() || Engine::get() == nullptr) return;
-  finish_wanted.store(true);
-  wake();
-  const uint32_t milliseconds = longest_finish.load();
-  const timespec limit{milliseconds / 1000, static_cast<long>(milliseconds % 1000) * 1'000'000};
-  real.syscall(SYS_futex, &finished, static_cast<long>(FUTEX_WAIT_PRIVATE), 0L, &limit, 0L, 0L);
 }
 
 }  // namespace
 
 void start_request_thread() {
   if (running.exchange(true)) return;
-  finish_wanted = leave_wanted = false;
-  finished = 0;
-  longest_finish = config().settings.exit_wait_ms + 1000;
+  leave_wanted = false;
   const int fd = keep_private(real.eventfd(0, EFD_CLOEXEC));
   wake_fd.store(fd);
   request_socket.store(open_request_socket());
@@ -130,7 +112,7 @@ void start_request_thread() {
     return;
   }
   pthread_setname_np(thread, "accel-requests");
-  set_fatal_hook(&finish_by_request_thread);
+  take_finish_requests(fd, config().settings.exit_wait_ms + 1000);
 }
 
 void end_request_thread() {
@@ -155,6 +137,7 @@ int request_thread_wake_fd() { return running.load() ? wake_fd.load() : -1; }
 
 void request_thread_after_fork_in_child(bool keep) {
   running = false;
+  take_no_finish_requests();
   forget_peers();
   if (const int fd = request_socket.exchange(-1); fd >= 0) close_private(fd);
   const int fd = wake_fd.exchange(-1);

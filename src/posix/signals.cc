@@ -3,25 +3,24 @@
 // handler itself: they come from the thread's own doing and end no wait. So do SIGSEGV and SIGBUS, but for
 // the faults of base/user_memory.h.
 //
-// A signal that arrives while its thread is inside our lock, or in our memory's (base/memory.h), is put off:
-// blocked and queued again, with its siginfo, so that the kernel delivers it once the lock is free, exactly
-// as if it had arrived then. All of this is async-signal-safe and needs no engine.
+// A signal that arrives while its thread is inside one of our locks is put off (base/put_off_signals.h). All
+// of this is async-signal-safe and needs no engine.
 #include "posix/signals.h"
 
 #include <errno.h>
 #include <sys/syscall.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 
-#include "base/memory.h"
+#include "base/put_off_signals.h"
 #include "base/real.h"
 #include "base/served_call.h"
 #include "base/user_memory.h"
+#include "engine/engine.h"
 #include "posix/calls.h"
-#include "posix/guard.h"
+#include "posix/finish_request.h"
 
 namespace accel::posix {
 namespace {
@@ -38,14 +37,9 @@ struct Action {
 std::array<Action, NSIG> actions;
 std::atomic<bool> guarding{false};
 std::atomic<bool> checking_memory{false};  ///< on_fault() stands in for SIG_DFL, too
-std::atomic<void (*)()> fatal_hook{nullptr};
-thread_local uint64_t put_off [[gnu::tls_model("initial-exec")]] =
-    0;  ///< signals blocked by put_off_signal, by bit
 
 /// SA_RESTORER (asm/signal.h), which libc sets and shows to the program.
 constexpr int kRestorer = 0x04000000;
-constexpr size_t kKernelSetSize = sizeof(uint64_t);
-constexpr uint64_t bit(int number) { return uint64_t{1} << (number - 1); }
 
 /// Signals that a fault in the thread's own code raises; libc's abort() as well.
 bool synchronous(int number) {
@@ -89,34 +83,9 @@ bool default_is_fatal(int number) {
   }
 }
 
-/// Sets the calling thread's mask by the kernel's own call: libc's would leave out the signals that it keeps
-/// for itself.
-void change_mask(int how, uint64_t set) {
-  real.syscall(SYS_rt_sigprocmask, static_cast<long>(how), &set, nullptr, kKernelSetSize, 0L, 0L);
-}
-
-/// Blocks the signal and queues it anew. False: it could not be queued, it must run now.
-bool put_off_signal(int number, siginfo_t* info, void* context) {
-  const int saved = errno;
-  change_mask(SIG_BLOCK, bit(number));  // SA_NODEFER: it is not blocked in the handler
-  const long queued =
-      real.syscall(SYS_rt_tgsigqueueinfo, static_cast<long>(getpid()),
-                   real.syscall(SYS_gettid, 0L, 0L, 0L, 0L, 0L, 0L), static_cast<long>(number), info, 0L, 0L);
-  errno = saved;
-  if (queued != 0) return false;
-  // The handler's return restores this mask. The kernel's set is the first word of libc's.
-  auto* mask = reinterpret_cast<uint64_t*>(&static_cast<ucontext_t*>(context)->uc_sigmask);
-  *mask |= bit(number);
-  put_off |= bit(number);
-  return true;
-}
-
 /// False: it runs now.
 bool has_to_wait(int number, siginfo_t* info, void* context) {
-  const bool in_memory = memory::inside();
-  if ((!in_memory && !Guard::inside()) || !put_off_signal(number, info, context)) return false;
-  if (in_memory) memory::note_put_off();
-  return true;
+  return signal_brackets.inside() && put_off_signal(number, info, context);
 }
 
 void trampoline(int number, siginfo_t* info, void* context) {
@@ -145,15 +114,15 @@ void trampoline(int number, siginfo_t* info, void* context) {
 /// In place of SIG_DFL: delivers what is owed, then dies of the signal.
 void die(int number, siginfo_t* info, void* context) {
   if (has_to_wait(number, info, context)) return;
-  if (auto hook = fatal_hook.load()) hook();
+  request_finish();
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
   real.sigaction(number, &by_default, nullptr);
   // Queued anew while it is blocked, so that waitid() and the parent see the signal itself.
-  change_mask(SIG_BLOCK, bit(number));
+  change_signal_mask(SIG_BLOCK, signal_bit(number));
   real.syscall(SYS_tgkill, static_cast<long>(getpid()), real.syscall(SYS_gettid, 0L, 0L, 0L, 0L, 0L, 0L),
                static_cast<long>(number), 0L, 0L, 0L);
-  change_mask(SIG_UNBLOCK, bit(number));
+  change_signal_mask(SIG_UNBLOCK, signal_bit(number));
 }
 
 /// In place of the program's handler of SIGSEGV or SIGBUS, or of SIG_DFL.
@@ -176,16 +145,6 @@ void on_fault(int number, siginfo_t* info, void* context) {
   // A fault happens again when this returns, and leaves its core as it was; a signal that was sent is sent
   // again.
   if (info->si_code <= 0 && put_off_signal(number, info, context)) admit_put_off_signals();
-}
-
-/// The thread is out of our memory, but perhaps still inside the lock.
-void admit_unless_inside() {
-  if (!Guard::inside()) admit_put_off_signals();
-}
-
-void set_hooks() {
-  Guard::set_after_unlock(&admit_put_off_signals);
-  memory::set_after(&admit_unless_inside);
 }
 
 bool is_ours(const struct sigaction& action) {
@@ -244,7 +203,6 @@ Result<int> sigaction(int number, const struct sigaction* asked, struct sigactio
     return 0;
   }
   const bool handled = asked->sa_handler != SIG_DFL && asked->sa_handler != SIG_IGN;
-  set_hooks();
   struct sigaction before {};
   const struct sigaction wanted = installed_for(number, *asked);
   // A new handler is in the table before the kernel can call it; an old one stays until it no longer can.
@@ -266,7 +224,6 @@ Result<int> sigaction(int number, const struct sigaction* asked, struct sigactio
 }
 
 void guard_fatal_signals() {
-  set_hooks();
   if (getpid() == 1)
     return;  // the kernel keeps a namespace's init from dying of signals with SIG_DFL, not with a handler
   if (guarding.exchange(true)) return;
@@ -281,7 +238,6 @@ void guard_fatal_signals() {
 }
 
 void adopt_handlers() {
-  set_hooks();
   for (int number = 1; number < NSIG; ++number) {
     struct sigaction now {};
     if (synchronous(number) || real.sigaction(number, nullptr, &now) != 0)
@@ -307,17 +263,6 @@ void check_memory_by_faults() {
     const struct sigaction guard = installed_for(number, now);
     real.sigaction(number, &guard, nullptr);
   }
-}
-
-void set_fatal_hook(void (*hook)()) { fatal_hook.store(hook); }
-
-void admit_put_off_signals() {
-  if (put_off == 0) return;
-  const int saved = errno;
-  const uint64_t waiting = put_off;
-  put_off = 0;
-  change_mask(SIG_UNBLOCK, waiting);  // the handlers run here
-  errno = saved;
 }
 
 void signals_after_fork_in_child() { admit_put_off_signals(); }

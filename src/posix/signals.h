@@ -21,11 +21,4 @@ void check_memory_by_faults();
 /// In the child after fork(): signals put off in the parent's copy of this thread are let in again.
 void signals_after_fork_in_child();
 
-/// The calling thread has left the lock: signals put off meanwhile are let in (hook of Guard and Engine).
-void admit_put_off_signals();
-
-/// What a guarded fatal signal does before it kills; called in the handler. Set once
-/// (posix/request_thread.cc).
-void set_fatal_hook(void (*hook)());
-
 }  // namespace accel::posix

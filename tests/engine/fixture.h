@@ -31,9 +31,7 @@ constexpr Duration kGuard = 20s;
 /// A handler of the program's; `restarts`: it has SA_RESTART. The layer above puts off one that interrupts
 /// its thread inside the engine (posix/signals.cc), and so does this: it would wait for its own thread's
 /// lock.
-void run_handler(bool restarts);
-/// The calling thread's handlers that were put off run now that its lock has been let go.
-void run_put_off_handlers();
+void run_handler(int number, siginfo_t* info, void* context, bool restarts);
 
 /// Runs a shell command; a test that needs it to work checks the result.
 inline bool sh(const std::string& command) { return std::system(command.c_str()) == 0; }

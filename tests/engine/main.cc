@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/put_off_signals.h"
 #include "base/signals_blocked.h"
 #include "engine/housekeeping.h"
 #include "tests/engine/fixture.h"
@@ -46,23 +47,11 @@ Result<void> start_control(Engine& engine) {
   return {};
 }
 
-thread_local volatile sig_atomic_t put_off[2];  // by `restarts`
-
 }  // namespace
 
-void run_handler(bool restarts) {
-  if (Engine::inside())
-    put_off[restarts] = 1;
-  else
-    Engine::signal_ran(restarts);
-}
-
-void run_put_off_handlers() {
-  for (const bool restarts : {false, true}) {
-    if (put_off[restarts] == 0) continue;
-    put_off[restarts] = 0;
-    Engine::signal_ran(restarts);
-  }
+void run_handler(int number, siginfo_t* info, void* context, bool restarts) {
+  if (signal_brackets.inside() && put_off_signal(number, info, context)) return;
+  Engine::signal_ran(restarts);
 }
 
 World& world() {
@@ -84,7 +73,6 @@ World& world() {
     setenv("ACCEL_WAIT_FOR_PORTS", "1", 1);
     Reason why{};
     static class Nobody final : public Upcalls {
-      void after_unlock() override { run_put_off_handlers(); }
     } nobody;
     made->engine = Engine::open(nobody, &start_control, &why);
     if (!made->engine) ADD_FAILURE() << reason_text(why);

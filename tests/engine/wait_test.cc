@@ -154,12 +154,16 @@ TEST(Wait, KernelDescriptorsOfSeveralThreads) {
   EXPECT_EQ(other.join(), Woke::kReady);
 }
 
-void restarting_handler(int) { run_handler(true); }
-void plain_handler(int) { run_handler(false); }
+using Handler = void(int, siginfo_t*, void*);
+void restarting_handler(int number, siginfo_t* info, void* context) {
+  run_handler(number, info, context, true);
+}
+void plain_handler(int number, siginfo_t* info, void* context) { run_handler(number, info, context, false); }
 
-void set_handler(int number, void (*handler)(int)) {
+void set_handler(int number, Handler* handler) {
   struct sigaction action {};
-  action.sa_handler = handler;
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_SIGINFO;
   sigaction(number, &action, nullptr);
 }
 
@@ -269,7 +273,7 @@ TEST(Wait, CancellationLeavesEverythingInOrder) {
 }
 
 std::atomic<int> nested{-1};
-void waiting_handler(int) {
+void waiting_handler(int, siginfo_t*, void*) {
   Engine::signal_ran(true);
   WaitRequest r;
   r.deadline = clock_now() + 1ms;
@@ -352,7 +356,7 @@ TEST(Wait, TextInTheRingComesBeforeASignal) {
 
 TEST(Wait, TextInTheRingComesBeforeASignalWithoutTrampoline) {
   static std::atomic<bool> ran;
-  set_handler(SIGUSR1, [](int) { ran = true; });
+  set_handler(SIGUSR1, [](int, siginfo_t*, void*) { ran = true; });
   for (const size_t before : kFramesInTheWay) {
     ran = false;
     const Woke woke = woken_with_text_in_the_ring(before, {}, [](Waiter& waiter, int) {
