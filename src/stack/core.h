@@ -206,7 +206,7 @@ struct StackCore {
   };
   std::vector<Tagged> tagged;  ///< those of `interfaces` that have a lower one
   RouteTable routes;
-  IpReassembly reassembly;
+  IpReassembly reassembly{pool, counters};
   PacketQueue awaiting_route;  ///< from the IP header on; at most kMostAwaiting
   static constexpr uint32_t kMostAwaiting = 64;
   std::unordered_map<HopKey, std::unique_ptr<Hop>, HopHash> hops;

@@ -213,7 +213,7 @@ class Ingress {
                             ip.more_fragments,
                             ip.protocol,
                             static_cast<uint8_t>(ip.tos & 3)};
-    Packet* packet = core_.reassembly.add(core_, *frame, fragment);
+    Packet* packet = core_.reassembly.add(*frame, fragment, core_.now);
     FramePool::release(frame);
     if (packet == nullptr) return;
     whole_ = true;

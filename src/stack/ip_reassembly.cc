@@ -5,7 +5,6 @@
 #include <new>
 #include <utility>
 
-#include "stack/core.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/ipv4.h"
 #include "stack/wire/ipv6.h"
@@ -55,7 +54,7 @@ struct IpReassembly::Partial {
   size_t charge() const { return present + pieces.size() * kOverhead; }
 };
 
-IpReassembly::IpReassembly() = default;
+IpReassembly::IpReassembly(FramePool& pool, Counters& counters) : pool_(pool), counters_(counters) {}
 IpReassembly::~IpReassembly() = default;
 
 size_t IpReassembly::index_of(const Partial& p) const {
@@ -74,17 +73,17 @@ void IpReassembly::remove(size_t index) {
   note_expiry();
 }
 
-void IpReassembly::discard(StackCore& core, size_t index) {
-  core.count(Counter::drop_fragment, partials_[index]->pieces.size());
+void IpReassembly::discard(size_t index) {
+  counters_.add(Counter::drop_fragment, partials_[index]->pieces.size());
   remove(index);
 }
 
-void IpReassembly::expire(StackCore& core) {
+void IpReassembly::expire(Instant now) {
   for (size_t i = partials_.size(); i-- > 0;)
-    if (partials_[i]->until <= core.now) discard(core, i);
+    if (partials_[i]->until <= now) discard(i);
 }
 
-IpReassembly::Partial* IpReassembly::find_or_begin(StackCore& core, const Fragment& fragment) {
+IpReassembly::Partial* IpReassembly::find_or_begin(const Fragment& fragment, Instant now) {
   size_t of_source = 0, oldest_of_source = 0;
   for (size_t i = partials_.size(); i-- > 0;) {
     if (partials_[i]->key == fragment.key) return partials_[i].get();
@@ -93,13 +92,13 @@ IpReassembly::Partial* IpReassembly::find_or_begin(StackCore& core, const Fragme
     oldest_of_source = i;
   }
   if (of_source >= kMostPacketsOfSource)
-    discard(core, oldest_of_source);
+    discard(oldest_of_source);
   else if (partials_.size() >= kMostPackets)
-    discard(core, 0);
+    discard(0);
   std::unique_ptr<Partial> made(new (std::nothrow) Partial);
   if (!made) return nullptr;
   made->key = fragment.key;
-  made->until = core.now + (fragment.key.source.is_v4() ? kTimeV4 : kTimeV6);
+  made->until = now + (fragment.key.source.is_v4() ? kTimeV4 : kTimeV6);
   partials_.push_back(std::move(made));
   note_expiry();
   return partials_.back().get();
@@ -123,7 +122,7 @@ IpReassembly::Fit IpReassembly::fit(const Partial& p, const Fragment& f) const {
 }
 
 /// False: there is no room without taking `keep` itself away.
-bool IpReassembly::make_room(StackCore& core, const Partial& keep, size_t bytes) {
+bool IpReassembly::make_room(const Partial& keep, size_t bytes) {
   auto of_source = [&](size_t i) { return partials_[i]->key.source == keep.key.source; };
   for (;;) {
     size_t mine = 0;
@@ -135,7 +134,7 @@ bool IpReassembly::make_room(StackCore& core, const Partial& keep, size_t bytes)
            (partials_[oldest].get() == &keep || (source_full && !of_source(oldest))))
       ++oldest;
     if (oldest == partials_.size()) return false;
-    discard(core, oldest);
+    discard(oldest);
   }
 }
 
@@ -160,41 +159,47 @@ bool IpReassembly::keep(Partial& p, const Packet& frame, const Fragment& f) {
   return true;
 }
 
-Packet* IpReassembly::add(StackCore& core, const Packet& frame, const Fragment& f) {
-  if (next_expiry_ <= core.now) expire(core);
+Packet* IpReassembly::add(const Packet& frame, const Fragment& f, Instant now) {
+  if (next_expiry_ <= now) expire(now);
   const bool malformed =
       f.length == 0 || (f.more && f.length % 8 != 0) || f.header_length + f.offset + f.length > kMostPayload;
-  Partial* p = malformed ? nullptr : find_or_begin(core, f);
+  Partial* p = malformed ? nullptr : find_or_begin(f, now);
   if (p == nullptr) {
-    core.count(Counter::drop_fragment);
+    counters_.add(Counter::drop_fragment);
     return nullptr;
   }
   const Fit fits = fit(*p, f);
   if (fits == Fit::kDuplicate) return nullptr;
-  if (fits == Fit::kConflict || p->pieces.size() >= kMostFragments ||
-      !make_room(core, *p, f.length + kOverhead) || !keep(*p, frame, f)) {
-    core.count(Counter::drop_fragment);
-    discard(core, index_of(*p));
+  if (fits == Fit::kConflict || p->pieces.size() >= kMostFragments || !make_room(*p, f.length + kOverhead) ||
+      !keep(*p, frame, f)) {
+    counters_.add(Counter::drop_fragment);
+    discard(index_of(*p));
     return nullptr;
   }
   if (!p->last_seen || p->present != p->end) return nullptr;
-  Packet* whole = finish(core, *p);
+  Packet* whole = finish(*p);
   if (whole != nullptr) {
-    core.count(Counter::ip_reassembled);
+    counters_.add(Counter::ip_reassembled);
     remove(index_of(*p));
   } else {
-    discard(core, index_of(*p));
+    discard(index_of(*p));
   }
   return whole;
 }
 
+Packet* IpReassembly::new_frame() {
+  Packet* p = pool_.take();
+  if (!p) counters_.add(Counter::no_frame);
+  return p;
+}
+
 /// The first fragment's header in front of all payload. nullptr: no frames, or code points of ECN that do not
 /// go together (RFC 3168 section 5.3; ip_frag_ecn_table).
-Packet* IpReassembly::finish(StackCore& core, Partial& p) {
+Packet* IpReassembly::finish(Partial& p) {
   const bool unmarked = p.ecn_seen & 1 << kNotEct, congested = p.ecn_seen & 1 << kCe;
   if (unmarked && p.ecn_seen != 1 << kNotEct) return nullptr;
   const bool v4 = p.key.source.is_v4();
-  Packet* whole = core.new_frame();
+  Packet* whole = new_frame();
   if (whole == nullptr) return nullptr;
   uint8_t* header = whole->data();
   std::memcpy(header, p.header.data(), p.header_length);
@@ -217,7 +222,7 @@ Packet* IpReassembly::finish(StackCore& core, Partial& p) {
   for (const Piece& piece : p.pieces)
     for (uint32_t done = 0; done < piece.length;) {
       if (last->tailroom() == 0) {
-        last->more = core.new_frame();
+        last->more = new_frame();
         if (last->more == nullptr) {
           FramePool::release(whole);
           return nullptr;

@@ -10,13 +10,13 @@
 #include <memory>
 #include <vector>
 
+#include "base/counters.h"
 #include "base/instant.h"
 #include "base/ip.h"
+#include "stack/frame_pool.h"
 #include "stack/packet.h"
 
 namespace accel {
-
-struct StackCore;
 
 /// What fragments of one packet have in common.
 struct FragmentKey {
@@ -38,17 +38,17 @@ struct Fragment {
 
 class IpReassembly {
  public:
+  IpReassembly(FramePool& pool, Counters& counters);
   ~IpReassembly();
-  IpReassembly();
   IpReassembly(const IpReassembly&) = delete;
   IpReassembly& operator=(const IpReassembly&) = delete;
 
   /// Takes a copy of a fragment's payload; `frame` begins with the IP header and stays the caller's. Returns
   /// the whole packet, without extension headers in front of the fragment header, once all is there, else
   /// nullptr. What is dropped is counted as drop_fragment, for each fragment.
-  Packet* add(StackCore& core, const Packet& frame, const Fragment& fragment);
+  Packet* add(const Packet& frame, const Fragment& fragment, Instant now);
   /// Packets that have waited too long.
-  void expire(StackCore& core);
+  void expire(Instant now);
   /// kNever: nothing waits.
   Instant next_expiry() const { return next_expiry_; }
 
@@ -65,17 +65,20 @@ class IpReassembly {
   struct Partial;
   enum class Fit : uint8_t { kFits, kDuplicate, kConflict };
 
-  Partial* find_or_begin(StackCore& core, const Fragment& fragment);
+  Partial* find_or_begin(const Fragment& fragment, Instant now);
   Fit fit(const Partial& p, const Fragment& f) const;
   bool keep(Partial& p, const Packet& frame, const Fragment& f);
-  bool make_room(StackCore& core, const Partial& keep, size_t bytes);
-  Packet* finish(StackCore& core, Partial& p);
+  bool make_room(const Partial& keep, size_t bytes);
+  Packet* new_frame();
+  Packet* finish(Partial& p);
   /// Counts its fragments as dropped.
-  void discard(StackCore& core, size_t index);
+  void discard(size_t index);
   void remove(size_t index);
   size_t index_of(const Partial& p) const;
   void note_expiry();
 
+  FramePool& pool_;
+  Counters& counters_;
   std::vector<std::unique_ptr<Partial>> partials_;  ///< oldest first
   size_t bytes_ = 0;
   Instant next_expiry_ = kNever;

@@ -62,7 +62,7 @@ int Stack::receiving_cpu() const { return core_->cpu; }
 void Stack::on_deadlines(Instant now) {
   core_->now = now;
   core_->tcp->on_deadlines(now);
-  if (core_->reassembly.next_expiry() <= now) core_->reassembly.expire(*core_);
+  if (core_->reassembly.next_expiry() <= now) core_->reassembly.expire(now);
 }
 bool Stack::has_work(Instant now) const {
   return !core_->awaiting_route.empty() || !core_->frames_for_kernel.empty() || next_deadline() <= now;

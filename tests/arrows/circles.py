@@ -9,7 +9,7 @@ import sys
 
 source = pathlib.Path(sys.argv[1]) / "src"
 MOST = 3  # units
-NONE = {"engine", "posix"}
+NONE = {"engine", "posix", "stack"}
 
 
 def includes(node_of):

@@ -7,7 +7,6 @@
 
 #include "stack/core.h"
 #include "stack/tcp/conn.h"
-#include "stack/tcp/tcp.h"
 
 namespace accel {
 

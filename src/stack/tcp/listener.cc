@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "stack/tcp/context.h"
+#include "stack/tcp/tcp.h"
 
 namespace accel::tcp {
 
