@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stack/stack.h"
+#include "stack/udp.h"
 
 namespace {
 
@@ -57,7 +58,7 @@ struct World {
     r.gateway = IpAddress::any_v4();
     a.stack.set_routes({r});
     b.stack.set_routes({r});
-    listener = *b.stack.tcp_listen({b.address, 80}, false, false, 4096, {}, this);
+    listener = *b.stack.tcp().listen({b.address, 80}, false, false, 4096, {}, this);
   }
 
   /// One pass of a worker: builds, hands over, wakes.
@@ -89,14 +90,14 @@ struct World {
     TcpSettings s;
     s.nodelay = true;
     Pair p{};
-    p.a = *a.stack.tcp_connect({a.address, next_port}, {b.address, 80}, a.route(b), s, this, now);
+    p.a = *a.stack.tcp().connect({a.address, next_port}, {b.address, 80}, a.route(b), s, this, now);
     if (++next_port == 0) {
       next_port = 1024;
       a.address = IpAddress::v4(a.address.v4_host_order() + 256);
       b.stack.set_neighbour(0, a.address, MacAddress{2, 0, 0, 0, 0, 1});
     }
     settle();
-    p.b = b.stack.tcp_accept(*listener);
+    p.b = b.stack.tcp().accept(*listener);
     return p;
   }
 
@@ -115,7 +116,7 @@ void must(bool held, const char* what) {
 
 size_t receive(Host& h, TcpConn* c, World& w, size_t most) {
   const iovec v{w.data, most};
-  auto r = h.stack.tcp_receive(*c, {&v, 1}, false, 0, w.now);
+  auto r = h.stack.tcp().receive(*c, {&v, 1}, false, 0, w.now);
   return r ? *r : 0;
 }
 
@@ -123,10 +124,10 @@ double request_response(World& w, World::Pair p, int times) {
   const iovec v{w.data, 64};
   const double start = now_ns();
   for (int i = 0; i < times; ++i) {
-    must(w.a.stack.tcp_send(*p.a, {&v, 1}, {}, w.now).ok(), "send");
+    must(w.a.stack.tcp().send(*p.a, {&v, 1}, {}, w.now).ok(), "send");
     w.pass(w.a, w.b);
     must(receive(w.b, p.b, w, 64) == 64, "request");
-    must(w.b.stack.tcp_send(*p.b, {&v, 1}, {}, w.now).ok(), "send");
+    must(w.b.stack.tcp().send(*p.b, {&v, 1}, {}, w.now).ok(), "send");
     w.pass(w.b, w.a);
     must(receive(w.a, p.a, w, 64) == 64, "response");
   }
@@ -139,7 +140,7 @@ double bulk(World& w, World::Pair p, int times) {
   const iovec v{w.data, kBurst * kSegment};
   const double start = now_ns();
   for (int i = 0; i < times; i += kBurst) {
-    must(w.a.stack.tcp_send(*p.a, {&v, 1}, {}, w.now).ok(), "send");
+    must(w.a.stack.tcp().send(*p.a, {&v, 1}, {}, w.now).ok(), "send");
     w.pass(w.a, w.b);
     must(receive(w.b, p.b, w, kBurst * kSegment) == kBurst * kSegment, "bulk");
     w.pass(w.b, w.a);
@@ -152,13 +153,12 @@ double udp_datagram(World& w, UdpPcb* from, UdpPcb* to, int times) {
   const Route route = w.a.route(w.b);
   const double start = now_ns();
   for (int i = 0; i < times; ++i) {
-    must(w.a.stack
-             .udp_send(*from, {&v, 1}, {w.a.address, 9}, {w.b.address, 9}, route, {0, 64, kAutoFlowLabel},
-                       w.now)
+    must(w.a.stack.udp()
+             .send(*from, {&v, 1}, {w.a.address, 9}, {w.b.address, 9}, route, {0, 64, kAutoFlowLabel}, w.now)
              .ok(),
          "udp_send");
     w.pass(w.a, w.b);
-    must(w.b.stack.udp_receive(*to, {&v, 1}, true) == 64, "udp_receive");
+    must(w.b.stack.udp().receive(*to, {&v, 1}, true) == 64, "udp_receive");
   }
   return (now_ns() - start) / times;
 }
@@ -169,8 +169,8 @@ double open_and_abort(World& w, int times) {
   for (int i = 0; i < times; ++i) {
     World::Pair p = w.connect();
     must(p.b != nullptr, "accept");
-    w.a.stack.tcp_close(p.a, true, w.now);
-    w.b.stack.tcp_close(p.b, true, w.now);
+    w.a.stack.tcp().close(p.a, true, w.now);
+    w.b.stack.tcp().close(p.b, true, w.now);
     w.settle();
   }
   return (now_ns() - start) / times;
@@ -190,8 +190,8 @@ int main(int count, char** arguments) {
   static World w;
   World::Pair p = w.connect();
   must(p.b != nullptr, "connect");
-  UdpPcb* from = *w.a.stack.udp_open({w.a.address, 9}, {}, false, &w);
-  UdpPcb* to = *w.b.stack.udp_open({w.b.address, 9}, {}, false, &w);
+  UdpPcb* from = *w.a.stack.udp().open({w.a.address, 9}, {}, false, &w);
+  UdpPcb* to = *w.b.stack.udp().open({w.b.address, 9}, {}, false, &w);
 
   request_response(w, p, 20000);  // past slow start
   bulk(w, p, 80000);

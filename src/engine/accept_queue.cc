@@ -23,7 +23,6 @@
 #include "engine/inject.h"
 #include "engine/raw_segment.h"
 #include "engine/worker.h"
-#include "stack/tcp/conn.h"
 #include "xdp/accept_queue.h"
 
 namespace accel {
@@ -168,24 +167,25 @@ Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
   Worker& w = Worker::of(pass);
   Stack& stack = *w.stack;
   TcpListener& listener = *flow.listener;
-  if (listener.accept_head != nullptr && !found_by_tuple(shadow)) return err(EOPNOTSUPP);
+  if (stack.tcp().first_unaccepted(listener) != nullptr && !found_by_tuple(shadow)) return err(EOPNOTSUPP);
   std::optional<Attached> attached;
   size_t moved = 0;
-  while (TcpConn* conn = listener.accept_head) {
-    const auto snapshot = stack.tcp_snapshot(*conn, pass.now());
+  while (TcpConn* conn = stack.tcp().first_unaccepted(listener)) {
+    const auto snapshot = stack.tcp().snapshot(*conn, pass.now());
     if (!snapshot || !can_be_queued(*snapshot) || !has_room(shadow)) break;
     AcceptQueue* queue = loaded_queue();
     if (queue == nullptr) break;
     if (!attached) attached.emplace(*queue);
     if (!attached->ok() || !move_one(*queue, *snapshot)) break;
-    (void)stack.tcp_accept(listener);
-    stack.tcp_forget(conn);
+    (void)stack.tcp().accept(listener);
+    stack.tcp().forget(conn);
     w.unsteer_closed();
     w.poll_at_end = true;
     w.counters.add(Counter::handed_back);
     ++moved;
   }
-  return moved != 0 || listener.accept_size == 0 ? Result<size_t>(moved) : err(EOPNOTSUPP);
+  return moved != 0 || stack.tcp().accept_queue_length(listener) == 0 ? Result<size_t>(moved)
+                                                                      : err(EOPNOTSUPP);
 }
 
 }  // namespace accel

@@ -4,7 +4,7 @@
 
 #include "engine/engine.h"
 #include "engine/worker.h"
-#include "stack/tcp/conn.h"
+#include "stack/udp.h"
 
 namespace accel {
 
@@ -25,7 +25,8 @@ PathSelector::Coverage Worker::cover_again(BoundFlow& flow) {
   if (wanted.empty() && covered.why == Reason::firewall) flow.refused = covered.rule;
   if (flow.bound_ifindex && !wanted.empty()) {
     const InterfaceId device = wanted.front().interface;
-    flow.listener ? stack->set_device(*flow.listener, device) : stack->udp_set_device(*flow.udp, device);
+    flow.listener ? stack->tcp().set_device(*flow.listener, device)
+                  : stack->udp().set_device(*flow.udp, device);
   }
   std::vector<BoundFlow::Key> now;
   for (const auto& key : wanted) {
@@ -62,8 +63,8 @@ Result<BoundFlow*> Worker::admit(std::unique_ptr<BoundFlow> flow, PathChoice& ch
     return raw;
   }
   if (keys.empty()) {
-    if (raw->listener) stack->tcp_close_listener(raw->listener);
-    if (raw->udp) stack->udp_close(raw->udp);
+    if (raw->listener) stack->tcp().close_listener(raw->listener);
+    if (raw->udp) stack->udp().close(raw->udp);
     choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
   }
@@ -96,8 +97,8 @@ Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint
   flow->shared = true;  // by fork() it may become so at any time
   flow->shadow = w.shown;
   auto listener =
-      w.stack->tcp_listen(local, v6_only, reuse_port, backlog, settings, owner,
-                          bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
+      w.stack->tcp().listen(local, v6_only, reuse_port, backlog, settings, owner,
+                            bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
   if (!listener) {
     choice = kernel_path(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return listener.error();
@@ -126,7 +127,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoi
   flow->shared = taking == Taking::kShared;
   flow->leaving = taking == Taking::kNotYet;
   flow->shadow = w.shown;
-  auto pcb = w.stack->udp_open(local, remote, v6_only, owner);
+  auto pcb = w.stack->udp().open(local, remote, v6_only, owner);
   if (!pcb) {
     choice = kernel_path(Reason::resources);
     return pcb.error();
@@ -142,7 +143,7 @@ void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, c
   Worker& w = Worker::of(pass);
   flow.local = local;
   flow.remote = remote;
-  w.stack->udp_connect(*flow.udp, local, remote);
+  w.stack->udp().connect(*flow.udp, local, remote);
   // Without an interface the kernel's shadow receives; the socket's own route decides what it sends.
   (void)w.cover_again(flow);
 }
@@ -150,8 +151,8 @@ void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, c
 void Worker::drop_flow(BoundFlow* flow) {
   for (const auto& key : flow->keys) steering.unsteer(key.interface, key.key);
   end_pause(*flow);
-  if (flow->listener) stack->tcp_close_listener(flow->listener);
-  if (flow->udp) stack->udp_close(flow->udp);
+  if (flow->listener) stack->tcp().close_listener(flow->listener);
+  if (flow->udp) stack->udp().close(flow->udp);
   std::erase_if(flows, [flow](const auto& f) { return f.get() == flow; });
 }
 
@@ -161,12 +162,13 @@ void Engine::stop_taking(Pass& pass, BoundFlow& flow) {
   // Frames of its handshakes are on their way: their connections are steered yet.
   for (const auto& key : flow.keys) w.steering.unsteer(key.interface, key.key, true);
   flow.paused = std::exchange(flow.keys, {});
-  if (flow.listener != nullptr) flow.listener->stopped = true;
+  if (flow.listener != nullptr) w.stack->tcp().set_stopped(*flow.listener, true);
   // A listener with nothing under way has SYNs in the rings at most, which are the kernel's. The program may
   // close idle connections next (nginx at a reload): text that it cannot know of would reset them. Where
   // nothing else is steered the port may go next, and with it what has come.
+  const TcpLayer& tcp = w.stack->tcp();
   const TcpListener* l = flow.listener;
-  const bool idle = l != nullptr && l->embryo_size + l->accept_size == 0;
+  const bool idle = l != nullptr && tcp.handshakes_under_way(*l) + tcp.accept_queue_length(*l) == 0;
   if (!idle || w.steering.count() == 0) w.poll(clock_now());
 }
 
@@ -177,7 +179,7 @@ void Worker::end_pause(BoundFlow& flow) {
 void Engine::begin_taking(Pass& pass, BoundFlow& flow) {
   Worker& w = Worker::of(pass);
   flow.leaving = false;
-  if (flow.listener != nullptr) flow.listener->stopped = false;
+  if (flow.listener != nullptr) w.stack->tcp().set_stopped(*flow.listener, false);
   (void)w.cover_again(flow);
   w.end_pause(flow);
 }
@@ -191,7 +193,7 @@ void Engine::close(Pass& pass, BoundFlow* flow) {
 
 bool Worker::has_unaccepted() const {
   return std::any_of(flows.begin(), flows.end(), [this](const auto& f) ACCEL_REQUIRES(worker_lock) {
-    return f->listener && stack->accept_queue_length(*f->listener) > 0;
+    return f->listener && stack->tcp().accept_queue_length(*f->listener) > 0;
   });
 }
 

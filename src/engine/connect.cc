@@ -58,7 +58,7 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
     choice = kernel_path(Reason::steering_failed);
     return steered.error();
   }
-  auto conn = w.stack->tcp_connect(local, remote, choice.route, settings, owner, pass.now());
+  auto conn = w.stack->tcp().connect(local, remote, choice.route, settings, owner, pass.now());
   if (!conn) {
     w.steering.unsteer(id, key);
     choice = kernel_path(conn.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
@@ -71,7 +71,7 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
 
 void Engine::forget(Pass& pass, TcpConn* conn) {
   Worker& w = Worker::of(pass);
-  w.stack->tcp_forget(conn);
+  w.stack->tcp().forget(conn);
   w.unsteer_closed();
 }
 

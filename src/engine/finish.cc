@@ -35,7 +35,7 @@ void Engine::finish(Duration limit, bool for_good) {
   w.empty_rings();  // what is acknowledged there need not be handed back
   std::vector<int> shadows;
   for (TcpConn* conn : all_connections(stack))
-    if (!stack.tcp_all_acked(*conn))
+    if (!stack.tcp().all_acked(*conn))
       if (const auto shadow = hand_back_closed(pass, conn)) shadows.push_back(*shadow);
   wait_for_delivery(pass, limit);
   w.unsteer_closed();
@@ -80,7 +80,7 @@ void Engine::wait_for_delivery(Pass& pass, Duration limit) {
   WaitRequest request;
   request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
     const Worker& worker = *static_cast<Worker*>(self);
-    return worker.stack->tcp_lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
+    return worker.stack->tcp().lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
   };
   request.context = worker_.get();
   request.may_spin = false;

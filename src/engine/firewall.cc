@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "engine/worker.h"
-#include "stack/tcp/conn.h"
 
 namespace accel {
 namespace {
@@ -24,24 +23,25 @@ void Worker::follow_firewall() {
     auto& w = *static_cast<Worker*>(self);
     w.filter_connection(conn);
   };
-  stack->tcp_for_each(look, this);
+  stack->tcp().for_each(look, this);
 }
 
-bool Worker::is_open(const TcpConn& conn) {
+bool Worker::is_open(const TcpConn& conn) const {
   using enum TcpState;
+  const TcpState state = stack->tcp().state(conn);
   for (const TcpState passing : {kSynSent, kSynReceived, kTimeWait, kClosed})
-    if (conn.tcp_state == passing) return false;
+    if (state == passing) return false;
   return true;
 }
 
 void Worker::filter_connection(const TcpConn& conn) {
   // Handshakes are judged when they began; the next change has those that are open by then.
   if (!is_open(conn)) return;
-  const InterfaceId id = stack->tcp_interface(conn);
+  const InterfaceId id = stack->tcp().interface(conn);
   FilteredFlow flow;
   flow.routed = true;
-  flow.local = stack->tcp_local(conn);
-  flow.remote = stack->tcp_remote(conn);
+  flow.local = stack->tcp().local(conn);
+  flow.remote = stack->tcp().remote(conn);
   flow.active = !firewall_listens(flow.local);
   flow.established = true;
   flow.ifindex = slots[id].ifindex;

@@ -73,24 +73,24 @@ void Worker::follow_routes() {
     auto& w = *static_cast<Worker*>(self);
     w.follow_route(conn);
   };
-  stack->tcp_for_each(look, this);
+  stack->tcp().for_each(look, this);
 }
 
 void Worker::follow_route(TcpConn& conn) {
   // A handshake that cannot go on is tried again by whoever wants it.
   if (!is_open(conn)) return;
-  const Endpoint local = stack->tcp_local(conn), remote = stack->tcp_remote(conn);
-  const InterfaceId id = stack->tcp_interface(conn);
+  const Endpoint local = stack->tcp().local(conn), remote = stack->tcp().remote(conn);
+  const InterfaceId id = stack->tcp().interface(conn);
   const Link* link = network.link(slots[id].ifindex);
   if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up ||
       !network.has_address(local.address))
     return;
-  auto followed = stack->tcp_follow_route(conn);
-  if (followed == Stack::Followed::kQuestion) {
+  auto followed = stack->tcp().follow_route(conn);
+  if (followed == Followed::kQuestion) {
     learn_route_of({remote.address, local.address});
-    followed = stack->tcp_follow_route(conn);
+    followed = stack->tcp().follow_route(conn);
   }
-  if (followed == Stack::Followed::kLeaves) hand_backs.add({Protocol::kTcp, local, remote}, Reason::rerouted);
+  if (followed == Followed::kLeaves) hand_backs.add({Protocol::kTcp, local, remote}, Reason::rerouted);
 }
 
 void Worker::cover_flows() {
@@ -109,7 +109,7 @@ void Worker::follow_addresses(const std::vector<LocalAddress>& before) {
     if (!slots.port_of(id)) continue;
     steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
       const bool here = has(network.addresses, key.local.address);
-      if (here || has(before, key.local.address)) stack->tcp_set_deaf(key, !here);
+      if (here || has(before, key.local.address)) stack->tcp().set_deaf(key, !here);
     });
   }
 }

@@ -25,7 +25,6 @@
 #include "engine/inject.h"
 #include "engine/raw_segment.h"
 #include "engine/worker.h"
-#include "stack/tcp/conn.h"
 #include "stack/wire/ipv4.h"
 #include "stack/wire/ipv6.h"
 
@@ -287,7 +286,7 @@ void inject_fin(Repair& r, const TcpSnapshot& s, int ifindex) {
 Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listener) {
   Worker& w = Worker::of(pass);
   Stack& stack = *w.stack;
-  auto snapshot = stack.tcp_snapshot(*conn, pass.now());
+  auto snapshot = stack.tcp().snapshot(*conn, pass.now());
   if (!snapshot) return snapshot.error();
   const TcpSnapshot& s = *snapshot;
   int family = AF_INET;
@@ -296,10 +295,10 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
   if (family == AF_INET && !s.local.address.is_v4()) return err(EAFNOSUPPORT);
 
   const int reuse = int_option(shadow, SOL_SOCKET, SO_REUSEADDR);
-  const int ifindex = w.slots[stack.tcp_interface(*conn)].ifindex;
+  const int ifindex = w.slots[stack.tcp().interface(*conn)].ifindex;
   Repair repair{shadow, family, ifindex, listener, w.helper};
   Room room{repair, shadow};
-  restore(repair, shadow, room, s, stack.settings(*conn).max_segment);
+  restore(repair, shadow, room, s, stack.tcp().settings(*conn).max_segment);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
@@ -308,7 +307,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
     w.counters.add(Counter::not_handed_back);
     return repair.error();
   }
-  stack.tcp_forget(conn);
+  stack.tcp().forget(conn);
   // From here on the kernel has it; what fails now, fails as it would on the kernel's own connection.
   repair.end(TCP_REPAIR_OFF);
   repair.set(SO_REUSEADDR, reuse, SOL_SOCKET);  // leaving repair mode cleared it
@@ -326,16 +325,16 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
 
 std::vector<TcpConn*> all_connections(Stack& stack) {
   std::vector<TcpConn*> all;
-  stack.tcp_for_each(
+  stack.tcp().for_each(
       [](TcpConn& c, void* context) { static_cast<std::vector<TcpConn*>*>(context)->push_back(&c); }, &all);
   return all;
 }
 
 Result<int> hand_back_closed(Pass& pass, TcpConn* conn) {
-  const int family = pass.stack().tcp_local(*conn).address.is_v4() ? AF_INET : AF_INET6;
+  const int family = pass.stack().tcp().local(*conn).address.is_v4() ? AF_INET : AF_INET6;
   const int shadow = real.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (shadow < 0) return err(errno);
-  const int reuse = pass.stack().settings(*conn).reuse_address;
+  const int reuse = pass.stack().tcp().settings(*conn).reuse_address;
   real.setsockopt(shadow, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
   if (const auto handed = pass.engine().hand_back(pass, conn, shadow); !handed) {
     real.close(shadow);
@@ -346,11 +345,11 @@ Result<int> hand_back_closed(Pass& pass, TcpConn* conn) {
 
 void hand_back_or_forget(Pass& pass, TcpConn* conn) {
   Stack& stack = pass.stack();
-  const Result<int> shadow = stack.tcp_all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(pass, conn);
+  const Result<int> shadow = stack.tcp().all_acked(*conn) ? err(ENOTCONN) : hand_back_closed(pass, conn);
   if (shadow)
     real.close(*shadow);
   else
-    stack.tcp_forget(conn);
+    stack.tcp().forget(conn);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "engine/stats.h"
+#include "stack/udp.h"
 
 namespace accel::stats {
 namespace {
@@ -67,16 +68,16 @@ void Writer::tcp(Stack& stack, const TcpConn& conn, int fd, const PathChoice& ch
     ++page_->rows_wanted;
     return;
   }
-  SocketRow row = row_for(fd, IPPROTO_TCP, choice, stack.tcp_local(conn), stack.tcp_remote(conn));
-  TcpInfo info = stack.tcp_info(conn, now);
+  SocketRow row = row_for(fd, IPPROTO_TCP, choice, stack.tcp().local(conn), stack.tcp().remote(conn));
+  TcpInfo info = stack.tcp().info(conn, now);
   row.state = static_cast<uint8_t>(info.state);
   row.rtt_us = info.rtt_us;
   row.rttvar_us = info.rttvar_us;
   row.cwnd = info.snd_cwnd_segments;
   row.mss = info.snd_mss;
   row.retransmits = info.total_retransmits;
-  row.queue_in = narrow(stack.tcp_readable_bytes(conn));
-  row.queue_out = narrow(stack.tcp_unacked_bytes(conn));
+  row.queue_in = narrow(stack.tcp().readable_bytes(conn));
+  row.queue_out = narrow(stack.tcp().unacked_bytes(conn));
   row.rx_bytes = info.bytes_received;
   row.tx_bytes = info.bytes_sent - info.bytes_retransmitted;
   add(row);
@@ -86,15 +87,15 @@ void Writer::listener(Stack& stack, const TcpListener& listener, int fd, const P
                       const Endpoint& local) {
   SocketRow row = row_for(fd, IPPROTO_TCP, choice, local, {});
   row.state = static_cast<uint8_t>(TcpState::kListen);
-  row.queue_in = stack.accept_queue_length(listener);
+  row.queue_in = stack.tcp().accept_queue_length(listener);
   add(row);
 }
 
 void Writer::udp(Stack& stack, const UdpPcb& pcb, const StackSocket& traffic, int fd,
                  const PathChoice& choice, const Endpoint& local, const Endpoint& remote) {
   SocketRow row = row_for(fd, IPPROTO_UDP, choice, local, remote);
-  row.queue_in = narrow(stack.udp_queued_bytes(pcb));
-  row.drops = stack.udp_drops(pcb);
+  row.queue_in = narrow(stack.udp().queued_bytes(pcb));
+  row.drops = stack.udp().drops(pcb);
   row.rx_bytes = traffic.rx_bytes;
   row.tx_bytes = traffic.tx_bytes;
   add(row);
@@ -106,7 +107,7 @@ void Writer::add_unnamed() {
     Writer& writer;
     std::vector<const TcpConn*>& rest;
   } search{*this, rest};
-  pass_.stack().tcp_for_each(
+  pass_.stack().tcp().for_each(
       [](TcpConn& conn, void* context) {
         auto& s = *static_cast<Search*>(context);
         if (!s.writer.named_.contains(&conn)) s.rest.push_back(&conn);
@@ -114,7 +115,7 @@ void Writer::add_unnamed() {
       &search);
   for (const TcpConn* conn : rest) {
     PathChoice choice;
-    choice.path = pass_.engine().port_kind(pass_, pass_.stack().tcp_interface(*conn));
+    choice.path = pass_.engine().port_kind(pass_, pass_.stack().tcp().interface(*conn));
     choice.reason = Reason::accelerated;
     tcp(pass_.stack(), *conn, -1, choice, now_);
   }

@@ -7,21 +7,23 @@
 #include "engine/hand_back.h"
 #include "engine/raw_segment.h"
 #include "engine/worker.h"
-#include "stack/tcp/conn.h"
 
 namespace accel {
 namespace {
 
 FlowKey key_of(const Stack& stack, const TcpConn& conn) {
-  return {Protocol::kTcp, stack.tcp_local(conn), stack.tcp_remote(conn)};
+  return {Protocol::kTcp, stack.tcp().local(conn), stack.tcp().remote(conn)};
 }
 
 /// A handshake that a peer began and whose end would find nobody. The kernel's listener has no part in it. A
 /// peer that has our SYN-ACK is reset; one that has not does not mind a reset without ACK (RFC 9293 section
 /// 3.10.7.3), sends its SYN again and finds that listener.
-void reset_handshake(const TcpConn& conn, int ifindex) {
-  (void)send_raw(
-      {.from = conn.local, .to = conn.remote, .seq = conn.snd_nxt, .flags = TH_RST, .ifindex = ifindex});
+void reset_handshake(const TcpLayer& tcp, const TcpConn& conn, int ifindex) {
+  (void)send_raw({.from = tcp.local(conn),
+                  .to = tcp.remote(conn),
+                  .seq = tcp.next_sequence(conn),
+                  .flags = TH_RST,
+                  .ifindex = ifindex});
 }
 
 }  // namespace
@@ -34,7 +36,8 @@ void Worker::look_for_misdirected(Instant now) {
     FlowSteering* port = slots[id].flows();
     if (port == nullptr || !port->has_misdirected()) continue;
     steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
-      if (const auto segment = port->misdirected(key); segment && stack->tcp_misdirected(key, *segment, now))
+      if (const auto segment = port->misdirected(key);
+          segment && stack->tcp().misdirected(key, *segment, now))
         hand_backs.add(key, Reason::misdirected);
     });
   }
@@ -42,7 +45,7 @@ void Worker::look_for_misdirected(Instant now) {
 
 bool Engine::lost(Pass& pass, const TcpConn& conn) const {
   Worker& w = Worker::of(pass);
-  return w.slots[w.stack->tcp_interface(conn)].lost;
+  return w.slots[w.stack->tcp().interface(conn)].lost;
 }
 
 bool Engine::hand_back_due(Pass& pass, const TcpConn& conn) const {
@@ -60,18 +63,17 @@ PathChoice Engine::hand_back_reason(Pass& pass, const TcpConn& conn) const {
 }
 
 template <class Holds>
-static bool any_unaccepted(const BoundFlow& flow, Holds holds) {
-  for (const TcpConn* c = flow.listener ? flow.listener->accept_head : nullptr; c; c = c->accept_next)
-    if (holds(*c)) return true;
-  return false;
+static bool any_unaccepted(Pass& pass, const BoundFlow& flow, Holds holds) {
+  auto visit = [](const TcpConn& c, const void* self) { return (*static_cast<const Holds*>(self))(c); };
+  return flow.listener && pass.stack().tcp().any_unaccepted(*flow.listener, visit, &holds);
 }
 
 bool Engine::lost(Pass& pass, const BoundFlow& flow) const {
-  return any_unaccepted(flow, [&](const TcpConn& c) { return lost(pass, c); });
+  return any_unaccepted(pass, flow, [&](const TcpConn& c) { return lost(pass, c); });
 }
 
 bool Engine::hand_back_due(Pass& pass, const BoundFlow& flow) const {
-  return any_unaccepted(flow, [&](const TcpConn& c) { return hand_back_due(pass, c); });
+  return any_unaccepted(pass, flow, [&](const TcpConn& c) { return hand_back_due(pass, c); });
 }
 
 bool Engine::end_lost_ports(Pass& pass) {
@@ -85,13 +87,14 @@ bool Engine::end_lost_ports(Pass& pass) {
 }
 
 void Worker::end_connections_of(InterfaceId id, Pass& pass) {
+  const TcpLayer& tcp = stack->tcp();
   for (TcpConn* conn : all_connections(*stack)) {
-    if (stack->tcp_interface(*conn) != id) continue;
-    if (conn->owner || conn->queued) {
-      stack->tcp_fail(*conn, ENETDOWN);
+    if (stack->tcp().interface(*conn) != id) continue;
+    if (tcp.owner(*conn) || tcp.is_queued(*conn)) {
+      stack->tcp().end_with(*conn, ENETDOWN);
       continue;
     }
-    if (conn->tcp_state == TcpState::kSynReceived) reset_handshake(*conn, slots[id].ifindex);
+    if (tcp.state(*conn) == TcpState::kSynReceived) reset_handshake(tcp, *conn, slots[id].ifindex);
     hand_back_or_forget(pass, conn);
   }
   unsteer_closed();
@@ -105,9 +108,10 @@ void Worker::end_connections_of(InterfaceId id, Pass& pass) {
 
 void Engine::finish_hand_backs(Pass& pass) {
   Worker& w = Worker::of(pass);
+  const TcpLayer& tcp = w.stack->tcp();
   for (TcpConn* conn : all_connections(*w.stack))
-    if (hand_back_due(pass, *conn) && !conn->owner && !conn->queued &&
-        conn->tcp_state > TcpState::kSynReceived)
+    if (hand_back_due(pass, *conn) && !tcp.owner(*conn) && !tcp.is_queued(*conn) &&
+        tcp.state(*conn) > TcpState::kSynReceived)
       hand_back_or_forget(pass, conn);
   w.hand_backs.clear();
 }

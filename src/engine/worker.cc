@@ -185,7 +185,7 @@ Result<void> Worker::steer_connection(InterfaceId id, const FlowKey& key, int sh
 }
 
 void Worker::note_numbers(InterfaceId id, const FlowKey& key) {
-  if (TcpNumbers* numbers = steering.numbers(id, key)) stack->tcp_note_numbers(key, numbers);
+  if (TcpNumbers* numbers = steering.numbers(id, key)) stack->tcp().note_numbers(key, numbers);
 }
 
 void Worker::steer_opened() {
@@ -204,7 +204,7 @@ void Worker::steer_opened() {
     else if (const auto steered = steer_connection(change.interface, change.key); steered)
       note_numbers(change.interface, change.key);
     else if (steered.is(EEXIST))
-      stack->tcp_end_handshake(change.key);  // another process was faster: its SYN came by another queue
+      stack->tcp().end_handshake(change.key);  // another process was faster: its SYN came by another queue
   }
   changes.clear();
 }

@@ -158,7 +158,7 @@ class Worker {
   void follow_firewall() ACCEL_REQUIRES(worker_lock);
   void filter_connection(const TcpConn& conn) ACCEL_REQUIRES(worker_lock);
   /// The handshake is over, and neither TIME-WAIT nor the end has come.
-  static bool is_open(const TcpConn& conn);
+  bool is_open(const TcpConn& conn) const ACCEL_REQUIRES(worker_lock);
   bool firewall_listens(const Endpoint& local) const ACCEL_REQUIRES(worker_lock);
 
   // ---- changes of the network (follow.cc), called by housekeeping ----

@@ -17,7 +17,6 @@
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
-#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 namespace {
@@ -49,7 +48,7 @@ Result<int> TcpSocket::listen(Pass& pass, int backlog) {
   const uint32_t limit = std::min(static_cast<uint32_t>(backlog), most_backlog());
   if (state_ == State::kListening) {
     backlog_ = limit;
-    if (flow_ != nullptr) pass.stack().set_backlog(*pass.engine().listener(*flow_), limit);
+    if (flow_ != nullptr) pass.stack().tcp().set_backlog(*pass.engine().listener(*flow_), limit);
     return from_libc(real.listen(shadow(), backlog));
   }
   // Ours first: a client that connects at once is ours, too. Without a port yet nobody can, and where the
@@ -79,10 +78,10 @@ Result<BoundFlow*> TcpSocket::open_listener(Pass& pass) {
       pass, choice, shadow_name(), v6_only, shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0, backlog_, settings,
       shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX), static_cast<File*>(this));
   if (flow && choice.accelerated())
-    pass.stack().tcp_listen_shut(*pass.engine().listener(**flow), shut_read_, shut_write_);
+    pass.stack().tcp().listen_shut(*pass.engine().listener(**flow), shut_read_, shut_write_);
   const int defer = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT);
   if (flow && choice.accelerated() && defer != 0)
-    pass.stack().set_defer_accept(*pass.engine().listener(**flow), std::chrono::seconds(defer));
+    pass.stack().tcp().set_defer_accept(*pass.engine().listener(**flow), std::chrono::seconds(defer));
   return flow;
 }
 
@@ -180,7 +179,7 @@ void TcpSocket::stop_listening(Pass& pass) {
   close_marker_in_child();  // every process's listening ends
   close_handoff_socket();
   if (flow_ != nullptr) {
-    pass.stack().tcp_leave_handshakes(*pass.engine().listener(*flow_));  // as inet_csk_listen_stop()
+    pass.stack().tcp().leave_handshakes(*pass.engine().listener(*flow_));  // as inet_csk_listen_stop()
     pass.engine().close(pass, flow_);
   }
   flow_ = nullptr;
@@ -208,7 +207,7 @@ Result<int> TcpSocket::accept(Pass& pass, sockaddr* address, socklen_t* length, 
   pass.in_turn();
   const Instant deadline = deadline_after(pass, receive_timeout);
   auto ours = [&] {
-    return flow_ != nullptr && pass.stack().accept_queue_length(*pass.engine().listener(*flow_)) != 0;
+    return flow_ != nullptr && pass.stack().tcp().accept_queue_length(*pass.engine().listener(*flow_)) != 0;
   };
   auto queued = [&] {
     return state_ != State::kListening || !handed_off_.empty() || handoff_seen_ || ours();
@@ -239,26 +238,26 @@ Result<int> TcpSocket::accept_ours(Pass& pass, sockaddr* address, socklen_t* len
     real.close(fd);
     return err(ENOMEM);
   }
-  TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
+  TcpConn* conn = pass.stack().tcp().accept(*pass.engine().listener(*flow_));
   if (conn == nullptr || fd >= fds.size()) {
-    if (conn != nullptr) pass.stack().tcp_close(conn, true, pass.now());
+    if (conn != nullptr) pass.stack().tcp().close(conn, true, pass.now());
     real.close(fd);
     return err(conn != nullptr ? EMFILE : EAGAIN);
   }
   if (address != nullptr) {  // it has been accepted by then, so it is closed: __sys_accept4_file()
     Result<void> r =
-        to_sockaddr(pass.stack().tcp_remote(*conn), domain(), address, length, scope_of(pass, *conn));
+        to_sockaddr(pass.stack().tcp().remote(*conn), domain(), address, length, scope_of(pass, *conn));
     if (!r) {
-      pass.stack().tcp_close(conn, false, pass.now());
+      pass.stack().tcp().close(conn, false, pass.now());
       real.close(fd);
       return r.error();
     }
   }
-  auto* accepted =
-      new (memory.release()) TcpSocket(fd, *this, options_of(*conn), conn, (flags & SOCK_NONBLOCK) != 0);
+  auto* accepted = new (memory.release())
+      TcpSocket(fd, *this, options_of(pass, *conn), conn, (flags & SOCK_NONBLOCK) != 0);
   fds.erase(fd, &pass);  // a descriptor that was closed behind our back
   fds.insert(fd, accepted);
-  conn->owner = static_cast<File*>(accepted);
+  pass.stack().tcp().set_owner(*conn, static_cast<File*>(accepted));
   pass.engine().counters().add(Counter::sockets_accelerated);
   return fd;
 }

@@ -18,7 +18,6 @@
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
-#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 namespace {
@@ -206,7 +205,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
     choice = path;
     if (!search)
       search.emplace(shadow(), local.port, [&stack = pass.stack()](uint16_t port) {
-        return stack.tcp_port_in_use(IpAddress::any_v4(), port);
+        return stack.tcp().port_in_use(IpAddress::any_v4(), port);
       });
     if (Result<void> r = bind_elsewhere(*search, local, remote); !r) return r.error();
   }
@@ -217,7 +216,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   }
   conn_ = *conn;
   pending_error_ = 0;  // tcp_connect_init()
-  pass.stack().tcp_connect_shut(*conn_, shut_read_, shut_write_);
+  pass.stack().tcp().connect_shut(*conn_, shut_read_, shut_write_);
   left_unacked_ = left_unsent_ = 0;
   left_name_ = {};
   set_state(State::kConnecting);
@@ -255,7 +254,7 @@ Result<void> TcpSocket::bind_elsewhere(PortSearch& search, Endpoint& local, cons
 }
 
 bool TcpSocket::in_handshake(Stack& stack) const {
-  const TcpState state = stack.tcp_state(*conn_);
+  const TcpState state = stack.tcp().state(*conn_);
   return state == TcpState::kSynSent || state == TcpState::kSynReceived;
 }
 
@@ -272,8 +271,8 @@ Result<int> TcpSocket::finish_connect(Pass& pass, Errno unfinished) {
   if (state_ == State::kKernel) return kOnKernel;
   if (state_ != State::kConnecting)
     return err(pending_error_ != 0 ? std::exchange(pending_error_, 0) : ECONNABORTED);
-  if (stack.tcp_state(*conn_) == TcpState::kClosed) {
-    const int error = stack.tcp_take_error(*conn_);
+  if (stack.tcp().state(*conn_) == TcpState::kClosed) {
+    const int error = stack.tcp().take_error(*conn_);
     disconnect(pass);
     return err(error != 0 ? error : ECONNABORTED);
   }
@@ -284,16 +283,16 @@ Result<int> TcpSocket::finish_connect(Pass& pass, Errno unfinished) {
 /// tcp_disconnect(): back to an unconnected socket, with its name when the program chose it.
 void TcpSocket::disconnect(Pass& pass) {
   pass.engine().send_kept(pass);
-  const bool alive = pass.stack().tcp_state(*conn_) != TcpState::kClosed;
-  const int untold = pass.stack().tcp_take_error(*conn_);
-  const uint32_t jump = pass.stack().tcp_max_window(*conn_) + 2;
-  left_unacked_ = static_cast<uint32_t>(pass.stack().tcp_unacked_bytes(*conn_)) + jump;
-  left_unsent_ = static_cast<uint32_t>(pass.stack().tcp_unsent_bytes(*conn_)) + jump;
-  left_mss_ = conn_->snd_mss;
+  const bool alive = pass.stack().tcp().state(*conn_) != TcpState::kClosed;
+  const int untold = pass.stack().tcp().take_error(*conn_);
+  const uint32_t jump = pass.stack().tcp().max_window(*conn_) + 2;
+  left_unacked_ = static_cast<uint32_t>(pass.stack().tcp().unacked_bytes(*conn_)) + jump;
+  left_unsent_ = static_cast<uint32_t>(pass.stack().tcp().unsent_bytes(*conn_)) + jump;
+  left_mss_ = pass.stack().tcp().segment_size(*conn_);
   const bool accepted = std::exchange(accepted_, false);
-  if (accepted && !renamed_) left_name_ = {inherited_name_, pass.stack().tcp_local(*conn_).port};
+  if (accepted && !renamed_) left_name_ = {inherited_name_, pass.stack().tcp().local(*conn_).port};
   const bool renamed = std::exchange(renamed_, false);
-  pass.stack().tcp_close(conn_, alive, pass.now());
+  pass.stack().tcp().close(conn_, alive, pass.now());
   conn_ = nullptr;
   pending_error_ = alive ? ECONNRESET : untold;
   write_inherited_options();

@@ -19,7 +19,6 @@
 #include "posix/tcp_socket.h"
 #include "posix/unix_rendezvous.h"
 #include "posix/wait.h"
-#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 namespace {
@@ -222,10 +221,10 @@ void TcpSocket::queue_for_program(Pass& pass) {
   let_handshakes_end(pass);
   if (flow_ == nullptr) return;
   queue_unaccepted(pass);
-  if (pass.engine().listener(*flow_)->accept_size == 0) return;
+  if (pass.stack().tcp().accept_queue_length(*pass.engine().listener(*flow_)) == 0) return;
   join_group();
   const std::string handoff_socket = bound_name(handoff_socket_);
-  while (pass.engine().listener(*flow_)->accept_size > 0)
+  while (pass.stack().tcp().accept_queue_length(*pass.engine().listener(*flow_)) > 0)
     if (const int fd = accept_into_kernel(pass); fd >= 0 && !hand_off(handoff_socket, true, shadow(), fd))
       queue_handed_off(pass, fd);
 }
@@ -246,10 +245,12 @@ void TcpSocket::keep_queue(Pass& pass) {
 /// connection takes the ACK.
 void TcpSocket::let_handshakes_end(Pass& pass) {
   const Instant deadline = pass.now() + kHandshakesEnd;
-  auto settled = [&] { return flow_ == nullptr || pass.engine().listener(*flow_)->embryo_size == 0; };
+  auto settled = [&] {
+    return flow_ == nullptr || pass.stack().tcp().handshakes_under_way(*pass.engine().listener(*flow_)) == 0;
+  };
   while (!settled() && wait_for(pass, deadline, settled).is(EINTR)) {
   }
-  if (flow_ != nullptr) pass.stack().tcp_complete_handshakes(*pass.engine().listener(*flow_), pass.now());
+  if (flow_ != nullptr) pass.stack().tcp().complete_handshakes(*pass.engine().listener(*flow_), pass.now());
 }
 
 /// A listener that was passed finds its new owners by the names of their hand-off sockets, and waits for
@@ -288,7 +289,11 @@ void TcpSocket::hand_off_queue(Pass& pass) {
   if (flow_ == nullptr && handed_off_.empty() && handoff_socket_ < 0) return;
   const TcpListener* listener = flow_ != nullptr ? pass.engine().listener(*flow_) : nullptr;
   if (listener != nullptr) pass.engine().stop_taking(pass, *flow_);
-  auto pending = [&] { return listener != nullptr && listener->embryo_size + listener->accept_size > 0; };
+  const TcpLayer& tcp = pass.stack().tcp();
+  auto pending = [&] {
+    return listener != nullptr &&
+           tcp.handshakes_under_way(*listener) + tcp.accept_queue_length(*listener) > 0;
+  };
   pollfd queued{handoff_socket_, POLLIN, 0};
   if (!pending() && handed_off_.empty() && real.poll(&queued, 1, 0) <= 0 &&
       (silent_peers_ == nullptr || !silent_peers_->any(SilentPeers::Wants::kHandOff)))
@@ -304,7 +309,7 @@ void TcpSocket::hand_off_queue(Pass& pass) {
   for (int fd : handed_off_)
     if (!targets.send(fd)) real.close(fd);
   handed_off_.clear();
-  while (!targets.none() && listener != nullptr && listener->accept_size > 0) {
+  while (!targets.none() && listener != nullptr && tcp.accept_queue_length(*listener) > 0) {
     const int fd = accept_into_kernel(pass);
     if (fd >= 0 && !targets.send(fd)) real.close(fd);
   }
@@ -313,14 +318,14 @@ void TcpSocket::hand_off_queue(Pass& pass) {
 /// The oldest unaccepted connection as a kernel socket; -1: it could not be, and stays where it is or is
 /// reset.
 int TcpSocket::accept_into_kernel(Pass& pass, bool or_stays) {
-  TcpConn* conn = pass.stack().tcp_accept(*pass.engine().listener(*flow_));
+  TcpConn* conn = pass.stack().tcp().accept(*pass.engine().listener(*flow_));
   const int fd = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-  if (fd >= 0) write_options(fd, *options_of(*conn));
+  if (fd >= 0) write_options(fd, *options_of(pass, *conn));
   if (fd >= 0 && pass.engine().hand_back(pass, conn, fd, shadow())) return fd;
   if (or_stays)
-    pass.stack().tcp_put_back(*pass.engine().listener(*flow_), *conn);
+    pass.stack().tcp().put_back(*pass.engine().listener(*flow_), *conn);
   else
-    pass.stack().tcp_close(conn, true, pass.now());
+    pass.stack().tcp().close(conn, true, pass.now());
   if (fd >= 0) real.close(fd);
   return -1;
 }
@@ -332,7 +337,7 @@ bool TcpSocket::hand_off_unaccepted(Pass& pass) {
   TcpListener& listener = *pass.engine().listener(*flow_);
   const std::string handoff_socket = bound_name(handoff_socket_);
   if (came_by_exec_ && others_wait_for_connections(group_.hints_page)) queue_unaccepted(pass);
-  while (listener.accept_size > 0) {
+  while (pass.stack().tcp().accept_queue_length(listener) > 0) {
     if (!others_wait_for_connections(group_.hints_page)) return false;
     const int fd = accept_into_kernel(pass, true);
     if (fd < 0) return false;
@@ -348,7 +353,7 @@ bool TcpSocket::hand_off_unaccepted(Pass& pass) {
 void TcpSocket::hand_back_unaccepted(Pass& pass) {
   // Connections that accept() takes by this library keep the options of their handshake's time.
   if (has_program || sockets_stay_on_kernel == Reason::foreign_wait) queue_unaccepted(pass);
-  while (pass.engine().listener(*flow_)->accept_size > 0)
+  while (pass.stack().tcp().accept_queue_length(*pass.engine().listener(*flow_)) > 0)
     if (const int fd = accept_into_kernel(pass); fd >= 0) queue_handed_off(pass, fd);
 }
 

@@ -14,7 +14,6 @@
 #include "posix/flow_label.h"
 #include "posix/options.h"
 #include "posix/tcp_socket.h"
-#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 namespace {
@@ -332,14 +331,14 @@ TcpSettings TcpSocket::read_settings() {
 }
 
 TcpSettings* TcpSocket::settings(Pass& pass) {
-  if (live()) return &pass.stack().settings(*conn_);
+  if (live()) return &pass.stack().tcp().settings(*conn_);
   if (state_ == State::kListening && flow_ != nullptr)
-    return &pass.stack().settings(*pass.engine().listener(*flow_));
+    return &pass.stack().tcp().settings(*pass.engine().listener(*flow_));
   return nullptr;
 }
 
 void TcpSocket::settings_changed(Pass& pass) {
-  if (live()) pass.stack().tcp_settings_changed(*conn_, pass.now());
+  if (live()) pass.stack().tcp().settings_changed(*conn_, pass.now());
 }
 
 Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) {
@@ -355,7 +354,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   write_inherited_options();
   // Numbered by the connection's bytes (sock_set_timestamping()), so it is the connection that must be asked,
   // not the shadow.
-  const bool ended = live() && pass.stack().tcp_state(*conn_) == TcpState::kClosed;
+  const bool ended = live() && pass.stack().tcp().state(*conn_) == TcpState::kClosed;
   const bool connected = live() && !ended;
   if (connected && level == SOL_SOCKET && (name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW) &&
       vetoes(kOptions, level, name, value, length))
@@ -371,8 +370,8 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     const bool to_v4 = level == IPPROTO_IPV6 && name == IPV6_ADDRFORM;
     const bool for_connections = to_v4 || (level == IPPROTO_TCP && name == TCP_ULP);
     if (!r.is(ENOTCONN) || !for_connections || !live()) return r;
-    if (pass.stack().tcp_state(*conn_) != TcpState::kEstablished) return r;
-    if (to_v4 && !pass.stack().tcp_remote(*conn_).address.is_v4()) return err(EADDRNOTAVAIL);
+    if (pass.stack().tcp().state(*conn_) != TcpState::kEstablished) return r;
+    if (to_v4 && !pass.stack().tcp().remote(*conn_).address.is_v4()) return err(EADDRNOTAVAIL);
     return detach(pass, Reason::option) ? kOnKernel : r.error();
   }
   option_was_set(level, name, value);
@@ -389,16 +388,16 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       option->apply(*s, set);
       if (live() && (s->tos != tos ||
                      s->traffic_class != traffic_class))  // the kernel forgets the route until it sends
-        routeless_at_ = pass.stack().tcp_info(*conn_, pass.now()).segments_out;
+        routeless_at_ = pass.stack().tcp().info(*conn_, pass.now()).segments_out;
       if (live() && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK))
-        pass.stack().tcp_settings_changed(*conn_, pass.now(), (set != 0) == (name == TCP_NODELAY));
+        pass.stack().tcp().settings_changed(*conn_, pass.now(), (set != 0) == (name == TCP_NODELAY));
       else
         settings_changed(pass);
       if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && (!live() || (readiness() & EPOLLOUT) != 0))
         notify(kWritable);  // sk_write_space()
       // tcp_set_rcvlowat(): not where only this side has shut its reading down.
       if (level == SOL_SOCKET && name == SO_RCVLOWAT && live() &&
-          (conn_->fin_received || conn_->has_for_reader(s->receive_low_water)))
+          pass.stack().tcp().has_text_for(*conn_, s->receive_low_water))
         notify(kReadable);
       return 0;
     }
@@ -430,10 +429,10 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
 /// What servers switch twice a request (nginx' tcp_nopush) and what cannot fail: two system calls saved each
 /// time.
 Result<int> TcpSocket::set_later_on_shadow(Pass& pass, int name, bool on) {
-  TcpSettings& s = pass.stack().settings(*conn_);
+  TcpSettings& s = pass.stack().tcp().settings(*conn_);
   (name == TCP_CORK ? s.cork : s.nodelay) = on;
   (name == TCP_CORK ? late_cork_ : late_nodelay_) = on;
-  pass.stack().tcp_settings_changed(*conn_, pass.now(), on == (name == TCP_NODELAY));
+  pass.stack().tcp().settings_changed(*conn_, pass.now(), on == (name == TCP_NODELAY));
   return 0;
 }
 
@@ -486,8 +485,8 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
         break;
       case TCP_DEFER_ACCEPT:
         if (state_ == State::kListening && flow_ != nullptr)
-          pass.stack().set_defer_accept(*pass.engine().listener(*flow_),
-                                        std::chrono::seconds(shadow_option(level, name)));
+          pass.stack().tcp().set_defer_accept(*pass.engine().listener(*flow_),
+                                              std::chrono::seconds(shadow_option(level, name)));
         break;
       case TCP_CONGESTION:
         s.newreno = congestion(*this) == "reno";
@@ -523,39 +522,39 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
   Stack& stack = pass.stack();
   write_inherited_options();
   if (level == SOL_SOCKET && name == SO_ERROR) {
-    answer = stack.tcp_take_error(*conn_);
-    if (answer == 0) answer = std::exchange(conn_->soft_error, 0);  // sk_err_soft
+    answer = stack.tcp().take_error(*conn_);
+    if (answer == 0) answer = stack.tcp().take_soft_error(*conn_);  // sk_err_soft
   } else if (level == IPPROTO_TCP && name == TCP_INFO) {
     LongTcpInfo info{};
-    fill(info, stack.tcp_info(*conn_, pass.now()));
+    fill(info, stack.tcp().info(*conn_, pass.now()));
     return put_option(&info, kernels_info_size(*this), value, length);
   } else if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
     const uint16_t set = maximum_segment();
-    if (set != 0 && stack.tcp_state(*conn_) == TcpState::kClosed) return kOnKernel;
-    answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).snd_mss);
+    if (set != 0 && stack.tcp().state(*conn_) == TcpState::kClosed) return kOnKernel;
+    answer = static_cast<int>(stack.tcp().info(*conn_, pass.now()).snd_mss);
   } else if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP) {
-    answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).window_clamp);
+    answer = static_cast<int>(stack.tcp().info(*conn_, pass.now()).window_clamp);
   } else if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
     return map_received(pass, value, length);
   } else if (level == SOL_SOCKET && name == SO_PEERNAME) {
     return peer_name(pass, value, length);
   } else if (level == IPPROTO_IP && name == IP_MTU) {
-    if (renamed_ || routeless_at_ == stack.tcp_info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
-    answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
+    if (renamed_ || routeless_at_ == stack.tcp().info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
+    answer = static_cast<int>(stack.tcp().info(*conn_, pass.now()).pmtu);
   } else if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6()) {
     // Unlike inet_bind(), __inet6_bind() keeps the route of a connection that has ended.
-    if (routeless_at_ == stack.tcp_info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
-    answer = static_cast<int>(stack.tcp_info(*conn_, pass.now()).pmtu);
+    if (routeless_at_ == stack.tcp().info(*conn_, pass.now()).segments_out) return err(ENOTCONN);
+    answer = static_cast<int>(stack.tcp().info(*conn_, pass.now()).pmtu);
     return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
   } else if (level == IPPROTO_IPV6 && name == IPV6_PATHMTU && v6()) {
     socklen_t room;
     ip6_mtuinfo path{};
     if (!get_user(room, length)) return err(EFAULT);
     if (room < sizeof path) return err(EINVAL);
-    path.ip6m_mtu = stack.tcp_info(*conn_, pass.now()).pmtu;
+    path.ip6m_mtu = stack.tcp().info(*conn_, pass.now()).pmtu;
     return put_option(&path, sizeof path, value, length, NegativeSize::kIsLarge);
   } else if (level == IPPROTO_IPV6 && name == IPV6_ADDRFORM && v6() &&
-             stack.tcp_state(*conn_) == TcpState::kEstablished) {
+             stack.tcp().state(*conn_) == TcpState::kEstablished) {
     answer = AF_INET6;
     return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
   } else if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6() && bound_by_us_) {
@@ -563,7 +562,7 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     return put_option(&answer, sizeof answer, value, length, NegativeSize::kIsLarge);
   } else if (level == SOL_SOCKET && name == SO_PEEK_OFF) {
     answer = peek_offset_;
-  } else if (level == SOL_SOCKET && name == SO_INCOMING_CPU && conn_->segments_in > 0) {
+  } else if (level == SOL_SOCKET && name == SO_INCOMING_CPU && stack.tcp().has_received(*conn_)) {
     answer = pass.engine().receiving_cpu(pass);
   } else {
     return kOnKernel;
@@ -577,7 +576,7 @@ Result<int> TcpSocket::peer_name(Pass& pass, void* value, socklen_t* length) {
   socklen_t room, size = sizeof(sockaddr_storage);
   if (!get_user(room, length)) return err(EFAULT);
   sockaddr_storage name{};
-  (void)to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), reinterpret_cast<sockaddr*>(&name), &size,
+  (void)to_sockaddr(pass.stack().tcp().remote(*conn_), domain(), reinterpret_cast<sockaddr*>(&name), &size,
                     scope_of(pass, *conn_));
   if (static_cast<int>(room) >= 0 && room > size) return err(EINVAL);
   return put_option(&name, size, value, length);
@@ -589,7 +588,7 @@ Result<int> TcpSocket::map_received(Pass& pass, void* value, socklen_t* length) 
   Result<int> r = from_libc(real.getsockopt(shadow(), IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, value, length));
   if (!r) return r;
   auto* zc = static_cast<tcp_zerocopy_receive*>(value);
-  const auto queued = static_cast<uint32_t>(pass.stack().tcp_readable_bytes(*conn_));
+  const auto queued = static_cast<uint32_t>(pass.stack().tcp().readable_bytes(*conn_));
   if (queued == 0 && (readiness() & (EPOLLRDHUP | EPOLLHUP)) != 0) return err(EIO);
   zc->recv_skip_hint = queued;
   if (*length >= offsetof(tcp_zerocopy_receive, err)) zc->inq = queued;
@@ -604,7 +603,7 @@ Result<int> TcpSocket::listener_info(Pass& pass, void* value, socklen_t* length)
   if (real.getsockopt(shadow(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return kOnKernel;
   info.tcpi_unacked += static_cast<uint32_t>(handed_off_.size());
   if (flow_ != nullptr)
-    info.tcpi_unacked += pass.stack().accept_queue_length(*pass.engine().listener(*flow_));
+    info.tcpi_unacked += pass.stack().tcp().accept_queue_length(*pass.engine().listener(*flow_));
   return put_option(&info, size, value, length);
 }
 
@@ -661,19 +660,21 @@ void TcpSocket::begin_options() {
 }
 
 void TcpSocket::options_change(Pass& pass) {
+  TcpLayer& tcp = pass.stack().tcp();
   TcpListener* listener = flow_ != nullptr ? pass.engine().listener(*flow_) : nullptr;
-  if (listener == nullptr || listener->accept_size == 0)
+  if (listener == nullptr || tcp.accept_queue_length(*listener) == 0)
     past_options_.clear();
   else
-    past_options_.push_back({listener->options_generation++, options_now()});
+    past_options_.push_back({tcp.end_options_generation(*listener), options_now()});
   options_now_ = nullptr;
 }
 
-std::shared_ptr<const ListenerOptions> TcpSocket::options_of(const TcpConn& oldest) {
+std::shared_ptr<const ListenerOptions> TcpSocket::options_of(Pass& pass, const TcpConn& oldest) {
+  const uint32_t generation = pass.stack().tcp().options_generation(oldest);
   std::erase_if(past_options_, [&](const PastOptions& past) {
-    return static_cast<int32_t>(past.generation - oldest.options_generation) < 0;
+    return static_cast<int32_t>(past.generation - generation) < 0;
   });
-  const bool older = !past_options_.empty() && past_options_.front().generation == oldest.options_generation;
+  const bool older = !past_options_.empty() && past_options_.front().generation == generation;
   return older ? past_options_.front().options : options_now();
 }
 

@@ -15,7 +15,6 @@
 #include "posix/flow_label.h"
 #include "posix/fork_state.h"
 #include "posix/wait.h"
-#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 
@@ -23,7 +22,7 @@ TcpSocket::TcpSocket(int fd, const TcpSocket& listener, std::shared_ptr<const Li
                      TcpConn* conn, bool nonblock)
     : Socket(FileKind::kTcp, fd, listener.domain()),
       state_(State::kConnected),
-      inherited_name_(Engine::get()->listener(*listener.flow_)->local.address),
+      inherited_name_(Engine::get()->stack().tcp().local(*Engine::get()->listener(*listener.flow_)).address),
       accepted_(true),
       inq_(options->inq),
       linger_(options->linger),
@@ -55,11 +54,11 @@ void TcpSocket::set_state(State state) {
 uint32_t TcpSocket::readiness() {
   Engine* engine = Engine::get();
   if (engine == nullptr) return 0;
-  if (live()) return epoll_bits(engine->stack().tcp_readiness(*conn_));
+  if (live()) return epoll_bits(engine->stack().tcp().readiness(*conn_));
   if (state_ == State::kListening) waited_on_ = true;
   if (!handed_off_.empty() || handoff_pending()) return EPOLLIN | EPOLLRDNORM;
   if (state_ == State::kListening && flow_ != nullptr)
-    return epoll_bits(engine->stack().tcp_readiness(*engine->listener(*flow_)));
+    return epoll_bits(engine->stack().tcp().readiness(*engine->listener(*flow_)));
   return pending_error_ != 0 ? static_cast<uint32_t>(EPOLLERR) : 0;
 }
 
@@ -77,14 +76,17 @@ void TcpSocket::on_last_close(Pass* pass) {
   if (inherited_elsewhere(this) && detach(*pass, Reason::handed_back)) return;
   Stack& stack = pass->stack();
   const bool abort = linger_ && linger_time_ == Duration{0};
-  if (linger_ && !abort && !in_handshake(stack) && conn_->unread() == 0 &&
-      stack.tcp_shutdown(*conn_, SHUT_RDWR, pass->now())) {
-    auto done = [&] { return stack.tcp_all_acked(*conn_) || stack.tcp_state(*conn_) == TcpState::kClosed; };
+  if (linger_ && !abort && !in_handshake(stack) && stack.tcp().unread(*conn_) == 0 &&
+      stack.tcp().shutdown(*conn_, SHUT_RDWR, pass->now())) {
+    auto done = [&] {
+      return stack.tcp().all_acked(*conn_) || stack.tcp().state(*conn_) == TcpState::kClosed;
+    };
     (void)wait_for(*pass, pass->now() + linger_time_, done);
   }
-  if (abort || conn_->unread() != 0) pass->engine().send_kept(*pass);  // else the reset comes instead
+  if (abort || stack.tcp().unread(*conn_) != 0)
+    pass->engine().send_kept(*pass);  // else the reset comes instead
   pass->in_turn(this);
-  stack.tcp_close(conn_, abort, pass->now());
+  stack.tcp().close(conn_, abort, pass->now());
   conn_ = nullptr;
 }
 
@@ -125,7 +127,7 @@ Iwarp TcpSocket::listener_iwarp(const Endpoint& local) const {
 /// The shadow of a socket of this process that listens at the connection's local end, for hand_back(). -1:
 /// there is none, or no need to know.
 int TcpSocket::listener_beside() const {
-  if (conn_->active || Engine::privileged()) return -1;
+  if (Engine::get()->stack().tcp().is_active(*conn_) || Engine::privileged()) return -1;
   const Endpoint local = local_endpoint();
   for (int fd = 0; fd < fds.limit(); ++fd) {
     const Socket* s = find_socket(fd);
@@ -166,7 +168,7 @@ Result<void> TcpSocket::detach(Pass& pass, Reason reason) {
 /// A connection whose SYN is unanswered: the kernel begins anew from the same port. Where it cannot (the
 /// device went with its routes) the attempt ends with the kernel's error, and the socket is unconnected.
 Result<void> TcpSocket::restart_in_kernel(Pass& pass) {
-  const Endpoint remote = pass.stack().tcp_remote(*conn_);
+  const Endpoint remote = pass.stack().tcp().remote(*conn_);
   pass.engine().forget(pass, conn_);
   conn_ = nullptr;
   sockaddr_storage name{};
@@ -211,8 +213,8 @@ bool TcpSocket::conflicts(Pass& pass, const sockaddr* address, socklen_t length)
   Result<Endpoint> wanted = from_sockaddr(address, length, domain());
   if (!wanted || wanted->port == 0 || shadow_name().port != 0) return false;
   if (shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0) return false;  // the kernel asks whose they are
-  return pass.stack().tcp_bind_conflicts(*wanted, v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
-                                         shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0);
+  return pass.stack().tcp().bind_conflicts(*wanted, v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0,
+                                           shadow_option(SOL_SOCKET, SO_REUSEADDR) != 0);
 }
 
 /// inet_bind(): with the end of a connection goes a port that bind() did not give, or gave because none was
@@ -225,7 +227,7 @@ Result<int> TcpSocket::bind(Pass& pass, const sockaddr* address, socklen_t lengt
     if (r) left_name_ = {};
     return r;
   }
-  if (pass.stack().tcp_state(*conn_) != TcpState::kClosed) return err(EINVAL);
+  if (pass.stack().tcp().state(*conn_) != TcpState::kClosed) return err(EINVAL);
   release_port();
   if (!renamed_) give_up_automatic_port();
   Result<int> r = from_libc(real.bind(shadow(), address, length));
@@ -254,9 +256,9 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
     disconnect(pass);
     return 0;
   }
-  disconnecting_ = state_ == State::kConnecting && pass.stack().tcp_state(*conn_) == TcpState::kClosed;
+  disconnecting_ = state_ == State::kConnecting && pass.stack().tcp().state(*conn_) == TcpState::kClosed;
   if (state_ == State::kConnecting && !disconnecting_) set_state(State::kConnected);
-  Result<void> r = pass.stack().tcp_shutdown(*conn_, how, pass.now());
+  Result<void> r = pass.stack().tcp().shutdown(*conn_, how, pass.now());
   // An edge for every member, whatever it watches and also where nothing changes (sk_state_change()).
   notify(kError);
   pass.engine().touch();
@@ -264,34 +266,34 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
 }
 
 uint32_t TcpSocket::scope_of(Pass& pass, const TcpConn& conn) {
-  const PortInfo* port = pass.engine().port_info(pass, pass.stack().tcp_interface(conn));
+  const PortInfo* port = pass.engine().port_info(pass, pass.stack().tcp().interface(conn));
   return port != nullptr ? static_cast<uint32_t>(port->ifindex) : 0;
 }
 
 Result<int> TcpSocket::getsockname(Pass& pass, sockaddr* address, socklen_t* length) {
   const bool left = state_ == State::kUndecided && left_name_.port != 0;
   if (!left && (!live() || renamed_)) return kOnKernel;
-  Result<void> r = to_sockaddr(left ? left_name_ : pass.stack().tcp_local(*conn_), domain(), address, length,
-                               left ? 0 : scope_of(pass, *conn_));
+  Result<void> r = to_sockaddr(left ? left_name_ : pass.stack().tcp().local(*conn_), domain(), address,
+                               length, left ? 0 : scope_of(pass, *conn_));
   return r ? Result<int>(0) : r.error();
 }
 
 Result<int> TcpSocket::getpeername(Pass& pass, sockaddr* address, socklen_t* length) {
   if (!live()) return kOnKernel;
-  const TcpState state = pass.stack().tcp_state(*conn_);
+  const TcpState state = pass.stack().tcp().state(*conn_);
   if (state == TcpState::kClosed || state == TcpState::kSynSent) return err(ENOTCONN);
   const bool labelled = flowinfo_ != 0 && shadow_option(IPPROTO_IPV6, kFlowInfoSend) != 0;
-  Result<void> r = to_sockaddr(pass.stack().tcp_remote(*conn_), domain(), address, length,
+  Result<void> r = to_sockaddr(pass.stack().tcp().remote(*conn_), domain(), address, length,
                                scope_of(pass, *conn_), labelled ? flowinfo_ : 0);
   return r ? Result<int>(0) : r.error();
 }
 
 Endpoint TcpSocket::local_endpoint() const {
-  return live() ? Engine::get()->stack().tcp_local(*conn_) : shadow_name();
+  return live() ? Engine::get()->stack().tcp().local(*conn_) : shadow_name();
 }
 
 Endpoint TcpSocket::remote_endpoint() const {
-  return live() ? Engine::get()->stack().tcp_remote(*conn_) : Endpoint{};
+  return live() ? Engine::get()->stack().tcp().remote(*conn_) : Endpoint{};
 }
 
 /// tcp_ioctl(): the queues. A listener's SIOCINQ and SIOCOUTQ fail on the shadow as they do on any listener.
@@ -306,16 +308,16 @@ Result<int> TcpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
   Stack& stack = pass.stack();
   switch (request) {
     case SIOCINQ:  // FIONREAD
-      answer = static_cast<int>(stack.tcp_readable_bytes(*conn_));
+      answer = static_cast<int>(stack.tcp().readable_bytes(*conn_));
       break;
     case SIOCOUTQ:  // TIOCOUTQ
-      answer = static_cast<int>(stack.tcp_unacked_bytes(*conn_));
+      answer = static_cast<int>(stack.tcp().unacked_bytes(*conn_));
       break;
     case SIOCOUTQNSD:
-      answer = static_cast<int>(stack.tcp_unsent_bytes(*conn_));
+      answer = static_cast<int>(stack.tcp().unsent_bytes(*conn_));
       break;
     case SIOCATMARK:
-      answer = stack.tcp_at_mark(*conn_);
+      answer = stack.tcp().at_mark(*conn_);
       break;
     default:
       return kOnKernel;

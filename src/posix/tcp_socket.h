@@ -223,7 +223,7 @@ class TcpSocket final : public Socket {
   /// Connections in the queue keep what the options were.
   void options_change(Pass& pass);
   /// Of the queue's oldest connection.
-  std::shared_ptr<const ListenerOptions> options_of(const TcpConn& oldest);
+  std::shared_ptr<const ListenerOptions> options_of(Pass& pass, const TcpConn& oldest);
   enum class SavedFor : uint8_t { kConnections, kSameSocket };
   std::vector<SavedOption> unusual_options(SavedFor purpose) const;
   static void write_options(int fd, const ListenerOptions& options);

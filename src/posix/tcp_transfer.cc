@@ -8,7 +8,6 @@
 #include "posix/iov_cursor.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
-#include "stack/tcp/conn.h"
 
 namespace accel::posix {
 namespace {
@@ -41,11 +40,11 @@ Result<size_t> TcpSocket::take(Pass& pass, std::span<const iovec> into, size_t w
                                int flags) {
   Stack& stack = pass.stack();
   const bool peek = (flags & MSG_PEEK) != 0;
-  if ((flags & MSG_TRUNC) == 0) return stack.tcp_receive(*conn_, into, peek, peeked, pass.now());
-  if (!peek) return stack.tcp_discard(*conn_, want, pass.now());
+  if ((flags & MSG_TRUNC) == 0) return stack.tcp().receive(*conn_, into, peek, peeked, pass.now());
+  if (!peek) return stack.tcp().discard(*conn_, want, pass.now());
   char unseen[4096];
   const iovec v{unseen, std::min(want, sizeof unseen)};
-  return stack.tcp_receive(*conn_, std::span(&v, 1), true, peeked, pass.now());
+  return stack.tcp().receive(*conn_, std::span(&v, 1), true, peeked, pass.now());
 }
 
 /// For sockets that are not connected: the error that a disconnected one still owes; for the rest the kernel
@@ -68,9 +67,10 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
 
   pass.in_turn();
   Stack& stack = pass.stack();
+  TcpLayer& tcp = stack.tcp();
   const bool peek = (flags & MSG_PEEK) != 0;
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
-  const size_t low_water = std::min<size_t>(stack.settings(*conn_).receive_low_water, *size);
+  const size_t low_water = std::min<size_t>(stack.tcp().settings(*conn_).receive_low_water, *size);
   const size_t target = std::max<size_t>((flags & MSG_WAITALL) != 0 ? *size : low_water, 1);
   const size_t first = peek && peek_offset_ > 0 ? static_cast<size_t>(peek_offset_) : 0;
   const Instant deadline = deadline_after(pass, receive_timeout);
@@ -78,13 +78,13 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   size_t got = 0;
   // Where a peek goes on: an urgent byte right at its start was skipped (tcp_recvmsg_locked's urg_hole).
   auto place = [&] {
-    const bool hole = got > 0 && conn_->urgent_in && !stack.settings(*conn_).oob_inline &&
-                      conn_->urgent_seq == conn_->copied_seq + static_cast<uint32_t>(first);
+    const bool hole =
+        got > 0 && !tcp.settings(*conn_).oob_inline && tcp.urgent_at(*conn_, static_cast<uint32_t>(first));
     return peek ? first + got + hole : 0;
   };
   for (;;) {
     const size_t seen = place();
-    if (*size == 0 && conn_->unread() > seen) break;
+    if (*size == 0 && tcp.unread(*conn_) > seen) break;
     Result<size_t> n = take(pass, into.window(), *size - got, seen, flags);
     if (n && *n == 0) break;  // the end
     if (n) {
@@ -93,13 +93,12 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       if (got == *size) break;
       // A pending error is kept for the next call, urgent data too (tcp_recvmsg_locked's "if (copied)").
       const size_t next = place();
-      const bool at_mark =
-          conn_->urgent_in && conn_->urgent_seq == conn_->copied_seq + static_cast<uint32_t>(next);
+      const bool at_mark = tcp.urgent_at(*conn_, static_cast<uint32_t>(next));
       // take() stops short with what it has to read to drop it.
-      const bool cut = peek && (flags & MSG_TRUNC) != 0 && conn_->unread() > next;
-      if (at_mark || (stack.tcp_peek_error(*conn_) != 0 && !cut)) break;
+      const bool cut = peek && (flags & MSG_TRUNC) != 0 && tcp.unread(*conn_) > next;
+      if (at_mark || (stack.tcp().peek_error(*conn_) != 0 && !cut)) break;
       // take() may have stopped short: a window of the vector or of its own was full.
-      if ((got < target || (flags & MSG_TRUNC) != 0) && conn_->unread() > next) continue;
+      if ((got < target || (flags & MSG_TRUNC) != 0) && tcp.unread(*conn_) > next) continue;
       if (got >= target) break;
     } else if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) {
       if (n.is(EFAULT) && got > 0) break;
@@ -109,9 +108,9 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       if (got > 0) break;
       return err(EAGAIN);
     }
-    const uint32_t had = conn_->unread();
+    const uint32_t had = tcp.unread(*conn_);
     auto more = [&] {
-      return !live() || conn_->unread() != had || (stack.tcp_readiness(*conn_) & kOver) != 0;
+      return !live() || tcp.unread(*conn_) != had || (stack.tcp().readiness(*conn_) & kOver) != 0;
     };
     Result<Woke> woke = wait_for(pass, deadline, more, {}, got > 0);
     if (got == 0 && !woke) return woke.error();
@@ -123,14 +122,14 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   return static_cast<ssize_t>(got);
 }
 
-void TcpSocket::keep_error(Pass&, Errno error) {
-  if (live()) conn_->error = static_cast<int>(error);
+void TcpSocket::keep_error(Pass& pass, Errno error) {
+  if (live()) pass.stack().tcp().keep_error(*conn_, static_cast<int>(error));
 }
 
 /// tcp_recv_urg().
 Result<ssize_t> TcpSocket::receive_urgent(Pass& pass, msghdr* message, int flags) {
   uint8_t byte = 0;
-  Result<size_t> n = pass.stack().tcp_receive_urgent(*conn_, &byte, (flags & MSG_PEEK) != 0);
+  Result<size_t> n = pass.stack().tcp().receive_urgent(*conn_, &byte, (flags & MSG_PEEK) != 0);
   if (!n) return n.error();
   message->msg_controllen = 0;
   if (*n == 0) return 0;
@@ -150,8 +149,8 @@ void TcpSocket::put_control(Pass& pass, msghdr* message) {
   message->msg_controllen = 0;
   if (!inq_ || !live()) return;
   // tcp_inq_hint(): behind the peer's FIN there is one more, so that the program reads on to the end.
-  const int queued =
-      static_cast<int>(pass.stack().tcp_readable_bytes(*conn_)) + (conn_->fin_received ? 1 : 0);
+  const int queued = static_cast<int>(pass.stack().tcp().readable_bytes(*conn_)) +
+                     (pass.stack().tcp().fin_received(*conn_) ? 1 : 0);
   if (room < CMSG_LEN(sizeof queued) || !can_overwrite(message->msg_control, CMSG_LEN(sizeof queued))) {
     message->msg_flags |= MSG_CTRUNC;
     return;
@@ -165,7 +164,7 @@ void TcpSocket::put_control(Pass& pass, msghdr* message) {
 }
 
 bool TcpSocket::wants_completions(Pass& pass) {
-  if (pass.stack().tcp_state(*conn_) == TcpState::kClosed) return false;
+  if (pass.stack().tcp().state(*conn_) == TcpState::kClosed) return false;
   write_inherited_options();
   return shadow_option(SOL_SOCKET, SO_ZEROCOPY) != 0;
 }
@@ -174,10 +173,10 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
   if (!live()) return take_pending_error();
-  if ((flags & MSG_FASTOPEN) != 0 && pass.stack().tcp_state(*conn_) != TcpState::kClosed &&
+  if ((flags & MSG_FASTOPEN) != 0 && pass.stack().tcp().state(*conn_) != TcpState::kClosed &&
       !in_handshake(pass.stack()))
     return err(EISCONN);  // tcp_sendmsg_fastopen()
-  if (message->msg_controllen != 0 && pass.stack().tcp_state(*conn_) != TcpState::kClosed) {
+  if (message->msg_controllen != 0 && pass.stack().tcp().state(*conn_) != TcpState::kClosed) {
     const Control control = control_of(*message);
     if (control == Control::kInvalid) return err(EINVAL);
     if (control == Control::kHeeded)
@@ -189,26 +188,26 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   pass.in_turn(this);
   Stack& stack = pass.stack();
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
-  Stack::TcpWrite how{.more = (flags & MSG_MORE) != 0, .urgent = (flags & MSG_OOB) != 0};
+  TcpWrite how{.more = (flags & MSG_MORE) != 0, .urgent = (flags & MSG_OOB) != 0};
   const Instant deadline = deadline_after(pass, send_timeout);
   IovCursor from(vector_of(*message));
   size_t sent = 0;
   for (;;) {
     how.record_end = (flags & MSG_EOR) != 0 && from.whole();
-    Result<size_t> n = stack.tcp_send(*conn_, from.window(), how, pass.now());
+    Result<size_t> n = stack.tcp().send(*conn_, from.window(), how, pass.now());
     if (n) {
       sent += *n;
       from.advance(*n);
       if (sent == *size) return static_cast<ssize_t>(sent);
-      if (*n > 0 && (wait || !how.urgent) && stack.tcp_peek_error(*conn_) == 0) continue;
+      if (*n > 0 && (wait || !how.urgent) && stack.tcp().peek_error(*conn_) == 0) continue;
     } else if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       return n.error();
     }
-    if (stack.tcp_peek_error(*conn_) != 0 && sent > 0) return static_cast<ssize_t>(sent);
+    if (stack.tcp().peek_error(*conn_) != 0 && sent > 0) return static_cast<ssize_t>(sent);
     if (!wait || !may_wait()) return sent > 0 ? Result<ssize_t>(static_cast<ssize_t>(sent)) : err(EAGAIN);
     auto room = [&] {
-      return !live() || (stack.tcp_readiness(*conn_) & (kWritable | kHangUp | kError)) != 0;
+      return !live() || (stack.tcp().readiness(*conn_) & (kWritable | kHangUp | kError)) != 0;
     };
     Result<Woke> woke = wait_for(pass, deadline, room, {}, sent > 0);
     if (sent == 0 && !woke) return woke.error();

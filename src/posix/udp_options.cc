@@ -212,15 +212,15 @@ void UdpSocket::read_options(Pass& pass) {
   mtu.most_v6 = most6_;
   UdpPcb* p = pcb(pass);
   if (p == nullptr) return;
-  pass.stack().udp_set_mtu_options(*p, mtu);
-  pass.stack().udp_set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
+  pass.stack().udp().set_mtu_options(*p, mtu);
+  pass.stack().udp().set_placing(*p, (control_ & (kPktInfo | kPktInfo6)) != 0);
   p->counts_drops = (control_ & kOverflow) != 0;
   p->incoming_cpu = shadow_option(SOL_SOCKET, SO_INCOMING_CPU, -1);
   p->wants_errors = queues_errors(*this);
   const bool locked =
       (shadow_option(SOL_SOCKET, SO_BUF_LOCK) & 2) != 0;  // SOCK_RCVBUF_LOCK: SO_RCVBUF was set
   if (locked)
-    pass.stack().udp_set_receive_buffer(*p, static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_RCVBUF)));
+    pass.stack().udp().set_receive_buffer(*p, static_cast<uint32_t>(shadow_option(SOL_SOCKET, SO_RCVBUF)));
 }
 
 /// Whether SO_TIMESTAMPING is set to what only the kernel's path can tell.
@@ -283,7 +283,7 @@ Result<int> UdpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     return put_option(&cpu, sizeof cpu, value, length);
   }
   if (name != SO_ERROR) return kOnKernel;
-  const int error = pass.stack().udp_take_error(*p);
+  const int error = pass.stack().udp().take_error(*p);
   return error != 0 ? put_option(&error, sizeof error, value, length) : Result<int>(kOnKernel);
 }
 

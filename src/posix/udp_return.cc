@@ -6,6 +6,7 @@
 
 #include "engine/inject.h"
 #include "posix/udp_socket.h"
+#include "stack/udp.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/ip_header.h"
 #include "stack/wire/ipv6.h"
@@ -47,13 +48,13 @@ void UdpSocket::give_queue_to_shadow(Pass& pass) {
   UdpPcb& p = *pcb(pass);
   Stack& stack = pass.stack();
   Injector injector;
-  while (const Datagram* front = stack.udp_front(p)) {
+  while (const Datagram* front = stack.udp().front(p)) {
     const Datagram d = *front;
     std::vector<uint8_t> packet(sizeof(Ipv6Header) + sizeof(UdpHeader) + d.size);
     const size_t headers = put_headers(d, packet.data());
     packet.resize(headers + d.size);
     const iovec payload{packet.data() + headers, d.size};
-    (void)stack.udp_receive(p, {&payload, 1}, true);
+    (void)stack.udp().receive(p, {&payload, 1}, true);
     if (!d.to.address.is_v4()) put_checksum(packet, d);
     const PortInfo* port = pass.engine().port_info(pass, d.interface);
     const bool wanted = local_.port != 0 && (remote_.port == 0 || remote_ == d.from);

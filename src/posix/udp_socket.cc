@@ -51,7 +51,7 @@ uint32_t UdpSocket::readiness() {
   Engine* engine = Engine::get();
   if (engine == nullptr || flow_ == nullptr) return 0;
   waited_on_ = true;
-  uint32_t ready = engine->stack().udp_readiness(*engine->udp(*flow_));
+  uint32_t ready = engine->stack().udp().readiness(*engine->udp(*flow_));
   if (shut_read_) ready |= kReadable | kReadClosed;
   if (shut_read_ && shut_write_) ready |= kHangUp;
   if (shadows_first_) {
@@ -81,7 +81,7 @@ File::Inherited UdpSocket::after_fork_in_child() {
 BoundFlow* UdpSocket::releasable_flow() {
   Engine* engine = Engine::get();
   if (flow_ == nullptr || waited_on_ || remote_.port != 0 || engine == nullptr) return nullptr;
-  return engine->stack().udp_front(*engine->udp(*flow_)) == nullptr ? flow_ : nullptr;
+  return engine->stack().udp().front(*engine->udp(*flow_)) == nullptr ? flow_ : nullptr;
 }
 
 void UdpSocket::revive(Pass& pass) {
@@ -135,7 +135,7 @@ void UdpSocket::settle_ownership(Pass& pass) {
     pass.engine().stop_taking(pass, *flow_);
   } else if (!pass.engine().is_taking(*flow_)) {
     pollfd kernel{shadow(), POLLIN, 0};
-    shadows_first_ = pass.stack().udp_front(*pcb(pass)) == nullptr && real.poll(&kernel, 1, 0) > 0;
+    shadows_first_ = pass.stack().udp().front(*pcb(pass)) == nullptr && real.poll(&kernel, 1, 0) > 0;
     pass.engine().begin_taking(pass, *flow_);
   }
   look_at_shadow_ = true;
@@ -200,9 +200,9 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
     pass.engine().close(pass, *flow);
     return r;
   }
-  shadows_first_ |= flow_ == nullptr || pass.stack().udp_front(*pcb(pass)) == nullptr;
+  shadows_first_ |= flow_ == nullptr || pass.stack().udp().front(*pcb(pass)) == nullptr;
   if (flow_ != nullptr) {  // disconnect() left it for its queue
-    pass.stack().udp_take_queue(*pass.engine().udp(**flow), *pcb(pass));
+    pass.stack().udp().take_queue(*pass.engine().udp(**flow), *pcb(pass));
     close_flow(pass);
   }
   pollfd kernel{shadow(), POLLIN, 0};
@@ -270,7 +270,7 @@ Result<int> UdpSocket::disconnect(Pass& pass, const sockaddr* address, socklen_t
   remote_ = {};
   if (local_.port == 0) {
     pass.engine().stop_taking(pass, *flow_);
-    pass.stack().udp_connect(*pcb(pass), {}, {});  // the kernel may give the port to another of our sockets
+    pass.stack().udp().connect(*pcb(pass), {}, {});  // the kernel may give the port to another of our sockets
     state_ = State::kUndecided;
   } else {
     pass.engine().reconnect_udp(pass, *flow_, local_, remote_);
@@ -293,7 +293,7 @@ Result<int> UdpSocket::shutdown(Pass& pass, int how) {
 Result<int> UdpSocket::ioctl(Pass& pass, unsigned long request, void* argument) {
   if (flow_ == nullptr) return kOnKernel;
   if (request == FIONREAD) {
-    const Datagram* front = pass.stack().udp_front(*pcb(pass));
+    const Datagram* front = pass.stack().udp().front(*pcb(pass));
     int queued = 0;
     if (shadows_first_ && real.ioctl(shadow(), FIONREAD, &queued) == 0 && queued > 0) return kOnKernel;
     if (front == nullptr) return kOnKernel;

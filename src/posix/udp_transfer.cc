@@ -55,7 +55,7 @@ int64_t wall_clock_at(Instant then) {
 }
 
 int UdpSocket::take_error(Pass& pass, UdpPcb& p) const {
-  if (const int error = pass.stack().udp_take_error(p); error != 0 || !p.kernel_has_error) return error;
+  if (const int error = pass.stack().udp().take_error(p); error != 0 || !p.kernel_has_error) return error;
   const int error = shadow_option(SOL_SOCKET, SO_ERROR);
   pollfd kernel{shadow(), 0, 0};  // the error queue: what is read from it makes the next one pending
   p.kernel_has_error = real.poll(&kernel, 1, 0) > 0;
@@ -76,7 +76,7 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   auto ready = [&] {
     const UdpPcb* p = pcb(pass);
     return state_ == State::kKernel || shut_read_ ||
-           (p != nullptr && (pass.stack().udp_readiness(*p) & (kReadable | kError)) != 0);
+           (p != nullptr && (pass.stack().udp().readiness(*p) & (kReadable | kError)) != 0);
   };
   for (;;) {
     if (UdpPcb* p = pcb(pass)) {
@@ -88,7 +88,7 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
         shadows_first_ = false;
         *message = asked;
       }
-      if (pass.stack().udp_front(*p) != nullptr) return deliver(pass, message, *room, flags);
+      if (pass.stack().udp().front(*p) != nullptr) return deliver(pass, message, *room, flags);
     }
     if (!wait || look_at_shadow_) {
       *message = asked;
@@ -128,16 +128,16 @@ bool UdpSocket::mixes_families(const Endpoint& to) const {
 /// The front of our queue into `message`.
 Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int flags) {
   UdpPcb& p = *pcb(pass);
-  const Datagram datagram = *pass.stack().udp_front(p);
+  const Datagram datagram = *pass.stack().udp().front(p);
   const PortInfo* port = pass.engine().port_info(pass, datagram.interface);
   const int ifindex = port != nullptr ? port->ifindex : 0;
   const bool take = (flags & MSG_PEEK) == 0;
   if (!can_overwrite(vector_of(*message), datagram.size)) {  // udp_recvmsg(): it is lost
-    (void)pass.stack().udp_receive(p, {}, take);
+    (void)pass.stack().udp().receive(p, {}, take);
     if (take) pass.engine().counters().add(Counter::drop_udp_bad_buffer);
     return err(EFAULT);
   }
-  const size_t copied = pass.stack().udp_receive(p, vector_of(*message), take);
+  const size_t copied = pass.stack().udp().receive(p, vector_of(*message), take);
   if (message->msg_name != nullptr) {
     socklen_t length = message->msg_namelen;
     Result<void> named = to_sockaddr(datagram.from, domain(), static_cast<sockaddr*>(message->msg_name),
@@ -290,8 +290,8 @@ Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, co
     UdpPcb* p = pcb(pass);
     if (p == nullptr) return kOnKernel;
     if (const int error = take_error(pass, *p)) return err(error);
-    Result<size_t> n = pass.stack().udp_send(*p, data, {how.route.source, local_.port}, how.to, how.route,
-                                             how.fields, pass.now());
+    Result<size_t> n = pass.stack().udp().send(*p, data, {how.route.source, local_.port}, how.to, how.route,
+                                               how.fields, pass.now());
     if (n) {
       if (watches != nullptr)
         notify(kWritable);  // the kernel's sock_wfree() tells sets of room after each datagram
@@ -301,7 +301,7 @@ Result<ssize_t> UdpSocket::send_ours(Pass& pass, std::span<const iovec> data, co
       return n.is(ENOBUFS) ? err(EAGAIN) : n.error();
     auto room = [&] {
       const UdpPcb* q = pcb(pass);
-      return q == nullptr || (pass.stack().udp_readiness(*q) & (kWritable | kError)) != 0;
+      return q == nullptr || (pass.stack().udp().readiness(*q) & (kWritable | kError)) != 0;
     };
     Result<Woke> woke = wait_for(pass, deadline, room);
     if (!woke) return woke.error();

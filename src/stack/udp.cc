@@ -371,7 +371,8 @@ UdpLayer::PathMtu UdpLayer::path_mtu(const IpAddress& destination, const Route& 
 
 /// What __ip_make_skb() and udp_send_skb() decide, and their IPv6 twins.
 Result<size_t> UdpLayer::send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from,
-                              const Endpoint& to, const Route& route, const UdpFields& fields) {
+                              const Endpoint& to, const Route& route, const UdpFields& fields, Instant now) {
+  core_.now = now;
   using enum MtuDiscovery;
   const bool v4 = to.address.is_v4();
   const uint16_t segment = fields.segment;

@@ -82,16 +82,36 @@ class UdpLayer {
   IcmpFate on_icmp_error(const Endpoint& local, const Endpoint& remote, InterfaceId interface, int error,
                          bool fatal, const TooBig& too_big, bool kernel_sees);
 
-  // ---- Stack's calls, same contracts ----
+  // ---- the sockets' calls ----
+  /// `remote.port` 0: unconnected. `local.address` any(): wildcard, with v6_only as for TcpLayer::listen.
+  /// Several may share a tuple: unicast goes to the last that came, or to one by hash where that is of a
+  /// group (UdpPcb::reuse_port); multicast to all. Errors: ENOMEM.
   Result<UdpPcb*> open(const Endpoint& local, const Endpoint& remote, bool v6_only, void* owner);
+  /// Connects, re-connects or (remote.port 0) disconnects; `local` as from then on.
   void connect(UdpPcb& pcb, const Endpoint& local, const Endpoint& remote);
   void close(UdpPcb* pcb);
+  /// SO_BINDTODEVICE: only what comes by that.
+  static void set_device(UdpPcb& pcb, InterfaceId device) { pcb.device = device; }
+  /// What `from` has queued goes to the front of `to`'s queue.
   void take_queue(UdpPcb& to, UdpPcb& from);
+  /// Sends one datagram, or with UdpFields::segment several. Errors: EMSGSIZE (one would be larger than
+  /// UdpMtuOptions allow, or there would be too many of them: the kernel cuts it into fragments or has an
+  /// error for it), EAGAIN/ENOBUFS (no buffer).
   Result<size_t> send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
-                      const Route& route, const UdpFields& fields);
+                      const Route& route, const UdpFields& fields, Instant now);
+  static void set_mtu_options(UdpPcb& pcb, const UdpMtuOptions& options) { pcb.mtu = options; }
+  /// The next datagram's facts, or nullptr.
+  static const Datagram* front(const UdpPcb& pcb) { return pcb.head ? &pcb.head->info : nullptr; }
+  /// Copies the next datagram as far as it fits; `pop` takes it off. Returns bytes copied; Datagram::size
+  /// tells the rest.
   size_t receive(UdpPcb& pcb, std::span<const iovec> into, bool pop);
   uint32_t readiness(const UdpPcb& pcb) const;
   int take_error(UdpPcb& pcb);
+  static void set_receive_buffer(UdpPcb& pcb, uint32_t bytes) { pcb.receive_buffer = bytes; }
+  /// Datagram::placed of what comes from now on.
+  static void set_placing(UdpPcb& pcb, bool on) { pcb.placing = on; }
+  static uint64_t drops(const UdpPcb& pcb) { return pcb.drops; }
+  static size_t queued_bytes(const UdpPcb& pcb) { return pcb.queued_bytes; }
   /// Sockets that wait for room get kWritable when there is some.
   void flush();
 

@@ -26,6 +26,8 @@ MAY = {
 }
 # Ports and channels see the stack only through these.
 STACK_FOR_PORTS = {"stack/port.h", "stack/packet.h", "stack/frame_pool.h"}
+# The layers above see connections and listeners through their calls, and no field of theirs.
+TCP_FOR_ABOVE = "stack/tcp/tcp.h"
 # What the layers above the engine implement for it. No function is left below to be called later.
 ABOVE = {"posix", "preload"}
 UPCALLS = {"notify", "abandoned"}
@@ -63,6 +65,8 @@ def include_faults(root):
                 yield f"{where}: against the arrows"
             elif layer in PORTS and to == "stack" and target not in STACK_FOR_PORTS:
                 yield f"{where}: ports see only {', '.join(sorted(STACK_FOR_PORTS))}"
+            elif layer in {"engine", "posix", "preload", "tools"} and target.startswith("stack/tcp/") and target != TCP_FOR_ABOVE:
+                yield f"{where}: TCP is seen by {TCP_FOR_ABOVE} alone"
             elif layer == "helper" and to != "base" and not (target.startswith("stack/wire/") or target == "xdp/flow_abi.h"):
                 yield f"{where}: the helper links nothing, and sees only the wire's structures"
 

@@ -15,11 +15,11 @@ bool acknowledged(World& w, TcpConn& far) {
   bool sent = false;
   w.far.call([&](Stack& s, Instant now) {
     iovec v{text, sizeof(text)};
-    sent = s.tcp_send(far, {&v, 1}, {}, now).ok();
+    sent = s.tcp().send(far, {&v, 1}, {}, now).ok();
   });
   return sent && comes_true([&] {
            bool acked = false;
-           w.far.call([&](Stack& s, Instant) { acked = s.tcp_unacked_bytes(far) == 0; });
+           w.far.call([&](Stack& s, Instant) { acked = s.tcp().unacked_bytes(far) == 0; });
            return acked;
          });
 }
@@ -34,8 +34,8 @@ TEST(Life, HousekeepingServesForAnAbsentApplication) {
   EXPECT_EQ(w.engine->worker().passes.load(), passes);
   EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), 0u);
   Pass pass{*w.engine};
-  EXPECT_EQ(pass.stack().tcp_readable_bytes(*c.near), kText);
-  pass.stack().tcp_close(c.near, true, pass.now());
+  EXPECT_EQ(pass.stack().tcp().readable_bytes(*c.near), kText);
+  pass.stack().tcp().close(c.near, true, pass.now());
 }
 
 // One that has long been there at each look is looked for less often, and served as well once it stops.
@@ -54,8 +54,8 @@ TEST(Life, HousekeepingServesForATrustedApplication) {
   EXPECT_EQ(w.engine->worker().passes.load(), passes);
   EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), polls);
   Pass pass{*w.engine};
-  EXPECT_EQ(pass.stack().tcp_readable_bytes(*c.near), kText);
-  pass.stack().tcp_close(c.near, true, pass.now());
+  EXPECT_EQ(pass.stack().tcp().readable_bytes(*c.near), kText);
+  pass.stack().tcp().close(c.near, true, pass.now());
 }
 
 void write_setting(const char* path, const char* value) {
@@ -72,8 +72,8 @@ bool sack_becomes(World& w, bool expected) {
     Connected c = connect(101);
     if (!c.near) return false;
     Pass pass{*w.engine};
-    const bool has = pass.stack().tcp_info(*c.near, pass.now()).sack;
-    pass.stack().tcp_close(c.near, true, pass.now());
+    const bool has = pass.stack().tcp().info(*c.near, pass.now()).sack;
+    pass.stack().tcp().close(c.near, true, pass.now());
     return has == expected;
   });
 }
@@ -97,9 +97,9 @@ Duration lateness(World& w, TcpConn& near) {
     Pass pass{*w.engine};
     char text[5 * 1448] = "x";
     const iovec v{text, sizeof(text)};
-    EXPECT_TRUE(pass.stack().tcp_send(near, {&v, 1}, {}, pass.now()));
+    EXPECT_TRUE(pass.stack().tcp().send(near, {&v, 1}, {}, pass.now()));
     pass.stack().flush(pass.now());
-    const TcpInfo info = pass.stack().tcp_info(near, pass.now());
+    const TcpInfo info = pass.stack().tcp().info(near, pass.now());
     due = pass.now() + std::min(1us * (2 * int64_t{info.rtt_us} + 2000), 1us * int64_t{info.rto_us});
   }
   const uint64_t before = frames();
@@ -120,14 +120,14 @@ TEST(Life, WhatIsLostIsProbedForInTimeThoughNoThreadWaits) {
     w.far.deaf = false;
     ASSERT_TRUE(comes_true([&] {
       Pass pass{*w.engine};
-      return pass.stack().tcp_all_acked(*c.near);
+      return pass.stack().tcp().all_acked(*c.near);
     }));
     ASSERT_TRUE(acknowledged(w, *c.far));  // housekeeping serves
   }
   std::sort(late.begin(), late.end());
   EXPECT_LT(late[late.size() / 2], 100ms) << "and not with its next look for other reasons, within 500 ms";
   Pass pass{*w.engine};
-  pass.stack().tcp_close(c.near, true, pass.now());
+  pass.stack().tcp().close(c.near, true, pass.now());
 }
 
 // What the control thread sleeps on is never a descriptor that has been closed.
@@ -145,7 +145,7 @@ TEST(Life, ADescriptorThatGoesWhileHousekeepingSleepsOnIt) {
       sh("ip neigh replace 10.99.0.61 lladdr 02:00:00:00:00:61 dev near0 nud permanent"));  // wakes it
   EXPECT_TRUE(acknowledged(w, *c.far));
   Pass pass{*w.engine};
-  pass.stack().tcp_close(c.near, true, pass.now());
+  pass.stack().tcp().close(c.near, true, pass.now());
 }
 
 TEST(Life, FramesWaitForTheKernelToResolveTheirNeighbour) {
@@ -165,7 +165,7 @@ TEST(Life, FramesWaitForTheKernelToResolveTheirNeighbour) {
   ASSERT_TRUE(sh("ip neigh replace 10.99.0.60 lladdr 02:00:00:00:00:60 dev near0 nud permanent"));
   EXPECT_TRUE(comes_true([&] { return w.far.frames_received.load() > before; }));
   Pass pass{*w.engine};
-  pass.stack().tcp_close(conn, true, pass.now());
+  pass.stack().tcp().close(conn, true, pass.now());
 }
 
 TEST(Life, ForkedChildHasNoEngineAndTheParentCarriesOn) {
@@ -186,11 +186,11 @@ TEST(Life, ForkedChildHasNoEngineAndTheParentCarriesOn) {
   w.far.call([&](Stack& s, Instant now) {
     char byte = 'b';
     iovec v{&byte, 1};
-    ASSERT_TRUE(s.tcp_send(*c.far, {&v, 1}, {}, now).ok());
+    ASSERT_TRUE(s.tcp().send(*c.far, {&v, 1}, {}, now).ok());
   });
-  EXPECT_TRUE(wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; }));
+  EXPECT_TRUE(wait_for([&] { return (w.engine->stack().tcp().readiness(*c.near) & kReadable) != 0; }));
   Pass pass{*w.engine};
-  pass.stack().tcp_close(c.near, true, pass.now());
+  pass.stack().tcp().close(c.near, true, pass.now());
 }
 
 TEST(Life, FinishDeliversWhatSendAccepted) {
@@ -201,20 +201,20 @@ TEST(Life, FinishDeliversWhatSendAccepted) {
     Pass pass{*w.engine};
     std::vector<char> data(50000, 'd');
     iovec v{data.data(), data.size()};
-    auto sent = pass.stack().tcp_send(*c.near, {&v, 1}, {}, pass.now());
+    auto sent = pass.stack().tcp().send(*c.near, {&v, 1}, {}, pass.now());
     ASSERT_TRUE(sent.ok());
     ASSERT_EQ(*sent, data.size());
-    pass.stack().tcp_close(c.near, false, pass.now());
+    pass.stack().tcp().close(c.near, false, pass.now());
   }
   ASSERT_TRUE(wait_for([&] {
     bool all = false;
-    w.far.call([&](Stack& s, Instant) { all = s.tcp_readable_bytes(*c.far) == 50000; });
+    w.far.call([&](Stack& s, Instant) { all = s.tcp().readable_bytes(*c.far) == 50000; });
     return all;
   }));
-  w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
+  w.far.call([&](Stack& s, Instant now) { s.tcp().close(c.far, true, now); });
   w.engine->finish(kGuard, true);
   Pass pass{*w.engine};
-  EXPECT_EQ(pass.stack().tcp_lingering(), 0u);
+  EXPECT_EQ(pass.stack().tcp().lingering(), 0u);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ Connected connect(uint16_t port) {
   Connected c;
   TcpListener* listener = nullptr;
   w.far.call([&](Stack& s, Instant) {
-    auto l = s.tcp_listen({kFar, port}, false, false, 8, {}, &owner);
+    auto l = s.tcp().listen({kFar, port}, false, false, 8, {}, &owner);
     if (l) listener = *l;
   });
   EXPECT_TRUE(listener);
@@ -104,10 +104,10 @@ Connected connect(uint16_t port) {
     if (conn) c.near = *conn;
   }
   if (!c.near) return c;
-  EXPECT_TRUE(wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kWritable) != 0; }));
+  EXPECT_TRUE(wait_for([&] { return (w.engine->stack().tcp().readiness(*c.near) & kWritable) != 0; }));
   w.far.call([&](Stack& s, Instant) {
-    c.far = s.tcp_accept(*listener);
-    s.tcp_close_listener(listener);
+    c.far = s.tcp().accept(*listener);
+    s.tcp().close_listener(listener);
   });
   EXPECT_TRUE(c.far);
   return c;

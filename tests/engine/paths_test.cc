@@ -55,10 +55,10 @@ TEST(Paths, ConnectSteersAndUnsteers) {
     auto second = w.engine->connect(pass, again, c.local, {kFar, 81}, {}, &w);
     EXPECT_TRUE(second.is(EADDRINUSE));
     EXPECT_EQ(again.reason, Reason::duplicate_tuple);
-    pass.stack().tcp_close(c.near, true, pass.now());
+    pass.stack().tcp().close(c.near, true, pass.now());
   }
   EXPECT_FALSE(w.port->steers(key));
-  w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
+  w.far.call([&](Stack& s, Instant now) { s.tcp().close(c.far, true, now); });
 }
 
 TEST(Paths, ListenerCoversAddressesAsTheyComeAndGo) {
@@ -129,23 +129,23 @@ TEST(Paths, AcceptedConnectionIsSteeredBeforeItsSynAckLeaves) {
   ASSERT_TRUE(flow);
   TcpConn* far = nullptr;
   w.far.call([&](Stack& s, Instant now) {
-    auto c = s.tcp_connect({kFar, 4000}, {kNear, 85}, w.far.route(), {}, &w, now);
+    auto c = s.tcp().connect({kFar, 4000}, {kNear, 85}, w.far.route(), {}, &w, now);
     ASSERT_TRUE(c.ok());
     far = *c;
   });
   ASSERT_TRUE(
-      wait_for([&] { return w.engine->stack().accept_queue_length(*w.engine->listener(*flow)) == 1; }));
+      wait_for([&] { return w.engine->stack().tcp().accept_queue_length(*w.engine->listener(*flow)) == 1; }));
   const FlowKey key{Protocol::kTcp, {kNear, 85}, {kFar, 4000}};
   EXPECT_TRUE(w.port->steers(key));
   {
     Pass pass{*w.engine};
-    TcpConn* near = pass.stack().tcp_accept(*w.engine->listener(*flow));
+    TcpConn* near = pass.stack().tcp().accept(*w.engine->listener(*flow));
     ASSERT_TRUE(near);
-    pass.stack().tcp_close(near, true, pass.now());
+    pass.stack().tcp().close(near, true, pass.now());
     w.engine->close(pass, flow);
   }
   EXPECT_FALSE(w.port->steers(key));
-  w.far.call([&](Stack& s, Instant now) { s.tcp_close(far, true, now); });
+  w.far.call([&](Stack& s, Instant now) { s.tcp().close(far, true, now); });
 }
 
 // A server at its end closes its listener, then the connections that it knows as idle: a request that lies in
@@ -154,11 +154,13 @@ TEST(Paths, AListenerThatStopsTakesNothingInForItsConnections) {
   World& w = world();
   BoundFlow* const flow = listener_at(86);
   ASSERT_TRUE(flow);
-  const auto waiting = [&] { return w.engine->stack().accept_queue_length(*w.engine->listener(*flow)); };
+  const auto waiting = [&] {
+    return w.engine->stack().tcp().accept_queue_length(*w.engine->listener(*flow));
+  };
   const auto opened = [&](uint16_t from) {
     TcpConn* far = nullptr;
     w.far.call([&](Stack& s, Instant now) {
-      if (auto c = s.tcp_connect({kFar, from}, {kNear, 86}, w.far.route(), {}, &w, now)) far = *c;
+      if (auto c = s.tcp().connect({kFar, from}, {kNear, 86}, w.far.route(), {}, &w, now)) far = *c;
     });
     return far;
   };
@@ -166,7 +168,7 @@ TEST(Paths, AListenerThatStopsTakesNothingInForItsConnections) {
     w.far.call([&](Stack& s, Instant now) {
       char text[] = "hello";
       iovec v{text, 5};
-      EXPECT_TRUE(s.tcp_send(*far, {&v, 1}, {}, now).ok());
+      EXPECT_TRUE(s.tcp().send(*far, {&v, 1}, {}, now).ok());
     });
   };
   TcpConn* const far = opened(4001);
@@ -174,11 +176,11 @@ TEST(Paths, AListenerThatStopsTakesNothingInForItsConnections) {
   TcpConn* near = nullptr;
   {
     Pass pass{*w.engine, Pass::Polling::kNo};
-    near = w.engine->stack().tcp_accept(*w.engine->listener(*flow));
+    near = w.engine->stack().tcp().accept(*w.engine->listener(*flow));
     ASSERT_TRUE(near);
     asks(far);
     w.engine->stop_taking(pass, *flow);
-    EXPECT_EQ(w.engine->stack().tcp_readable_bytes(*near), 0u);
+    EXPECT_EQ(w.engine->stack().tcp().readable_bytes(*near), 0u);
     w.engine->begin_taking(pass, *flow);
   }
   // One that nobody has accepted yet is passed on: what has come for it is in the stack.
@@ -188,13 +190,13 @@ TEST(Paths, AListenerThatStopsTakesNothingInForItsConnections) {
     Pass pass{*w.engine, Pass::Polling::kNo};
     asks(second);
     w.engine->stop_taking(pass, *flow);
-    TcpConn* const unaccepted = pass.stack().tcp_accept(*w.engine->listener(*flow));
+    TcpConn* const unaccepted = pass.stack().tcp().accept(*w.engine->listener(*flow));
     ASSERT_TRUE(unaccepted);
-    EXPECT_EQ(pass.stack().tcp_readable_bytes(*unaccepted), 5u);
-    for (TcpConn* c : {near, unaccepted}) pass.stack().tcp_close(c, true, pass.now());
+    EXPECT_EQ(pass.stack().tcp().readable_bytes(*unaccepted), 5u);
+    for (TcpConn* c : {near, unaccepted}) pass.stack().tcp().close(c, true, pass.now());
     w.engine->close(pass, flow);
   }
-  for (TcpConn* c : {far, second}) w.far.call([&](Stack& s, Instant now) { s.tcp_close(c, true, now); });
+  for (TcpConn* c : {far, second}) w.far.call([&](Stack& s, Instant now) { s.tcp().close(c, true, now); });
 }
 
 }  // namespace

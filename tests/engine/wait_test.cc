@@ -296,19 +296,20 @@ TEST(Wait, DataWakes) {
     Connected c = connect(90);
     ASSERT_TRUE(c.near && c.far);
     std::atomic<bool> got{false};
-    std::thread reader(
-        [&] { got = wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; }); });
+    std::thread reader([&] {
+      got = wait_for([&] { return (w.engine->stack().tcp().readiness(*c.near) & kReadable) != 0; });
+    });
     if (i % 2) usleep(200);
     w.far.call([&](Stack& s, Instant now) {
       char text[] = "hello";
       iovec v{text, 5};
-      EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, {}, now).ok());
+      EXPECT_TRUE(s.tcp().send(*c.far, {&v, 1}, {}, now).ok());
     });
     reader.join();
     EXPECT_TRUE(got.load());
     Pass pass{*w.engine};
-    pass.stack().tcp_close(c.near, true, pass.now());
-    w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
+    pass.stack().tcp().close(c.near, true, pass.now());
+    w.far.call([&](Stack& s, Instant now) { s.tcp().close(c.far, true, now); });
   }
 }
 
@@ -321,7 +322,7 @@ Woke woken_with_text_in_the_ring(size_t before, WaitRequest request, void (*ends
   waiter.request = request;
   waiter.start_for(
       [](void* conn) {
-        return (world().engine->stack().tcp_readiness(*static_cast<TcpConn*>(conn)) & kReadable) != 0;
+        return (world().engine->stack().tcp().readiness(*static_cast<TcpConn*>(conn)) & kReadable) != 0;
       },
       c.near);
   waiter.until_asleep();
@@ -332,13 +333,13 @@ Woke woken_with_text_in_the_ring(size_t before, WaitRequest request, void (*ends
     w.far.call([&](Stack& s, Instant now) {
       char text[] = "hello";
       iovec v{text, 5};
-      EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, {}, now).ok());
+      EXPECT_TRUE(s.tcp().send(*c.far, {&v, 1}, {}, now).ok());
     });
   }
   const Woke woke = waiter.join();
   Pass pass{*w.engine};
-  pass.stack().tcp_close(c.near, true, pass.now());
-  w.far.call([&](Stack& s, Instant now) { s.tcp_close(c.far, true, now); });
+  pass.stack().tcp().close(c.near, true, pass.now());
+  w.far.call([&](Stack& s, Instant now) { s.tcp().close(c.far, true, now); });
   return woke;
 }
 
@@ -427,7 +428,7 @@ TEST(Wait, TheDeviceIsToldWithoutTheLock) {
       Pass pass{*w.engine};
       char text[] = "hello";
       iovec v{text, 5};
-      EXPECT_TRUE(pass.stack().tcp_send(*c.near, {&v, 1}, {}, pass.now()).ok());
+      EXPECT_TRUE(pass.stack().tcp().send(*c.near, {&v, 1}, {}, pass.now()).ok());
     }
     EXPECT_GT(told, 0);
     EXPECT_TRUE(comes_true([&] { return w.far.frames_received > before; }));
@@ -441,7 +442,7 @@ TEST(Wait, TheDeviceIsToldWithoutTheLock) {
     EXPECT_EQ(waiter.join(), Woke::kReady);
   }
   Pass pass{*w.engine};
-  pass.stack().tcp_close(c.near, true, pass.now());
+  pass.stack().tcp().close(c.near, true, pass.now());
 }
 
 int spins_in(SpinPolicy& policy, int waits, bool hit) {
@@ -463,7 +464,7 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
   ASSERT_TRUE(c.near && c.far);
   std::atomic<bool> got{false};
   std::thread reader(
-      [&] { got = wait_for([&] { return (w.engine->stack().tcp_readiness(*c.near) & kReadable) != 0; }); });
+      [&] { got = wait_for([&] { return (w.engine->stack().tcp().readiness(*c.near) & kReadable) != 0; }); });
   EXPECT_TRUE(comes_true([&] { return worker.sleepers.asleep_count() > 0; }));
   const int fd = eventfd(1, EFD_CLOEXEC);
   EXPECT_TRUE(comes_true([&] {
@@ -481,7 +482,7 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
   w.far.call([&](Stack& s, Instant now) {
     char text[] = "hello";
     iovec v{text, 5};
-    EXPECT_TRUE(s.tcp_send(*c.far, {&v, 1}, {}, now).ok());
+    EXPECT_TRUE(s.tcp().send(*c.far, {&v, 1}, {}, now).ok());
   });
   reader.join();
   EXPECT_TRUE(got);
@@ -492,7 +493,7 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
     return all_in;
   }));
   Pass pass{*w.engine};
-  pass.stack().tcp_close(c.near, true, pass.now());
+  pass.stack().tcp().close(c.near, true, pass.now());
 }
 
 TEST(Wait, SpinPolicyFollowsItsHits) {

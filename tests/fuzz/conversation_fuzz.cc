@@ -13,7 +13,7 @@
 namespace accel::fuzz {
 namespace {
 
-Stack::TcpWrite write_of(uint8_t bits) { return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0}; }
+TcpWrite write_of(uint8_t bits) { return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0}; }
 
 struct Conversation {
   World w;
@@ -105,30 +105,30 @@ struct Conversation {
     switch (in.byte() % 9) {
       case 0:
       case 1:
-        (void)w.stack->tcp_send(*conn, {&v, 1}, write_of(in.byte()), w.now);
+        (void)w.stack->tcp().send(*conn, {&v, 1}, write_of(in.byte()), w.now);
         break;
       case 2:
       case 3:
-        (void)w.stack->tcp_receive(*conn, {&v, 1}, in.byte() & 1, in.byte() & 7, w.now);
+        (void)w.stack->tcp().receive(*conn, {&v, 1}, in.byte() & 1, in.byte() & 7, w.now);
         break;
       case 4:
-        (void)w.stack->tcp_discard(*conn, v.iov_len, w.now);
+        (void)w.stack->tcp().discard(*conn, v.iov_len, w.now);
         break;
       case 5:
-        (void)w.stack->tcp_receive_urgent(*conn, buffer, in.byte() & 1);
+        (void)w.stack->tcp().receive_urgent(*conn, buffer, in.byte() & 1);
         break;
       case 6:
-        (void)w.stack->tcp_shutdown(*conn, in.byte() % 3, w.now);
+        (void)w.stack->tcp().shutdown(*conn, in.byte() % 3, w.now);
         break;
       case 7:
-        if (auto s = w.stack->tcp_snapshot(*conn, w.now)) {
-          w.stack->tcp_forget(conn);
-          auto again = w.stack->tcp_adopt(*s, route(), {}, &w.owner, w.now);
+        if (auto s = w.stack->tcp().snapshot(*conn, w.now)) {
+          w.stack->tcp().forget(conn);
+          auto again = w.stack->tcp().adopt(*s, route(), {}, &w.owner, w.now);
           conn = again ? *again : nullptr;
         }
         break;
       default:
-        w.stack->tcp_close(conn, in.byte() & 1, w.now);
+        w.stack->tcp().close(conn, in.byte() & 1, w.now);
         conn = nullptr;
     }
   }
@@ -152,13 +152,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   c.w.stack->set_neighbour(0, IpAddress::v4(0x0a000002), MacAddress{2, 0, 0, 0, 0, 2});
   uint16_t local_port = 80;
   TcpListener* listener =
-      *c.w.stack->tcp_listen({IpAddress::v4(0x0a000001), 81}, false, false, 4, {}, &c.w.owner);
+      *c.w.stack->tcp().listen({IpAddress::v4(0x0a000001), 81}, false, false, 4, {}, &c.w.owner);
   const uint8_t mode = in.byte();
   if (mode & 1) {
     local_port = 5000;
-    c.conn = *c.w.stack->tcp_connect({IpAddress::v4(0x0a000001), local_port},
-                                     {IpAddress::v4(0x0a000002), c.kPeerPort}, Conversation::route(), {},
-                                     &c.w.owner, c.w.now);
+    c.conn = *c.w.stack->tcp().connect({IpAddress::v4(0x0a000001), local_port},
+                                       {IpAddress::v4(0x0a000002), c.kPeerPort}, Conversation::route(), {},
+                                       &c.w.owner, c.w.now);
   } else {
     local_port = 81;
   }
@@ -166,7 +166,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   c.look();
   if (mode & 2) c.shake_hands(local_port, mode & 1);
   while (in.size > 1) {
-    if (!c.conn && local_port == 81) c.conn = c.w.stack->tcp_accept(*listener);
+    if (!c.conn && local_port == 81) c.conn = c.w.stack->tcp().accept(*listener);
     const uint8_t what = in.byte();
     if (what < 160)
       c.segment(in, local_port);

@@ -37,13 +37,13 @@ struct Side {
   static uint8_t expected(uint8_t host, size_t at) { return static_cast<uint8_t>(at * 7 + (at >> 8) + host); }
 
   /// Offers up to `n` bytes of the stream.
-  void send(size_t n, Stack::TcpWrite how) {
+  void send(size_t n, TcpWrite how) {
     if (!conn || shut) return;
     uint8_t text[8192];
     n = std::min(n, sizeof text);
     for (size_t i = 0; i < n; ++i) text[i] = expected(host, sent + i);
     const iovec v{text, n};
-    const auto took = w.stack->tcp_send(*conn, {&v, 1}, how, w.now);
+    const auto took = w.stack->tcp().send(*conn, {&v, 1}, how, w.now);
     if (took)
       sent += *took;
     else
@@ -51,7 +51,7 @@ struct Side {
   }
   /// Takes note of a failure that no call has been told of.
   void ask() {
-    if (const int error = conn ? w.stack->tcp_peek_error(*conn) : 0) note(static_cast<Errno>(error));
+    if (const int error = conn ? w.stack->tcp().peek_error(*conn) : 0) note(static_cast<Errno>(error));
   }
   /// Reads up to `n` bytes and compares them with what the peer sends. After the end only SO_ERROR tells of a
   /// failure: what this end had to send was not acknowledged.
@@ -61,7 +61,7 @@ struct Side {
     uint8_t text[8192];
     const iovec v{text, std::min(n, sizeof text)};
     if (v.iov_len == 0) return;
-    const auto got = w.stack->tcp_receive(*conn, {&v, 1}, false, 0, w.now);
+    const auto got = w.stack->tcp().receive(*conn, {&v, 1}, false, 0, w.now);
     if (!got) return note(got.error());
     if (*got == 0) {
       ended = true;
@@ -82,24 +82,24 @@ struct Side {
   }
   /// A connection that opens is left alone: shutdown() would end it.
   void shut_down() {
-    if (conn && !shut && w.stack->tcp_state(*conn) != TcpState::kSynSent &&
-        w.stack->tcp_shutdown(*conn, SHUT_WR, w.now))
+    if (conn && !shut && w.stack->tcp().state(*conn) != TcpState::kSynSent &&
+        w.stack->tcp().shutdown(*conn, SHUT_WR, w.now))
       shut = true;
   }
   void close(bool abort) {
     if (!conn) return;
-    w.stack->tcp_close(conn, abort, w.now);
+    w.stack->tcp().close(conn, abort, w.now);
     conn = nullptr;
     gone = true;
   }
   /// The connection leaves the stack and comes back, as in a hand-over to another process.
   void move() {
     if (!conn) return;
-    const auto snapshot = w.stack->tcp_snapshot(*conn, w.now);
+    const auto snapshot = w.stack->tcp().snapshot(*conn, w.now);
     if (!snapshot) return;
-    const TcpSettings settings = w.stack->settings(*conn);
-    w.stack->tcp_forget(conn);
-    auto again = w.stack->tcp_adopt(*snapshot, route(), settings, &w.owner, w.now);
+    const TcpSettings settings = w.stack->tcp().settings(*conn);
+    w.stack->tcp().forget(conn);
+    auto again = w.stack->tcp().adopt(*snapshot, route(), settings, &w.owner, w.now);
     require(static_cast<bool>(again));
     conn = *again;
   }
@@ -129,9 +129,9 @@ struct Pair {
     if (mode & 2) settings.nodelay = true;
     if (mode & 4) settings.newreno = true;
     if (mode & 8) settings.send_buffer = 4096;
-    listener = *b.w.stack->tcp_listen({b.address, 81}, false, false, 4, settings, &b.w.owner);
-    a.conn =
-        *a.w.stack->tcp_connect({a.address, 5000}, {b.address, 81}, a.route(), settings, &a.w.owner, a.w.now);
+    listener = *b.w.stack->tcp().listen({b.address, 81}, false, false, 4, settings, &b.w.owner);
+    a.conn = *a.w.stack->tcp().connect({a.address, 5000}, {b.address, 81}, a.route(), settings, &a.w.owner,
+                                       a.w.now);
   }
 
   static void deliver(Side& to, const Frame& f) { to.w.receive(f.data(), f.size(), false); }
@@ -173,7 +173,7 @@ struct Pair {
     carry(a, b, in);
     carry(b, a, in);
     for (Side* s : {&a, &b}) s->w.pass(Duration{});
-    if (!b.conn && !b.gone) b.conn = b.w.stack->tcp_accept(*listener);
+    if (!b.conn && !b.gone) b.conn = b.w.stack->tcp().accept(*listener);
   }
 
   void call(Side& s, Side& other, Input& in) {

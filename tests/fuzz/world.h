@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "stack/stack.h"
+#include "stack/udp.h"
 
 namespace accel::fuzz {
 
@@ -27,8 +28,8 @@ struct World {
     stack->set_interface(0, i);
     // Every unicast source is one that can be answered.
     stack->set_routes({{IpAddress::any_v4(), 96, 0, {}, 1500}, {IpAddress::any_v6(), 0, 0, {}, 1500}});
-    (void)stack->tcp_listen({IpAddress::any_v6(), 80}, false, false, 8, {}, &owner);
-    (void)stack->udp_open({IpAddress::any_v6(), 53}, {}, false, &owner);
+    (void)stack->tcp().listen({IpAddress::any_v6(), 80}, false, false, 8, {}, &owner);
+    (void)stack->udp().open({IpAddress::any_v6(), 53}, {}, false, &owner);
   }
   ~World() {
     stack.reset();

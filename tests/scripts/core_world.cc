@@ -316,20 +316,20 @@ std::optional<Answer> CoreWorld::attempt(Going& g) {
 Answer CoreWorld::listen(const Operation& op, Socket& s) {
   s.backlog = static_cast<uint32_t>(op.number);
   if (s.listener) {
-    stack().set_backlog(*s.listener, s.backlog);
+    stack().tcp().set_backlog(*s.listener, s.backlog);
     return answer(0);
   }
-  auto r = stack().tcp_listen({addresses.v6() ? IpAddress::any_v6() : IpAddress::any_v4(), s.port}, false,
-                              false, s.backlog, s.settings, &s);
+  auto r = stack().tcp().listen({addresses.v6() ? IpAddress::any_v6() : IpAddress::any_v4(), s.port}, false,
+                                false, s.backlog, s.settings, &s);
   if (!r) return Answer::failed(static_cast<int>(r.error()));
   s.listener = *r;
-  if (s.defer_accept) stack().set_defer_accept(*s.listener, std::chrono::seconds(s.defer_accept));
+  if (s.defer_accept) stack().tcp().set_defer_accept(*s.listener, std::chrono::seconds(s.defer_accept));
   return answer(0);
 }
 
 std::optional<Answer> CoreWorld::accept(Going& g, Socket& s) {
   if (!s.listener) return Answer::failed(EINVAL);
-  TcpConn* c = stack().tcp_accept(*s.listener);
+  TcpConn* c = stack().tcp().accept(*s.listener);
   if (!c) {
     if (s.nonblocking) return Answer::failed(EAGAIN);
     return std::nullopt;
@@ -342,7 +342,7 @@ std::optional<Answer> CoreWorld::accept(Going& g, Socket& s) {
   const int fd = add(fresh);
   c->owner = &sockets_[fd];
   Answer out = answer(fd);
-  out.peer = stack().tcp_remote(*c);
+  out.peer = stack().tcp().remote(*c);
   return out;
 }
 
@@ -353,22 +353,22 @@ std::optional<Answer> CoreWorld::connect(Going& g, Socket& s) {
     route.source = addresses.own;
     route.next_hop = gateway();
     route.mtu = mtu_;
-    auto r = stack().tcp_connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route,
-                                 s.settings, &s, now_);
+    auto r = stack().tcp().connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route,
+                                   s.settings, &s, now_);
     if (!r) return Answer::failed(static_cast<int>(r.error()));
     s.conn = *r;
     s.connecting = true;
     if (s.nonblocking) return Answer::failed(EINPROGRESS);
     return std::nullopt;
   }
-  const TcpState state = stack().tcp_state(*s.conn);
+  const TcpState state = stack().tcp().state(*s.conn);
   if (state == TcpState::kSynSent || state == TcpState::kSynReceived) {
     if (s.nonblocking) return Answer::failed(EALREADY);
     return std::nullopt;
   }
   if (!s.connecting) return Answer::failed(EISCONN);
   s.connecting = false;
-  if (const int error = stack().tcp_take_error(*s.conn)) return Answer::failed(error);
+  if (const int error = stack().tcp().take_error(*s.conn)) return Answer::failed(error);
   if (state == TcpState::kClosed) return Answer::failed(ECONNABORTED);
   return answer(0);
 }
@@ -382,12 +382,13 @@ std::optional<Answer> CoreWorld::read(Going& g, Socket& s) {
   const iovec v{out.read.data(), op.size};
   Result<size_t> r = err(EAGAIN);
   if ((op.flags & MSG_OOB) != 0) {
-    r = stack().tcp_receive_urgent(*s.conn, out.read.data(), (op.flags & MSG_PEEK) != 0);
+    r = stack().tcp().receive_urgent(*s.conn, out.read.data(), (op.flags & MSG_PEEK) != 0);
     if (!r) return Answer::failed(static_cast<int>(r.error()));
   } else if ((op.flags & MSG_TRUNC) != 0) {
-    r = stack().tcp_discard(*s.conn, op.size, now_);
-  } else if (!wait || (stack().tcp_readiness(*s.conn) & (kReadable | kReadClosed | kHangUp | kError)) != 0) {
-    r = stack().tcp_receive(*s.conn, {&v, 1}, (op.flags & MSG_PEEK) != 0, 0, now_);
+    r = stack().tcp().discard(*s.conn, op.size, now_);
+  } else if (!wait ||
+             (stack().tcp().readiness(*s.conn) & (kReadable | kReadClosed | kHangUp | kError)) != 0) {
+    r = stack().tcp().receive(*s.conn, {&v, 1}, (op.flags & MSG_PEEK) != 0, 0, now_);
   }
   if (r.is(EAGAIN) && wait) return std::nullopt;
   if (!r) return Answer::failed(static_cast<int>(r.error()));
@@ -401,12 +402,12 @@ std::optional<Answer> CoreWorld::write(Going& g, Socket& s) {
   const Operation& op = g.operation;
   if (!s.conn) return Answer::failed(EPIPE);
   const bool wait = !s.nonblocking && (op.flags & MSG_DONTWAIT) == 0;
-  const Stack::TcpWrite how{.more = (op.flags & MSG_MORE) != 0,
-                            .urgent = (op.flags & MSG_OOB) != 0,
-                            .record_end = (op.flags & MSG_EOR) != 0};
+  const TcpWrite how{.more = (op.flags & MSG_MORE) != 0,
+                     .urgent = (op.flags & MSG_OOB) != 0,
+                     .record_end = (op.flags & MSG_EOR) != 0};
   while (g.done < op.bytes.size()) {
     const iovec v{const_cast<uint8_t*>(op.bytes.data()) + g.done, op.bytes.size() - g.done};
-    auto r = stack().tcp_send(*s.conn, {&v, 1}, how, now_);
+    auto r = stack().tcp().send(*s.conn, {&v, 1}, how, now_);
     if (r.is(EAGAIN) && wait) return std::nullopt;
     if (!r && g.done == 0) return Answer::failed(static_cast<int>(r.error()));
     if (!r) break;
@@ -417,24 +418,24 @@ std::optional<Answer> CoreWorld::write(Going& g, Socket& s) {
 
 Answer CoreWorld::shutdown(const Operation& op, Socket& s) {
   if (!s.conn) return Answer::failed(ENOTCONN);
-  auto r = stack().tcp_shutdown(*s.conn, static_cast<int>(op.number), now_);
+  auto r = stack().tcp().shutdown(*s.conn, static_cast<int>(op.number), now_);
   return r ? answer(0) : Answer::failed(static_cast<int>(r.error()));
 }
 
 std::optional<Answer> CoreWorld::close(Going& g, Socket& s) {
-  if (s.listener) stack().tcp_close_listener(s.listener);
+  if (s.listener) stack().tcp().close_listener(s.listener);
   if (s.conn && s.linger && s.linger_time > 0s && !s.nonblocking) {
-    if (g.begins && g.begun == now_) (void)stack().tcp_shutdown(*s.conn, SHUT_RDWR, now_);
-    if (!stack().tcp_all_acked(*s.conn) && now_ < g.begun + s.linger_time) return std::nullopt;
+    if (g.begins && g.begun == now_) (void)stack().tcp().shutdown(*s.conn, SHUT_RDWR, now_);
+    if (!stack().tcp().all_acked(*s.conn) && now_ < g.begun + s.linger_time) return std::nullopt;
   }
-  if (s.conn) stack().tcp_close(s.conn, s.linger && s.linger_time == 0s, now_);
+  if (s.conn) stack().tcp().close(s.conn, s.linger && s.linger_time == 0s, now_);
   sockets_.erase(g.operation.fd);
   return answer(0);
 }
 
 int CoreWorld::poll_events(Socket& s) {
-  const uint32_t ready = s.conn       ? stack().tcp_readiness(*s.conn)
-                         : s.listener ? stack().tcp_readiness(*s.listener)
+  const uint32_t ready = s.conn       ? stack().tcp().readiness(*s.conn)
+                         : s.listener ? stack().tcp().readiness(*s.listener)
                                       : kHangUp;
   static constexpr std::pair<Ready, int> names[] = {
       {kReadable, POLLIN}, {kWritable, POLLOUT}, {kReadClosed, POLLRDHUP | POLLIN},
@@ -519,31 +520,31 @@ Answer CoreWorld::set_option(const Operation& op, Socket& s) {
     s.defer_accept = op.number;
     return answer(0);
   }
-  TcpSettings& t = s.conn       ? stack().settings(*s.conn)
-                   : s.listener ? stack().settings(*s.listener)
+  TcpSettings& t = s.conn       ? stack().tcp().settings(*s.conn)
+                   : s.listener ? stack().tcp().settings(*s.listener)
                                 : s.settings;
   const bool known = op.level == SOL_SOCKET ? take_socket_option(t, op) : take_tcp_option(t, op);
   if (!known) return Answer::failed(ENOPROTOOPT);
   const bool push = op.level == IPPROTO_TCP &&
                     ((op.name == TCP_NODELAY && op.number != 0) || (op.name == TCP_CORK && op.number == 0));
-  if (s.conn) stack().tcp_settings_changed(*s.conn, now_, push);
+  if (s.conn) stack().tcp().settings_changed(*s.conn, now_, push);
   return answer(0);
 }
 
 Answer CoreWorld::get_option(const Operation& op, Socket& s) {
   if (op.level == SOL_SOCKET && op.name == SO_ERROR && s.conn) {
     s.connecting = false;
-    return answer(0, stack().tcp_take_error(*s.conn));
+    return answer(0, stack().tcp().take_error(*s.conn));
   }
   return Answer::failed(ENOPROTOOPT);
 }
 
 Answer CoreWorld::ioctl(const Operation& op, Socket& s) {
   if (!s.conn) return Answer::failed(EINVAL);
-  if (op.number == SIOCINQ) return answer(0, static_cast<int64_t>(stack().tcp_readable_bytes(*s.conn)));
-  if (op.number == SIOCOUTQ) return answer(0, static_cast<int64_t>(stack().tcp_unacked_bytes(*s.conn)));
-  if (op.number == SIOCOUTQNSD) return answer(0, static_cast<int64_t>(stack().tcp_unsent_bytes(*s.conn)));
-  if (op.number == SIOCATMARK) return answer(0, stack().tcp_at_mark(*s.conn));
+  if (op.number == SIOCINQ) return answer(0, static_cast<int64_t>(stack().tcp().readable_bytes(*s.conn)));
+  if (op.number == SIOCOUTQ) return answer(0, static_cast<int64_t>(stack().tcp().unacked_bytes(*s.conn)));
+  if (op.number == SIOCOUTQNSD) return answer(0, static_cast<int64_t>(stack().tcp().unsent_bytes(*s.conn)));
+  if (op.number == SIOCATMARK) return answer(0, stack().tcp().at_mark(*s.conn));
   return Answer::failed(EINVAL);
 }
 
@@ -552,7 +553,7 @@ Answer CoreWorld::ioctl(const Operation& op, Socket& s) {
 std::optional<int64_t> CoreWorld::info(int fd, const std::string& field) {
   const Socket* s = find(fd);
   if (!s || !s->conn) return std::nullopt;
-  const TcpInfo i = stack().tcp_info(*s->conn, now_);
+  const TcpInfo i = stack().tcp().info(*s->conn, now_);
   const std::map<std::string, int64_t> fields = {
       {"state", static_cast<int64_t>(i.state)},
       {"ca_state", i.congestion_state},

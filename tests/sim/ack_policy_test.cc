@@ -167,7 +167,7 @@ TEST(AckPolicyOfAHalfClosed, AFinIsNoAnswer) {
   ASSERT_TRUE(p.b);
   ASSERT_TRUE(write(sim[0], p.a, std::string(1448, 'x')));
   sim.run_for(5ms);  // it is there
-  ASSERT_TRUE(sim[1].stack->tcp_shutdown(*p.b, SHUT_WR, sim.now));
+  ASSERT_TRUE(sim[1].stack->tcp().shutdown(*p.b, SHUT_WR, sim.now));
   sim.run_for(100ms);
   sim.clear_trace();
   ASSERT_TRUE(write(sim[0], p.a, std::string(1448, 'x')));

@@ -24,8 +24,8 @@ double transfer(Sim& sim, uint64_t bytes, TcpSettings sender = {}, TcpSettings r
   Acceptor acceptor(sim[1], {sim[1].v4(), 80}, 128, receiver);
   acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
   const Instant begin = sim.now;
-  client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                           sender, static_cast<Actor*>(&client), sim.now));
+  client.attach(*sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                             sender, static_cast<Actor*>(&client), sim.now));
   EXPECT_TRUE(sim.run_until([&] { return client.finished() && server.finished(); }, 300s));
   EXPECT_EQ(server.read, bytes);
   EXPECT_FALSE(server.wrong);
@@ -61,8 +61,8 @@ TEST(Buffers, DoNotGrowForAReaderThatSleeps) {
     (void)write(sim[0], p.a, std::string(50'000, 'x'));
     sim.run_for(20ms);
   }
-  EXPECT_LE(sim[1].stack->tcp_readable_bytes(*p.b), 70'000u);
-  EXPECT_GE(sim[1].stack->tcp_readable_bytes(*p.b), 60'000u);
+  EXPECT_LE(sim[1].stack->tcp().readable_bytes(*p.b), 70'000u);
+  EXPECT_GE(sim[1].stack->tcp().readable_bytes(*p.b), 60'000u);
 }
 
 TEST(Buffers, DoNotGrowWhileMemoryIsShort) {

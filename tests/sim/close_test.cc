@@ -22,23 +22,23 @@ struct CloseTest : testing::Test, TracedPair {
 TEST_F(CloseTest, HalfClose) {
   Pair p = open();
   ASSERT_TRUE(write(sim[0], p.a, "question"));
-  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
+  ASSERT_TRUE(a().tcp().shutdown(*p.a, SHUT_WR, sim.now).ok());
   sim.run_for(1s);
   EXPECT_EQ(*read(sim[1], p.b), "question");
   EXPECT_EQ(*read(sim[1], p.b), "");
-  EXPECT_TRUE(b().tcp_readiness(*p.b) & kReadClosed);
-  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kCloseWait);
-  EXPECT_EQ(a().tcp_state(*p.a), TcpState::kFinWait2);
+  EXPECT_TRUE(b().tcp().readiness(*p.b) & kReadClosed);
+  EXPECT_EQ(b().tcp().state(*p.b), TcpState::kCloseWait);
+  EXPECT_EQ(a().tcp().state(*p.a), TcpState::kFinWait2);
   EXPECT_TRUE(write(sim[0], p.a, "no").is(EPIPE));
   ASSERT_TRUE(write(sim[1], p.b, "answer"));
   sim.run_for(1s);
   EXPECT_EQ(*read(sim[0], p.a), "answer");
-  ASSERT_TRUE(b().tcp_shutdown(*p.b, SHUT_WR, sim.now).ok());
+  ASSERT_TRUE(b().tcp().shutdown(*p.b, SHUT_WR, sim.now).ok());
   sim.run_for(1s);
   EXPECT_EQ(*read(sim[0], p.a), "");
-  EXPECT_TRUE(a().tcp_readiness(*p.a) & kHangUp);
-  a().tcp_close(p.a, false, sim.now);
-  b().tcp_close(p.b, false, sim.now);
+  EXPECT_TRUE(a().tcp().readiness(*p.a) & kHangUp);
+  a().tcp().close(p.a, false, sim.now);
+  b().tcp().close(p.b, false, sim.now);
   sim.run_for(1s);
   EXPECT_FALSE(reset_sent_by(0) || reset_sent_by(1));
 }
@@ -50,11 +50,11 @@ TEST_F(CloseTest, AFinIsAcknowledgedWithTheAnswer) {
   sim.run_for(100ms);
   ASSERT_TRUE(read(sim[1], p.b));
   sim.clear_trace();
-  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
-  ASSERT_TRUE(sim.run_until([&] { return b().tcp_state(*p.b) == TcpState::kCloseWait; }, 1s));
+  ASSERT_TRUE(a().tcp().shutdown(*p.a, SHUT_WR, sim.now).ok());
+  ASSERT_TRUE(sim.run_until([&] { return b().tcp().state(*p.b) == TcpState::kCloseWait; }, 1s));
   EXPECT_TRUE(sim.sent_by(1).empty());
-  ASSERT_TRUE(b().tcp_shutdown(*p.b, SHUT_WR, sim.now).ok());
-  ASSERT_TRUE(sim.run_until([&] { return a().tcp_state(*p.a) == TcpState::kClosed; }, 1s));
+  ASSERT_TRUE(b().tcp().shutdown(*p.b, SHUT_WR, sim.now).ok());
+  ASSERT_TRUE(sim.run_until([&] { return a().tcp().state(*p.a) == TcpState::kClosed; }, 1s));
   ASSERT_EQ(sim.sent_by(1).size(), 1u);
   EXPECT_EQ(sim.sent_by(1)[0].flags, kFin | kAck);
 }
@@ -62,16 +62,16 @@ TEST_F(CloseTest, AFinIsAcknowledgedWithTheAnswer) {
 /// Where no text has come, nothing says that an answer will: tcp_send_delayed_ack() waits for an ato of 0.
 TEST_F(CloseTest, AFinWithoutTextIsAcknowledgedAtOnce) {
   Pair p = open();
-  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
-  ASSERT_TRUE(sim.run_until([&] { return a().tcp_state(*p.a) == TcpState::kFinWait2; }, 15ms));
+  ASSERT_TRUE(a().tcp().shutdown(*p.a, SHUT_WR, sim.now).ok());
+  ASSERT_TRUE(sim.run_until([&] { return a().tcp().state(*p.a) == TcpState::kFinWait2; }, 15ms));
   ASSERT_EQ(sim.sent_by(1).size(), 1u);
   EXPECT_EQ(sim.sent_by(1)[0].flags, kAck);
 }
 
 TEST_F(CloseTest, AFinIsAcknowledgedSoonAnyway) {
   Pair p = open();
-  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_WR, sim.now).ok());
-  EXPECT_TRUE(sim.run_until([&] { return a().tcp_state(*p.a) == TcpState::kFinWait2; }, 200ms));
+  ASSERT_TRUE(a().tcp().shutdown(*p.a, SHUT_WR, sim.now).ok());
+  EXPECT_TRUE(sim.run_until([&] { return a().tcp().state(*p.a) == TcpState::kFinWait2; }, 200ms));
   EXPECT_EQ(sim.sent_by(1).size(), 1u);
 }
 
@@ -79,8 +79,8 @@ TEST_F(CloseTest, WhatWasAcceptedArrivesAfterClose) {
   Pair p = open();
   auto sent = write(sim[0], p.a, std::string(500000, 'x'));
   ASSERT_TRUE(sent);
-  a().tcp_close(p.a, false, sim.now);
-  EXPECT_EQ(a().tcp_lingering(), 1u);
+  a().tcp().close(p.a, false, sim.now);
+  EXPECT_EQ(a().tcp().lingering(), 1u);
   size_t got = 0;
   bool ended = false;
   EXPECT_TRUE(sim.run_until(
@@ -97,59 +97,59 @@ TEST_F(CloseTest, WhatWasAcceptedArrivesAfterClose) {
       60s));
   EXPECT_EQ(got, *sent);
   sim.run_for(1s);
-  EXPECT_EQ(a().tcp_lingering(), 0u);
+  EXPECT_EQ(a().tcp().lingering(), 0u);
 }
 
 TEST_F(CloseTest, UnreadDataMeansReset) {
   Pair p = open();
   ASSERT_TRUE(write(sim[1], p.b, "unread"));
   sim.run_for(1s);
-  a().tcp_close(p.a, false, sim.now);
+  a().tcp().close(p.a, false, sim.now);
   sim.run_for(1s);
   EXPECT_TRUE(reset_sent_by(0));
-  EXPECT_EQ(b().tcp_take_error(*p.b), ECONNRESET);
-  EXPECT_EQ(b().tcp_take_error(*p.b), 0);
+  EXPECT_EQ(b().tcp().take_error(*p.b), ECONNRESET);
+  EXPECT_EQ(b().tcp().take_error(*p.b), 0);
   EXPECT_TRUE(pairs->recorder(p.b).edges & kHangUp);
   EXPECT_TRUE(write(sim[1], p.b, "x").is(EPIPE));
 }
 
 TEST_F(CloseTest, AbortResets) {
   Pair p = open();
-  a().tcp_close(p.a, true, sim.now);
+  a().tcp().close(p.a, true, sim.now);
   sim.run_for(1s);
   EXPECT_TRUE(read(sim[1], p.b).is(ECONNRESET));
   EXPECT_EQ(*read(sim[1], p.b), "");  // once; then the end
-  EXPECT_FALSE(a().tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_FALSE(a().tcp().port_in_use(sim[0].v4(), 40000));
 }
 
 TEST_F(CloseTest, DataForAClosedReceiverIsReset) {
   Pair p = open();
-  a().tcp_close(p.a, false, sim.now);
+  a().tcp().close(p.a, false, sim.now);
   sim.run_for(1s);
   ASSERT_TRUE(write(sim[1], p.b, "late"));
   sim.run_for(1s);
   EXPECT_TRUE(reset_sent_by(0));
   // In CLOSE-WAIT the kernel says EPIPE (net/ipv4/tcp_input.c tcp_reset).
-  EXPECT_EQ(b().tcp_take_error(*p.b), EPIPE);
+  EXPECT_EQ(b().tcp().take_error(*p.b), EPIPE);
 }
 
 TEST_F(CloseTest, SimultaneousClose) {
   Pair p = open();
-  a().tcp_close(p.a, false, sim.now);
-  b().tcp_close(p.b, false, sim.now);
+  a().tcp().close(p.a, false, sim.now);
+  b().tcp().close(p.b, false, sim.now);
   sim.run_for(1s);
   EXPECT_FALSE(reset_sent_by(0) || reset_sent_by(1));
-  EXPECT_EQ(a().tcp_lingering(), 0u);
-  EXPECT_TRUE(a().tcp_port_in_use(sim[0].v4(), 40000));  // both wait
+  EXPECT_EQ(a().tcp().lingering(), 0u);
+  EXPECT_TRUE(a().tcp().port_in_use(sim[0].v4(), 40000));  // both wait
   sim.run_for(70s);
-  EXPECT_FALSE(a().tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_FALSE(a().tcp().port_in_use(sim[0].v4(), 40000));
   EXPECT_TRUE(sim[0].steered.empty() && sim[1].steered.empty());
 }
 
 TEST_F(CloseTest, ALostFinIsSentAgain) {
   Pair p = open();
   sim[0].link.cut = true;
-  a().tcp_close(p.a, false, sim.now);
+  a().tcp().close(p.a, false, sim.now);
   sim.run_for(1s);
   sim[0].link.cut = false;
   sim.run_for(2s);
@@ -158,16 +158,16 @@ TEST_F(CloseTest, ALostFinIsSentAgain) {
 
 TEST_F(CloseTest, ShutdownBothAndReadSide) {
   Pair p = open();
-  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_RD, sim.now).ok());
+  ASSERT_TRUE(a().tcp().shutdown(*p.a, SHUT_RD, sim.now).ok());
   EXPECT_EQ(*read(sim[0], p.a), "");
-  EXPECT_TRUE(a().tcp_readiness(*p.a) & kReadClosed);
+  EXPECT_TRUE(a().tcp().readiness(*p.a) & kReadClosed);
   ASSERT_TRUE(
       write(sim[1], p.b, "still"));  // the kernel takes and drops nothing: it acknowledges and may be read
   sim.run_for(1s);
-  EXPECT_EQ(b().tcp_peek_error(*p.b), 0);
-  ASSERT_TRUE(a().tcp_shutdown(*p.a, SHUT_RDWR, sim.now).ok());
+  EXPECT_EQ(b().tcp().peek_error(*p.b), 0);
+  ASSERT_TRUE(a().tcp().shutdown(*p.a, SHUT_RDWR, sim.now).ok());
   sim.run_for(1s);
-  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kCloseWait);
+  EXPECT_EQ(b().tcp().state(*p.b), TcpState::kCloseWait);
 }
 
 /// The next frame that host 0 sends on an established connection, to be forged from.
@@ -209,17 +209,17 @@ TEST_F(CloseTest, ABlindResetIsChallenged) {
   (void)read(sim[1], p.b);
   const uint32_t next = p.b->rcv_nxt;
   forge(sim, frame, kRst, next + 1000, 0);  // in the window, not exact: RFC 5961 section 3.2
-  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
+  EXPECT_EQ(b().tcp().state(*p.b), TcpState::kEstablished);
   EXPECT_EQ(sim[1].counter(Counter::tcp_challenge_acks), 1u);
   EXPECT_EQ(sim[1].counter(Counter::drop_tcp_bad_reset), 1u);
   forge(sim, frame, kRst, next + 100'000'000, 0);  // beyond it
-  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
+  EXPECT_EQ(b().tcp().state(*p.b), TcpState::kEstablished);
   forge(sim, frame, kSyn, next + 1000, 0);  // section 4.2
-  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
+  EXPECT_EQ(b().tcp().state(*p.b), TcpState::kEstablished);
   forge(sim, frame, kAck, next, p.b->snd_nxt + 5000);  // ACK of what was never sent
-  EXPECT_EQ(b().tcp_state(*p.b), TcpState::kEstablished);
+  EXPECT_EQ(b().tcp().state(*p.b), TcpState::kEstablished);
   forge(sim, frame, kRst, next, 0);
-  EXPECT_EQ(b().tcp_take_error(*p.b), ECONNRESET);
+  EXPECT_EQ(b().tcp().take_error(*p.b), ECONNRESET);
 }
 
 /// A SYN that came twice reached us and another process, or the kernel.
@@ -248,11 +248,11 @@ TEST_F(CloseTest, SegmentsForNobodyAreResetAsRfc9293SaysOrAreTheKernels) {
   Pair kept = pairs->connect();  // so that the port is still ours to speak for
   ASSERT_TRUE(kept.b);
   auto frame = capture(sim, p.a);
-  a().tcp_close(p.a, true, sim.now);
+  a().tcp().close(p.a, true, sim.now);
   sim.run_for(1s);
   sim[0].link.cut = true;
-  b().tcp_close(p.b, true, sim.now);
-  b().tcp_close_listener(std::exchange(pairs->acceptor.listener, nullptr));
+  b().tcp().close(p.b, true, sim.now);
+  b().tcp().close_listener(std::exchange(pairs->acceptor.listener, nullptr));
   sim.clear_trace();
   forge(sim, frame, kAck, 5000, 7777);
   forge(sim, frame, kSyn, 5000, 0);
@@ -271,9 +271,9 @@ TEST_F(CloseTest, SegmentsForNobodyAreResetAsRfc9293SaysOrAreTheKernels) {
 TEST_F(CloseTest, AListenerThatHasStoppedEndsItsHandshakesAndLeavesSynsToTheKernel) {
   Pair p = open();
   auto frame = capture(sim, p.a);
-  a().tcp_close(p.a, true, sim.now);
+  a().tcp().close(p.a, true, sim.now);
   sim.run_for(1s);
-  b().tcp_close(p.b, true, sim.now);
+  b().tcp().close(p.b, true, sim.now);
   sim[0].link.cut = true;
   sim.clear_trace();
   TcpListener& listener = *pairs->acceptor.listener;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sim.h"
+#include "stack/udp.h"
 #include "stack/wire/ipv6.h"
 
 namespace accel::sim {
@@ -71,10 +72,10 @@ TEST(FlowLabel, OneForTheWholeOfAConnectionAndOthersForOthers) {
     EXPECT_NE(a, 0u);
     EXPECT_NE(b, 0u);
     seen.insert({a, b});
-    w.sim[0].stack->tcp_close(p.a, false, w.sim.now);
+    w.sim[0].stack->tcp().close(p.a, false, w.sim.now);
     w.sim.settle();
     w.sim.run_for(100ms);
-    w.sim[1].stack->tcp_close(p.b, false, w.sim.now);
+    w.sim[1].stack->tcp().close(p.b, false, w.sim.now);
     w.sim.settle();
     w.sim.run_for(100ms);
     EXPECT_EQ(w.only(0), a);
@@ -108,13 +109,13 @@ TEST(FlowLabel, AnotherOneWithEachTimeout) {
 TEST(FlowLabel, AnotherOneWithEachSyn) {
   World w;
   w.cut = true;
-  TcpConn* c = *w.sim[0].stack->tcp_connect({w.sim[0].v6(), 40000}, {w.sim[1].v6(), 80},
-                                            w.sim[0].route_to(w.sim[1], true), {}, nullptr, w.sim.now);
+  TcpConn* c = *w.sim[0].stack->tcp().connect({w.sim[0].v6(), 40000}, {w.sim[1].v6(), 80},
+                                              w.sim[0].route_to(w.sim[1], true), {}, nullptr, w.sim.now);
   w.sim.settle();
   w.sim.run_for(8s);
   EXPECT_EQ(w.sent[0].size(), 4u);
   EXPECT_EQ(std::set<uint32_t>(w.sent[0].begin(), w.sent[0].end()).size(), 4u);
-  w.sim[0].stack->tcp_close(c, true, w.sim.now);
+  w.sim[0].stack->tcp().close(c, true, w.sim.now);
 }
 
 // A peer that goes on repeating what is here does not get the ACKs.
@@ -154,8 +155,8 @@ TEST(FlowLabel, OffAndOnAgain) {
   EXPECT_EQ(w.only(0), 0u);
   EXPECT_EQ(w.only(1), 0u);
   w.forget();
-  w.sim[0].stack->settings(*p.a).auto_flow_label = true;
-  w.sim[0].stack->tcp_settings_changed(*p.a, w.sim.now);
+  w.sim[0].stack->tcp().settings(*p.a).auto_flow_label = true;
+  w.sim[0].stack->tcp().settings_changed(*p.a, w.sim.now);
   w.exchange(p);
   EXPECT_NE(w.only(0), 0u);
   EXPECT_EQ(w.only(1), 0u);
@@ -202,14 +203,14 @@ Labels answers_in_time_wait(const TcpSettings& settings, bool close = true) {
   World w;
   Pair p = w.connect(settings);
   if (close)
-    w.sim[0].stack->tcp_close(p.a, false, w.sim.now);
+    w.sim[0].stack->tcp().close(p.a, false, w.sim.now);
   else
-    EXPECT_TRUE(w.sim[0].stack->tcp_shutdown(*p.a, SHUT_WR, w.sim.now));
+    EXPECT_TRUE(w.sim[0].stack->tcp().shutdown(*p.a, SHUT_WR, w.sim.now));
   w.sim.settle();
   w.sim.run_for(100ms);
   w.forget();
   w.cut = true;
-  w.sim[1].stack->tcp_close(p.b, false, w.sim.now);
+  w.sim[1].stack->tcp().close(p.b, false, w.sim.now);
   w.sim.settle();
   w.sim.run_for(2s);
   EXPECT_GE(w.sent[0].size(), 3u);
@@ -236,13 +237,13 @@ TEST(FlowLabel, OfAResetWithoutASocket) {
   World w;
   Pair p = w.connect();
   w.sim[1].link.cut = true;  // its reset is lost, and so are those that follow
-  w.sim[1].stack->tcp_close(p.b, true, w.sim.now);
+  w.sim[1].stack->tcp().close(p.b, true, w.sim.now);
   w.sim.settle();
   w.forget();
   ASSERT_TRUE(write(w.sim[0], p.a, "a"));
   w.sim.run_for(1s);
   EXPECT_GE(w.sent[1].size(), 2u);
-  w.sim[0].stack->tcp_close(p.a, true, w.sim.now);
+  w.sim[0].stack->tcp().close(p.a, true, w.sim.now);
   EXPECT_NE(w.only(1), 0u);
 }
 
@@ -251,12 +252,12 @@ TEST(FlowLabel, OfDatagrams) {
   Host& h = w.sim[0];
   const Route route = h.route_to(w.sim[1], true);
   const Endpoint from{h.v6(), 1000};
-  UdpPcb* pcb = *h.stack->udp_open(from, {}, true, nullptr);
+  UdpPcb* pcb = *h.stack->udp().open(from, {}, true, nullptr);
   auto send = [&](uint16_t port, uint32_t wanted = kAutoFlowLabel) {
     const iovec v{const_cast<char*>("x"), 1};
     w.forget();
     EXPECT_TRUE(
-        h.stack->udp_send(*pcb, {&v, 1}, from, {w.sim[1].v6(), port}, route, {0, 64, wanted}, w.sim.now));
+        h.stack->udp().send(*pcb, {&v, 1}, from, {w.sim[1].v6(), port}, route, {0, 64, wanted}, w.sim.now));
     w.sim.settle();
     return w.only(0);
   };
@@ -267,12 +268,12 @@ TEST(FlowLabel, OfDatagrams) {
   EXPECT_EQ(send(2), two);
   EXPECT_EQ(send(1, kNoFlowLabel), 0u);
   EXPECT_EQ(send(1, 0x54321), 0x54321u);
-  h.stack->udp_connect(*pcb, from, {w.sim[1].v6(), 1});
+  h.stack->udp().connect(*pcb, from, {w.sim[1].v6(), 1});
   const uint32_t connected = send(1);
   EXPECT_NE(connected, 0u);
   EXPECT_EQ(send(1), connected);
   EXPECT_EQ(send(2), connected);  // the socket's, wherever to
-  h.stack->udp_close(pcb);
+  h.stack->udp().close(pcb);
 }
 
 }  // namespace

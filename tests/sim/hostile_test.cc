@@ -58,7 +58,7 @@ void flood(Sim& sim, int segments) {
 
 size_t connections(Host& host) {
   size_t n = 0;
-  host.stack->tcp_for_each([](TcpConn&, void* count) { ++*static_cast<size_t*>(count); }, &n);
+  host.stack->tcp().for_each([](TcpConn&, void* count) { ++*static_cast<size_t*>(count); }, &n);
   return n;
 }
 
@@ -90,14 +90,14 @@ TEST(Hostile, UnderASynFloodAPeerFarAwayGetsInByItsFirstSyn) {
     acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
     world.run_until([] { return false; }, 500ms);
     EXPECT_LE(connections(sim[1]), 130u);  // the backlog, and no more
-    TcpConn* c = *sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                            {}, static_cast<Actor*>(&client), sim.now);
+    TcpConn* c = *sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                              {}, static_cast<Actor*>(&client), sim.now);
     client.attach(c);
     const Instant dialled = sim.now;
     ASSERT_TRUE(world.run_until([&] { return server.conn != nullptr; }, 5s));
     EXPECT_LE(sim.now - dialled, 320ms);  // one and a half round trips of 200 ms
     EXPECT_EQ(sim[1].counter(Counter::tcp_cookies_accepted), 1u);
-    const TcpInfo info = sim[1].stack->tcp_info(*server.conn, sim.now);
+    const TcpInfo info = sim[1].stack->tcp().info(*server.conn, sim.now);
     EXPECT_EQ(info.sack, stamps);  // options come back in the time stamp only
     EXPECT_EQ(info.timestamps, stamps);
     EXPECT_EQ(info.window_scaling, stamps);
@@ -152,8 +152,8 @@ TEST(Hostile, ACookieIsGoodForTwoMinutes) {
       return false;
     };
     Recorder owner;
-    TcpConn* c = *sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                            {}, static_cast<Actor*>(&owner), sim.now);
+    TcpConn* c = *sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                              {}, static_cast<Actor*>(&owner), sim.now);
     ASSERT_TRUE(world.run_until([&] { return !ack.empty(); }, 5s));
     sim.run_for(wait);
     flood(sim, 300);  // the listener goes on with cookies
@@ -161,7 +161,7 @@ TEST(Hostile, ACookieIsGoodForTwoMinutes) {
     sim.inject(1, ack);
     sim.run_for(10ms);
     EXPECT_EQ(sim[1].counter(Counter::tcp_cookies_accepted), good ? 1u : 0u);
-    sim[0].stack->tcp_close(c, true, sim.now);
+    sim[0].stack->tcp().close(c, true, sim.now);
   }
 }
 
@@ -170,7 +170,7 @@ class Blind : public testing::Test {
  protected:
   Blind() : traced(9) { p = traced.open(); }
   void send(uint8_t flags, uint32_t seq, uint32_t ack, std::optional<uint32_t> stamp = {}) {
-    sim.inject(1, frame_of(sim, {sim[0].v4(), sim[0].stack->tcp_local(*p.a).port, flags, seq, ack, stamp}));
+    sim.inject(1, frame_of(sim, {sim[0].v4(), sim[0].stack->tcp().local(*p.a).port, flags, seq, ack, stamp}));
     sim.run_for(1ms);
   }
   bool talks() {
@@ -215,7 +215,7 @@ TEST_F(Blind, ChallengesOfOneConnectionTellNothingOfAnother) {
   const Pair other = traced.pairs->connect();
   ASSERT_TRUE(other.b);
   for (int i = 0; i < 2000; ++i) {
-    sim.inject(1, frame_of(sim, {sim[0].v4(), sim[0].stack->tcp_local(*other.a).port, kSyn, 77, 0}));
+    sim.inject(1, frame_of(sim, {sim[0].v4(), sim[0].stack->tcp().local(*other.a).port, kSyn, 77, 0}));
     sim.run_for(100us);
   }
   sim.clear_trace();
@@ -254,7 +254,7 @@ TEST(Hostile, AClosedConnectionWhosePeerShutsItsWindowEnds) {
   // The peer reads nothing, answers each probe and never opens its window.
   ASSERT_TRUE(write(sim[1], p.b, std::string(8u << 20, 'x')));
   sim.run_for(10s);
-  sim[1].stack->tcp_close(p.b, false, sim.now);
+  sim[1].stack->tcp().close(p.b, false, sim.now);
   EXPECT_EQ(connections(sim[1]), 1u);
   EXPECT_TRUE(sim.run_until([&] { return connections(sim[1]) == 0; }, 600s));
 }
@@ -267,11 +267,11 @@ TEST(Hostile, OrphansAreBounded) {
   std::vector<Pair> open;
   for (int i = 0; i < 5; ++i) open.push_back(pairs.connect());
   sim.links([](Link& l) { l.cut = true; });
-  for (const Pair& p : open) sim[1].stack->tcp_close(p.b, false, sim.now);
+  for (const Pair& p : open) sim[1].stack->tcp().close(p.b, false, sim.now);
   sim.settle();
   EXPECT_EQ(connections(sim[1]), 3u);
   EXPECT_EQ(sim[1].counter(Counter::tcp_orphans_limited), 2u);
-  for (const Pair& p : open) sim[0].stack->tcp_close(p.a, true, sim.now);
+  for (const Pair& p : open) sim[0].stack->tcp().close(p.a, true, sim.now);
   sim.run_for(600s);
   EXPECT_EQ(connections(sim[1]), 0u);
 }
@@ -283,9 +283,9 @@ TEST(Hostile, TimeWaitsAreBounded) {
   Pairs pairs(sim);
   for (int i = 0; i < 10; ++i) {
     const Pair p = pairs.connect();
-    sim[1].stack->tcp_close(p.b, false, sim.now);
+    sim[1].stack->tcp().close(p.b, false, sim.now);
     sim.run_for(100ms);
-    sim[0].stack->tcp_close(p.a, false, sim.now);
+    sim[0].stack->tcp().close(p.a, false, sim.now);
     sim.run_for(100ms);
   }
   EXPECT_EQ(sim[1].steered.size(), 4u);
@@ -299,8 +299,8 @@ TEST(Hostile, ASynThatCameJustBeforeCloseIsAnswered) {
   Acceptor acceptor(sim[1], {sim[1].v4(), 80});
   sim[1].stack->on_packets({}, 0, sim.now);
   Recorder owner;
-  TcpConn* c = *sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
-                                          static_cast<Actor*>(&owner), sim.now);
+  TcpConn* c = *sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                            {}, static_cast<Actor*>(&owner), sim.now);
   std::vector<uint8_t> syn;
   sim.filter = [&](int host, std::span<const uint8_t> f) {
     if (host == 0) syn.assign(f.begin(), f.end());
@@ -314,12 +314,12 @@ TEST(Hostile, ASynThatCameJustBeforeCloseIsAnswered) {
   std::copy(syn.begin(), syn.end(), frame->data());
   frame->length = static_cast<uint32_t>(syn.size());
   sim[1].stack->on_packets({&frame, 1}, 0, sim.now);
-  sim[1].stack->tcp_close_listener(std::exchange(acceptor.listener, nullptr));
+  sim[1].stack->tcp().close_listener(std::exchange(acceptor.listener, nullptr));
   sim.settle();
   const auto sent = sim.sent_by(1);
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].flags, kSyn | kAck);
-  sim[0].stack->tcp_close(c, true, sim.now);
+  sim[0].stack->tcp().close(c, true, sim.now);
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ Outcome transfer(Sim& sim, uint64_t bytes, TcpSettings settings = {}, Duration l
   Acceptor acceptor(sim[1], {sim[1].v4(), 80});
   acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
   const Instant start = sim.now;
-  client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                           settings, static_cast<Actor*>(&client), sim.now));
+  client.attach(*sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                             settings, static_cast<Actor*>(&client), sim.now));
   Outcome r;
   r.good = sim.run_until([&] { return client.finished() && server.finished(); }, limit) && !server.wrong &&
            server.read == bytes && !client.error;
@@ -99,7 +99,7 @@ TEST(Loss, AnAckThatAdvancesAndBringsTheFirstSackIsNoReordering) {
   Sim& sim = traced.sim;
   Pair p = traced.open();
   ASSERT_TRUE(p.b);
-  const size_t mss = sim[0].stack->tcp_info(*p.a, sim.now).snd_mss;
+  const size_t mss = sim[0].stack->tcp().info(*p.a, sim.now).snd_mss;
   drop_segments(sim, {2, 3, 4});
   ASSERT_TRUE(write(sim[0], p.a, std::string(10 * mss, 'x')));
   sim.run_for(1s);
@@ -107,7 +107,7 @@ TEST(Loss, AnAckThatAdvancesAndBringsTheFirstSackIsNoReordering) {
   ASSERT_EQ(times.size(), 13u);
   EXPECT_EQ(times[9], Duration{0});
   EXPECT_EQ(times[10], 10ms) << "as soon as the SACK is here";
-  EXPECT_EQ(sim[0].stack->tcp_info(*p.a, sim.now).reorderings, 0u);
+  EXPECT_EQ(sim[0].stack->tcp().info(*p.a, sim.now).reorderings, 0u);
 }
 
 struct Kept {
@@ -129,10 +129,11 @@ Kept kept_responses(int worlds, Duration later, const std::function<void(Sim&)>&
     End client(sim[0], 1, 2, 40'000'000), server(sim[1], 2, 1, 0);
     Acceptor acceptor(sim[1], {sim[1].v4(), 80});
     acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
-    client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                             {}, static_cast<Actor*>(&client), sim.now));
+    client.attach(*sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80},
+                                               sim[0].route_to(sim[1]), {}, static_cast<Actor*>(&client),
+                                               sim.now));
     sim.run_for(700ms);
-    auto window = [&] { return sim[0].stack->tcp_info(*client.conn, sim.now).snd_cwnd_segments; };
+    auto window = [&] { return sim[0].stack->tcp().info(*client.conn, sim.now).snd_cwnd_segments; };
     const uint32_t before = window();
     const uint64_t resent = sim[0].counter(Counter::tcp_retransmits);
     lose(sim);
@@ -276,9 +277,9 @@ TEST(Goodput, IsSharedFairly) {
   };
   for (uint16_t port : {4000, 4001}) {
     clients.push_back(std::make_unique<End>(sim[0], 1, 2, 1'000'000'000));
-    clients.back()->attach(*sim[0].stack->tcp_connect({sim[0].v4(), port}, {sim[1].v4(), 80},
-                                                      sim[0].route_to(sim[1]), {},
-                                                      static_cast<Actor*>(clients.back().get()), sim.now));
+    clients.back()->attach(*sim[0].stack->tcp().connect({sim[0].v4(), port}, {sim[1].v4(), 80},
+                                                        sim[0].route_to(sim[1]), {},
+                                                        static_cast<Actor*>(clients.back().get()), sim.now));
     sim.run_for(5s);
   }
   sim.run_for(15s);
@@ -312,8 +313,9 @@ struct SlowStart : testing::Test {
     return o;
   }
   void run(Duration d = 200ms) {
-    client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                             {}, static_cast<Actor*>(&client), sim.now));
+    client.attach(*sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80},
+                                               sim[0].route_to(sim[1]), {}, static_cast<Actor*>(&client),
+                                               sim.now));
     sim.run_for(d);
     EXPECT_GT(server.read * 8e-6 / std::chrono::duration<double>(d).count(), 40);
   }
@@ -420,7 +422,7 @@ TEST(Loss, IsToldByTheInformation) {
   Pairs pairs(sim);
   Pair p = pairs.connect();
   ASSERT_TRUE(p.b);
-  auto info = [&](int host) { return sim[host].stack->tcp_info(host == 0 ? *p.a : *p.b, sim.now); };
+  auto info = [&](int host) { return sim[host].stack->tcp().info(host == 0 ? *p.a : *p.b, sim.now); };
   const size_t mss = info(0).snd_mss;
   drop_segments(sim, {4});
   ASSERT_TRUE(write(sim[0], p.a, std::string(10 * mss, 'x')));
@@ -456,7 +458,7 @@ TEST(Loss, ReorderingIsToldByTheInformation) {
   Pairs pairs(sim);
   Pair p = pairs.connect();
   ASSERT_TRUE(p.b);
-  auto info = [&] { return sim[0].stack->tcp_info(*p.a, sim.now); };
+  auto info = [&] { return sim[0].stack->tcp().info(*p.a, sim.now); };
   EXPECT_EQ(info().reordering, 3u);
   ASSERT_TRUE(write(sim[0], p.a, std::string(300'000, 'x')));
   bool disorder = false;
@@ -487,7 +489,7 @@ TEST(PathMtu, IcmpTellsTheWay) {
           return got == *sent;
         },
         20s));
-    const TcpInfo info = sim[0].stack->tcp_info(*p.a, sim.now);
+    const TcpInfo info = sim[0].stack->tcp().info(*p.a, sim.now);
     EXPECT_EQ(info.pmtu, 1300u);
     EXPECT_LE(info.snd_mss, 1300u - 40);
     EXPECT_GT(sim[0].counter(Counter::icmp_errors), 0u);
@@ -534,10 +536,10 @@ TEST(Idleness, MayKeepTheWindow) {
     ASSERT_TRUE(p.b);
     ASSERT_TRUE(write(sim[0], p.a, std::string(200'000, 'x')));
     sim.run_for(2s);
-    const uint32_t before = sim[0].stack->tcp_info(*p.a, sim.now).snd_cwnd_segments;
+    const uint32_t before = sim[0].stack->tcp().info(*p.a, sim.now).snd_cwnd_segments;
     EXPECT_GT(before, 10u);
     ASSERT_TRUE(write(sim[0], p.a, "x"));
-    const uint32_t after = sim[0].stack->tcp_info(*p.a, sim.now).snd_cwnd_segments;
+    const uint32_t after = sim[0].stack->tcp().info(*p.a, sim.now).snd_cwnd_segments;
     EXPECT_EQ(after, slow_start ? 10 : before);
   }
 }
@@ -548,7 +550,7 @@ TEST(Idleness, HalvesTheWindowForEachTimeout) {
   Pairs pairs(sim);
   Pair p = pairs.connect();
   ASSERT_TRUE(p.b);
-  auto info = [&] { return sim[0].stack->tcp_info(*p.a, sim.now); };
+  auto info = [&] { return sim[0].stack->tcp().info(*p.a, sim.now); };
   ASSERT_TRUE(write(sim[0], p.a, std::string(200'000, 'x')));
   ASSERT_TRUE(sim.run_until([&] { return info().unacked_segments == 0; }, 1s));
   const uint32_t before = info().snd_cwnd_segments;
@@ -569,7 +571,7 @@ TEST(Idleness, IsNoTimeOfCubics) {
   Pairs pairs(sim);
   Pair p = pairs.connect();
   ASSERT_TRUE(p.b);
-  auto window = [&] { return sim[0].stack->tcp_info(*p.a, sim.now).snd_cwnd_segments; };
+  auto window = [&] { return sim[0].stack->tcp().info(*p.a, sim.now).snd_cwnd_segments; };
   /// Sends for so long without a pause.
   auto busy = [&](Duration d) {
     for (const Instant end = sim.now + d; sim.now < end; sim.run_for(5ms)) {
@@ -582,7 +584,7 @@ TEST(Idleness, IsNoTimeOfCubics) {
   drop_segments(sim, {50});
   busy(500ms);
   sim.filter = nullptr;
-  while (sim[0].stack->tcp_unacked_bytes(*p.a) > 0) {
+  while (sim[0].stack->tcp().unacked_bytes(*p.a) > 0) {
     sim.run_for(50ms);
     while (read(sim[1], p.b)) {
     }

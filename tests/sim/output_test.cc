@@ -45,8 +45,8 @@ TEST_F(OutputTest, NodelayTurnedOnPushesOut) {
   ASSERT_TRUE(write(sim[0], p.a, "b"));
   sim.settle();
   EXPECT_EQ(payloads(), (Sizes{1}));
-  sim[0].stack->settings(*p.a).nodelay = true;
-  sim[0].stack->tcp_settings_changed(*p.a, sim.now, true);
+  sim[0].stack->tcp().settings(*p.a).nodelay = true;
+  sim[0].stack->tcp().settings_changed(*p.a, sim.now, true);
   sim.settle();
   EXPECT_EQ(payloads(), (Sizes{1, 1}));
 }
@@ -58,8 +58,8 @@ TEST_F(OutputTest, CorkHoldsPartialSegments) {
   ASSERT_TRUE(write(sim[0], p.a, std::string(1448 + 100, 'x')));
   sim.run_for(50ms);
   EXPECT_EQ(payloads(), (Sizes{1448}));
-  sim[0].stack->settings(*p.a).cork = false;
-  sim[0].stack->tcp_settings_changed(*p.a, sim.now, true);
+  sim[0].stack->tcp().settings(*p.a).cork = false;
+  sim[0].stack->tcp().settings_changed(*p.a, sim.now, true);
   sim.settle();
   EXPECT_EQ(payloads(), (Sizes{1448, 100}));
 }
@@ -254,7 +254,7 @@ TEST_F(OutputTest, SendBufferBoundsAndWritableReturns) {
   sim.run_for(1s);
   while (auto r = write(sim[0], p.a, text)) accepted += *r;
   EXPECT_LE(accepted, 50000u + 40000u);
-  EXPECT_FALSE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
+  EXPECT_FALSE(sim[0].stack->tcp().readiness(*p.a) & kWritable);
   pairs->recorder(p.a).edges = 0;
   EXPECT_TRUE(sim.run_until(
       [&] {
@@ -262,7 +262,7 @@ TEST_F(OutputTest, SendBufferBoundsAndWritableReturns) {
         return (pairs->recorder(p.a).edges & kWritable) != 0;
       },
       10s));
-  EXPECT_TRUE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
+  EXPECT_TRUE(sim[0].stack->tcp().readiness(*p.a) & kWritable);
 }
 
 // Linux forgets it when it makes the receive buffer grow, or learns how much of a frame is payload.
@@ -288,8 +288,8 @@ TEST_F(OutputTest, AWindowClampHoldsForTheConnectionsLife) {
     return largest;
   };
   EXPECT_GT(largest_window(), 60000u);
-  sim[1].stack->settings(*p.b).window_clamp = 30000;
-  sim[1].stack->tcp_settings_changed(*p.b, sim.now);
+  sim[1].stack->tcp().settings(*p.b).window_clamp = 30000;
+  sim[1].stack->tcp().settings_changed(*p.b, sim.now);
   (void)largest_window();  // what has been offered already is not taken back
   EXPECT_LE(largest_window(), 30000u);
 }
@@ -300,10 +300,10 @@ TEST_F(OutputTest, ReceiveLowWaterMarkHoldsReadiness) {
   Pair p = open(options);
   ASSERT_TRUE(write(sim[0], p.a, "12345"));
   sim.run_for(500ms);
-  EXPECT_FALSE(sim[1].stack->tcp_readiness(*p.b) & kReadable);
+  EXPECT_FALSE(sim[1].stack->tcp().readiness(*p.b) & kReadable);
   ASSERT_TRUE(write(sim[0], p.a, "67890"));
   sim.run_for(500ms);
-  EXPECT_TRUE(sim[1].stack->tcp_readiness(*p.b) & kReadable);
+  EXPECT_TRUE(sim[1].stack->tcp().readiness(*p.b) & kReadable);
 }
 
 TEST_F(OutputTest, PeekLeavesAndDiscardTakes) {
@@ -312,12 +312,12 @@ TEST_F(OutputTest, PeekLeavesAndDiscardTakes) {
   sim.run_for(500ms);
   char b[4];
   const iovec v{b, 4};
-  EXPECT_EQ(*sim[1].stack->tcp_receive(*p.b, {&v, 1}, true, 0, sim.now), 4u);
+  EXPECT_EQ(*sim[1].stack->tcp().receive(*p.b, {&v, 1}, true, 0, sim.now), 4u);
   EXPECT_EQ(std::string(b, 4), "abcd");
-  EXPECT_EQ(*sim[1].stack->tcp_receive(*p.b, {&v, 1}, true, 3, sim.now), 3u);
+  EXPECT_EQ(*sim[1].stack->tcp().receive(*p.b, {&v, 1}, true, 3, sim.now), 3u);
   EXPECT_EQ(std::string(b, 3), "def");
-  EXPECT_EQ(*sim[1].stack->tcp_discard(*p.b, 2, sim.now), 2u);
-  EXPECT_EQ(sim[1].stack->tcp_readable_bytes(*p.b), 4u);
+  EXPECT_EQ(*sim[1].stack->tcp().discard(*p.b, 2, sim.now), 2u);
+  EXPECT_EQ(sim[1].stack->tcp().readable_bytes(*p.b), 4u);
   EXPECT_EQ(*read(sim[1], p.b), "cdef");
   EXPECT_TRUE(read(sim[1], p.b).is(EAGAIN));
 }
@@ -326,23 +326,23 @@ TEST_F(OutputTest, ATakenUrgentByteIsGoneWhenAnotherComes) {
   Pair p = open();
   char text[] = "!b?";
   const iovec first{text, 1}, second{text + 1, 2};
-  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&first, 1}, {.urgent = true}, sim.now));
+  ASSERT_TRUE(sim[0].stack->tcp().send(*p.a, {&first, 1}, {.urgent = true}, sim.now));
   sim.run_for(1s);
   uint8_t byte = 0;
-  ASSERT_TRUE(sim[1].stack->tcp_receive_urgent(*p.b, &byte, false));
+  ASSERT_TRUE(sim[1].stack->tcp().receive_urgent(*p.b, &byte, false));
   EXPECT_EQ(byte, '!');
-  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&second, 1}, {.urgent = true}, sim.now));
+  ASSERT_TRUE(sim[0].stack->tcp().send(*p.a, {&second, 1}, {.urgent = true}, sim.now));
   sim.run_for(1s);
   EXPECT_EQ(*read(sim[1], p.b), "b");
 }
 
 TEST_F(OutputTest, UrgentDataStopsAtTheLowWaterMark) {
   Pair p = open();
-  sim[0].stack->settings(*p.a).notsent_low_water = 100;
+  sim[0].stack->tcp().settings(*p.a).notsent_low_water = 100;
   std::string text(5000, 'x');
   const iovec v{text.data(), text.size()};
-  const uint32_t mss = sim[0].stack->tcp_info(*p.a, sim.now).snd_mss;
-  EXPECT_EQ(*sim[0].stack->tcp_send(*p.a, {&v, 1}, {.urgent = true}, sim.now), mss);
+  const uint32_t mss = sim[0].stack->tcp().info(*p.a, sim.now).snd_mss;
+  EXPECT_EQ(*sim[0].stack->tcp().send(*p.a, {&v, 1}, {.urgent = true}, sim.now), mss);
   sim.run_for(1s);
   EXPECT_EQ(read(sim[1], p.b)->size(), mss - 1);  // the last byte is the urgent one
 }
@@ -350,34 +350,34 @@ TEST_F(OutputTest, UrgentDataStopsAtTheLowWaterMark) {
 // tcp_sendmsg_locked() asks for room before each buffer that it begins.
 TEST_F(OutputTest, TheLowWaterMarkBoundsOneWrite) {
   Pair p = open();
-  sim[0].stack->settings(*p.a).notsent_low_water = 5000;
+  sim[0].stack->tcp().settings(*p.a).notsent_low_water = 5000;
   sim.links([](Link& l) { l.cut = true; });
   const std::string text(1'000'000, 'x');
   size_t taken = 0;
   while (auto r = write(sim[0], p.a, text)) taken += *r;
-  const size_t waiting = sim[0].stack->tcp_unsent_bytes(*p.a);
+  const size_t waiting = sim[0].stack->tcp().unsent_bytes(*p.a);
   EXPECT_GE(waiting, 5000u);
   EXPECT_LT(waiting, 5000u + 65536);
   EXPECT_EQ(taken, waiting + 10 * 1448);
-  EXPECT_FALSE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
+  EXPECT_FALSE(sim[0].stack->tcp().readiness(*p.a) & kWritable);
   sim.links([](Link& l) { l.cut = false; });
   sim.run_for(2s);
-  EXPECT_TRUE(sim[0].stack->tcp_readiness(*p.a) & kWritable);
+  EXPECT_TRUE(sim[0].stack->tcp().readiness(*p.a) & kWritable);
 }
 
 TEST_F(OutputTest, UrgentByteIsOutOfLine) {
   Pair p = open();
   const char text[] = "ab!";
   const iovec v{const_cast<char*>(text), 3};
-  ASSERT_TRUE(sim[0].stack->tcp_send(*p.a, {&v, 1}, {.urgent = true}, sim.now));
+  ASSERT_TRUE(sim[0].stack->tcp().send(*p.a, {&v, 1}, {.urgent = true}, sim.now));
   sim.settle();
   ASSERT_TRUE(write(sim[0], p.a, "cd"));
   sim.run_for(1s);
   EXPECT_TRUE(pairs->recorder(p.b).edges & kUrgent);
   EXPECT_EQ(*read(sim[1], p.b), "ab");  // stops at the mark
-  EXPECT_TRUE(sim[1].stack->tcp_at_mark(*p.b));
+  EXPECT_TRUE(sim[1].stack->tcp().at_mark(*p.b));
   uint8_t byte = 0;
-  EXPECT_EQ(*sim[1].stack->tcp_receive_urgent(*p.b, &byte, false), 1u);
+  EXPECT_EQ(*sim[1].stack->tcp().receive_urgent(*p.b, &byte, false), 1u);
   EXPECT_EQ(byte, '!');
   EXPECT_EQ(*read(sim[1], p.b), "cd");
 }

@@ -24,9 +24,9 @@ struct Churn {
     ++started;
     clients.push_back(std::make_unique<End>(sim[0], 9, 7, 500));
     End& e = *clients.back();
-    auto c = sim[0].stack->tcp_connect({sim[0].v4(), static_cast<uint16_t>(1024 + started % 60000)},
-                                       {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
-                                       static_cast<Actor*>(&e), sim.now);
+    auto c = sim[0].stack->tcp().connect({sim[0].v4(), static_cast<uint16_t>(1024 + started % 60000)},
+                                         {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
+                                         static_cast<Actor*>(&e), sim.now);
     if (c)
       e.attach(*c);
     else
@@ -88,9 +88,9 @@ TEST(Pressure, ATinyPoolStarvesNobody) {
     };
     for (uint16_t i = 0; i < 8; ++i) {
       clients.push_back(std::make_unique<End>(sim[0], 1, 2, 60000));
-      clients.back()->attach(*sim[0].stack->tcp_connect({sim[0].v4(), static_cast<uint16_t>(4000 + i)},
-                                                        {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
-                                                        static_cast<Actor*>(clients.back().get()), sim.now));
+      clients.back()->attach(*sim[0].stack->tcp().connect(
+          {sim[0].v4(), static_cast<uint16_t>(4000 + i)}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
+          static_cast<Actor*>(clients.back().get()), sim.now));
     }
     auto all_done = [&] {
       for (auto* ends : {&clients, &servers})
@@ -141,32 +141,32 @@ TEST(Pressure, ASynFloodIsBoundedAndPasses) {
   Sim sim(3, 2, options);
   Recorder listening;
   auto listener =
-      *sim[1].stack->tcp_listen({sim[1].v4(), 80}, false, false, 128, {}, static_cast<Actor*>(&listening));
+      *sim[1].stack->tcp().listen({sim[1].v4(), 80}, false, false, 128, {}, static_cast<Actor*>(&listening));
   for (int i = 0; i < 50000; ++i) {
     sim.inject(1, spoofed_syn(sim, 0x0a010000u + static_cast<uint32_t>(sim.rng.below(60000)),
                               static_cast<uint16_t>(1024 + sim.rng.below(60000))));
     if (i % 100 == 0) sim.run_for(1ms);
   }
   int embryos = 0;
-  sim[1].stack->tcp_for_each([](TcpConn&, void* n) { ++*static_cast<int*>(n); }, &embryos);
+  sim[1].stack->tcp().for_each([](TcpConn&, void* n) { ++*static_cast<int*>(n); }, &embryos);
   EXPECT_LE(embryos, 1000);
   EXPECT_GT(sim[1].pool.available(), sim[1].pool.size() / 2);
   // While it lasts, an honest client gets in.
   Recorder owner;
-  TcpConn* c = *sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
-                                          static_cast<Actor*>(&owner), sim.now);
+  TcpConn* c = *sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                            {}, static_cast<Actor*>(&owner), sim.now);
   TcpConn* accepted = nullptr;
   for (int ms = 0; ms < 30000 && !accepted; ++ms) {
     for (int i = 0; i < 5; ++i)
       sim.inject(1, spoofed_syn(sim, 0x0a010000u + static_cast<uint32_t>(sim.rng.below(60000)),
                                 static_cast<uint16_t>(1024 + sim.rng.below(60000))));
     sim.run_for(1ms);
-    accepted = sim[1].stack->tcp_accept(*listener);
+    accepted = sim[1].stack->tcp().accept(*listener);
   }
   EXPECT_TRUE(accepted);
-  sim[0].stack->tcp_close(c, true, sim.now);
-  if (accepted) sim[1].stack->tcp_close(accepted, true, sim.now);
-  sim[1].stack->tcp_close_listener(listener);
+  sim[0].stack->tcp().close(c, true, sim.now);
+  if (accepted) sim[1].stack->tcp().close(accepted, true, sim.now);
+  sim[1].stack->tcp().close_listener(listener);
   sim.run_for(200s);
   // The kernel has found that none of them is there.
   for (const auto& wanted : sim[1].stack->take_unresolved())
@@ -181,8 +181,8 @@ TEST(Pressure, AnInterfaceMayGoAndComeBack) {
   Acceptor acceptor(sim[1], {sim[1].v4(), 80});
   acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
   sim.links([](Link& l) { l.bits_per_second = 100'000'000; });
-  client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                           {}, static_cast<Actor*>(&client), sim.now));
+  client.attach(*sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                             {}, static_cast<Actor*>(&client), sim.now));
   sim.run_for(100ms);
   const Interface info = sim[0].stack->interface(0);
   sim[0].stack->remove_interface(0);
@@ -213,8 +213,6 @@ TEST(Pressure, ALostNeighbourIsAskedForAndTheConnectionGoesOn) {
 /// the frames show its MAC address.
 class ChangedRoute : public testing::Test {
  protected:
-  using Followed = Stack::Followed;
-
   ChangedRoute() {
     sim.filter = [this](int host, std::span<const uint8_t> f) {
       const bool to_two = host == 0 && std::equal(f.begin(), f.begin() + 6, sim[2].mac().begin());
@@ -232,7 +230,7 @@ class ChangedRoute : public testing::Test {
   }
   Followed follow(std::vector<RouteEntry> rows, bool ask = false) {
     sim[0].stack->set_routes(std::move(rows), ask);
-    return sim[0].stack->tcp_follow_route(*p.a);
+    return sim[0].stack->tcp().follow_route(*p.a);
   }
   void send(const std::string& text) {
     ASSERT_TRUE(write(sim[0], p.a, text));
@@ -299,7 +297,7 @@ TEST_F(ChangedRoute, LeadsElsewhere) {
 TEST_F(ChangedRoute, IsAskedForWithPolicyRouting) {
   EXPECT_EQ(follow({}, true), Followed::kQuestion);
   sim[0].stack->learn_route({sim[1].v4(), sim[0].v4()}, route(sim[2].v4()));
-  EXPECT_EQ(sim[0].stack->tcp_follow_route(*p.a), Followed::kStays);
+  EXPECT_EQ(sim[0].stack->tcp().follow_route(*p.a), Followed::kStays);
   send("x");
   EXPECT_GT(by_two, 0);
 }

@@ -15,7 +15,7 @@ struct Reassembly : testing::Test {
   explicit Reassembly(bool v6_in = false) : v6(v6_in) {
     local = {v6 ? host().v6() : host().v4(), 80};
     remote = {v6 ? sim[0].v6() : sim[0].v4(), 4000};
-    listener = *host().stack->tcp_listen(local, true, false, 8, {}, static_cast<Actor*>(&nobody));
+    listener = *host().stack->tcp().listen(local, true, false, 8, {}, static_cast<Actor*>(&nobody));
     sim.filter = [&](int from, std::span<const uint8_t> f) {
       if (from == 1) sent.emplace_back(f.begin(), f.end());
       return false;
@@ -23,12 +23,12 @@ struct Reassembly : testing::Test {
     put({remote.address, local.address, 6}, tcp_segment(remote, local, {seq++, 0, kSyn, {}}));
     ack = tcp_of(sent.back()).sequence + 1;
     put({remote.address, local.address, 6}, tcp_segment(remote, local, {seq, ack, kAck, {}}));
-    conn = host().stack->tcp_accept(*listener);
+    conn = host().stack->tcp().accept(*listener);
     conn->owner = static_cast<Actor*>(&nobody);
   }
   ~Reassembly() override {
-    host().stack->tcp_close(conn, true, sim.now);
-    host().stack->tcp_close_listener(listener);
+    host().stack->tcp().close(conn, true, sim.now);
+    host().stack->tcp().close_listener(listener);
   }
   Host& host() { return sim[1]; }
   const TcpHeader& tcp_of(const Bytes& f) const { return wire_at<TcpHeader>(&f[v6 ? 54 : 34]); }
@@ -68,7 +68,7 @@ struct Reassembly : testing::Test {
   std::string read() {
     std::string text(70000, 0);
     const iovec into{text.data(), text.size()};
-    const auto n = host().stack->tcp_receive(*conn, {&into, 1}, false, 0, sim.now);
+    const auto n = host().stack->tcp().receive(*conn, {&into, 1}, false, 0, sim.now);
     text.resize(n ? *n : 0);
     seq += static_cast<uint32_t>(text.size());
     return text;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sim.h"
+#include "stack/udp.h"
 #include "stack/wire/checksum.h"
 #include "stack/wire/tcp.h"
 
@@ -67,8 +68,8 @@ TEST_P(FrameSize, WhatWasAdvertisedIsTaken) {
   End client(sim[0], 1, 2, 20'000'000), server(sim[1], 2, 1, 0);
   Acceptor acceptor(sim[1], {sim[1].v4(), 80});
   acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
-  client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                           {}, static_cast<Actor*>(&client), sim.now));
+  client.attach(*sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                             {}, static_cast<Actor*>(&client), sim.now));
   std::set<uint32_t> seen;
   uint32_t lost = 0;
   sim.filter = [&, n = 0](int host, std::span<const uint8_t> f) mutable {
@@ -103,7 +104,7 @@ TEST_P(FrameSize, AFullWindowOfSmallSegmentsIsTaken) {
     if (auto r = write(sim[0], p.a, std::string(1000, 'x'))) sent += *r;
     sim.run_for(5ms);
   }
-  EXPECT_GT(sim[1].stack->tcp_readable_bytes(*p.b), 190'000u);
+  EXPECT_GT(sim[1].stack->tcp().readable_bytes(*p.b), 190'000u);
   EXPECT_EQ(sim[1].counter(Counter::drop_tcp_memory), 0u);
   EXPECT_LE(p.b->receive_held(), 3 * 200'000u);
   EXPECT_GT(sim[1].pool.available(), sim[1].pool.size() / 4);
@@ -191,7 +192,7 @@ TEST(Holes, MakeWayForTheTextThatIsNext) {
     sim.inject(1, segment_to(sim, *h.b, h.b->rcv_nxt, text));
     sim.run_for(1us);
   }
-  EXPECT_GE(sim[1].stack->tcp_readable_bytes(*h.b), 40'000u);
+  EXPECT_GE(sim[1].stack->tcp().readable_bytes(*h.b), 40'000u);
   EXPECT_GT(sim[1].counter(Counter::tcp_out_of_order_pruned), 0u);
 }
 
@@ -230,7 +231,7 @@ TEST(Unread, ConnectionsDoNotStarveTheLiving) {
   ASSERT_TRUE(late.b);
   ASSERT_TRUE(write(sim[0], late.a, std::string(3000, 'z')));
   sim.run_for(100ms);
-  EXPECT_EQ(sim[1].stack->tcp_readable_bytes(*late.b), 3000u);
+  EXPECT_EQ(sim[1].stack->tcp().readable_bytes(*late.b), 3000u);
   // Those that nobody read have lost nothing that was acknowledged.
   size_t got = 0, sent = 0;
   for (const Pair& u : unread) sent += u.a->bytes_sent - u.a->bytes_retransmitted;
@@ -256,18 +257,18 @@ TEST(Unread, DatagramsDoNotStarveTheLiving) {
   Sim sim(1, 2, options);
   Pairs pairs(sim);
   Pair tcp = pairs.connect();
-  auto* from = *sim[0].stack->udp_open({sim[0].v4(), 9}, {}, false, nullptr);
+  auto* from = *sim[0].stack->udp().open({sim[0].v4(), 9}, {}, false, nullptr);
   std::vector<UdpPcb*> unread;
   Recorder owner;
   for (uint16_t i = 0; i < 1400; ++i)
     unread.push_back(
-        *sim[1].stack->udp_open({sim[1].v4(), static_cast<uint16_t>(20000 + i)}, {}, false, &owner));
-  UdpPcb* living = *sim[1].stack->udp_open({sim[1].v4(), 7}, {}, false, &owner);
+        *sim[1].stack->udp().open({sim[1].v4(), static_cast<uint16_t>(20000 + i)}, {}, false, &owner));
+  UdpPcb* living = *sim[1].stack->udp().open({sim[1].v4(), 7}, {}, false, &owner);
   std::string text(1000, 'u');
   auto send_to = [&](uint16_t port) {
     const iovec v{text.data(), text.size()};
-    return sim[0].stack->udp_send(*from, {&v, 1}, {sim[0].v4(), 9}, {sim[1].v4(), port},
-                                  sim[0].route_to(sim[1]), {}, sim.now);
+    return sim[0].stack->udp().send(*from, {&v, 1}, {sim[0].v4(), 9}, {sim[1].v4(), port},
+                                    sim[0].route_to(sim[1]), {}, sim.now);
   };
   for (int round = 0; round < 6; ++round)
     for (uint16_t i = 0; i < 1400; ++i) {
@@ -283,19 +284,19 @@ TEST(Unread, DatagramsDoNotStarveTheLiving) {
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(send_to(7));
     sim.run_for(20ms);
-    ASSERT_TRUE(sim[1].stack->udp_front(*living)) << i;
+    ASSERT_TRUE(sim[1].stack->udp().front(*living)) << i;
     std::string into(2000, 0);
     const iovec v{into.data(), into.size()};
-    EXPECT_EQ(sim[1].stack->udp_receive(*living, {&v, 1}, true), 1000u);
+    EXPECT_EQ(sim[1].stack->udp().receive(*living, {&v, 1}, true), 1000u);
     ASSERT_TRUE(write(sim[0], tcp.a, std::string(5000, 't')));
     sim.run_for(50ms);
     auto r = read(sim[1], tcp.b);
     ASSERT_TRUE(r);
     EXPECT_EQ(r->size(), 5000u);
   }
-  for (UdpPcb* u : unread) sim[1].stack->udp_close(u);
-  sim[1].stack->udp_close(living);
-  sim[0].stack->udp_close(from);
+  for (UdpPcb* u : unread) sim[1].stack->udp().close(u);
+  sim[1].stack->udp().close(living);
+  sim[0].stack->udp().close(from);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim.h"
+#include "stack/udp.h"
 
 namespace {
 
@@ -83,12 +84,12 @@ class World {
     server_.abandon();
     acceptor_.reset();
     for (int i : {0, 1})
-      if (udp_[i] != nullptr) host(i).stack->udp_close(std::exchange(udp_[i], nullptr));
+      if (udp_[i] != nullptr) host(i).stack->udp().close(std::exchange(udp_[i], nullptr));
     sim_.run_for(400s);  // TIME-WAIT, and what an aborted connection's peer waits for
     for (auto& h : sim_.hosts) {
       EXPECT_EQ(h->pool.available(), h->pool.size());
       EXPECT_TRUE(h->steered.empty());
-      EXPECT_EQ(h->stack->tcp_lingering(), 0u);
+      EXPECT_EQ(h->stack->tcp().lingering(), 0u);
       EXPECT_EQ(h->stack->next_deadline(), kNever);
     }
   }
@@ -101,8 +102,8 @@ class World {
     if (acceptor_->listener == nullptr) return false;
     acceptor_->accepted = [this](TcpConn* c) { server_.attach(c); };
     auto conn =
-        host(0).stack->tcp_connect({host(0).v4(), 4000}, {host(1).v4(), 80}, host(0).route_to(host(1)), {},
-                                   static_cast<Actor*>(&client_), sim_.now);
+        host(0).stack->tcp().connect({host(0).v4(), 4000}, {host(1).v4(), 80}, host(0).route_to(host(1)), {},
+                                     static_cast<Actor*>(&client_), sim_.now);
     if (!conn) {
       EXPECT_TRUE(conn.is(ENOMEM) || conn.is(ENOBUFS)) << static_cast<int>(conn.error());
       return false;
@@ -110,7 +111,7 @@ class World {
     client_.attach(*conn);
     for (int i : {0, 1}) {
       auto pcb =
-          host(i).stack->udp_open({host(i).v4(), 7000}, {}, false, static_cast<Actor*>(&datagram_owner_));
+          host(i).stack->udp().open({host(i).v4(), 7000}, {}, false, static_cast<Actor*>(&datagram_owner_));
       if (pcb) udp_[i] = *pcb;
       EXPECT_TRUE(pcb || pcb.is(ENOMEM));
     }
@@ -123,11 +124,11 @@ class World {
     std::array<uint8_t, 1200> text;
     text.fill(static_cast<uint8_t>(number));
     const iovec out{text.data(), text.size()};
-    (void)host(0).stack->udp_send(*udp_[0], {&out, 1}, {host(0).v4(), 7000}, {host(1).v4(), 7000},
-                                  host(0).route_to(host(1)), {0, 64, kAutoFlowLabel}, sim_.now);
-    while (number % 10 == 9 && host(1).stack->udp_front(*udp_[1]) != nullptr) {
+    (void)host(0).stack->udp().send(*udp_[0], {&out, 1}, {host(0).v4(), 7000}, {host(1).v4(), 7000},
+                                    host(0).route_to(host(1)), {0, 64, kAutoFlowLabel}, sim_.now);
+    while (number % 10 == 9 && host(1).stack->udp().front(*udp_[1]) != nullptr) {
       const iovec in{text.data(), text.size()};
-      EXPECT_EQ(host(1).stack->udp_receive(*udp_[1], {&in, 1}, true), text.size());
+      EXPECT_EQ(host(1).stack->udp().receive(*udp_[1], {&in, 1}, true), text.size());
       EXPECT_EQ(text.front(), text.back());
     }
     sim_.after(3ms, [this, number] { send_datagram(number + 1); });
@@ -184,7 +185,7 @@ struct RefusedWrite : testing::Test {
     refusal = {.seen = 0, .from = 0, .count = 1};
     EXPECT_TRUE(write(host, p.a, "refused").is(EAGAIN));
     refusal = {};
-    EXPECT_FALSE(host.stack->tcp_readiness(*p.a) & kWritable);
+    EXPECT_FALSE(host.stack->tcp().readiness(*p.a) & kWritable);
   }
   TracedPair w{1};
   Pair p = w.open();
@@ -195,18 +196,18 @@ TEST_F(RefusedWrite, IsToldToTryAgain) {
   w.pairs->recorder(p.a).edges = 0;
   w.sim.run_for(10ms);
   EXPECT_TRUE(w.pairs->recorder(p.a).edges & kWritable);
-  EXPECT_TRUE(host.stack->tcp_readiness(*p.a) & kWritable);
+  EXPECT_TRUE(host.stack->tcp().readiness(*p.a) & kWritable);
 }
 
 TEST_F(RefusedWrite, MayTryAgainAtOnce) {
   EXPECT_EQ(*write(host, p.a, "again"), 5u);
-  EXPECT_TRUE(host.stack->tcp_readiness(*p.a) & kWritable);
+  EXPECT_TRUE(host.stack->tcp().readiness(*p.a) & kWritable);
   w.sim.run_for(1s);
   EXPECT_EQ(*read(w.sim[1], p.b), "again");
 }
 
 TEST_F(RefusedWrite, IsToldWhateverOptionsAreSetMeanwhile) {
-  host.stack->tcp_settings_changed(*p.a, w.sim.now);
+  host.stack->tcp().settings_changed(*p.a, w.sim.now);
   w.pairs->recorder(p.a).edges = 0;
   w.sim.run_for(10ms);
   EXPECT_TRUE(w.pairs->recorder(p.a).edges & kWritable);

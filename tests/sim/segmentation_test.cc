@@ -51,9 +51,9 @@ Outcome run(uint64_t seed, bool tso) {
   if (rng.chance(0.3)) client.write_chunk = 2000;
   Acceptor acceptor(sim[1], {v6 ? sim[1].v6() : sim[1].v4(), 80});
   acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
-  client.attach(*sim[0].stack->tcp_connect({v6 ? sim[0].v6() : sim[0].v4(), 4000},
-                                           {v6 ? sim[1].v6() : sim[1].v4(), 80}, sim[0].route_to(sim[1], v6),
-                                           settings, static_cast<Actor*>(&client), sim.now));
+  client.attach(*sim[0].stack->tcp().connect(
+      {v6 ? sim[0].v6() : sim[0].v4(), 4000}, {v6 ? sim[1].v6() : sim[1].v4(), 80},
+      sim[0].route_to(sim[1], v6), settings, static_cast<Actor*>(&client), sim.now));
   result.good = sim.run_until([&] { return client.finished() && server.finished(); }) && !server.wrong &&
                 server.read == client.to_write;
   result.cut_frames = sim[0].cut_frames;
@@ -153,7 +153,7 @@ TEST_F(Gathering, UrgentDataGoesSegmentBySegment) {
   const std::string text(3000, 'x');
   const iovec v{const_cast<char*>(text.data()), text.size()};
   EXPECT_EQ(handed([&] {
-              (void)sim[0].stack->tcp_send(*p.a, {&v, 1}, {.urgent = true}, sim.now);
+              (void)sim[0].stack->tcp().send(*p.a, {&v, 1}, {.urgent = true}, sim.now);
             }),
             (Sizes{1448, 1448, 104}));
 }

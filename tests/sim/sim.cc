@@ -385,24 +385,24 @@ uint8_t stream_byte(uint64_t seed, uint64_t i) {
 }
 
 void End::abandon() {
-  if (conn) host.stack->tcp_close(std::exchange(conn, nullptr), true, host.sim.now);
+  if (conn) host.stack->tcp().close(std::exchange(conn, nullptr), true, host.sim.now);
 }
 
 void End::attach(TcpConn* c) {
   conn = c;
   conn->owner = static_cast<Actor*>(this);
   opened = true;
-  on_ready(host.stack->tcp_readiness(*c));  // as epoll_ctl(ADD) looks
+  on_ready(host.stack->tcp().readiness(*c));  // as epoll_ctl(ADD) looks
 }
 
 void End::on_ready(uint32_t edges) {
   if (!conn) return;
-  if (edges & kError) error = host.stack->tcp_take_error(*conn);
+  if (edges & kError) error = host.stack->tcp().take_error(*conn);
   if (edges & (kReadable | kReadClosed | kHangUp)) read_some();
   if (edges & (kWritable | kHangUp)) write_some();
   if (!conn) return;
   if (error || (close_when_done && end_seen && shut)) {
-    host.stack->tcp_close(std::exchange(conn, nullptr), false, host.sim.now);
+    host.stack->tcp().close(std::exchange(conn, nullptr), false, host.sim.now);
   }
 }
 
@@ -413,7 +413,7 @@ void End::write_some() {
         std::min<uint64_t>({to_write - written, sizeof buffer, host.sim.rng.below(write_chunk) + 1});
     for (uint64_t i = 0; i < limit; ++i) buffer[i] = stream_byte(out, written + i);
     const iovec v{buffer, limit};
-    auto r = host.stack->tcp_send(*conn, {&v, 1}, {}, host.sim.now);
+    auto r = host.stack->tcp().send(*conn, {&v, 1}, {}, host.sim.now);
     if (!r) {
       if (!r.is(EAGAIN) && !r.is(ENOTCONN)) error = static_cast<int>(r.error());
       return;
@@ -422,7 +422,7 @@ void End::write_some() {
   }
   if (conn && written == to_write && shut_after_write && !shut) {
     shut = true;
-    (void)host.stack->tcp_shutdown(*conn, SHUT_WR, host.sim.now);
+    (void)host.stack->tcp().shutdown(*conn, SHUT_WR, host.sim.now);
   }
 }
 
@@ -430,7 +430,7 @@ void End::read_some() {
   uint8_t buffer[65536];
   while (conn && !end_seen && !paused) {
     const iovec v{buffer, std::min<size_t>(sizeof buffer, host.sim.rng.below(read_chunk) + 1)};
-    auto r = host.stack->tcp_receive(*conn, {&v, 1}, false, 0, host.sim.now);
+    auto r = host.stack->tcp().receive(*conn, {&v, 1}, false, 0, host.sim.now);
     if (!r) {
       if (!r.is(EAGAIN) && !r.is(ENOTCONN)) error = static_cast<int>(r.error());
       return;
@@ -450,15 +450,15 @@ void End::read_some() {
 
 Acceptor::Acceptor(Host& host_in, const Endpoint& local, uint32_t backlog, TcpSettings settings, bool v6_only)
     : host(host_in) {
-  auto r = host.stack->tcp_listen(local, v6_only, false, backlog, settings, static_cast<Actor*>(this));
+  auto r = host.stack->tcp().listen(local, v6_only, false, backlog, settings, static_cast<Actor*>(this));
   if (r) listener = *r;
 }
 Acceptor::~Acceptor() {
-  if (listener) host.stack->tcp_close_listener(listener);
+  if (listener) host.stack->tcp().close_listener(listener);
 }
 void Acceptor::on_ready(uint32_t) {
   if (!accepted) return;
-  while (TcpConn* c = host.stack->tcp_accept(*listener)) accepted(c);
+  while (TcpConn* c = host.stack->tcp().accept(*listener)) accepted(c);
 }
 
 Pairs::Pairs(Sim& sim_in, PairOptions options_in)
@@ -478,9 +478,9 @@ Pair Pairs::connect() {
   const bool v6 = options.v6;
   recorders.push_back(std::make_unique<Recorder>());
   Actor* owner = recorders.back().get();
-  auto r = sim[0].stack->tcp_connect({v6 ? sim[0].v6() : sim[0].v4(), next_port_++},
-                                     {v6 ? sim[1].v6() : sim[1].v4(), options.port_b},
-                                     sim[0].route_to(sim[1], v6), options.a, owner, sim.now);
+  auto r = sim[0].stack->tcp().connect({v6 ? sim[0].v6() : sim[0].v4(), next_port_++},
+                                       {v6 ? sim[1].v6() : sim[1].v4(), options.port_b},
+                                       sim[0].route_to(sim[1], v6), options.a, owner, sim.now);
   if (!r) return p;
   p.a = *r;
   const size_t before = accepted_.size();
@@ -491,15 +491,15 @@ Pair Pairs::connect() {
 
 Recorder& Pairs::recorder(TcpConn* c) { return *static_cast<Recorder*>(static_cast<Actor*>(c->owner)); }
 
-Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, Stack::TcpWrite how) {
+Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, TcpWrite how) {
   const iovec v{const_cast<char*>(text.data()), text.size()};
-  return host.stack->tcp_send(*conn, {&v, 1}, how, host.sim.now);
+  return host.stack->tcp().send(*conn, {&v, 1}, how, host.sim.now);
 }
 
 Result<std::string> read(Host& host, TcpConn* conn, size_t at_most) {
   std::string text(at_most, 0);
   const iovec v{text.data(), text.size()};
-  auto r = host.stack->tcp_receive(*conn, {&v, 1}, false, 0, host.sim.now);
+  auto r = host.stack->tcp().receive(*conn, {&v, 1}, false, 0, host.sim.now);
   if (!r) return r.error();
   host.sim.settle();  // the window may have opened
   text.resize(*r);

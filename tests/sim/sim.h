@@ -260,7 +260,7 @@ struct TracedPair {
 };
 
 /// Sends and receives of strings, at the simulation's time.
-Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, Stack::TcpWrite how = {});
+Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, TcpWrite how = {});
 Result<std::string> read(Host& host, TcpConn* conn, size_t at_most = 1 << 20);
 
 /// The TCP header of an IPv4 packet without options.

@@ -4,6 +4,7 @@
 
 #include "frames.h"
 #include "sim.h"
+#include "stack/udp.h"
 
 namespace accel::sim {
 namespace {
@@ -28,15 +29,15 @@ struct SourceValidation : testing::Test {
   SourceValidation() {
     rules({});
     host().stack->set_routes(table());
-    listener = *host().stack->tcp_listen({IpAddress::any_v6(), 80}, false, false, 128, {},
-                                         static_cast<Actor*>(&nobody));
-    udp = *host().stack->udp_open({IpAddress::any_v6(), 53}, {}, false, static_cast<Actor*>(&nobody));
+    listener = *host().stack->tcp().listen({IpAddress::any_v6(), 80}, false, false, 128, {},
+                                           static_cast<Actor*>(&nobody));
+    udp = *host().stack->udp().open({IpAddress::any_v6(), 53}, {}, false, static_cast<Actor*>(&nobody));
     host().stack->set_neighbour(0, v4(10, 0, 0, 50), MacAddress{2, 0, 0, 0, 0, 50});
     sim.tracing = true;
   }
   ~SourceValidation() override {
-    host().stack->tcp_close_listener(listener);
-    host().stack->udp_close(udp);
+    host().stack->tcp().close_listener(listener);
+    host().stack->udp().close(udp);
   }
   Host& host() { return sim[1]; }
   std::vector<RouteEntry> table() {
@@ -83,8 +84,8 @@ struct SourceValidation : testing::Test {
     out.to_kernel = host().to_kernel.size();
     std::array<char, 64> text;
     const iovec into{text.data(), text.size()};
-    while (host().stack->udp_front(*udp) != nullptr) {
-      host().stack->udp_receive(*udp, {&into, 1}, true);
+    while (host().stack->udp().front(*udp) != nullptr) {
+      host().stack->udp().receive(*udp, {&into, 1}, true);
       out.delivered = true;
     }
     for (size_t i = 0; i < std::size(kCounters); ++i)
@@ -274,8 +275,8 @@ TEST_F(SourceValidation, PolicyRoutingAsks) {
 
 /// An ICMP error is a packet like others.
 TEST_F(SourceValidation, ErrorsOfMartiansDoNotCount) {
-  UdpPcb* connected = *host().stack->udp_open({host().v4(), 999}, {v4(10, 0, 0, 50), 53}, false,
-                                              static_cast<Actor*>(&nobody));
+  UdpPcb* connected = *host().stack->udp().open({host().v4(), 999}, {v4(10, 0, 0, 50), 53}, false,
+                                                static_cast<Actor*>(&nobody));
   const Bytes quoted = frame_of(host().mac(), {host().v4(), v4(10, 0, 0, 50), 17},
                                 udp_datagram({host().v4(), 999}, {v4(10, 0, 0, 50), 53}, "question"));
   Bytes icmp = {3, 3, 0, 0, 0, 0, 0, 0};
@@ -284,13 +285,13 @@ TEST_F(SourceValidation, ErrorsOfMartiansDoNotCount) {
   const auto tell = [&](const IpAddress& from) {
     sim.inject(1, frame_of(host().mac(), {from, host().v4(), 1}, icmp));
     sim.run_for(1ms);
-    return host().stack->udp_take_error(*connected);
+    return host().stack->udp().take_error(*connected);
   };
   for (const IpAddress& from : {v4(127, 0, 0, 1), host().v4(), v4(0, 0, 0, 1)}) EXPECT_EQ(tell(from), 0);
   rules({1, false, false, false});
   EXPECT_EQ(tell(v4(192, 168, 1, 1)), 0);
   EXPECT_EQ(tell(v4(10, 0, 0, 77)), ECONNREFUSED);
-  host().stack->udp_close(connected);
+  host().stack->udp().close(connected);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "seeds.h"
 #include "sim.h"
+#include "stack/udp.h"
 
 namespace accel::sim {
 namespace {
@@ -17,20 +18,21 @@ TEST(Snapshot, ACutOverInTheMiddleIsNotNoticed) {
     server.read_pause = 1ms;
     Acceptor acceptor(sim[1], {sim[1].v4(), 80});
     acceptor.accepted = [&](TcpConn* c) { server.attach(c); };
-    client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                             {}, static_cast<Actor*>(&client), sim.now));
+    client.attach(*sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80},
+                                               sim[0].route_to(sim[1]), {}, static_cast<Actor*>(&client),
+                                               sim.now));
     const uint64_t at = sim.rng.below(400000);
     sim.run_until([&] { return server.opened && (server.read >= at || !server.conn); }, 600s);
     if (server.conn) {
-      const TcpSettings settings = sim[1].stack->settings(*server.conn);
-      auto state = sim[1].stack->tcp_snapshot(*server.conn, sim.now);
+      const TcpSettings settings = sim[1].stack->tcp().settings(*server.conn);
+      auto state = sim[1].stack->tcp().snapshot(*server.conn, sim.now);
       if (state.is(ENOTCONN)) continue;  // closed both ways by then
       ASSERT_TRUE(state);
-      sim[1].stack->tcp_forget(server.conn);
+      sim[1].stack->tcp().forget(server.conn);
       sim.settle();
       EXPECT_TRUE(sim[1].steered.empty());
-      auto adopted = sim[1].stack->tcp_adopt(*state, sim[1].route_to(sim[0]), settings,
-                                             static_cast<Actor*>(&server), sim.now);
+      auto adopted = sim[1].stack->tcp().adopt(*state, sim[1].route_to(sim[0]), settings,
+                                               static_cast<Actor*>(&server), sim.now);
       ASSERT_TRUE(adopted);
       server.attach(*adopted);
     }
@@ -52,27 +54,27 @@ TEST(Snapshot, AnAdoptedConnectionOutlivesALossOfEverything) {
   ASSERT_TRUE(write(sim[0], p.a, "in flight"));
   sim.settle();
   void* owner = p.a->owner;
-  auto state = sim[0].stack->tcp_snapshot(*p.a, sim.now);
+  auto state = sim[0].stack->tcp().snapshot(*p.a, sim.now);
   ASSERT_TRUE(state);
-  sim[0].stack->tcp_forget(p.a);
-  auto adopted = sim[0].stack->tcp_adopt(*state, sim[0].route_to(sim[1]), {}, owner, sim.now);
+  sim[0].stack->tcp().forget(p.a);
+  auto adopted = sim[0].stack->tcp().adopt(*state, sim[0].route_to(sim[1]), {}, owner, sim.now);
   ASSERT_TRUE(adopted);
   sim.run_for(20s);  // several timeouts
-  EXPECT_EQ(sim[0].stack->tcp_peek_error(**adopted), 0);
+  EXPECT_EQ(sim[0].stack->tcp().peek_error(**adopted), 0);
   sim[0].link.cut = false;
   sim.run_for(60s);
   EXPECT_EQ(*read(sim[1], p.b), "in flight");
-  EXPECT_TRUE(sim[0].stack->tcp_all_acked(**adopted));
+  EXPECT_TRUE(sim[0].stack->tcp().all_acked(**adopted));
 }
 
 TEST(Snapshot, NotBeforeTheHandshake) {
   Sim sim;
   sim.links([](Link& l) { l.cut = true; });
   Recorder owner;
-  TcpConn* c = *sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
-                                          static_cast<Actor*>(&owner), sim.now);
-  EXPECT_TRUE(sim[0].stack->tcp_snapshot(*c, sim.now).is(ENOTCONN));
-  sim[0].stack->tcp_close(c, true, sim.now);
+  TcpConn* c = *sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                            {}, static_cast<Actor*>(&owner), sim.now);
+  EXPECT_TRUE(sim[0].stack->tcp().snapshot(*c, sim.now).is(ENOTCONN));
+  sim[0].stack->tcp().close(c, true, sim.now);
 }
 
 TEST(Memory, ASlowReaderHoldsABoundedQueue) {
@@ -87,7 +89,7 @@ TEST(Memory, ASlowReaderHoldsABoundedQueue) {
     if (auto r = write(sim[0], p.a, std::string(100000, 'x'))) sent += *r;
     sim.run_for(100ms);
   }
-  EXPECT_LE(sim[1].stack->tcp_readable_bytes(*p.b), 200000u);
+  EXPECT_LE(sim[1].stack->tcp().readable_bytes(*p.b), 200000u);
   EXPECT_LE(sent, 400000u);
   EXPECT_GT(sim[1].pool.available(), sim[1].pool.size() / 4);
   size_t got = 0;
@@ -118,7 +120,7 @@ TEST(Memory, TinySegmentsDoNotEatThePool) {
   ASSERT_TRUE(write(sim[0], other.a, "still here"));
   sim.run_for(1s);
   EXPECT_EQ(*read(sim[1], other.b), "still here");
-  EXPECT_EQ(sim[1].stack->tcp_readable_bytes(*hog.b), 5000u);
+  EXPECT_EQ(sim[1].stack->tcp().readable_bytes(*hog.b), 5000u);
 }
 
 TEST(Memory, HolesDoNotEatThePool) {
@@ -165,15 +167,16 @@ TEST(Hostile, MutatedFramesNeverHurt) {
       if (!server.opened)
         server.attach(c);
       else
-        sim[1].stack->tcp_close(c, true, sim.now);
+        sim[1].stack->tcp().close(c, true, sim.now);
     };
-    auto udp = sim[1].stack->udp_open({IpAddress::any_v6(), 80}, {}, false, nullptr);
-    client.attach(*sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                             {}, static_cast<Actor*>(&client), sim.now));
+    auto udp = sim[1].stack->udp().open({IpAddress::any_v6(), 80}, {}, false, nullptr);
+    client.attach(*sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80},
+                                               sim[0].route_to(sim[1]), {}, static_cast<Actor*>(&client),
+                                               sim.now));
     ASSERT_TRUE(sim.run_until([&] { return client.finished() && server.finished(); }, 600s));
     EXPECT_FALSE(client.wrong || server.wrong);
     EXPECT_EQ(client.error, 0);
-    sim[1].stack->udp_close(*udp);
+    sim[1].stack->udp().close(*udp);
     if (HasFailure()) break;
   }
 }

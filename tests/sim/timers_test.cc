@@ -20,7 +20,7 @@ struct TimersTest : testing::Test, TracedPair {
   void cut() {
     sim.links([](Link& l) { l.cut = true; });
   }
-  int error_of(TcpConn* c) { return sim[0].stack->tcp_take_error(*c); }
+  int error_of(TcpConn* c) { return sim[0].stack->tcp().take_error(*c); }
 };
 
 TEST_F(TimersTest, RetransmissionDoubles) {
@@ -93,7 +93,7 @@ TEST_F(TimersTest, RetransmissionGivesUp) {
   ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 3600s));
   EXPECT_EQ(error_of(p.a), ETIMEDOUT);
   EXPECT_NEAR((sim.now - sim.trace_start) / 1s, 924, 15);  // tcp_retries2 = 15 with an RTO of 200 ms
-  EXPECT_TRUE(sim[0].stack->tcp_readiness(*p.a) & kHangUp);
+  EXPECT_TRUE(sim[0].stack->tcp().readiness(*p.a) & kHangUp);
   EXPECT_TRUE(write(sim[0], p.a, "y").is(EPIPE));
 }
 
@@ -127,9 +127,9 @@ TEST_F(FewOrphanRetries, GiveUpSoon) {
   Pair p = open();
   sim.links([](Link& l) { l.cut = true; });
   ASSERT_TRUE(write(sim[0], p.a, "x"));
-  const uint16_t port = sim[0].stack->tcp_local(*p.a).port;
-  sim[0].stack->tcp_close(p.a, false, sim.now);
-  ASSERT_TRUE(sim.run_until([&] { return !sim[0].stack->tcp_port_in_use(sim[0].v4(), port); }, 60s));
+  const uint16_t port = sim[0].stack->tcp().local(*p.a).port;
+  sim[0].stack->tcp().close(p.a, false, sim.now);
+  ASSERT_TRUE(sim.run_until([&] { return !sim[0].stack->tcp().port_in_use(sim[0].v4(), port); }, 60s));
   EXPECT_LT(sim.now - sim.trace_start, 10s);
 }
 
@@ -141,7 +141,7 @@ TEST_F(TimersTest, ALostSegmentIsRepairedOnceTheLinkIsBack) {
   sim.links([](Link& l) { l.cut = false; });
   sim.run_for(500ms);
   EXPECT_EQ(*read(sim[1], p.b), "x");
-  EXPECT_TRUE(sim[0].stack->tcp_all_acked(*p.a));
+  EXPECT_TRUE(sim[0].stack->tcp().all_acked(*p.a));
 }
 
 TEST_F(TimersTest, DelayedAck) {
@@ -186,13 +186,13 @@ TEST_F(TimersTest, ZeroWindowIsProbedAndReopens) {
   auto sent = write(sim[0], p.a, text);
   ASSERT_TRUE(sent);
   sim.run_for(1s);
-  const size_t held = sim[1].stack->tcp_readable_bytes(*p.b);
+  const size_t held = sim[1].stack->tcp().readable_bytes(*p.b);
   EXPECT_GT(held, 5000u);
   EXPECT_LE(held, 40000u);
   sim.run_for(60s);
   EXPECT_GE(sim[0].counter(Counter::tcp_zero_window_probes), 5u);
-  EXPECT_EQ(sim[0].stack->tcp_peek_error(*p.a), 0);
-  EXPECT_EQ(sim[1].stack->tcp_readable_bytes(*p.b), held);
+  EXPECT_EQ(sim[0].stack->tcp().peek_error(*p.a), 0);
+  EXPECT_EQ(sim[1].stack->tcp().readable_bytes(*p.b), held);
   size_t got = 0;
   EXPECT_TRUE(sim.run_until(
       [&] {
@@ -230,7 +230,7 @@ TEST_F(TimersTest, KeepaliveFindsADeadPeer) {
   Pair p = open(options);
   sim.run_for(100s);  // answered
   EXPECT_GE(sim[0].counter(Counter::tcp_keepalives), 8u);
-  EXPECT_EQ(sim[0].stack->tcp_peek_error(*p.a), 0);
+  EXPECT_EQ(sim[0].stack->tcp().peek_error(*p.a), 0);
   const uint64_t before = sim[0].counter(Counter::tcp_keepalives);
   cut();
   ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 60s));
@@ -240,12 +240,12 @@ TEST_F(TimersTest, KeepaliveFindsADeadPeer) {
 
 TEST_F(TimersTest, KeepaliveMayBeTurnedOnLater) {
   Pair p = open();
-  TcpSettings& s = sim[0].stack->settings(*p.a);
+  TcpSettings& s = sim[0].stack->tcp().settings(*p.a);
   s.keepalive = true;
   s.keep_idle = 5s;
   s.keep_interval = 1s;
   s.keep_count = 2;
-  sim[0].stack->tcp_settings_changed(*p.a, sim.now);
+  sim[0].stack->tcp().settings_changed(*p.a, sim.now);
   cut();
   ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 60s));
   EXPECT_NEAR((sim.now - sim.trace_start) / 100ms, 60, 12);
@@ -269,12 +269,12 @@ TEST_F(TimersTest, UserTimeoutOfAHandshake) {
   TcpSettings settings;
   settings.user_timeout = 2s;
   const Instant began = sim.now;
-  TcpConn* c = *sim[0].stack->tcp_connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
-                                          settings, static_cast<Actor*>(&owner), sim.now);
+  TcpConn* c = *sim[0].stack->tcp().connect({sim[0].v4(), 4000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                            settings, static_cast<Actor*>(&owner), sim.now);
   ASSERT_TRUE(sim.run_until([&] { return (owner.edges & kError) != 0; }, 60s));
   EXPECT_EQ(error_of(c), ETIMEDOUT);
   EXPECT_LE(sim.now - began, 2100ms) << "not by the next SYN, at 3 s";
-  sim[0].stack->tcp_close(c, true, sim.now);
+  sim[0].stack->tcp().close(c, true, sim.now);
 }
 
 TEST_F(TimersTest, UserTimeoutEndsWhatAClosedWindowHolds) {
@@ -283,8 +283,8 @@ TEST_F(TimersTest, UserTimeoutEndsWhatAClosedWindowHolds) {
   Pair p = open(options);
   ASSERT_TRUE(write(sim[0], p.a, std::string(200000, 'x')));
   sim.run_for(60s);
-  EXPECT_EQ(sim[0].stack->tcp_peek_error(*p.a), 0) << "its probes are answered";
-  sim[0].stack->settings(*p.a).user_timeout = 65s;
+  EXPECT_EQ(sim[0].stack->tcp().peek_error(*p.a), 0) << "its probes are answered";
+  sim[0].stack->tcp().settings(*p.a).user_timeout = 65s;
   const Instant began = sim.now;
   ASSERT_TRUE(sim.run_until([&] { return (pairs->recorder(p.a).edges & kError) != 0; }, 200s));
   EXPECT_EQ(error_of(p.a), ETIMEDOUT);
@@ -301,22 +301,22 @@ TEST_F(TimersTest, AWindowThatOpensInTimeIsNoUserTimeout) {
     sim.run_for(4s);
     ASSERT_TRUE(read(sim[1], p.b));
   }
-  EXPECT_EQ(sim[0].stack->tcp_peek_error(*p.a), 0);
+  EXPECT_EQ(sim[0].stack->tcp().peek_error(*p.a), 0);
 }
 
 TEST_F(TimersTest, TimeWaitLastsAMinute) {
   Pair p = open();
-  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim[0].stack->tcp().close(p.a, false, sim.now);
   sim.run_for(100ms);
   EXPECT_TRUE(pairs->recorder(p.b).edges & kReadClosed);
-  sim[1].stack->tcp_close(p.b, false, sim.now);
+  sim[1].stack->tcp().close(p.b, false, sim.now);
   sim.run_for(1s);
   EXPECT_EQ(sim[1].stack->next_deadline(), kNever);
-  EXPECT_TRUE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_TRUE(sim[0].stack->tcp().port_in_use(sim[0].v4(), 40000));
   sim.run_for(58s);
-  EXPECT_TRUE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_TRUE(sim[0].stack->tcp().port_in_use(sim[0].v4(), 40000));
   sim.run_for(3s);
-  EXPECT_FALSE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_FALSE(sim[0].stack->tcp().port_in_use(sim[0].v4(), 40000));
   EXPECT_TRUE(sim[0].steered.empty());
 }
 
@@ -328,14 +328,14 @@ TEST(TimeWait, GivesWayToConnectWhereTheHostSaysSo) {
     Sim sim(1, 2, options);
     Pairs pairs(sim);
     const Pair p = pairs.connect();
-    sim[0].stack->tcp_close(p.a, false, sim.now);
+    sim[0].stack->tcp().close(p.a, false, sim.now);
     sim.run_for(100ms);
-    sim[1].stack->tcp_close(p.b, false, sim.now);
+    sim[1].stack->tcp().close(p.b, false, sim.now);
     sim.run_for(100ms);
     Recorder owner;
     auto connect_again = [&] {
-      return sim[0].stack->tcp_connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
-                                       static_cast<Actor*>(&owner), sim.now);
+      return sim[0].stack->tcp().connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
+                                         static_cast<Actor*>(&owner), sim.now);
     };
     EXPECT_TRUE(connect_again().is(EADDRINUSE));
     sim.run_for(2s);
@@ -343,50 +343,50 @@ TEST(TimeWait, GivesWayToConnectWhereTheHostSaysSo) {
     ASSERT_EQ(again.ok(), allowed);
     if (!allowed) continue;
     sim.run_for(500ms);
-    EXPECT_EQ(sim[0].stack->tcp_state(**again), TcpState::kEstablished);
-    sim[0].stack->tcp_close(*again, true, sim.now);
+    EXPECT_EQ(sim[0].stack->tcp().state(**again), TcpState::kEstablished);
+    sim[0].stack->tcp().close(*again, true, sim.now);
   }
 }
 
 TEST_F(TimersTest, TimeWaitGivesWayToANewSyn) {
   Pair p = open();
-  sim[1].stack->tcp_close(p.b, false, sim.now);  // the server closes first: TIME-WAIT is there
+  sim[1].stack->tcp().close(p.b, false, sim.now);  // the server closes first: TIME-WAIT is there
   sim.run_for(100ms);
-  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim[0].stack->tcp().close(p.a, false, sim.now);
   sim.run_for(2s);
   Recorder owner;
-  auto again = sim[0].stack->tcp_connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
-                                         static_cast<Actor*>(&owner), sim.now);
+  auto again = sim[0].stack->tcp().connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                           {}, static_cast<Actor*>(&owner), sim.now);
   ASSERT_TRUE(again);
   sim.run_for(500ms);
-  EXPECT_EQ(sim[0].stack->tcp_state(**again), TcpState::kEstablished);
+  EXPECT_EQ(sim[0].stack->tcp().state(**again), TcpState::kEstablished);
   ASSERT_TRUE(write(sim[0], *again, "anew"));
   sim.run_for(500ms);
-  EXPECT_TRUE(sim[0].stack->tcp_all_acked(**again));
-  sim[0].stack->tcp_close(*again, true, sim.now);
+  EXPECT_TRUE(sim[0].stack->tcp().all_acked(**again));
+  sim[0].stack->tcp().close(*again, true, sim.now);
 }
 
 /// The newer SYN may be for another process's listener: the tuple is the kernel's then.
 TEST_F(TimersTest, TimeWaitWithoutAListenerGivesANewSynToTheKernel) {
   Pair p = open();
-  sim[1].stack->tcp_close(p.b, false, sim.now);
+  sim[1].stack->tcp().close(p.b, false, sim.now);
   sim.run_for(100ms);
-  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim[0].stack->tcp().close(p.a, false, sim.now);
   sim.run_for(2s);
-  sim[1].stack->tcp_close_listener(std::exchange(pairs->acceptor.listener, nullptr));
-  ASSERT_TRUE(sim[1].stack->tcp_port_in_use(sim[1].v4(), 80));
+  sim[1].stack->tcp().close_listener(std::exchange(pairs->acceptor.listener, nullptr));
+  ASSERT_TRUE(sim[1].stack->tcp().port_in_use(sim[1].v4(), 80));
   Recorder owner;
-  auto again = sim[0].stack->tcp_connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]), {},
-                                         static_cast<Actor*>(&owner), sim.now);
+  auto again = sim[0].stack->tcp().connect({sim[0].v4(), 40000}, {sim[1].v4(), 80}, sim[0].route_to(sim[1]),
+                                           {}, static_cast<Actor*>(&owner), sim.now);
   ASSERT_TRUE(again);
   sim.clear_trace();
   sim.run_for(500ms);
   ASSERT_EQ(sim[1].to_kernel.size(), 1u);
   EXPECT_EQ(tcp_of(sim[1].to_kernel[0]).flags & (kSyn | kAck), kSyn);
   EXPECT_TRUE(sim.sent_by(1).empty());
-  EXPECT_FALSE(sim[1].stack->tcp_port_in_use(sim[1].v4(), 80));
+  EXPECT_FALSE(sim[1].stack->tcp().port_in_use(sim[1].v4(), 80));
   EXPECT_TRUE(sim[1].steered.empty());
-  sim[0].stack->tcp_close(*again, true, sim.now);
+  sim[0].stack->tcp().close(*again, true, sim.now);
 }
 
 struct NegativeLinger : TimersTest, testing::WithParamInterface<bool> {};
@@ -397,22 +397,22 @@ TEST_P(NegativeLinger, ResetsInFinWait2) {
   options.a.fin_wait2 = -1s;
   Pair p = open(options);
   if (GetParam()) {
-    ASSERT_TRUE(sim[0].stack->tcp_shutdown(*p.a, SHUT_WR, sim.now));
+    ASSERT_TRUE(sim[0].stack->tcp().shutdown(*p.a, SHUT_WR, sim.now));
     sim.run_for(1s);
   }
-  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim[0].stack->tcp().close(p.a, false, sim.now);
   sim.run_for(1s);
-  EXPECT_FALSE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
-  EXPECT_EQ(sim[1].stack->tcp_take_error(*p.b), EPIPE);  // a reset in CLOSE-WAIT
+  EXPECT_FALSE(sim[0].stack->tcp().port_in_use(sim[0].v4(), 40000));
+  EXPECT_EQ(sim[1].stack->tcp().take_error(*p.b), EPIPE);  // a reset in CLOSE-WAIT
 }
 
 TEST_F(TimersTest, AnOrphanInFinWait2Ends) {
   Pair p = open();
-  sim[0].stack->tcp_close(p.a, false, sim.now);
+  sim[0].stack->tcp().close(p.a, false, sim.now);
   sim.run_for(10s);  // the peer never closes
-  EXPECT_TRUE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_TRUE(sim[0].stack->tcp().port_in_use(sim[0].v4(), 40000));
   sim.run_for(120s);
-  EXPECT_FALSE(sim[0].stack->tcp_port_in_use(sim[0].v4(), 40000));
+  EXPECT_FALSE(sim[0].stack->tcp().port_in_use(sim[0].v4(), 40000));
 }
 
 }  // namespace

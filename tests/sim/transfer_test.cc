@@ -74,9 +74,9 @@ struct World {
     acceptor = std::make_unique<Acceptor>(sim[1], Endpoint{v6 ? sim[1].v6() : sim[1].v4(), 80}, 16,
                                           random_settings(rng));
     acceptor->accepted = [this](TcpConn* c) { server->attach(c); };
-    auto c = sim[0].stack->tcp_connect({v6 ? sim[0].v6() : sim[0].v4(), 4000},
-                                       {v6 ? sim[1].v6() : sim[1].v4(), 80}, sim[0].route_to(sim[1], v6),
-                                       random_settings(rng), static_cast<Actor*>(client.get()), sim.now);
+    auto c = sim[0].stack->tcp().connect({v6 ? sim[0].v6() : sim[0].v4(), 4000},
+                                         {v6 ? sim[1].v6() : sim[1].v4(), 80}, sim[0].route_to(sim[1], v6),
+                                         random_settings(rng), static_cast<Actor*>(client.get()), sim.now);
     if (c) client->attach(*c);
   }
   void expect_nothing_left() {
@@ -85,9 +85,9 @@ struct World {
     for (auto& h : sim.hosts) {
       EXPECT_EQ(h->pool.available(), h->pool.size());
       EXPECT_TRUE(h->steered.empty());
-      EXPECT_EQ(h->stack->tcp_lingering(), 0u);
+      EXPECT_EQ(h->stack->tcp().lingering(), 0u);
       int left = 0;
-      h->stack->tcp_for_each([](TcpConn&, void* n) { ++*static_cast<int*>(n); }, &left);
+      h->stack->tcp().for_each([](TcpConn&, void* n) { ++*static_cast<int*>(n); }, &left);
       EXPECT_EQ(left, 0);
       EXPECT_EQ(h->stack->next_deadline(), kNever);
     }
@@ -126,7 +126,7 @@ TEST(Transfer, AnAbruptEndLeavesNothing) {
     End& victim = w.rng.chance(0.5) ? *w.client : *w.server;
     const bool abort = w.rng.chance(0.5);
     w.sim.after(Duration(w.rng.below(300'000'000)), [&] {
-      if (victim.conn) victim.host.stack->tcp_close(std::exchange(victim.conn, nullptr), abort, w.sim.now);
+      if (victim.conn) victim.host.stack->tcp().close(std::exchange(victim.conn, nullptr), abort, w.sim.now);
       victim.opened = true;
     });
     // An aborted handshake may leave the other side without a connection; a lost RST, with one that ends by

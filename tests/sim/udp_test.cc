@@ -1,4 +1,6 @@
 // UDP: who gets a datagram, what bounds the queues, what ICMP says, frames in several buffers.
+#include "stack/udp.h"
+
 #include <gtest/gtest.h>
 
 #include "sim.h"
@@ -14,7 +16,7 @@ struct UdpTest : testing::Test {
   explicit UdpTest(HostOptions options = {}) : sim(9, 2, options) {}
   UdpPcb* open(int host, const Endpoint& local, const Endpoint& remote = {}, bool v6_only = false) {
     owners.push_back(std::make_unique<Recorder>());
-    return *sim[host].stack->udp_open(local, remote, v6_only, static_cast<Actor*>(owners.back().get()));
+    return *sim[host].stack->udp().open(local, remote, v6_only, static_cast<Actor*>(owners.back().get()));
   }
   Result<size_t> send(int host, UdpPcb* pcb, std::string_view text, const Endpoint& to) {
     Host& from = sim[host];
@@ -22,19 +24,19 @@ struct UdpTest : testing::Test {
     const bool v6 = !to.address.is_v4();
     Endpoint source{v6 ? from.v6() : from.v4(), pcb->local.port};
     const iovec v{const_cast<char*>(text.data()), text.size()};
-    auto r = from.stack->udp_send(*pcb, {&v, 1}, source, to, from.route_to(other, v6),
-                                  {0, 64, kAutoFlowLabel}, sim.now);
+    auto r = from.stack->udp().send(*pcb, {&v, 1}, source, to, from.route_to(other, v6),
+                                    {0, 64, kAutoFlowLabel}, sim.now);
     sim.settle();
     return r;
   }
   std::optional<std::string> receive(int host, UdpPcb* pcb, size_t at_most = 65536) {
-    const Datagram* front = sim[host].stack->udp_front(*pcb);
+    const Datagram* front = sim[host].stack->udp().front(*pcb);
     if (!front) return {};
     last = *front;
     std::string text(at_most, 0);
     const iovec v[2] = {{text.data(), std::min<size_t>(3, at_most)},
                         {text.data() + std::min<size_t>(3, at_most), at_most - std::min<size_t>(3, at_most)}};
-    text.resize(sim[host].stack->udp_receive(*pcb, v, true));
+    text.resize(sim[host].stack->udp().receive(*pcb, v, true));
     return text;
   }
   Recorder& recorder(UdpPcb* pcb) { return *static_cast<Recorder*>(static_cast<Actor*>(pcb->owner)); }
@@ -62,8 +64,8 @@ TEST_F(UdpTest, EveryLengthArrives) {
     }
     EXPECT_TRUE(send(0, a, std::string(most, 'x'), {there, 2000}).ok());
     EXPECT_TRUE(send(0, a, std::string(most + 1, 'x'), {there, 2000}).is(EMSGSIZE));
-    sim[0].stack->udp_close(a);
-    sim[1].stack->udp_close(b);
+    sim[0].stack->udp().close(a);
+    sim[1].stack->udp().close(b);
   }
   run();
   EXPECT_EQ(sim[1].counter(Counter::drop_udp_checksum), 0u);
@@ -104,7 +106,7 @@ TEST_F(UdpTest, TheMostSpecificSocketGetsIt) {
   run();
   EXPECT_EQ(*receive(1, connected), "4");
   EXPECT_EQ(*receive(1, specific), "5");
-  sim[1].stack->udp_connect(*connected, {sim[1].v4(), 2000}, {sim[0].v4(), 1001});
+  sim[1].stack->udp().connect(*connected, {sim[1].v4(), 2000}, {sim[0].v4(), 1001});
   (void)send(0, c, "6", {sim[1].v4(), 2000});
   run();
   EXPECT_EQ(*receive(1, connected), "6");
@@ -128,8 +130,8 @@ TEST_F(UdpTest, AGroupSharesByFlow) {
     (void)send(0, a, "x", {sim[1].v4(), 2000});
     (void)send(0, a, "x", {sim[1].v4(), 2000});
     run();
-    const size_t first = sim[1].stack->udp_queued_bytes(*b[0]),
-                 second = sim[1].stack->udp_queued_bytes(*b[1]);
+    const size_t first = sim[1].stack->udp().queued_bytes(*b[0]),
+                 second = sim[1].stack->udp().queued_bytes(*b[1]);
     EXPECT_TRUE((first == 2 && second == 0) || (first == 0 && second == 2));
     for (int i = 0; i < 2; ++i)
       while (receive(1, b[i])) ++got[i];
@@ -151,7 +153,7 @@ TEST_F(UdpTest, TheNamedCpuCounts) {
     run();
     int all = -1;
     for (int i = 0; i < 3; ++i) {
-      if (sim[1].stack->udp_queued_bytes(*b[i]) == 16) all = i;
+      if (sim[1].stack->udp().queued_bytes(*b[i]) == 16) all = i;
       while (receive(1, b[i])) {
       }
     }
@@ -172,8 +174,8 @@ TEST_F(UdpTest, WithoutAGroupTheLastGetsIt) {
   for (uint16_t port = 1000; port < 1016; ++port)
     (void)send(0, open(0, {sim[0].v4(), port}), "x", {sim[1].v4(), 2000});
   run();
-  EXPECT_EQ(sim[1].stack->udp_queued_bytes(*older), 0u);
-  EXPECT_EQ(sim[1].stack->udp_queued_bytes(*newer), 16u);
+  EXPECT_EQ(sim[1].stack->udp().queued_bytes(*older), 0u);
+  EXPECT_EQ(sim[1].stack->udp().queued_bytes(*newer), 16u);
 }
 
 TEST_F(UdpTest, ADeviceIsHeldTo) {
@@ -181,12 +183,12 @@ TEST_F(UdpTest, ADeviceIsHeldTo) {
   UdpPcb* here = open(1, {IpAddress::any_v4(), 2000});
   UdpPcb* elsewhere = open(1, {IpAddress::any_v4(), 2000});
   UdpPcb* wherever = open(1, {IpAddress::any_v4(), 2000});
-  sim[1].stack->udp_set_device(*here, 0);
-  sim[1].stack->udp_set_device(*elsewhere, 1);
+  sim[1].stack->udp().set_device(*here, 0);
+  sim[1].stack->udp().set_device(*elsewhere, 1);
   (void)send(0, a, "1", {sim[1].v4(), 2000});
   run();
   EXPECT_EQ(*receive(1, here), "1");
-  sim[1].stack->udp_close(here);
+  sim[1].stack->udp().close(here);
   (void)send(0, a, "2", {sim[1].v4(), 2000});
   run();
   EXPECT_EQ(*receive(1, wherever), "2");
@@ -196,7 +198,7 @@ TEST_F(UdpTest, ADeviceIsHeldTo) {
 TEST_F(UdpTest, AnAddressCountsBeforeADevice) {
   UdpPcb* address = open(1, {sim[1].v4(), 2000});
   UdpPcb* device = open(1, {IpAddress::any_v4(), 2000});
-  sim[1].stack->udp_set_device(*device, 0);
+  sim[1].stack->udp().set_device(*device, 0);
   (void)send(0, open(0, {sim[0].v4(), 1000}), "1", {sim[1].v4(), 2000});
   run();
   EXPECT_EQ(*receive(1, address), "1");
@@ -219,8 +221,8 @@ TEST_F(UdpTest, MulticastGoesToAll) {
   const iovec v{const_cast<char*>("all"), 3};
   ASSERT_TRUE(
       sim[0]
-          .stack
-          ->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {group, 2000}, route, {0, 1, kAutoFlowLabel}, sim.now)
+          .stack->udp()
+          .send(*a, {&v, 1}, {sim[0].v4(), 1000}, {group, 2000}, route, {0, 1, kAutoFlowLabel}, sim.now)
           .ok());
   sim.settle();
   ASSERT_EQ((MacAddress{frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]}),
@@ -236,15 +238,15 @@ TEST_F(UdpTest, MulticastGoesToAll) {
 TEST_F(UdpTest, TheReceiveBufferBounds) {
   UdpPcb* a = open(0, {sim[0].v4(), 1000});
   UdpPcb* b = open(1, {sim[1].v4(), 2000});
-  sim[1].stack->udp_set_receive_buffer(*b, 10000);
+  sim[1].stack->udp().set_receive_buffer(*b, 10000);
   for (int i = 0; i < 100; ++i) (void)send(0, a, std::string(1000, 'x'), {sim[1].v4(), 2000});
   run();
-  EXPECT_LE(sim[1].stack->udp_queued_bytes(*b), 10000u);
-  EXPECT_GE(sim[1].stack->udp_queued_bytes(*b), 7000u);
-  const uint64_t kept = sim[1].stack->udp_queued_bytes(*b) / 1000;
-  EXPECT_EQ(sim[1].stack->udp_drops(*b), 100 - kept);
+  EXPECT_LE(sim[1].stack->udp().queued_bytes(*b), 10000u);
+  EXPECT_GE(sim[1].stack->udp().queued_bytes(*b), 7000u);
+  const uint64_t kept = sim[1].stack->udp().queued_bytes(*b) / 1000;
+  EXPECT_EQ(sim[1].stack->udp().drops(*b), 100 - kept);
   EXPECT_EQ(sim[1].counter(Counter::drop_udp_queue_full), 100 - kept);
-  sim[1].stack->udp_set_receive_buffer(*b, 0);
+  sim[1].stack->udp().set_receive_buffer(*b, 0);
   while (receive(1, b)) {
   }
   (void)send(0, a, "one fits always", {sim[1].v4(), 2000});
@@ -280,14 +282,14 @@ TEST_F(SmallPoolTest, SendingIsHeldBackAndResumes) {
   int sent = 0;
   Result<size_t> r = size_t{0};
   while (sent < 1000 &&
-         (r = sim[0].stack->udp_send(*a, {&v, 1}, {sim[0].v4(), 1000}, {sim[1].v4(), 9},
-                                     sim[0].route_to(sim[1]), {0, 64, kAutoFlowLabel}, sim.now)))
+         (r = sim[0].stack->udp().send(*a, {&v, 1}, {sim[0].v4(), 1000}, {sim[1].v4(), 9},
+                                       sim[0].route_to(sim[1]), {0, 64, kAutoFlowLabel}, sim.now)))
     ++sent;
   EXPECT_TRUE(r.is(EAGAIN));
-  EXPECT_FALSE(sim[0].stack->udp_readiness(*a) & kWritable);
+  EXPECT_FALSE(sim[0].stack->udp().readiness(*a) & kWritable);
   run();
   EXPECT_TRUE(recorder(a).edges & kWritable);
-  EXPECT_TRUE(sim[0].stack->udp_readiness(*a) & kWritable);
+  EXPECT_TRUE(sim[0].stack->udp().readiness(*a) & kWritable);
 }
 
 struct JumboTest : UdpTest {
@@ -306,8 +308,8 @@ TEST_F(JumboTest, DatagramsInSeveralBuffers) {
     std::string text(n, 0);
     for (size_t i = 0; i < n; ++i) text[i] = static_cast<char>(stream_byte(n, i));
     const iovec v[3] = {{text.data(), 7}, {text.data() + 7, 0}, {text.data() + 7, n - 7}};  // odd pieces
-    ASSERT_EQ(*sim[0].stack->udp_send(*a, v, {sim[0].v4(), 1000}, {sim[1].v4(), 2000},
-                                      sim[0].route_to(sim[1]), {0, 64, kAutoFlowLabel}, sim.now),
+    ASSERT_EQ(*sim[0].stack->udp().send(*a, v, {sim[0].v4(), 1000}, {sim[1].v4(), 2000},
+                                        sim[0].route_to(sim[1]), {0, 64, kAutoFlowLabel}, sim.now),
               n);
     run();
     ASSERT_EQ(*receive(1, b), text) << n;
@@ -395,10 +397,10 @@ TEST_F(UdpTest, PortUnreachableReachesConnectedSockets) {
   (void)send(0, loose, "x", {sim[1].v4(), 2000});
   run();
   EXPECT_TRUE(recorder(connected).edges & kError);
-  EXPECT_TRUE(sim[0].stack->udp_readiness(*connected) & kError);
-  EXPECT_EQ(sim[0].stack->udp_take_error(*connected), ECONNREFUSED);
-  EXPECT_EQ(sim[0].stack->udp_take_error(*connected), 0);
-  EXPECT_EQ(sim[0].stack->udp_take_error(*loose), 0);
+  EXPECT_TRUE(sim[0].stack->udp().readiness(*connected) & kError);
+  EXPECT_EQ(sim[0].stack->udp().take_error(*connected), ECONNREFUSED);
+  EXPECT_EQ(sim[0].stack->udp().take_error(*connected), 0);
+  EXPECT_EQ(sim[0].stack->udp().take_error(*loose), 0);
   EXPECT_EQ(sim[0].counter(Counter::icmp_errors), 2u);
 }
 
@@ -448,7 +450,7 @@ TEST_F(UdpTest, MtuDiscoverySetsDfAndIds) {
     for (uint8_t i = 0; i <= static_cast<uint8_t>(MtuDiscovery::kOmit); ++i) {
       const auto discovery = static_cast<MtuDiscovery>(i);
       UdpPcb* a = open(0, {sim[0].v4(), 1000}, connected ? to : Endpoint{});
-      sim[0].stack->udp_set_mtu_options(*a, {discovery, MtuDiscovery::kWant, 0});
+      sim[0].stack->udp().set_mtu_options(*a, {discovery, MtuDiscovery::kWant, 0});
       Marks marks(sim);
       for (int n = 0; n < 5; ++n) ASSERT_TRUE(send(0, a, "x", to).ok());
       run();
@@ -464,7 +466,7 @@ TEST_F(UdpTest, MtuDiscoverySetsDfAndIds) {
           EXPECT_EQ(marks.seen[n].second, static_cast<uint16_t>(marks.seen[n - 1].second + 1)) << int{i};
         }
       }
-      sim[0].stack->udp_close(a);
+      sim[0].stack->udp().close(a);
     }
   }
   EXPECT_EQ(sim[1].counter(Counter::drop_ip_checksum), 0u);
@@ -475,7 +477,7 @@ TEST_F(UdpTest, MtuDiscoverySaysWhichMtuBounds) {
   UdpPcb* a = open(0, {sim[0].v4(), 1000});
   UdpPcb* b = open(0, {sim[0].v6(), 1000});
   auto most = [&](UdpPcb* pcb, const Endpoint& where, bool locked, MtuDiscovery discovery, uint32_t most_v6) {
-    sim[0].stack->udp_set_mtu_options(*pcb, {discovery, discovery, most_v6});
+    sim[0].stack->udp().set_mtu_options(*pcb, {discovery, discovery, most_v6});
     const bool v6 = !where.address.is_v4();
     Route route = sim[0].route_to(sim[1], v6);
     route.mtu = 1400;
@@ -484,8 +486,8 @@ TEST_F(UdpTest, MtuDiscoverySaysWhichMtuBounds) {
     const std::string text(n, 'x');
     for (;; --n) {
       const iovec v{const_cast<char*>(text.data()), n};
-      auto r = sim[0].stack->udp_send(*pcb, {&v, 1}, {v6 ? sim[0].v6() : sim[0].v4(), 1000}, where, route, {},
-                                      sim.now);
+      auto r = sim[0].stack->udp().send(*pcb, {&v, 1}, {v6 ? sim[0].v6() : sim[0].v4(), 1000}, where, route,
+                                        {}, sim.now);
       sim.settle();
       if (!r.is(EMSGSIZE)) break;
     }
@@ -514,15 +516,15 @@ TEST_F(UdpTest, MtuDiscoverySaysWhatIcmpMeans) {
   using enum MtuDiscovery;
   for (const MtuDiscovery discovery : {kInterface, kOmit, kProbe, kDont, kWant, kDo}) {
     UdpPcb* a = open(0, {sim[0].v4(), 1000}, to);
-    sim[0].stack->udp_set_mtu_options(*a, {discovery, kWant, 0});
+    sim[0].stack->udp().set_mtu_options(*a, {discovery, kWant, 0});
     answer_with_icmp(sim, 3, 4, 1280);
     ASSERT_TRUE(send(0, a, std::string(1400, 'x'), to).ok());
     run();
     EXPECT_EQ(a->kernel_has_error, discovery != kDont);
-    sim[0].stack->udp_set_mtu_options(*a, {});  // the destination's MTU, if anything was learned
+    sim[0].stack->udp().set_mtu_options(*a, {});  // the destination's MTU, if anything was learned
     EXPECT_EQ(send(0, a, std::string(1400, 'x'), to).is(EMSGSIZE),
               discovery != kInterface && discovery != kOmit);
-    sim[0].stack->udp_close(a);
+    sim[0].stack->udp().close(a);
     sim.filter = nullptr;
     sim.run_for(700s);
   }
@@ -551,8 +553,8 @@ TEST_F(UdpTest, SegmentsAreDatagrams) {
     for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>(stream_byte(segment, i));
     const size_t cut = std::min<size_t>(size, 333);
     const iovec v[3] = {{text.data(), cut}, {text.data(), 0}, {text.data() + cut, size - cut}};
-    auto r = sim[0].stack->udp_send(*a, v, {sim[0].v4(), 1000}, to, sim[0].route_to(sim[1]),
-                                    {.segment = segment}, sim.now);
+    auto r = sim[0].stack->udp().send(*a, v, {sim[0].v4(), 1000}, to, sim[0].route_to(sim[1]),
+                                      {.segment = segment}, sim.now);
     sim.settle();
     run();
     std::string got;

@@ -155,7 +155,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t duplicates_reported = 0;  ///< segments that D-SACKs told of
   SendQueue send_queue;              ///< from snd_una on (the SYN's and FIN's numbers not included)
   SentRing sent;
-  TcpNumbers* numbers = nullptr;  ///< Stack::tcp_note_numbers()
+  TcpNumbers* numbers = nullptr;  ///< TcpLayer::note_numbers()
 
   union {
     uint32_t rack_from = 0;  ///< before it RACK has judged all that was sent once
