@@ -6,6 +6,7 @@
 #include "posix/calls.h"
 #include "posix/options.h"
 #include "posix/reuseport_programs.h"
+#include "posix/tcp_option_table.h"
 
 namespace accel::posix {
 

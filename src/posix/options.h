@@ -40,7 +40,6 @@ struct Option {
   bool (*served)(const Socket&) = nullptr;  ///< whether we do what the shadow's value says
 };
 
-std::span<const Option> tcp_options();  ///< posix/tcp_options.cc
 std::span<const Option> udp_options();  ///< posix/udp_options.cc
 
 /// The row, or nullptr.

@@ -9,8 +9,8 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
-#include "posix/options.h"
 #include "posix/siw_socket.h"
+#include "posix/tcp_option_table.h"
 
 namespace accel::posix {
 namespace {

@@ -25,7 +25,7 @@
 #include "base/socket_option.h"
 #include "posix/calls.h"
 #include "posix/epoll_set.h"
-#include "posix/options.h"
+#include "posix/tcp_option_table.h"
 #include "posix/tcp_socket.h"
 #include "posix/unix_rendezvous.h"
 

@@ -1,4 +1,4 @@
-// Options of a TCP socket.
+// setsockopt() and getsockopt() of a TCP socket.
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -6,176 +6,17 @@
 #include <sys/time.h>
 
 #include <algorithm>
-#include <string>
 
-#include "base/proc.h"
 #include "base/real.h"
 #include "base/user_memory.h"
-#include "posix/flow_label.h"
-#include "posix/options.h"
+#include "posix/tcp_info.h"
+#include "posix/tcp_option_table.h"
 #include "posix/tcp_socket.h"
 
 namespace accel::posix {
 namespace {
 
 using enum OptionEffect;
-
-/// "cubic", "reno", or nothing we have.
-std::string congestion(const Socket& s) {
-  char name[16] = {};
-  socklen_t length = sizeof name;
-  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "cubic";
-  return {name, strnlen(name, sizeof name)};
-}
-
-bool has_congestion(const Socket& s) {
-  const std::string algorithm = congestion(s);
-  return algorithm == "cubic" || algorithm == "reno";
-}
-
-/// Path MTU discovery other than the normal one changes what is sent.
-template <int level, int name>
-bool usual_discovery(const Socket& s) {
-  const int mode = s.shadow_option(level, name, IP_PMTUDISC_WANT);
-  const bool off = level == IPPROTO_IP && mode == IP_PMTUDISC_DONT;
-  return mode == IP_PMTUDISC_WANT || mode == IP_PMTUDISC_DO || off;
-}
-
-/// IP_PMTUDISC_DONT, which is the default where net.ipv4.ip_no_pmtu_disc is on.
-bool discovers_mtu(const Socket& s) {
-  return s.shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT) != IP_PMTUDISC_DONT;
-}
-
-/// Without TFO_SERVER_ENABLE in net.ipv4.tcp_fastopen (the kernel's default) tcp_try_fastopen() gives no
-/// cookie and takes no data, whatever the listener says: then it is a listener like another.
-bool without_fast_open(const Socket& s) {
-  constexpr int kServerEnable = 2;
-  return s.shadow_option(IPPROTO_TCP, TCP_FASTOPEN) == 0 ||
-         (sysctl("/proc/sys/net/ipv4/tcp_fastopen", 1) & kServerEnable) == 0;
-}
-
-// Level, name, effect, inherited by accepted connections, what changes in the protocol's settings.
-constexpr Option kOptions[] = {
-    {SOL_SOCKET, SO_DEBUG, kShadow, true},
-    {SOL_SOCKET, SO_REUSEADDR, kMirror, true, [](TcpSettings& s, int v) { s.reuse_address = v != 0; }},
-    {SOL_SOCKET, SO_REUSEPORT, kShadow, true},
-    {SOL_SOCKET, SO_BROADCAST, kShadow, true},
-    {SOL_SOCKET, SO_PRIORITY, kShadow, false},
-    {SOL_SOCKET, SO_BUSY_POLL, kShadow, true},
-    {SOL_SOCKET, SO_PREFER_BUSY_POLL, kShadow, true},
-    {SOL_SOCKET, SO_BUSY_POLL_BUDGET, kShadow, true},
-    {SOL_SOCKET, SO_INCOMING_CPU, kMirror, false, [](TcpSettings& s, int v) { s.incoming_cpu = v; }},
-    {SOL_SOCKET, SO_PASSCRED, kShadow, true},
-    {SOL_SOCKET, SO_BUF_LOCK, kShadow, false},
-    {SOL_SOCKET, SO_TXREHASH, kMirror, true, [](TcpSettings& s, int v) { s.rehash = v != 0; }},
-    {SOL_SOCKET, SO_RXQ_OVFL, kShadow, true},  // datagrams only
-    {SOL_SOCKET, SO_NO_CHECK, kShadow, true},  // datagrams only
-    {SOL_SOCKET, SO_BSDCOMPAT, kShadow, false},
-    {SOL_SOCKET, SO_DETACH_FILTER, kShadow, false},
-    {SOL_SOCKET, SO_DONTROUTE, kRoute, true},
-    {SOL_SOCKET, SO_MARK, kRoute, true},
-    {SOL_SOCKET, SO_BINDTODEVICE, kRoute, true},
-    {SOL_SOCKET, SO_BINDTOIFINDEX, kRoute, false},  // SO_BINDTODEVICE's other face
-    {SOL_SOCKET, SO_LINGER, kKeep, true},
-    {SOL_SOCKET, SO_RCVTIMEO, kKeep, false},
-    {SOL_SOCKET, SO_SNDTIMEO, kKeep, true},
-    {SOL_SOCKET, SO_RCVTIMEO_NEW, kKeep, false},
-    {SOL_SOCKET, SO_SNDTIMEO_NEW, kKeep, false},
-    {SOL_SOCKET, SO_PEEK_OFF, kKeep, true},
-    {SOL_SOCKET, SO_RCVBUF, kKeep, true},
-    {SOL_SOCKET, SO_SNDBUF, kKeep, true},
-    {SOL_SOCKET, SO_RCVBUFFORCE, kKeep, false},
-    {SOL_SOCKET, SO_SNDBUFFORCE, kKeep, false},
-    {SOL_SOCKET, SO_KEEPALIVE, kMirror, true, [](TcpSettings& s, int v) { s.keepalive = v != 0; }},
-    {SOL_SOCKET, SO_OOBINLINE, kMirror, true, [](TcpSettings& s, int v) { s.oob_inline = v != 0; }},
-    {SOL_SOCKET, SO_RCVLOWAT, kMirror, true,
-     [](TcpSettings& s, int v) { s.receive_low_water = static_cast<uint32_t>(v); }},
-    {SOL_SOCKET, SO_TIMESTAMP, kKernel, true},
-    {SOL_SOCKET, SO_TIMESTAMPNS, kKernel, true},
-    {SOL_SOCKET, SO_TIMESTAMPING, kKernel, true},
-    {SOL_SOCKET, SO_ZEROCOPY, kShadow, true},  // without effect until a send has MSG_ZEROCOPY
-
-    {IPPROTO_TCP, TCP_NODELAY, kMirror, true, [](TcpSettings& s, int v) { s.nodelay = v != 0; }},
-    {IPPROTO_TCP, TCP_CORK, kMirror, true, [](TcpSettings& s, int v) { s.cork = v != 0; }},
-    {IPPROTO_TCP, TCP_QUICKACK, kKeep, false},
-    {IPPROTO_TCP, TCP_KEEPIDLE, kMirror, true,
-     [](TcpSettings& s, int v) { s.keep_idle = std::chrono::seconds(v); }},
-    {IPPROTO_TCP, TCP_KEEPINTVL, kMirror, true,
-     [](TcpSettings& s, int v) { s.keep_interval = std::chrono::seconds(v); }},
-    {IPPROTO_TCP, TCP_KEEPCNT, kMirror, true,
-     [](TcpSettings& s, int v) { s.keep_count = static_cast<uint32_t>(v); }},
-    {IPPROTO_TCP, TCP_SYNCNT, kMirror, true,
-     [](TcpSettings& s, int v) { s.syn_retries = static_cast<uint32_t>(v); }},
-    {IPPROTO_TCP, TCP_USER_TIMEOUT, kMirror, true,
-     [](TcpSettings& s, int v) { s.user_timeout = std::chrono::milliseconds(v); }},
-    {IPPROTO_TCP, TCP_LINGER2, kMirror, true,
-     [](TcpSettings& s, int v) { s.fin_wait2 = std::chrono::seconds(v); }},
-    {IPPROTO_TCP, TCP_WINDOW_CLAMP, kMirror, true,
-     [](TcpSettings& s, int v) { s.window_clamp = static_cast<uint32_t>(v); }},
-    {IPPROTO_TCP, TCP_MAXSEG, kKeep, true},
-    {IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMirror, true,
-     [](TcpSettings& s, int v) { s.notsent_low_water = static_cast<uint32_t>(v); }},
-    {IPPROTO_TCP, TCP_CONGESTION, kKeep, true, nullptr, 0, has_congestion},
-    {IPPROTO_TCP, TCP_INQ, kKeep, true},
-    {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},
-    {IPPROTO_TCP, TCP_THIN_DUPACK, kShadow, false},  // without effect in the kernel
-    {IPPROTO_TCP, TCP_FASTOPEN, kKeep, false, nullptr, 0, without_fast_open},
-    {IPPROTO_TCP, TCP_FASTOPEN_CONNECT, kKernel, false},
-    {IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, kKernel, true},
-    {IPPROTO_TCP, TCP_ULP, kKernel, false},
-    {IPPROTO_TCP, TCP_MD5SIG, kKernel, false},
-    {IPPROTO_TCP, TCP_MD5SIG_EXT, kKernel, false},
-    {IPPROTO_TCP, TCP_REPAIR, kKernel, false},
-    {IPPROTO_TCP, TCP_SAVE_SYN, kKernel, false},
-    {IPPROTO_TCP, TCP_TX_DELAY, kKernel, false},
-
-    {IPPROTO_IP, IP_TOS, kMirror, true, [](TcpSettings& s, int v) { s.tos = static_cast<uint8_t>(v); }},
-    {IPPROTO_IP, IP_TTL, kMirror, true, [](TcpSettings& s, int v) { s.ttl = static_cast<uint8_t>(v); }},
-    {IPPROTO_IP, IP_MTU_DISCOVER, kKeep, true, nullptr, 0, usual_discovery<IPPROTO_IP, IP_MTU_DISCOVER>},
-    {IPPROTO_IP, IP_FREEBIND, kShadow, true},
-    {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, kShadow, true},
-    {IPPROTO_IP, IP_LOCAL_PORT_RANGE, kShadow, true},
-    {IPPROTO_IP, IP_PKTINFO, kShadow, true},  // datagrams only, as the others here
-    {IPPROTO_IP, IP_RECVTOS, kShadow, true},
-    {IPPROTO_IP, IP_RECVTTL, kShadow, true},
-    {IPPROTO_IP, IP_RECVOPTS, kShadow, false},
-    {IPPROTO_IP, IP_RETOPTS, kShadow, false},
-    {IPPROTO_IP, IP_MULTICAST_TTL, kShadow, false},
-    {IPPROTO_IP, IP_MULTICAST_LOOP, kShadow, false},
-    {IPPROTO_IP, IP_MULTICAST_IF, kShadow, false},
-    {IPPROTO_IP, IP_MULTICAST_ALL, kShadow, false},
-    {IPPROTO_IP, IP_ADD_MEMBERSHIP, kShadow, false},
-    {IPPROTO_IP, IP_DROP_MEMBERSHIP, kShadow, false},
-    {IPPROTO_IP, IP_RECVERR, kKernel, true},
-    {IPPROTO_IP, IP_MINTTL, kKernel, true},
-    {IPPROTO_IP, IP_OPTIONS, kKernel, true},
-    {IPPROTO_IP, IP_TRANSPARENT, kKernel, true},
-    {IPPROTO_IP, IP_UNICAST_IF, kKernel, true},
-
-    {IPPROTO_IPV6, IPV6_TCLASS, kMirror, true,
-     [](TcpSettings& s, int v) { s.traffic_class = static_cast<uint8_t>(std::max(v, 0)); }},
-    {IPPROTO_IPV6, IPV6_UNICAST_HOPS, kMirror, true,
-     [](TcpSettings& s, int v) { s.hop_limit = static_cast<uint8_t>(v < 0 ? 64 : v); }},
-    {IPPROTO_IPV6, IPV6_V6ONLY, kShadow, true},
-    {IPPROTO_IPV6, IPV6_MTU, kShadow, true},  // of fragments
-    {IPPROTO_IPV6, IPV6_FREEBIND, kShadow, true},
-    {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kMirror, true,
-     [](TcpSettings& s, int v) { s.auto_flow_label = v != 0; }},
-    {IPPROTO_IPV6, kFlowInfoSend, kShadow, true},
-    {IPPROTO_IPV6, kFlowLabelManager, kKernel, false},
-    {IPPROTO_IPV6, IPV6_RECVPKTINFO, kShadow, true},
-    {IPPROTO_IPV6, IPV6_RECVHOPLIMIT, kShadow, true},
-    {IPPROTO_IPV6, IPV6_RECVTCLASS, kShadow, true},
-    {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, kShadow, false},
-    {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, kShadow, false},
-    {IPPROTO_IPV6, IPV6_MULTICAST_IF, kShadow, false},
-    {IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, kShadow, false},
-    {IPPROTO_IPV6, IPV6_DROP_MEMBERSHIP, kShadow, false},
-    {IPPROTO_IPV6, IPV6_MTU_DISCOVER, kKeep, true, nullptr, 0,
-     usual_discovery<IPPROTO_IPV6, IPV6_MTU_DISCOVER>},
-    {IPPROTO_IPV6, IPV6_RECVERR, kKernel, true},
-    {IPPROTO_IPV6, IPV6_TRANSPARENT, kKernel, true},
-};
 
 /// The value of SO_SNDBUF and SO_RCVBUF counts the kernel's own overhead: half of it is bytes (socket(7)). 0:
 /// never set.
@@ -184,83 +25,6 @@ uint32_t buffer_bytes(const Socket& s, int name, int lock) {
   if ((locked & lock) == 0) return 0;
   const auto bytes = static_cast<uint32_t>(s.shadow_option(SOL_SOCKET, name));
   return name == SO_RCVBUF ? bytes / 2 : bytes;
-}
-
-constexpr int kSendLock = 1, kReceiveLock = 2;  // SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
-
-/// The headers' tcp_info with what younger kernels have behind it.
-struct LongTcpInfo : tcp_info {
-  uint32_t tcpi_rcv_wnd;  // Linux 6.2
-  uint32_t tcpi_rehash;   // and here
-  uint8_t tcpi_younger[272];
-};
-
-void fill(LongTcpInfo& out, const TcpInfo& in) {
-  out.tcpi_state = static_cast<uint8_t>(in.state);
-  out.tcpi_ca_state = in.congestion_state;
-  out.tcpi_retransmits = in.retransmits;
-  out.tcpi_probes = in.probes;
-  out.tcpi_backoff = in.backoff;
-  out.tcpi_options =
-      static_cast<uint8_t>((in.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (in.sack ? TCPI_OPT_SACK : 0) |
-                           (in.window_scaling ? TCPI_OPT_WSCALE : 0));
-  out.tcpi_snd_wscale = in.snd_wscale;
-  out.tcpi_rcv_wscale = in.rcv_wscale;
-  out.tcpi_rto = in.rto_us;
-  out.tcpi_ato = in.ack_timeout_us;
-  out.tcpi_snd_mss = in.snd_mss;
-  out.tcpi_rcv_mss = in.rcv_mss;
-  out.tcpi_unacked = in.unacked_segments;
-  out.tcpi_sacked = in.sacked_segments;
-  out.tcpi_lost = in.lost_segments;
-  out.tcpi_retrans = in.resent_segments;
-  out.tcpi_last_data_sent = in.last_data_sent_ms;
-  out.tcpi_last_data_recv = in.last_data_received_ms;
-  out.tcpi_last_ack_recv = in.last_ack_received_ms;
-  out.tcpi_pmtu = in.pmtu;
-  out.tcpi_rcv_ssthresh = in.window_clamp;
-  out.tcpi_rtt = in.rtt_us;
-  out.tcpi_rttvar = in.rttvar_us;
-  out.tcpi_snd_ssthresh = in.snd_ssthresh_segments;
-  out.tcpi_snd_cwnd = in.snd_cwnd_segments;
-  out.tcpi_advmss = in.advertised_mss;
-  out.tcpi_reordering = in.reordering;
-  out.tcpi_rcv_space = in.receive_space;
-  out.tcpi_rcv_rtt = in.receive_rtt_us;
-  out.tcpi_total_retrans = in.total_retransmits;
-  out.tcpi_bytes_acked = in.bytes_acked;
-  out.tcpi_bytes_received = in.bytes_received;
-  out.tcpi_segs_out = in.segments_out;
-  out.tcpi_segs_in = in.segments_in;
-  out.tcpi_notsent_bytes = in.notsent_bytes;
-  out.tcpi_min_rtt = in.min_rtt_us;
-  out.tcpi_data_segs_in = in.data_segments_in;
-  out.tcpi_data_segs_out = in.data_segments_out;
-  out.tcpi_pacing_rate = in.pacing_rate;
-  out.tcpi_max_pacing_rate = ~0ull;
-  out.tcpi_bytes_sent = in.bytes_sent;
-  out.tcpi_bytes_retrans = in.bytes_retransmitted;
-  out.tcpi_busy_time = in.busy_us;
-  out.tcpi_rwnd_limited = in.window_limited_us;
-  out.tcpi_sndbuf_limited = in.buffer_limited_us;
-  out.tcpi_delivered = in.delivered;
-  out.tcpi_dsack_dups = in.duplicates_reported;
-  out.tcpi_reord_seen = in.reorderings;
-  out.tcpi_rcv_ooopack = in.out_of_order_segments;
-  out.tcpi_rehash = in.rehashes;
-  out.tcpi_snd_wnd = in.snd_wnd;
-  out.tcpi_rcv_wnd = in.rcv_wnd;
-}
-
-/// How long the running kernel's tcp_info is.
-size_t kernels_info_size(const Socket& s) {
-  static const size_t size = [&s] {
-    LongTcpInfo info;
-    socklen_t length = sizeof info;
-    return real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? length
-                                                                                   : sizeof(tcp_info);
-  }();
-  return size;
 }
 
 /// What do_tcp_setsockopt() refuses once there is a connection: the shadow has none. 0: not this one.
@@ -289,8 +53,6 @@ Result<int> put_timeout(Duration d, void* value, socklen_t* length) {
 
 }  // namespace
 
-std::span<const Option> tcp_options() { return kOptions; }
-
 void TcpSocket::option_was_set(int level, int name, const void* value) {
   int number = 0;
   if (level == IPPROTO_TCP && name == TCP_MAXSEG && get_user(number, value))
@@ -307,7 +69,7 @@ uint16_t TcpSocket::maximum_segment() const {
 
 TcpSettings TcpSocket::read_settings() {
   TcpSettings s;
-  for (const Option& o : kOptions) {
+  for (const Option& o : tcp_options()) {
     if (o.effect != kMirror || (o.level == IPPROTO_IPV6 && !v6())) continue;
     int value = 0;
     socklen_t length = sizeof value;
@@ -316,7 +78,7 @@ TcpSettings TcpSocket::read_settings() {
   s.max_segment = maximum_segment();
   s.receive_buffer = buffer_bytes(*this, SO_RCVBUF, kReceiveLock);
   s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
-  s.newreno = congestion(*this) == "reno";
+  s.newreno = congestion_of(*this) == "reno";
   s.dont_fragment = discovers_mtu(*this);
   s.defer_ack = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT) != 0;
   linger keep{};
@@ -357,7 +119,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   const bool ended = live() && pass.stack().tcp().state(*conn_) == TcpState::kClosed;
   const bool connected = live() && !ended;
   if (connected && level == SOL_SOCKET && (name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW) &&
-      vetoes(kOptions, level, name, value, length))
+      vetoes(tcp_options(), level, name, value, length))
     return detach(pass, Reason::option) ? kOnKernel : err(ENOPROTOOPT);
   if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) {
     if (connected) return err(EINVAL);  // it has a port
@@ -375,7 +137,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     return detach(pass, Reason::option) ? kOnKernel : r.error();
   }
   option_was_set(level, name, value);
-  const Option* option = find_option(kOptions, level, name);
+  const Option* option = find_option(tcp_options(), level, name);
   switch (option == nullptr ? kKernel : option->effect) {
     case kShadow:
       return 0;
@@ -411,7 +173,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       if (ended) return 0;
       break;
     case kKernel:
-      if (!vetoes(kOptions, level, name, value, length)) return 0;
+      if (!vetoes(tcp_options(), level, name, value, length)) return 0;
       break;
   }
   if (ended) {  // there is nothing to move: it is for the next connection
@@ -489,7 +251,7 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
                                               std::chrono::seconds(shadow_option(level, name)));
         break;
       case TCP_CONGESTION:
-        s.newreno = congestion(*this) == "reno";
+        s.newreno = congestion_of(*this) == "reno";
     }
   }
   settings_changed(pass);
@@ -525,9 +287,7 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     answer = stack.tcp().take_error(*conn_);
     if (answer == 0) answer = stack.tcp().take_soft_error(*conn_);  // sk_err_soft
   } else if (level == IPPROTO_TCP && name == TCP_INFO) {
-    LongTcpInfo info{};
-    fill(info, stack.tcp().info(*conn_, pass.now()));
-    return put_option(&info, kernels_info_size(*this), value, length);
+    return put_tcp_info(*this, stack.tcp().info(*conn_, pass.now()), value, length);
   } else if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
     const uint16_t set = maximum_segment();
     if (set != 0 && stack.tcp().state(*conn_) == TcpState::kClosed) return kOnKernel;
@@ -594,114 +354,6 @@ Result<int> TcpSocket::map_received(Pass& pass, void* value, socklen_t* length) 
   if (*length >= offsetof(tcp_zerocopy_receive, err)) zc->inq = queued;
   if (*length >= offsetof(tcp_zerocopy_receive, copybuf_address)) zc->err = 0;
   return r;
-}
-
-/// tcp_get_info(): a listener's tcpi_unacked is the length of its accept queue, which we have a part of.
-Result<int> TcpSocket::listener_info(Pass& pass, void* value, socklen_t* length) {
-  LongTcpInfo info{};
-  socklen_t size = sizeof info;
-  if (real.getsockopt(shadow(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return kOnKernel;
-  info.tcpi_unacked += static_cast<uint32_t>(handed_off_.size());
-  if (flow_ != nullptr)
-    info.tcpi_unacked += pass.stack().tcp().accept_queue_length(*pass.engine().listener(*flow_));
-  return put_option(&info, size, value, length);
-}
-
-/// What differs from a new socket: for a connection accepted from this listener what that inherits, else all
-/// that setsockopt() has set. The connection itself has changed the three that are left out.
-std::vector<SavedOption> TcpSocket::unusual_options(SavedFor purpose) const {
-  auto left_out = [&](const Option& o) {
-    if (purpose == SavedFor::kConnections) return !o.inherited || o.effect == kKernel;
-    if (o.level == SOL_SOCKET) return o.name == SO_INCOMING_CPU;
-    return o.level == IPPROTO_TCP && (o.name == TCP_MAXSEG || o.name == TCP_QUICKACK);
-  };
-  std::vector<SavedOption> saved;
-  const int fresh = real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-  if (fresh < 0) return saved;
-  const int locked = shadow_option(SOL_SOCKET, SO_BUF_LOCK);
-  for (const Option& o : kOptions) {
-    if (left_out(o) || (o.level == IPPROTO_IPV6 && !v6())) continue;
-    char mine[64] = {}, theirs[64] = {};
-    socklen_t mine_size = sizeof mine, their_size = sizeof theirs;
-    if (real.getsockopt(shadow(), o.level, o.name, mine, &mine_size) != 0) continue;
-    if (real.getsockopt(fresh, o.level, o.name, theirs, &their_size) != 0) continue;
-    if (mine_size == their_size && std::equal(mine, mine + mine_size, theirs)) continue;
-    if (o.level == SOL_SOCKET && (o.name == SO_RCVBUF || o.name == SO_SNDBUF)) {
-      // SO_RCVLOWAT, too, makes the buffer larger, but the kernel goes on tuning it.
-      if ((locked & (o.name == SO_RCVBUF ? kReceiveLock : kSendLock)) == 0) continue;
-      int bytes;
-      std::memcpy(&bytes, mine, sizeof bytes);
-      bytes /= 2;  // the kernel doubles what is set
-      std::memcpy(mine, &bytes, sizeof bytes);
-    }
-    saved.push_back({o.level, o.name, {mine, mine + mine_size}});
-  }
-  real.close(fresh);
-  return saved;
-}
-
-std::shared_ptr<const ListenerOptions> TcpSocket::options_now() {
-  if (options_now_ == nullptr)
-    options_now_ = std::make_shared<const ListenerOptions>(
-        ListenerOptions{.options = unusual_options(SavedFor::kConnections),
-                        .receive_timeout = receive_timeout,
-                        .send_timeout = send_timeout,
-                        .linger_time = linger_time_,
-                        .peek_offset = peek_offset_,
-                        .linger = linger_,
-                        .inq = inq_});
-  return options_now_;
-}
-
-void TcpSocket::begin_options() {
-  past_options_.clear();
-  options_now_ = nullptr;
-  (void)options_now();
-}
-
-void TcpSocket::options_change(Pass& pass) {
-  TcpLayer& tcp = pass.stack().tcp();
-  TcpListener* listener = flow_ != nullptr ? pass.engine().listener(*flow_) : nullptr;
-  if (listener == nullptr || tcp.accept_queue_length(*listener) == 0)
-    past_options_.clear();
-  else
-    past_options_.push_back({tcp.end_options_generation(*listener), options_now()});
-  options_now_ = nullptr;
-}
-
-std::shared_ptr<const ListenerOptions> TcpSocket::options_of(Pass& pass, const TcpConn& oldest) {
-  const uint32_t generation = pass.stack().tcp().options_generation(oldest);
-  std::erase_if(past_options_, [&](const PastOptions& past) {
-    return static_cast<int32_t>(past.generation - generation) < 0;
-  });
-  const bool older = !past_options_.empty() && past_options_.front().generation == generation;
-  return older ? past_options_.front().options : options_now();
-}
-
-/// Onto a new socket of the kernel's.
-void TcpSocket::write_options(int fd, const ListenerOptions& options) {
-  for (const SavedOption& o : options.options)
-    real.setsockopt(fd, o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
-  const int priority = 0;  // sk_clone_lock(); IP_TOS has just set another
-  real.setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
-  if (options.receive_timeout != Duration{0}) set_timeout_of(fd, SO_RCVTIMEO, options.receive_timeout);
-  if (options.send_timeout == kNoWait)
-    set_timeout_of(fd, SO_SNDTIMEO, kNoWait);  // which its listener's shadow shows as none
-}
-
-void TcpSocket::write_inherited_options() {
-  if (inherited_ != nullptr) {
-    write_options(shadow(), *inherited_);
-    inherited_ = nullptr;
-  }
-  auto write_late = [this](std::optional<bool>& late, int name) {
-    if (!late) return;
-    const int value = *late;
-    real.setsockopt(shadow(), IPPROTO_TCP, name, &value, sizeof value);
-    late.reset();
-  };
-  write_late(late_nodelay_, TCP_NODELAY);
-  write_late(late_cork_, TCP_CORK);
 }
 
 }  // namespace accel::posix

@@ -9,6 +9,7 @@
 #include "posix/iov_cursor.h"
 #include "posix/options.h"
 #include "posix/socket.h"
+#include "posix/tcp_option_table.h"
 
 namespace accel::posix {
 namespace {

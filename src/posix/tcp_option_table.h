@@ -1,0 +1,20 @@
+// Table of a TCP socket's options, and what its rows ask of the shadow.
+#pragma once
+
+#include <string>
+
+#include "posix/options.h"
+
+namespace accel::posix {
+
+/// "cubic", "reno", or nothing we have.
+std::string congestion_of(const Socket& s);
+bool has_congestion(const Socket& s);
+/// IP_PMTUDISC_DONT, which is the default where net.ipv4.ip_no_pmtu_disc is on.
+bool discovers_mtu(const Socket& s);
+
+constexpr int kSendLock = 1, kReceiveLock = 2;  ///< of SO_BUF_LOCK: SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
+
+std::span<const Option> tcp_options();
+
+}  // namespace accel::posix
