@@ -283,8 +283,6 @@ void Engine::done_keeping_ready(Pass& pass) {
   w.for_each_opened([&w](OpenedPort& opened) { entrust(opened, w.helper); });
 }
 
-bool Engine::keeping_ready() const { return worker_->opening.keeps_ready(); }
-
 void Engine::user_changed(Pass& pass) {
   Worker& w = Worker::of(pass);
   if (!may_be_privileged()) {

@@ -60,7 +60,6 @@ class Engine {
   void done_keeping_ready(Pass& pass);
   /// A socket of this process has the local end. While it has the privilege: its helper will help there.
   void tell_helper(Pass& pass, const Endpoint& local, bool v6_only);
-  bool keeping_ready() const;
   /// Opens what has been asked for (Reason::port_opening), while the privilege is there. Without a Pass.
   /// True: as Housekeeping::Events::ports_opened.
   [[nodiscard]] bool open_requested_ports();

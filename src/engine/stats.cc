@@ -163,10 +163,4 @@ uint8_t note_rule(const char* text) {
   return 0;
 }
 
-void forget(int fd) {
-  Page* p = page();
-  if (p && fd >= 0 && static_cast<uint32_t>(fd) < kMaxNotes)
-    p->note[fd].inode.store(0, std::memory_order_relaxed);
-}
-
 }  // namespace accel::stats

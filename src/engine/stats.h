@@ -60,8 +60,6 @@ void note_kernel(int fd, Reason reason, uint8_t rule = 0);
 /// A rule of the host's packet filters that refuses a socket. Its number for PathChoice::rule; 0: no page, or
 /// no room. Under the engine's lock.
 uint8_t note_rule(const char* text);
-/// Optional: a note whose socket is closed is recognised as old by the reader.
-void forget(int fd);
 
 /// For tests and Writer: this process's page, or nullptr.
 Page* page();

@@ -184,10 +184,6 @@ Result<void> Conn::shutdown(int how) {
   return {};
 }
 
-bool Conn::readable() const {
-  return stream_.readable() > 0 || failed() || ended_ || stream_.peer_finished() || !stream_.read_open();
-}
-
 bool Conn::writable() const {
   if (peer_is_gone()) return !failed() && stream_.write_open();
   return !failed() && endpoint_.may_send() && stream_.can_send() && room() >= kMinWrite;
@@ -199,11 +195,6 @@ size_t Conn::room() const {
   if (pending >= options_.max_pending || (!endpoint_.heard() && unheard_ >= kUnheard)) return 0;
   const size_t room = options_.max_pending - pending;
   return endpoint_.heard() ? room : std::min(room, kUnheard - unheard_);
-}
-
-void Conn::keepalive() {
-  stream_.keepalive();
-  emit_control();
 }
 
 void Conn::kick() {

@@ -48,7 +48,6 @@ class Conn {
   Result<size_t> recv(MutableBytes out, bool peek = false);
   /// SHUT_RD, SHUT_WR or SHUT_RDWR.
   Result<void> shutdown(int how);
-  bool readable() const;
   bool writable() const;
   /// Bytes that recv() has at once.
   size_t available() const { return stream_.readable(); }
@@ -70,7 +69,6 @@ class Conn {
   bool ended_unannounced() const { return ended_ && !stream_.peer_finished(); }
   /// What reaches the peer after its close does no harm: it is libaccel.
   bool peer_lingers() const { return stream_.peer_lingers(); }
-  void keepalive();
   /// An empty Write. A kernel's siw that lost its wake-up goes on when more bytes come (siw_qp.c:93).
   void kick();
 

@@ -76,7 +76,6 @@ bool Stack::has_to_send() const {
 }
 PacketQueue& Stack::tx_queue(InterfaceId id) { return core_->interfaces[id].tx; }
 StackSocket* Stack::take_ready() { return core_->take_ready(); }
-bool Stack::has_ready() const { return core_->ready_head != nullptr; }
 std::vector<Stack::FlowChange>& Stack::flow_changes() { return core_->flow_changes; }
 PacketQueue& Stack::frames_for_kernel() { return core_->frames_for_kernel; }
 

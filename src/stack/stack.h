@@ -90,7 +90,6 @@ class Stack {
   static constexpr uint32_t kTxBacklog = accel::kTxBacklog;
   /// Sockets whose `edges` are not 0, each once; the caller reads and clears `edges`. nullptr: no more.
   StackSocket* take_ready();
-  bool has_ready() const;
 
   // ---- what the engine takes ----
   /// Connections in SYN-RECEIVED or later that steering must know of: filled by on_packets for each SYN

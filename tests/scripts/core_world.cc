@@ -202,15 +202,18 @@ void CoreWorld::retry() {
 
 void CoreWorld::settle() {
   if (stack().next_deadline() <= now_) stack().on_deadlines(now_);
-  do {
+  for (bool first = true;; first = false) {
+    bool any = false;
     while (StackSocket* s = stack().take_ready()) {
+      any = true;
       const uint32_t edges = std::exchange(s->edges, 0);
       if (s->owner && edges) static_cast<Socket*>(s->owner)->edge = true;
     }
+    if (!first && !any) break;
     retry();
     stack().flush(now_);
     send_frames();
-  } while (stack().has_ready());
+  }
   stack().flow_changes().clear();
   while (Packet* p = stack().frames_for_kernel().pop_front()) {
     answer_as_kernel(*p);

@@ -243,13 +243,15 @@ void Sim::pass(Host& host) {
   Stack& stack = *host.stack;
   if (stack.next_deadline() <= now) stack.on_deadlines(now);
   for (int turn = 0; turn < 1000; ++turn) {
+    bool any = false;
     while (StackSocket* s = stack.take_ready()) {
+      any = true;
       const uint32_t edges = std::exchange(s->edges, 0);
       if (s->owner && edges) static_cast<Actor*>(s->owner)->on_ready(edges);
     }
+    if (turn > 0 && !any) break;
     stack.flush(now);
     drain(host);
-    if (!stack.has_ready()) break;
   }
   for (const auto& change : stack.flow_changes()) {
     if (change.to == Stack::Flow::kOpened) host.steered[change.key]++;
