@@ -25,7 +25,7 @@ bool is_refused() {
   if (fd < 0) return false;
   sockaddr_in nobody{};
   nobody.sin_family = AF_INET;
-  nobody.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  nobody.sin_addr.s_addr = htonl(INADDR_BROADCAST);
   const bool refused = real.connect(fd, reinterpret_cast<const sockaddr*>(&nobody), sizeof nobody) != 0 &&
                        (errno == EACCES || errno == EPERM);
   close_private(fd);

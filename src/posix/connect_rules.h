@@ -6,8 +6,8 @@
 namespace accel::posix {
 
 /// Of the calling thread, since each thread may have rules of its own. A socket of ours tries, once a thread
-/// and once more after connect_rules_change(): connect() to port 0 of the loopback address, which rules that
-/// know what they allow do not name, and which nobody can answer.
+/// and once more after connect_rules_change(): connect() to port 0 of the broadcast address. Rules that know
+/// what they allow do not name it, and else TCP says ENETUNREACH without a packet (tcp_v4_connect()).
 bool connect_is_restricted();
 
 /// landlock_restrict_self(2), of any thread.
