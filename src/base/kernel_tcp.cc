@@ -35,18 +35,16 @@ std::optional<uint8_t> kernel_tcp_state(const Endpoint& local, const Endpoint& r
   request.id.idiag_sport = htons(local.port);
   request.id.idiag_dport = htons(remote.port);
   request.id.idiag_cookie[0] = request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  if (v4) {
-    std::memcpy(request.id.idiag_src, local.address.v4_bytes(), 4);
-    std::memcpy(request.id.idiag_dst, remote.address.v4_bytes(), 4);
-  } else {
-    std::memcpy(request.id.idiag_src, local.address.bytes.data(), 16);
-    std::memcpy(request.id.idiag_dst, remote.address.bytes.data(), 16);
-  }
+  const auto set = [v4](void* to, const IpAddress& address) {
+    std::memcpy(to, v4 ? address.v4_bytes() : address.bytes.data(), v4 ? 4 : 16);
+  };
+  set(request.id.idiag_src, local.address);
+  set(request.id.idiag_dst, remote.address);
   std::optional<uint8_t> state;
   (void)find_socket<inet_diag_msg>(request, [&](const nlmsghdr& message) {
     inet_diag_msg told;
     std::memcpy(&told, NLMSG_DATA(&message), sizeof told);
-    // Where no connection is, a listener of the port may be found instead.
+    // The lookup falls back to a listener of the port.
     if (told.idiag_state != TCP_LISTEN) state = told.idiag_state;
   });
   return state;

@@ -11,7 +11,7 @@
 
 namespace accel {
 
-/// Of the calling thread. Each bracket is set by its owner, from before the lock is taken until it has been
+/// The calling thread's brackets. Each is set by its owner, from before the lock is taken until it has been
 /// let go, which then calls admit_if_outside().
 struct SignalBrackets {
   bool worker = false;   ///< the worker's lock (engine/lock.h)

@@ -21,21 +21,22 @@ Result<void> dump_sockets(const void* request, size_t size, size_t least,
 Result<void> find_socket(const void* request, size_t size, size_t least,
                          void (*visit)(const nlmsghdr& message, void* context), void* context);
 
+template <class F>
+void call_visitor(const nlmsghdr& message, void* visit) {
+  (*static_cast<F*>(visit))(message);
+}
+
 /// `Told`: the structure that each message begins with, inet_diag_msg or unix_diag_msg.
 template <class Told, class Request, class F>
 Result<void> dump_sockets(const Request& request, F&& visit) {
-  return dump_sockets(
-      &request, sizeof request, sizeof(Told),
-      [](const nlmsghdr& message, void* f) { (*static_cast<std::remove_reference_t<F>*>(f))(message); },
-      &visit);
+  return dump_sockets(&request, sizeof request, sizeof(Told), &call_visitor<std::remove_reference_t<F>>,
+                      &visit);
 }
 
 template <class Told, class Request, class F>
 Result<void> find_socket(const Request& request, F&& visit) {
-  return find_socket(
-      &request, sizeof request, sizeof(Told),
-      [](const nlmsghdr& message, void* f) { (*static_cast<std::remove_reference_t<F>*>(f))(message); },
-      &visit);
+  return find_socket(&request, sizeof request, sizeof(Told), &call_visitor<std::remove_reference_t<F>>,
+                     &visit);
 }
 
 }  // namespace accel

@@ -12,7 +12,7 @@ void Alarm::ring() const {
 }
 
 bool in_handler() {
-  // Who left the handler by siglongjmp() is no longer below its frame, as a rule.
+  // A thread that left the handler by siglongjmp() is no longer below its frame, as a rule.
   constexpr uintptr_t kDeepest = 256 << 10;
   const auto handler = reinterpret_cast<uintptr_t>(thread_state.handler);
   return handler - reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) < kDeepest;

@@ -73,7 +73,7 @@ struct Alarm {
   void ring() const;  ///< no cancellation point, and for handlers too
 };
 
-/// Of this thread; read by its signal handlers. Whether it is inside: signal_brackets.
+/// The thread's own state, which its signal handlers read. signal_brackets says whether it is inside.
 struct ThreadState {
   bool waiting = false;           ///< in Engine::wait()
   bool signal_ran = false;        ///< a handler ran since the wait began

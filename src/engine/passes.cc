@@ -1,4 +1,4 @@
-// What calls ask of the pass that they are in.
+// Requests of calls to the pass that they are in.
 #include "engine/engine.h"
 #include "engine/worker.h"
 

@@ -42,7 +42,7 @@ struct OpenedPort {
   uint32_t entrusted = 0;               ///< the port's mark, if the helper writes to its device's maps
 };
 
-/// What ports ask of the process that has them, within their own functions.
+/// The engine's parts that ports ask for, within their own functions.
 struct PortServices {
   HelperClient& helper;
   Counters& counters;

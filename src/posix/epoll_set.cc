@@ -377,9 +377,9 @@ void EpollSet::Round::begin(size_t ours) {
 /// The kernel does not tell how many are ready. All of them have been seen when one comes again, and as many
 /// as were ready before are enough, unless there are others among them.
 void EpollSet::Round::note_kernels(uint64_t data) {
-  if (seen_.count == seen_.data.size() || seen_.has(data)) {
-    known_ = seen_;
-    if (!seen_.has(data)) known_.count = 0;
+  const bool comes_again = seen_.has(data);
+  if (comes_again || seen_.count == seen_.data.size()) {
+    known_ = comes_again ? seen_ : Members{};
     seen_.data[0] = data;
     again_ = kernel_done = true;
     return;

@@ -285,7 +285,6 @@ static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
   const int opens = (f->flags & (FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_SYN;
   // Where the listener has sent SYN cookies, one of which the segment may bring back.
   const int acknowledges = (f->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_ACK;
-  struct bpf_sock_tuple tuple = {};
 
   key->queue = ACCEL_XDP_CONNECTED;
   flow = bpf_map_lookup_elem(&accel_flows, key);
@@ -305,7 +304,8 @@ static __always_inline int steer(struct xdp_md* ctx, struct frame* f) {
     bpf_map_delete_elem(&accel_flows, key);
   }
   if (key->protocol == IPPROTO_TCP && !opens && !acknowledges) return XDP_PASS;
-  set_tuple(&tuple, f);
+  struct bpf_sock_tuple tuple = {};
+  if (key->protocol == IPPROTO_TCP) set_tuple(&tuple, f);
   key->queue = ctx->rx_queue_index;
   key->remote_port = 0;
   __builtin_memset(key->remote, 0, sizeof(key->remote));

@@ -89,6 +89,27 @@ def server(host, command, port, accel, env=None, kind="t", directory=None, liste
         host.stop(child)
 
 
+ECHO = """
+import socket, sys, threading
+def echo(connection):
+    try:
+        while data := connection.recv(100): connection.sendall(data)
+    except ConnectionResetError: pass  # the client has been ended
+def serve(port):
+    listener = socket.create_server((sys.argv[1], port))
+    while True: threading.Thread(target=echo, args=[listener.accept()[0]], daemon=True).start()
+for port in sys.argv[2:]: threading.Thread(target=serve, args=[int(port)]).start()
+"""
+
+
+def echo_server(host, *ports):
+    """One on the kernel that answers each connection to its ports with what it sends, and listens by now."""
+    child = host.popen([sys.executable, "-c", ECHO, host.address, *ports])
+    for port in ports:
+        host.wait_for_listener(port, child)
+    return child
+
+
 @contextlib.contextmanager
 def redis(host, accel, port=6379, arguments=(), save="", env=None):
     directory = host.lab.directory / f"redis-{port}"

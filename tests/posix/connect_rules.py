@@ -12,7 +12,7 @@ import sys
 
 here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "apps"))
-from programs import Lab, statistics  # noqa: E402
+from programs import Lab, echo_server, statistics  # noqa: E402
 from lab import library  # noqa: E402
 
 PORT, OTHER_PORT = 7000, 7001
@@ -73,17 +73,6 @@ else: refuse_connect()
 if sys.argv[2]: os.environ["LD_PRELOAD"] = sys.argv[2]
 os.execv(sys.argv[3], sys.argv[3:])
 """
-ECHO = f"""
-import socket, sys, threading
-def echo(connection):
-    try:
-        while data := connection.recv(100): connection.sendall(data)
-    except ConnectionResetError: pass
-def serve(port):
-    listener = socket.create_server((sys.argv[1], port))
-    while True: threading.Thread(target=echo, args=[listener.accept()[0]], daemon=True).start()
-for port in ({PORT}, {OTHER_PORT}): threading.Thread(target=serve, args=[port]).start()
-"""
 ALLOWED = {"before": 0, "refused": errno.EACCES, "refused too": errno.EACCES, "allowed": 0, "bind": 0, "after": 0}
 
 
@@ -94,9 +83,7 @@ def results(program):
 def main(accelerated):
     with Lab(proved=False) as lab:
         near, far = lab.hosts
-        far.popen([sys.executable, "-c", ECHO, far.address])
-        for port in (PORT, OTHER_PORT):
-            far.wait_for_listener(port)
+        echo_server(far, PORT, OTHER_PORT)
         environment = {"ACCEL_WAIT_FOR_PORTS": "1"}  # so that the path is a matter of the rules alone
         options = {"env": environment, "require": False, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         own = near.popen([sys.executable, "-c", PROGRAM, far.address, "own"], accel=accelerated, **options)

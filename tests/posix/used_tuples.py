@@ -13,7 +13,7 @@ import sys
 here = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(here.parents[1] / "lab"))
 sys.path.insert(0, str(here.parents[1] / "apps"))
-from programs import Lab, accelerated_sockets, statistics, until  # noqa: E402
+from programs import Lab, accelerated_sockets, echo_server, statistics, until  # noqa: E402
 from raw_peer import ACK, RST, SYN, TCP, Wire, ip, segment_of, tcp  # noqa: E402
 
 PORT, OTHER_PORT, CLIENT_PORT = 7000, 7001, 40000
@@ -33,17 +33,6 @@ def serve(address):
             os._exit(0)
         connection.close()
 for address in sys.argv[1:]: threading.Thread(target=serve, args=[address]).start()
-"""
-ECHO = f"""
-import socket, sys, threading
-def echo(connection):
-    try:
-        while data := connection.recv(100): connection.sendall(data)
-    except ConnectionResetError: pass  # the client has been ended
-def serve(port):
-    listener = socket.create_server((sys.argv[1], port))
-    while True: threading.Thread(target=echo, args=[listener.accept()[0]], daemon=True).start()
-for port in ({PORT}, {OTHER_PORT}): threading.Thread(target=serve, args=[port]).start()
 """
 # Each line of stdin: connect to that port, or else say that; the answer goes to stdout.
 CLIENT = f"""
@@ -128,9 +117,7 @@ def accepted(near, far, accelerated):
 
 
 def opened(near, far, accelerated):
-    far.popen([sys.executable, "-c", ECHO, far.address])
-    for port in (PORT, OTHER_PORT):
-        far.wait_for_listener(port)
+    echo_server(far, PORT, OTHER_PORT)
     first = Client(near, near.address, far.address)
     assert first.ask(str(PORT)) == "connected"
     second = Client(near, near.address, far.address, accelerated)
