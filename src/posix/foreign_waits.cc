@@ -173,8 +173,9 @@ bool find_foreign_wait() {
   for (const auto& [thread, before] : sleeping_threads()) {
     Guard guard(Pass::Polling::kNo);
     if (guard.pass() == nullptr) return false;
-    const auto now = sleep_of(thread);  // still there, with the lock held: so it is not about to be noted
-    if (now == before && foreign(before)) return true;
+    // Waits on a set that was plain end without the lock, and none begins any more. So their count is read
+    // before the sleep: a thread that wakes in between is no foreign one. What it polls is read once more.
+    if (foreign(before) && sleep_of(thread) == before && foreign(before)) return true;
   }
   return false;
 }
