@@ -6,7 +6,7 @@ namespace accel {
 
 void Engine::touch() {
   worker_->held();
-  worker_->touched = true;
+  worker_->untold.add_any();
 }
 
 bool Engine::has_rest(Pass& pass) const { return Worker::of(pass).cut_short; }
@@ -21,7 +21,7 @@ void Engine::take_rest(Pass& pass) {
 void Engine::catch_up(Pass& pass) {
   Worker& w = Worker::of(pass);
   if (w.channels) w.channels->poll(pass.now());
-  if (w.notify_edges()) touch();
+  w.notify_edges();
 }
 
 void Engine::begin_turn(Pass& pass, size_t sockets) {

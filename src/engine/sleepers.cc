@@ -94,27 +94,34 @@ void Sleepers::abandon_in_child() {
 void Sleepers::fall_asleep(Sleeper& s, WaitRequest& request) {
   s.request = &request;
   s.woken = false;
-  asleep_.push_back(&s);
+  asleep_.push_back({&s, request.subject});
   asleep_count_.store(static_cast<uint32_t>(asleep_.size()), std::memory_order_relaxed);
 }
 
 void Sleepers::leave_sleep(Sleeper& s) {
   s.request = nullptr;
-  std::erase(asleep_, &s);
+  std::erase_if(asleep_, [&s](const AsleepFor& a) { return a.sleeper == &s; });
   asleep_count_.store(static_cast<uint32_t>(asleep_.size()), std::memory_order_relaxed);
   if (timekeeper_ == &s) timekeeper_ = nullptr;
 }
 
 bool Sleepers::none_asleep_but(const void* context) const {
   return std::all_of(asleep_.begin(), asleep_.end(),
-                     [context](const Sleeper* s) { return s->request->context == context; });
+                     [context](const AsleepFor& a) { return a.sleeper->request->context == context; });
 }
 
-void Sleepers::wake_ready(Instant now) {
-  for (Sleeper* s : asleep_) {
+void Sleepers::wake_ready(const Changes& changes, Instant now) {
+  for (const auto& [s, subject] : asleep_) {
+    if (!changes.concern(subject)) continue;
     WaitRequest& r = *s->request;
-    if (!s->woken && r.condition && r.condition(r.context)) wake(*s, now);
+    if (s->woken || !r.condition || !r.condition(r.context)) continue;
+    note_ready(*s);
+    wake(*s, now);
   }
+}
+
+void Sleepers::note_ready(const Sleeper& s) {
+  latest_share_ += ((&s == latest_ ? kLatestAlways : 0) - latest_share_) / kLatestWeight;
 }
 
 void Sleepers::wake(Sleeper& s, Instant now) {
@@ -127,6 +134,8 @@ void Sleepers::wake(Sleeper& s, Instant now) {
 // ---- in charge of the ports ----
 
 bool Sleepers::take_charge(Sleeper& s, Instant now, Instant until) {
+  latest_ = &s;
+  if (is_cared_for(s)) return false;
   const bool asleep_now = in_charge_ && in_charge_->request;
   // One that polls does so for all; it is not trusted longer, since a handler may have left its wait by
   // siglongjmp().
@@ -137,9 +146,15 @@ bool Sleepers::take_charge(Sleeper& s, Instant now, Instant until) {
   return true;
 }
 
+bool Sleepers::is_cared_for(const Sleeper& s) const {
+  return in_charge_ != nullptr && in_charge_ != &s && in_charge_->request != nullptr &&
+         (s.wake_fd < 0 || charge_stays());
+}
+
 void Sleepers::take_charge_asleep(Sleeper& s, Instant now) {
-  const bool cared_for = s.wake_fd < 0 && in_charge_ && in_charge_->request;
-  if (out_count_ == 0 && !cared_for)
+  latest_ = &s;
+  if (is_cared_for(s)) return;
+  if (out_count_ == 0 || charge_stays())
     (void)take_charge(s, now, now);
   else if (in_charge_ == &s)
     in_charge_ = nullptr;
@@ -151,9 +166,9 @@ void Sleepers::give_charge(Sleeper& s, Instant now) {
 }
 
 void Sleepers::appoint(Instant now) {
-  if (in_charge_ || out_count_ > 0) return;
+  if (in_charge_ || (out_count_ > 0 && !charge_stays())) return;
   Sleeper* unchangeable = nullptr;
-  for (Sleeper* next : asleep_) {
+  for (const auto& [next, subject] : asleep_) {
     if (next->woken) continue;  // it is about to look for itself
     (next->fixed ? unchangeable : in_charge_) = next;
   }
@@ -174,7 +189,7 @@ void Sleepers::alarm_in_charge() {
 // ---- threads that are out ----
 
 void Sleepers::go_out(Sleeper& s, Instant now) {
-  if (s.out || s.brief < Sleeper::kTrusted || threads_.size() == 1) return;
+  if (s.out || s.brief < Sleeper::kTrusted || threads_.size() == 1 || charge_stays()) return;
   s.out = was_out_ = true;
   s.out_since = now;
   ++out_count_;
@@ -247,7 +262,7 @@ void Sleepers::add_port(InterfaceId id, Instant now) {
   for (Sleeper* s : threads_)
     if (s->has_ports) watch_port(*s, id);
   // Who sleeps on the ports has to ask this one for a wake-up, too (Port::arm).
-  for (Sleeper* s : asleep_)
+  for (const auto& [s, subject] : asleep_)
     if (s->fixed || s->has_ports) wake(*s, now);
 }
 
@@ -257,7 +272,7 @@ void Sleepers::remove_port(InterfaceId id, Instant now) {
     for (Sleeper* s : threads_)
       if (s->epoll_fd >= 0) real.epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, &event);
   // poll() holds what it sleeps on open, and so the queue that another process may be waiting for.
-  for (Sleeper* s : asleep_)
+  for (const auto& [s, subject] : asleep_)
     if (s->fixed) wake(*s, now);
 }
 
@@ -265,7 +280,7 @@ void Sleepers::add_channels(const siw::Reactor& channels, Instant now) {
   channels_ = &channels;
   for (Sleeper* s : threads_)
     if (s->has_ports) watch_channels(*s, true);
-  for (Sleeper* s : asleep_)
+  for (const auto& [s, subject] : asleep_)
     if (s->fixed) wake(*s, now);
 }
 

@@ -5,10 +5,14 @@
 // its own; whoever ends its wait gives charge to one that is asleep: not while a thread is out that is always
 // back soon, since every frame would wake a thread that finds the lock held and nothing to do. Housekeeping
 // watches that it is (distrust_the_late).
+//
+// Where frames seldom are for the thread that began its wait last (a thread for each of many connections),
+// the one in charge stays so until its own wait ends (charge_stays): else each frame would wake two threads.
 #pragma once
 
 #include <semaphore.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -36,6 +40,7 @@ struct Sleeper {
   int kernel_fd = -1;              ///< of the last wait; -1: none
   bool has_ports = false;          ///< the ports' descriptors are in epoll_fd
   bool fixed = false;              ///< this sleep is a ppoll() or on `semaphore`: nobody can add to it
+  bool on_semaphore = false;       ///< this sleep, or each one where it has no descriptors
   sem_t semaphore{};               ///< instead of wake_fd
   WaitRequest* request = nullptr;  ///< while asleep
   const void* frame = nullptr;     ///< of the wait that has it
@@ -51,10 +56,34 @@ struct Sleeper {
   /// A thread that has been back in its wait soon so many times in a row is trusted to be so again.
   static constexpr int kTrusted = 8;
 
-  Alarm alarm() { return {wake_fd, &semaphore}; }
+  Alarm alarm() { return {on_semaphore ? -1 : wake_fd, &semaphore}; }
   /// Both descriptors, or none.
   void open_descriptors();
   void close_descriptors();
+};
+
+/// Of which sockets something has changed since sleepers were looked at: those whose wait is for another one
+/// are left alone, of which there may be a thousand.
+class Changes {
+ public:
+  /// `owner`: as StackSocket::owner.
+  void add(const void* owner) {
+    if (count_ == of_.size()) return add_any();
+    of_[count_++] = owner;
+  }
+  /// Something else, or it is not known what.
+  void add_any() { any_ = true; }
+  bool empty() const { return count_ == 0 && !any_; }
+  /// `subject`: WaitRequest::subject.
+  bool concern(const void* subject) const {
+    return any_ || subject == nullptr ||
+           std::find(of_.begin(), of_.begin() + count_, subject) != of_.begin() + count_;
+  }
+
+ private:
+  std::array<const void*, 16> of_{};
+  size_t count_ = 0;
+  bool any_ = false;
 };
 
 /// To be rung once the lock is let go: a thread that is woken before would preempt the one that holds it.
@@ -90,8 +119,10 @@ class Sleepers {
   /// Nobody is asleep for a request but those with this context.
   bool none_asleep_but(const void* context) const ACCEL_REQUIRES(worker_lock);
   uint32_t asleep_count() const { return asleep_count_.load(std::memory_order_relaxed); }
-  /// Those whose condition holds.
-  void wake_ready(Instant now) ACCEL_REQUIRES(worker_lock);
+  /// Those whose condition holds, as far as `changes` may have made it so.
+  void wake_ready(const Changes& changes, Instant now) ACCEL_REQUIRES(worker_lock);
+  /// The condition of a wait holds, of a thread that has slept or polled for it.
+  void note_ready(const Sleeper& s) ACCEL_REQUIRES(worker_lock);
   void take_alarms(Alarms& alarms) ACCEL_REQUIRES(worker_lock) {
     alarms.count = std::exchange(to_wake_.count, 0);
     if (alarms.count == 0) return;
@@ -115,6 +146,10 @@ class Sleepers {
   void take_charge_asleep(Sleeper& s, Instant now) ACCEL_REQUIRES(worker_lock);
   void give_charge(Sleeper& s, Instant now) ACCEL_REQUIRES(worker_lock);
   bool is_in_charge(const Sleeper& s) const ACCEL_REQUIRES(worker_lock) { return in_charge_ == &s; }
+  /// Whoever is in charge and asleep stays so when others begin to wait.
+  bool charge_stays() const ACCEL_REQUIRES(worker_lock) { return latest_share_ < kLatestSeldom; }
+  /// Another one is in charge, asleep, and stays so.
+  bool is_cared_for(const Sleeper& s) const ACCEL_REQUIRES(worker_lock);
   bool nobody_in_charge() const ACCEL_REQUIRES(worker_lock) { return in_charge_ == nullptr; }
   /// A handler has left its thread's polling by siglongjmp(): others sleep, and nobody looks at the ports.
   void end_overdue_charge(Instant now) ACCEL_REQUIRES(worker_lock);
@@ -170,7 +205,11 @@ class Sleepers {
   uint32_t cpus_ = 1;
   std::vector<Sleeper*> threads_ ACCEL_GUARDED_BY(worker_lock);
   size_t with_descriptors_ ACCEL_GUARDED_BY(worker_lock) = 0;  ///< of `threads_`
-  std::vector<Sleeper*> asleep_ ACCEL_GUARDED_BY(worker_lock);
+  struct AsleepFor {
+    Sleeper* sleeper;
+    const void* subject;  ///< WaitRequest::subject
+  };
+  std::vector<AsleepFor> asleep_ ACCEL_GUARDED_BY(worker_lock);
   std::atomic<uint32_t> asleep_count_{0};
   Alarms to_wake_ ACCEL_GUARDED_BY(worker_lock);
   std::atomic<uint32_t> ringing_{0};  ///< threads that ring alarms: until then none is closed
@@ -179,6 +218,12 @@ class Sleepers {
   Sleeper* in_charge_ ACCEL_GUARDED_BY(worker_lock) = nullptr;
   /// When it polls: until then. When it is asleep: it is in `asleep_`.
   Instant in_charge_until_ ACCEL_GUARDED_BY(worker_lock){};
+
+  /// Of the waits that ended: how many were those of the thread that had begun its wait last, as a moving
+  /// average.
+  static constexpr int32_t kLatestAlways = 1 << 12, kLatestSeldom = kLatestAlways / 3, kLatestWeight = 16;
+  int32_t latest_share_ ACCEL_GUARDED_BY(worker_lock) = kLatestAlways;
+  const Sleeper* latest_ ACCEL_GUARDED_BY(worker_lock) = nullptr;
 
   uint32_t out_count_ ACCEL_GUARDED_BY(worker_lock) = 0;       ///< of `threads_`
   bool was_out_ ACCEL_GUARDED_BY(worker_lock) = false;         ///< since housekeeping looked

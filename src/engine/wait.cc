@@ -140,6 +140,7 @@ class Waiting {
   void enlist() ACCEL_REQUIRES(worker_lock);
   void open() ACCEL_REQUIRES(worker_lock);
   bool semaphore_serves(const WaitRequest& request) const ACCEL_REQUIRES(worker_lock);
+  bool semaphore_suffices(const WaitRequest& request) const ACCEL_REQUIRES(worker_lock);
   int sleep_on_semaphore(Instant until);
   Instant sleep_until(const WaitRequest& request, Instant now) ACCEL_REQUIRES(worker_lock);
   bool sleep(WaitRequest& request, Instant now) ACCEL_REQUIRES(worker_lock);
@@ -216,7 +217,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       w_.lock_in();
       idle = !w_.poll_all(clock_now());
       continue;
-    } else if (!w_.arm_ports()) {
+    } else if (!sleepers_.is_cared_for(*me_) && !w_.arm_ports()) {
       if (++busy_polls_ % kBusyPolls == 0) {
         w_.unlock_out();
         look_at_kernel(request, now);
@@ -237,6 +238,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
 }
 
 void Waiting::count(Woke woke, Instant began, bool slept) {
+  if (woke == Woke::kReady && (slept ? !me_->woken : spun_)) sleepers_.note_ready(*me_);
   const bool hit = woke == Woke::kReady && !slept;
   if (hit && w_.pass_now > began) w_.counters.add(Counter::spin_hits);
   if (spun_) me_->spin.record(hit);
@@ -261,7 +263,9 @@ bool Waiting::sleep(WaitRequest& request, Instant now) {
     open();
     borrowed_ &= me_->wake_fd >= 0;
   }
-  const bool by_semaphore = me_->wake_fd < 0 && semaphore_serves(request);
+  const bool by_semaphore = semaphore_serves(request) && (me_->wake_fd < 0 || semaphore_suffices(request));
+  me_->on_semaphore = by_semaphore;
+  thread_state.alarm = me_->alarm();
   const Instant until = sleep_until(request, now);
   const bool by_epoll = !by_semaphore && epoll_serves(request);
   me_->fixed = !by_epoll;
@@ -313,6 +317,12 @@ bool Waiting::epoll_serves(const WaitRequest& request) {
 /// Only the stack can end it, and it is not the one that hears the devices for all.
 bool Waiting::semaphore_serves(const WaitRequest& request) const {
   return request.kernel_fds.empty() && request.sigmask == nullptr && !sleepers_.is_in_charge(*me_);
+}
+
+/// Nobody will have it watch the ports, and a stop of the process ends no such wait (signal(7)). A semaphore
+/// takes two system calls less.
+bool Waiting::semaphore_suffices(const WaitRequest& request) const {
+  return request.deadline == kNever && sleepers_.is_cared_for(*me_);
 }
 
 int Waiting::sleep_on_semaphore(Instant until) {
@@ -396,7 +406,7 @@ OwnSleepers::~OwnSleepers() {
 
 void Worker::end_sleep(Sleeper& s) {
   sleepers.leave_sleep(s);
-  if (awaits_absence) touched = true;  // this thread's pass ends with a look at that condition
+  if (awaits_absence) untold.add_any();  // this thread's pass ends with a look at that condition
 }
 
 namespace {

@@ -23,6 +23,9 @@ enum class Woke : uint8_t {
 struct WaitRequest {
   bool (*condition)(void* context) = nullptr;
   void* context = nullptr;
+  /// StackSocket::owner of the one socket whose edges make the condition true; changes of other kinds are
+  /// told of by Engine::touch(). nullptr: it may be any socket's.
+  const void* subject = nullptr;
   Instant deadline = kNever;
   const sigset_t* sigmask =
       nullptr;  ///< as ppoll's: in force while asleep, signals pending under it end the wait

@@ -173,9 +173,10 @@ void Worker::send(Instant now) {
 }
 
 void Worker::tell(Instant now) {
-  bool changed = notify_edges();
-  changed |= std::exchange(touched, false);
-  if (changed && sleepers.any_asleep()) sleepers.wake_ready(now);
+  notify_edges();
+  if (untold.empty()) return;
+  if (sleepers.any_asleep()) sleepers.wake_ready(untold, now);
+  untold = {};
 }
 
 Result<void> Worker::steer_connection(InterfaceId id, const FlowKey& key, int shadow) {
@@ -214,16 +215,15 @@ void Worker::unsteer_closed() {
   steering.unsteer_closed();
 }
 
-bool Worker::notify_edges() {
-  bool changed = false;
+void Worker::notify_edges() {
   Pass pass{*this, pass_now};
   while (StackSocket* socket = stack->take_ready()) {
-    changed = true;
     const uint32_t edges = std::exchange(socket->edges, 0);
-    if (socket->owner) above.notify(pass, socket->owner, edges);
+    if (socket->owner == nullptr) continue;
+    untold.add(socket->owner);
+    above.notify(pass, socket->owner, edges);
   }
-  if (channels) changed |= notify_channels(pass);
-  return changed;
+  if (channels && notify_channels(pass)) untold.add_any();
 }
 
 bool Worker::bursts_pay() const {

@@ -86,7 +86,7 @@ class Worker {
   void tell(Instant now) ACCEL_REQUIRES(worker_lock);   ///< the rest of it
   bool bursts_pay() const ACCEL_REQUIRES(worker_lock);  ///< some port's PortInfo::told_by_call
   void transmit(InterfaceId id) ACCEL_REQUIRES(worker_lock);
-  bool notify_edges() ACCEL_REQUIRES(worker_lock);
+  void notify_edges() ACCEL_REQUIRES(worker_lock);
   bool notify_channels(Pass& pass) ACCEL_REQUIRES(worker_lock);
   bool arm_ports() ACCEL_REQUIRES(worker_lock);
   bool tx_waiting() const ACCEL_REQUIRES(worker_lock);
@@ -217,9 +217,8 @@ class Worker {
   std::atomic<uint32_t> channel_count{0};
 
   std::atomic<bool>& opens_ports;
-  /// Engine::touch().
-  bool touched ACCEL_GUARDED_BY(worker_lock) = false;
-  bool ending = false;  ///< Engine::finish(): no port is opened any more
+  Changes untold ACCEL_GUARDED_BY(worker_lock);  ///< that sleepers have not been told of
+  bool ending = false;                           ///< Engine::finish(): no port is opened any more
   bool crowded ACCEL_GUARDED_BY(worker_lock) =
       false;  ///< a poll has found a whole burst; until housekeeping has looked
   bool cut_short ACCEL_GUARDED_BY(worker_lock) = false;  ///< the last poll left frames in a ring

@@ -112,7 +112,7 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
     auto more = [&] {
       return !live() || tcp.unread(*conn_) != had || (stack.tcp().readiness(*conn_) & kOver) != 0;
     };
-    Result<Woke> woke = wait_for(pass, deadline, more, {}, got > 0);
+    Result<Woke> woke = wait_for(pass, deadline, more, {}, got > 0, static_cast<File*>(this));
     if (got == 0 && !woke) return woke.error();
     if (got == 0 && !live()) return kOnKernel;
     if (!woke || !live()) break;
@@ -209,7 +209,7 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     auto room = [&] {
       return !live() || (stack.tcp().readiness(*conn_) & (kWritable | kHangUp | kError)) != 0;
     };
-    Result<Woke> woke = wait_for(pass, deadline, room, {}, sent > 0);
+    Result<Woke> woke = wait_for(pass, deadline, room, {}, sent > 0, static_cast<File*>(this));
     if (sent == 0 && !woke) return woke.error();
     if (sent == 0 && !live()) return kOnKernel;
     if (!woke || !live()) return static_cast<ssize_t>(sent);

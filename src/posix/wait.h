@@ -27,13 +27,15 @@ class MovedScope {
 
 /// Errors: EAGAIN (the deadline has passed), EINTR. As sock_intr_errno() has it, a call with a timeout is not
 /// restarted after a handler with SA_RESTART (signal(7)), nor one that has `moved` bytes: it returns those.
+/// `subject`: as WaitRequest's.
 template <class Condition>
 Result<Woke> wait_for(Pass& pass, Instant deadline, Condition&& condition, std::span<pollfd> kernel_fds = {},
-                      bool moved = false) {
+                      bool moved = false, const void* subject = nullptr) {
   using C = std::remove_reference_t<Condition>;
   WaitRequest request;
   request.condition = [](void* c) -> bool { return (*static_cast<C*>(c))(); };
   request.context = &condition;
+  request.subject = subject;
   request.deadline = deadline;
   request.kernel_fds = kernel_fds;
   for (;;) {

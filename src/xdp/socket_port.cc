@@ -83,6 +83,7 @@ size_t SocketPort::rx_burst(std::span<Packet*> out) {
   }
   next_queue_ = (next_queue_ + 1) % queues_.size();
   if (n != 0) pool_.favour(frames_);
+  received_ |= n != 0;
   for (auto& queue : queues_) {
     if (queue->filled + std::min(kRefillBatch, queue->fill_level) <= queue->fill_level) refill(*queue);
     if (queue->sent != 0) reclaim(*queue);
@@ -168,7 +169,8 @@ bool SocketPort::arm() {
     if (queue->kick && !deferred_) tell_kernel(*queue);
     if (xsk_cons_nb_avail(&queue->rx, 1) != 0 || (queue->kick && !deferred_)) return false;
   }
-  check_device();
+  // A device that is gone ends a sleep, and brings nothing.
+  if (!std::exchange(received_, false)) check_device();
   return true;
 }
 

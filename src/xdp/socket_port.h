@@ -118,6 +118,7 @@ class SocketPort final : public XdpPort {
   std::atomic<bool> untold_{false};   ///< the kernel did not take what tell() was called for
   std::vector<bool> lent_;            ///< by buffer number: in one of the kernel's rings
   size_t next_queue_ = 0;             ///< where the next rx_burst begins
+  bool received_ = false;             ///< since arm()
   std::string failure_;
 };
 

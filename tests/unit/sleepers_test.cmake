@@ -1,0 +1,1 @@
+set(link_sleepers_test accel-engine)
