@@ -259,6 +259,7 @@ void Worker::transmit(InterfaceId id) {
       counters.add(Counter::tx_tso_frames);
       counters.add(Counter::tx_tso_segments, cuts[i]);
     }
+    counters.add(Counter::tx_bursts);
     counters.add(Counter::tx_frames, taken);
     counters.add(Counter::tx_bytes, bytes);
     for (size_t i = n; i > taken; --i) queue.push_front(burst[i - 1]);
