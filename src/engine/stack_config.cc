@@ -70,6 +70,11 @@ StackConfig stack_config(const Settings& s) {
   c.notsent_low_water = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_notsent_lowat", -1));
   c.min_snd_mss = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_min_snd_mss", 48));
   c.frto = sysctl("/proc/sys/net/ipv4/tcp_frto", 2) != 0;
+  // 3 and more are AccECN's, which we have not: what is left of them is RFC 3168's (tcp_ecn_mode_*()).
+  const int ecn = sysctl("/proc/sys/net/ipv4/tcp_ecn", 2);
+  c.ecn_accept = ecn != 0;
+  c.ecn_ask = ecn == 1 || ecn == 3 || ecn == 4;
+  c.ecn_fallback = sysctl("/proc/sys/net/ipv4/tcp_ecn_fallback", 1) != 0;
   c.syn_cookies = sysctl("/proc/sys/net/ipv4/tcp_syncookies", 1) != 0;
   c.abort_on_overflow = sysctl("/proc/sys/net/ipv4/tcp_abort_on_overflow", 0) != 0;
   c.slow_start_after_idle = sysctl("/proc/sys/net/ipv4/tcp_slow_start_after_idle", 1) != 0;

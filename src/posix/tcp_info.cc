@@ -25,7 +25,8 @@ void fill(LongTcpInfo& out, const TcpInfo& in) {
   out.tcpi_backoff = in.backoff;
   out.tcpi_options =
       static_cast<uint8_t>((in.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (in.sack ? TCPI_OPT_SACK : 0) |
-                           (in.window_scaling ? TCPI_OPT_WSCALE : 0));
+                           (in.window_scaling ? TCPI_OPT_WSCALE : 0) | (in.ecn ? TCPI_OPT_ECN : 0) |
+                           (in.ecn_seen ? TCPI_OPT_ECN_SEEN : 0));
   out.tcpi_snd_wscale = in.snd_wscale;
   out.tcpi_rcv_wscale = in.rcv_wscale;
   out.tcpi_rto = in.rto_us;
@@ -66,6 +67,7 @@ void fill(LongTcpInfo& out, const TcpInfo& in) {
   out.tcpi_rwnd_limited = in.window_limited_us;
   out.tcpi_sndbuf_limited = in.buffer_limited_us;
   out.tcpi_delivered = in.delivered;
+  out.tcpi_delivered_ce = in.delivered_ce;
   out.tcpi_dsack_dups = in.duplicates_reported;
   out.tcpi_reord_seen = in.reorderings;
   out.tcpi_rcv_ooopack = in.out_of_order_segments;

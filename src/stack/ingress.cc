@@ -261,6 +261,7 @@ class Ingress {
     s.flags = tcp.flags;
     s.ecn = a_.tos & 3;
     s.tos = a_.tos;
+    s.reserved = tcp.data_offset & 15;
     s.ip_header = a_.header_length;
     s.seq = tcp.sequence;
     s.ack = tcp.acknowledgment;

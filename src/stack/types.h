@@ -126,6 +126,9 @@ constexpr uint32_t kAutoFlowLabel = 0xffffffff;
 
 constexpr uint32_t kNoLowWater = 0xffffffff;  ///< net.ipv4.tcp_notsent_lowat as it is from the start
 
+/// Of options that are told in seconds.
+using Seconds = std::chrono::duration<int32_t>;
+
 /// Socket options that the protocol acts on; the layer above sets them before open or at any time
 /// (settings_changed()).
 struct TcpSettings {
@@ -137,25 +140,25 @@ struct TcpSettings {
   bool auto_flow_label = true;  ///< IPV6_AUTOFLOWLABEL
   bool dont_fragment = true;  ///< IPv4's DF, and heed what ICMP says of the path's MTU; not IP_PMTUDISC_DONT
   bool rehash = true;         ///< SO_TXREHASH: a timeout changes the automatic label
-  Duration keep_idle = 7200s;
-  Duration keep_interval = 75s;
-  uint32_t keep_count = 9;
-  Duration user_timeout{0};  ///< 0: by retries (tcp_retries2 = 15)
-  uint32_t syn_retries = 6;
+  Seconds keep_idle = 7200s;
+  Seconds keep_interval = 75s;
+  Duration user_timeout{0};     ///< 0: by retries (tcp_retries2 = 15)
+  Seconds fin_wait2 = 60s;      ///< TCP_LINGER2
   uint32_t receive_buffer = 0;  ///< bytes; 0: the stack's default
   uint32_t send_buffer = 0;
   uint32_t receive_low_water = 1;
   uint32_t notsent_low_water = 0;  ///< TCP_NOTSENT_LOWAT; 0: StackConfig's
   uint32_t window_clamp = 0;
-  uint16_t max_segment = 0;  ///< TCP_MAXSEG; 0: from the MTU
-  uint8_t tos = 0;           ///< of IPv4, by an IPv6 socket too
+  uint32_t flow_label = kNoFlowLabel;  ///< the program's choice, before an automatic one
+  int16_t incoming_cpu = -1;           ///< SO_INCOMING_CPU, for listeners; -1: none
+  uint16_t max_segment = 0;            ///< TCP_MAXSEG; 0: from the MTU
+  uint8_t tos = 0;                     ///< of IPv4, by an IPv6 socket too
   uint8_t ttl = 64;
   uint8_t traffic_class = 0;  ///< of IPv6
   uint8_t hop_limit = 64;
-  uint32_t flow_label = kNoFlowLabel;  ///< the program's choice, before an automatic one
-  int incoming_cpu = -1;               ///< SO_INCOMING_CPU, for listeners; -1: none
-  Duration fin_wait2 = 60s;            ///< TCP_LINGER2
-  bool newreno = false;                ///< TCP_CONGESTION "reno"; else CUBIC
+  uint8_t keep_count = 9;
+  uint8_t syn_retries = 6;
+  bool newreno = false;        ///< TCP_CONGESTION "reno"; else CUBIC
   bool reuse_address = false;  ///< SO_REUSEADDR, for the kernel socket that a closed connection may move into
   bool defer_ack = false;  ///< TCP_DEFER_ACCEPT of an active connection: data is to carry the handshake's ACK
   /// Replies may come by a device that is not ours. After the first timeout of an active connection no SYN is
@@ -169,6 +172,8 @@ struct TcpInfo {
   uint8_t congestion_state = 0;  ///< the kernel's enum tcp_ca_state
   uint8_t backoff = 0, retransmits = 0, probes = 0, snd_wscale = 0, rcv_wscale = 0;
   bool timestamps = false, sack = false, window_scaling = false;
+  bool ecn = false;       ///< RFC 3168 was agreed to
+  bool ecn_seen = false;  ///< a packet with ECT or CE has come
   uint32_t rto_us = 0, rtt_us = 0, rttvar_us = 0, min_rtt_us = 0, snd_mss = 0, rcv_mss = 0, pmtu = 0;
   uint32_t snd_cwnd_segments = 0, snd_ssthresh_segments = 0, unacked_segments = 0, sacked_segments = 0,
            lost_segments = 0, resent_segments = 0, advertised_mss = 0;
@@ -179,8 +184,8 @@ struct TcpInfo {
   uint64_t bytes_acked = 0, bytes_received = 0, bytes_sent = 0, bytes_retransmitted = 0;
   uint64_t pacing_rate = ~0ull;
   uint64_t busy_us = 0, window_limited_us = 0, buffer_limited_us = 0;
-  uint32_t ack_timeout_us = 0, delivered = 0, duplicates_reported = 0, reorderings = 0, rehashes = 0,
-           out_of_order_segments = 0;
+  uint32_t ack_timeout_us = 0, delivered = 0, delivered_ce = 0, duplicates_reported = 0, reorderings = 0,
+           rehashes = 0, out_of_order_segments = 0;
   uint32_t segments_in = 0, segments_out = 0, data_segments_in = 0, data_segments_out = 0;
   uint32_t last_data_sent_ms = 0, last_data_received_ms = 0, last_ack_received_ms = 0;
 };
@@ -280,7 +285,10 @@ struct StackConfig {
   uint32_t notsent_low_water = kNoLowWater;    ///< net.ipv4.tcp_notsent_lowat
   uint32_t min_snd_mss = 48;                   ///< net.ipv4.tcp_min_snd_mss
   bool frto = true;                            ///< net.ipv4.tcp_frto
-  bool syn_cookies = true;                     ///< net.ipv4.tcp_syncookies
+  bool ecn_accept = true;                      ///< net.ipv4.tcp_ecn: ECN is agreed to where a peer asks
+  bool ecn_ask = false;                        ///< and asked for by connect()
+  bool ecn_fallback = true;  ///< net.ipv4.tcp_ecn_fallback: a SYN that comes again asks no more
+  bool syn_cookies = true;   ///< net.ipv4.tcp_syncookies
   bool window_scaling = true, sack = true, timestamps = true;  ///< net.ipv4.tcp_*
   bool abort_on_overflow = false;                              ///< likewise
   bool slow_start_after_idle = true;                           ///< likewise

@@ -16,7 +16,7 @@ CORPUS = ["src", "model", "tests", "config", "benchmarks", "scripts", "CMakeList
 TEST = re.compile(r"(apps|arrows|firewall|lab|long|mlx5|posix|preload|sim|tools|unit|wire|xdp)(\.[\w-]+)+(\.\*)?")
 # Words of others that the documents name and no source does.
 OTHERS = {"BPF_LINK_DETACH", "BPF_NETFILTER", "BPF_PROG_TEST_RUN", "delivery_rate", "hashlimit", "nf_conntrack_tcp_loose", "rcv_ssthresh", "skuid",
-          "tcp_ecn", "vport"}
+          "vport"}
 
 
 def tracked():

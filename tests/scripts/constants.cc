@@ -55,6 +55,7 @@ const std::map<std::string, int64_t> kConstants = {
     NAME(TCP_CA_Open),    NAME(TCP_CA_Disorder),
     NAME(TCP_CA_CWR),     NAME(TCP_CA_Recovery),
     NAME(TCP_CA_Loss),    NAME(TCPI_OPT_TIMESTAMPS),
+    NAME(TCPI_OPT_ECN),   NAME(TCPI_OPT_ECN_SEEN),
     NAME(TCPI_OPT_SACK),  NAME(TCPI_OPT_WSCALE),
     NAME(INADDR_ANY),     {"TCP_INFINITE_SSTHRESH", 0x7fffffff}};
 const std::map<std::string, int> kErrors = {

@@ -473,9 +473,9 @@ bool take_tcp_option(TcpSettings& t, const Operation& op) {
     case TCP_KEEPINTVL:
       return t.keep_interval = std::chrono::seconds(v), true;
     case TCP_KEEPCNT:
-      return t.keep_count = u, true;
+      return t.keep_count = static_cast<uint8_t>(u), true;
     case TCP_SYNCNT:
-      return t.syn_retries = u, true;
+      return t.syn_retries = static_cast<uint8_t>(u), true;
     case TCP_USER_TIMEOUT:
       return t.user_timeout = std::chrono::milliseconds(v), true;
     case TCP_LINGER2:
@@ -564,7 +564,8 @@ std::optional<int64_t> CoreWorld::info(int fd, const std::string& field) {
       {"probes", i.probes},
       {"backoff", i.backoff},
       {"options", (i.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (i.sack ? TCPI_OPT_SACK : 0) |
-                      (i.window_scaling ? TCPI_OPT_WSCALE : 0)},
+                      (i.window_scaling ? TCPI_OPT_WSCALE : 0) | (i.ecn ? TCPI_OPT_ECN : 0) |
+                      (i.ecn_seen ? TCPI_OPT_ECN_SEEN : 0)},
       {"snd_wscale", i.snd_wscale},
       {"rcv_wscale", i.rcv_wscale},
       {"rto", i.rto_us},
@@ -594,6 +595,7 @@ std::optional<int64_t> CoreWorld::info(int fd, const std::string& field) {
       {"bytes_sent", static_cast<int64_t>(i.bytes_sent)},
       {"bytes_retrans", static_cast<int64_t>(i.bytes_retransmitted)},
       {"delivered", i.delivered},
+      {"delivered_ce", i.delivered_ce},
       {"dsack_dups", i.duplicates_reported},
       {"reord_seen", i.reorderings},
       {"rcv_ooopack", i.out_of_order_segments},
@@ -628,17 +630,23 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
       {"tcp_abort_on_overflow", [&] { config_.abort_on_overflow = v != 0; }},
       {"tcp_slow_start_after_idle", [&] { config_.slow_start_after_idle = v != 0; }},
       {"tcp_frto", [&] { config_.frto = v != 0; }},
+      {"tcp_ecn",
+       [&] {
+         config_.ecn_accept = v != 0;
+         config_.ecn_ask = v == 1;
+       }},
+      {"tcp_ecn_fallback", [&] { config_.ecn_fallback = v != 0; }},
       {"tcp_min_snd_mss", [&] { config_.min_snd_mss = v; }},
       {"tcp_syn_linear_timeouts", [&] { config_.syn_linear_timeouts = v; }},
       {"tcp_retries2", [&] { config_.retries = v; }},
       {"tcp_synack_retries", [&] { config_.synack_retries = v; }},
-      {"tcp_syn_retries", [&] { defaults_.syn_retries = v; }},
+      {"tcp_syn_retries", [&] { defaults_.syn_retries = static_cast<uint8_t>(v); }},
       {"tcp_orphan_retries", [&] { config_.orphan_retries = v; }},
       {"tcp_fin_timeout", [&] { defaults_.fin_wait2 = std::chrono::seconds(v); }},
       {"tcp_invalid_ratelimit", [&] { config_.invalid_ratelimit = std::chrono::milliseconds(v); }},
       {"tcp_keepalive_time", [&] { defaults_.keep_idle = std::chrono::seconds(v); }},
       {"tcp_keepalive_intvl", [&] { defaults_.keep_interval = std::chrono::seconds(v); }},
-      {"tcp_keepalive_probes", [&] { defaults_.keep_count = v; }},
+      {"tcp_keepalive_probes", [&] { defaults_.keep_count = static_cast<uint8_t>(v); }},
       {"tcp_notsent_lowat", [&] { config_.notsent_low_water = v; }},
       {"tcp_rmem",
        [&] {

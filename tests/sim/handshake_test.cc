@@ -391,7 +391,7 @@ TEST(Handshake, ReusePortChoosesByCpu) {
   TcpListener* group[3];
   for (int i = 0; i < 3; ++i) {
     TcpSettings settings;
-    settings.incoming_cpu = i - 1;
+    settings.incoming_cpu = static_cast<int16_t>(i - 1);
     group[i] = *sim[1].stack->tcp().listen({sim[1].v4(), 80}, false, true, 100, settings,
                                            static_cast<Actor*>(&owners[i]));
   }

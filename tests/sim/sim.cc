@@ -80,6 +80,20 @@ std::vector<std::vector<uint8_t>> cut(const std::vector<uint8_t>& f, size_t head
   return out;
 }
 
+/// RFC 3168 section 5. True: the packet is ECN-capable, and has CE now.
+bool mark(std::vector<uint8_t>& f) {
+  const auto at = layout(f);
+  if (!at) return false;
+  const size_t field = at->ip + 1;
+  const int shift = at->v6 ? 4 : 0;
+  if ((f[field] >> shift & 3) == 0 || (f[field] >> shift & 3) == 3) return false;
+  f[field] |= static_cast<uint8_t>(3 << shift);
+  if (at->v6) return true;
+  f[at->ip + 10] = f[at->ip + 11] = 0;
+  store_checksum(&f[at->ip + 10], finish_sum(sum_bytes(&f[at->ip], at->l4 - at->ip)));
+  return true;
+}
+
 }  // namespace
 
 bool sums_hold(std::span<const uint8_t> f) {
@@ -294,6 +308,7 @@ void Sim::to_wire(Host& host, std::vector<uint8_t> frame) {
     return;
   }
   Instant leaves = now;
+  bool queue_marks = false;
   if (link.bits_per_second) {
     constexpr size_t kWire = 24, kFullFrame = 1514;  // preamble, checksum, gap
     auto serial = [&link](size_t bytes) {
@@ -306,11 +321,18 @@ void Sim::to_wire(Host& host, std::vector<uint8_t> frame) {
       return;
     }
     host.link_free = leaves = leaves + took;
+    queue_marks =
+        link.mark_frames != 0 && leaves - now > serial((kFullFrame + kWire) * (link.mark_frames + 1));
   }
   int to = -1;
   for (auto& h : hosts)
     if (h.get() != &host && std::equal(frame.begin(), frame.begin() + 6, h->mac().begin())) to = h->number;
   if (to < 0) return;
+  if (queue_marks || rng.chance(link.mark)) {
+    const bool marked = mark(frame);
+    host.marked_frames += marked;
+    if (tracing && at && at->protocol == 6) trace.back().marked = marked;
+  }
   if (frame.size() < 60) frame.resize(60);  // as Ethernet pads
   Instant arrives = leaves + link.delay;
   if (rng.chance(link.duplicate))

@@ -41,6 +41,10 @@ struct Link {
   uint64_t bits_per_second = 0;  ///< 0: no limit
   /// Behind the rate, in bytes: room for so many frames of 1500 bytes; beyond it the tail drops.
   uint32_t queue_frames = 1000;
+  /// Behind the rate, in bytes: room for so many frames waiting, ECN-capable packets get CE beyond it; 0:
+  /// none do.
+  uint32_t mark_frames = 0;
+  double mark = 0;  ///< ECN-capable packets get CE
   double loss = 0, duplicate = 0, corrupt = 0, reorder = 0;
   Duration reorder_by = 3ms;  ///< at most, extra delay of a reordered frame
   uint32_t mtu = 65535;       ///< IP packets beyond it do not pass ...
@@ -55,8 +59,9 @@ struct Sent {
   int host;
   uint8_t flags;
   uint32_t seq, ack, window, payload;
-  uint8_t ecn;
+  uint8_t ecn;  ///< as it left
   bool dropped;
+  bool marked = false;  ///< on its way
 };
 
 /// Who owns a socket in the simulation: told of edges as the layer above would be, and of nothing else.
@@ -100,6 +105,7 @@ class Host {
   Link link;                                    ///< of what it sends
   Instant link_free{};                          ///< when the last queued frame has left
   uint64_t lost_frames = 0;                     ///< that its link has dropped, for whatever reason
+  uint64_t marked_frames = 0;                   ///< that its link gave CE
   uint64_t cut_frames = 0;                      ///< frames that its device cut into segments
   std::map<FlowKey, int> steered;               ///< how often, from flow_changes()
   std::vector<std::vector<uint8_t>> to_kernel;  ///< from frames_for_kernel(): whole IP packets

@@ -2,7 +2,7 @@
 
     flows.py serve ADDRESS PORT            sends to all who ask, in one thread; one line of JSON for each bulk flow that has ended
     flows.py bulk ADDRESS PORT SECONDS [SKIP [AT]]
-                                           receives for so long; prints {"bytes", "seconds"} of what came after SKIP seconds. AT: when
+                                           receives for so long; prints {"bytes", "seconds", "options"} of what came after SKIP seconds. AT: when
                                            it connects, of the host's monotonic clock
     flows.py short ADDRESS PORT N BYTES    N connections, one after the other, that get so many bytes each; prints {"ms": [...]}
 """
@@ -22,7 +22,7 @@ def tcp_info(connection):
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     words = struct.unpack_from("24I", raw, 8)
     return {"cwnd": words[18], "ssthresh": words[17], "rtt_us": words[15], "retransmissions": words[23],
-            "segments": struct.unpack_from("I", raw, 156)[0]}
+            "segments": struct.unpack_from("I", raw, 156)[0], "options": raw[5], "delivered_ce": struct.unpack_from("I", raw, 196)[0]}
 
 
 class Flow:
@@ -101,8 +101,9 @@ def bulk(address, port, seconds, skip=0.0, at=0.0):
             except TimeoutError:
                 break
         took = time.monotonic() - began
+        options = tcp_info(connection)["options"]
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    print(json.dumps({"bytes": received, "seconds": took}), flush=True)
+    print(json.dumps({"bytes": received, "seconds": took, "options": options}), flush=True)
 
 
 def short(address, port, count, size):

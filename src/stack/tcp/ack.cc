@@ -126,6 +126,7 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
   }
   take_timestamp(c, s, o, now);
   AckEvent e;
+  e.echo = (c.ecn & kEcnOk) != 0 && (s.flags & (kEce | kSyn)) == kEce;
   e.gap = now - c.last_ack_received;
   c.last_ack_received = now;
   e.ack = s.ack;
@@ -143,11 +144,14 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
       c.shut_out_since = kNever;
     }
   }
+  const uint32_t delivered = c.delivered;
   if (o.sack_count && c.sack_ok) take_sack(t, c, s.ack, o, e, now);
   e.delivered = e.sacked;
   if (s.ack != c.snd_una) {
     advance_una(t, c, s.ack, o, e, now);
+    if (e.echo) c.delivered_ce += c.delivered - delivered;  // tcp_newly_delivered()
   } else {
+    if (e.echo) c.delivered_ce += c.delivered - delivered;
     // RFC 5681 section 2: a duplicate ACK.
     e.duplicate = had_flight && s.payload_length == 0 && !(s.flags & (kSyn | kFin)) && !e.window_changed;
   }

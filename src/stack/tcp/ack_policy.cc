@@ -25,13 +25,13 @@ static void ack_at_once(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 /// tcp_incr_quickack(): as many ACKs as half a window of segments takes.
-static void begin_quick_acks(TcpConn& c) {
+static void begin_quick_acks(TcpConn& c, uint8_t most = kQuickAcks) {
   const uint32_t n = c.window_left() / (2 * std::max<uint32_t>(c.rcv_mss, 1));
-  c.quick_acks = std::max(c.quick_acks, static_cast<uint8_t>(std::clamp<uint32_t>(n, 2, kQuickAcks)));
+  c.quick_acks = std::max(c.quick_acks, static_cast<uint8_t>(std::clamp<uint32_t>(n, 2, most)));
 }
 
-void enter_quick_acks(const TcpContext& t, TcpConn& c) {
-  begin_quick_acks(c);
+void enter_quick_acks(const TcpContext& t, TcpConn& c, uint8_t most) {
+  begin_quick_acks(c, most);
   c.pingpong = false;
   c.ato_ns = ato_of(t.core.config.delayed_ack);
 }

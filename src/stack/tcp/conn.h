@@ -72,6 +72,7 @@ enum class LossTimer : uint8_t {
 
 enum class Recovery : uint8_t {
   kOpen,
+  kReduced,  ///< an echo of a CE mark has reduced the window, until recovery_point is passed (TCP_CA_CWR)
   kFast,     ///< fast recovery until recovery_point is acknowledged
   kTimeout,  ///< after an RTO, until recovery_point is acknowledged
 };
@@ -117,6 +118,14 @@ union WindowGrowth {
   WindowGrowth() : hystart() {}
   HyStart hystart;   ///< without a slow start threshold; only undo leads back
   CubicState cubic;  ///< with one
+};
+
+/// Bits of TcpConn::ecn. RFC 3168 section 6.1, as Linux' TCP_ECN_*.
+enum EcnState : uint8_t {
+  kEcnOk = 1,       ///< agreed to; in SYN-SENT: asked for
+  kEcnCwrDue = 2,   ///< the next new text says that the window was reduced
+  kEcnEchoDue = 4,  ///< a CE mark has come: ACKs have ECE, until CWR comes
+  kEcnSeen = 8,     ///< a packet with ECT or CE has come
 };
 
 constexpr uint16_t kDefaultReordering = 3;     ///< net.ipv4.tcp_reordering
@@ -165,6 +174,7 @@ struct TcpConn : StackSocket, TcpEntry {
 
   // ---- receive sequence ----
   uint8_t rcv_wscale = 0;
+  uint8_t ecn = 0;         ///< EcnState
   uint16_t rcv_mss = 536;  ///< the peer's segments as observed, for the ACK of every second
   uint32_t irs = 0;
   uint32_t rcv_nxt = 0;
@@ -302,6 +312,7 @@ struct TcpConn : StackSocket, TcpEntry {
   TcpListener* listener = nullptr;  ///< while embryonic or in its accept queue
   uint32_t options_generation = 0;  ///< its listener's when it was queued
   uint32_t delivered = 0;           ///< segments that have arrived there, as far as ACKs and SACKs say
+  uint32_t delivered_ce = 0;        ///< of those, told of by ACKs with ECE
   TcpConn* accept_next = nullptr;   ///< accept queue; while embryonic: list of such
   TcpConn* embryo_prev = nullptr;
   TcpConn* pending_next = nullptr;

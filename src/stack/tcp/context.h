@@ -157,6 +157,20 @@ void enter_established(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Insta
 void send_handshake(TcpContext& t, TcpConn& c, Instant now);
 void take_syn_options(const TcpContext& t, TcpConn& c, const TcpOptions& o, Instant now);
 
+// ---- ecn.cc ----
+/// Whether the answer to a SYN agrees to ECN.
+bool agrees_to_ecn(const TcpContext& t, const TcpSegmentInfo& syn);
+/// The answer to a SYN that asked for it, or the peer's SYN.
+void take_ecn_answer(TcpConn& c, const TcpSegmentInfo& s);
+/// tcp_ecn_queue_cwr(): the window is smaller from now on.
+inline void tell_of_reduction(TcpConn& c) {
+  if (c.ecn & kEcnOk) c.ecn |= kEcnCwrDue;
+}
+/// Where ECN is agreed to: the ECN field of a segment that is about to leave, and its flags.
+uint8_t mark_segment(TcpConn& c, uint32_t seq, uint32_t n, uint8_t& flags);
+/// Where ECN is agreed to: marks and CWR of a segment with text.
+void take_marks(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s);
+
 // ---- listener.cc ----
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
                            InterfaceId interface);
@@ -280,6 +294,7 @@ struct AckEvent {
   uint32_t tsecr = 0;             ///< 0: none
   uint32_t delivered_before = 0;  ///< TcpConn::high_delivered when it came
   bool dsack = false;
+  bool echo = false;       ///< ECE: the peer tells of a CE mark
   bool original = false;   ///< text of before recovery_point that was sent once has arrived
   bool resent = false;     ///< of what is acknowledged some was sent again
   bool duplicate = false;  ///< a duplicate ACK in RFC 5681's sense
@@ -295,6 +310,14 @@ inline void note_original(const TcpConn& c, const SentSegment& s, AckEvent& e) {
   if (!s.ever_resent && seq_le(s.end, c.recovery_point)) e.original = true;
 }
 void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now);
+/// Linux' tcp_in_cwnd_reduction(): RFC 9937 says how much leaves.
+inline bool reduces_in_proportion(const TcpConn& c) {
+  return c.recovery == Recovery::kFast || c.recovery == Recovery::kReduced;
+}
+/// TCP_CA_Recovery or TCP_CA_Loss.
+inline bool recovers(const TcpConn& c) {
+  return c.recovery == Recovery::kFast || c.recovery == Recovery::kTimeout;
+}
 void detect_lost(TcpContext& t, TcpConn& c, Instant now);
 void mark_lost(TcpConn& c, SentSegment& s);
 void mark_all_lost(TcpConn& c);
@@ -360,8 +383,8 @@ inline void note_text_arrived(const TcpContext& t, TcpConn& c, Instant now) {
   c.last_received = now;
   if (gap > least / 2 || Duration{c.ato_ns} != least) adapt_ack_delay(t, c, gap);
 }
-/// tcp_enter_quickack_mode().
-void enter_quick_acks(const TcpContext& t, TcpConn& c);
+/// tcp_enter_quickack_mode(). `most`: 2 at least.
+void enter_quick_acks(const TcpContext& t, TcpConn& c, uint8_t most = kQuickAcks);
 /// tcp_delack_timer_handler().
 void on_ack_timer(TcpContext& t, TcpConn& c);
 

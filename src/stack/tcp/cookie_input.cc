@@ -39,8 +39,9 @@ void answer_with_cookie(TcpContext& t, const TcpListener& l, const TcpSegmentInf
   const uint32_t cookie = make_syn_cookie(t.core.config.secret, s.local, s.remote, s.seq, mss, now);
   TcpConn answer;  // for its SYN-ACK only
   fill_embryo(t, answer, l, s, offered, cookie, way, now);
+  if (!o.has_timestamps) answer.ecn = 0;
   const uint32_t clock = timestamp_clock(now);
-  answer.ts_offset += cookie_timestamp(clock, offered) - clock;
+  answer.ts_offset += cookie_timestamp(clock, offered, answer.ecn != 0) - clock;
   send_syn(t, answer, true, now);
   t.count(Counter::tcp_cookies_sent);
   note_cookie(t, s, now);
@@ -57,8 +58,11 @@ static TcpConn* open_by_cookie(TcpContext& t, TcpListener& l, const TcpSegmentIn
     return nullptr;
   }
   TcpOptions offered;
+  bool ecn = false;
   if (o.has_timestamps) {
-    offered = options_of_cookie(o.tsecr - timestamp_offset(t, s.local.address, s.remote.address));
+    const uint32_t stamp = o.tsecr - timestamp_offset(t, s.local.address, s.remote.address);
+    offered = options_of_cookie(stamp);
+    ecn = (stamp & kCookieEcn) != 0 && t.core.config.ecn_accept;
     offered.has_timestamps = true;
     offered.tsval = o.tsval;
   }
@@ -72,6 +76,7 @@ static TcpConn* open_by_cookie(TcpContext& t, TcpListener& l, const TcpSegmentIn
     return nullptr;
   }
   fill_embryo(t, *c, l, syn, offered, s.ack - 1, way, now);
+  c->ecn = static_cast<uint8_t>(ecn ? kEcnOk : 0);
   insert(t, *c);
   link_embryo(l, *c);
   t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, FlowEvent::kOpened});

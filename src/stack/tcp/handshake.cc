@@ -185,6 +185,7 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
   c.copied_seq = c.rcv_wup = c.rcv_nxt;
   c.rcv_edge += c.rcv_nxt;  // it held the window of the SYN until now
   take_syn_options(t, c, o, now);
+  take_ecn_answer(c, s);
   if (s.flags & kAck) {
     establish(t, c, s, now);
     t.count(Counter::tcp_active_opens);

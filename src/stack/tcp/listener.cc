@@ -97,6 +97,7 @@ static void prepare(TcpContext& t, TcpConn& c, uint32_t iss, Instant now) {
   c.wscale_ok = t.core.config.window_scaling;
   c.sack_ok = t.core.config.sack;
   c.timestamps_ok = t.core.config.timestamps;
+  c.ecn = 0;
   c.rcv_wscale = c.wscale_ok ? window_scale(t, c) : 0;
   c.rto = std::max<Duration>(kInitialRto, t.core.config.min_rto);
   c.stuck_since = now;
@@ -121,6 +122,7 @@ void fill_embryo(TcpContext& t, TcpConn& c, const TcpListener& l, const TcpSegme
   set_way(t, c, *way.hop, way.mtu);
   c.interface = s.interface;
   take_syn_options(t, c, o, now);
+  if (agrees_to_ecn(t, s)) c.ecn = kEcnOk;
   c.snd_wnd = c.max_window = s.window;
   c.snd_wl1 = s.seq;
 }
@@ -188,6 +190,7 @@ Result<TcpConn*> TcpLayer::connect(const Endpoint& local, const Endpoint& remote
   c->held = c->active = true;
   c->tcp_state = TcpState::kSynSent;
   prepare(t, *c, iss, now);
+  if (t.core.config.ecn_ask) c->ecn = kEcnOk;
   c->rcv_edge = std::min(receive_space(t, *c), 65535u);  // relative until the peer's SYN
   set_way(t, *c, *t.core.hop(route), route.mtu);
   insert(t, *c);

@@ -115,7 +115,7 @@ void mark_all_lost(TcpConn& c) {
 
 /// RFC 8985 section 6.2, step 4.
 static uint64_t reordering_window_us(const TcpConn& c) {
-  if (!c.reordering_seen && (c.recovery != Recovery::kOpen || c.sacked_segments >= kDupThreshold)) return 0;
+  if (!c.reordering_seen && (recovers(c) || c.sacked_segments >= kDupThreshold)) return 0;
   const auto srtt = static_cast<uint64_t>(c.srtt / 1us);
   const uint64_t least = c.min_rtt_us == 0xffffffff ? srtt : c.min_rtt_us;
   return std::min(least / 4 * c.reorder_windows, srtt);
@@ -174,7 +174,7 @@ void detect_lost(TcpContext& t, TcpConn& c, Instant now) {
     c.loss_timer = LossTimer::kTailProbe;
     clear_timer(c, kTimerLoss);
   }
-  if (c.recovery == Recovery::kOpen && c.lost_bytes > 0) {
+  if (!recovers(c) && c.lost_bytes > 0) {
     AckEvent none;
     react(t, c, none, now);
   }
@@ -191,8 +191,7 @@ static void count_duplicates(TcpConn& c, const AckEvent& e) {
   }
   if (!e.duplicate) return;
   if (c.dupacks < 255) ++c.dupacks;
-  if (c.dupacks == kDupThreshold && c.recovery == Recovery::kOpen && !c.sent.empty())
-    mark_lost(c, c.sent.front());
+  if (c.dupacks == kDupThreshold && !recovers(c) && !c.sent.empty()) mark_lost(c, c.sent.front());
 }
 
 /// tcp_init_undo(). Retransmissions of an earlier episode may still be in flight: their ACKs echo their own
@@ -208,14 +207,32 @@ static void remember_for_undo(TcpConn& c) {
   if (c.tail_probe_end != 0) ++c.undo_retransmits;
 }
 
-static void enter_fast_recovery(TcpContext& t, TcpConn& c) {
-  t.count(Counter::tcp_fast_recoveries);
-  remember_for_undo(c);
-  c.recovery = Recovery::kFast;
+/// tcp_init_cwnd_reduction().
+static void begin_reduction(TcpConn& c) {
   c.recovery_point = c.snd_nxt;
   c.prr_flight = std::max(c.flight(), uint32_t{c.snd_mss});
   c.prr_delivered = c.prr_out = 0;
   c.ssthresh = reduced_window(c);
+  tell_of_reduction(c);
+}
+
+/// tcp_enter_recovery(). What an echo of a CE mark has reduced already is not reduced again, nor is it
+/// undone.
+static void enter_fast_recovery(TcpContext& t, TcpConn& c, bool echo) {
+  t.count(Counter::tcp_fast_recoveries);
+  remember_for_undo(c);
+  if (echo || c.recovery == Recovery::kReduced) c.prior_cwnd = c.prior_ssthresh = 0;
+  if (c.recovery != Recovery::kReduced) begin_reduction(c);
+  c.recovery = Recovery::kFast;
+}
+
+/// RFC 3168 section 6.1.2, tcp_enter_cwr(): once for a window of text.
+static void reduce_for_echo(TcpContext& t, TcpConn& c) {
+  t.count(Counter::tcp_ecn_reductions);
+  c.undo_retransmits = -1;
+  c.tail_probe_end = 0;
+  begin_reduction(c);
+  c.recovery = Recovery::kReduced;
 }
 
 /// RFC 9937, the slow start reduction bound included. `safe`: an ACK of new text that tells of no
@@ -236,8 +253,10 @@ static void proportional_rate(TcpConn& c, const AckEvent& e, bool safe) {
 }
 
 static void end_recovery(TcpConn& c) {
-  if (c.recovery == Recovery::kFast) c.cwnd = std::max(c.ssthresh, 2u * c.snd_mss);
+  const bool repaired = recovers(c);
+  if (reduces_in_proportion(c)) c.cwnd = std::max(c.ssthresh, 2u * c.snd_mss);
   c.recovery = Recovery::kOpen;
+  if (!repaired) return;
   c.dupacks = 0;
   if (c.reorder_persist > 0 && --c.reorder_persist == 0) c.reorder_windows = 1;
 }
@@ -271,6 +290,7 @@ static void undo(TcpConn& c) {
   c.ssthresh = std::max(c.ssthresh, c.prior_ssthresh);
   if (c.ssthresh >= kNoThreshold) c.growth.hystart = {};
   c.undo_retransmits = -1;
+  c.ecn &= static_cast<uint8_t>(~kEcnCwrDue);  // tcp_ecn_withdraw_cwr()
   c.rack_from = c.snd_una;
   for (uint32_t i = 0; i < c.sent.size(); ++i) {
     SentSegment& s = c.sent[i];
@@ -295,6 +315,7 @@ static void judge_tail_probe(TcpConn& c, const AckEvent& e) {
     if (c.recovery == Recovery::kOpen) {
       c.ssthresh = reduced_window(c);
       c.cwnd = c.ssthresh;
+      tell_of_reduction(c);
     }
   }
 }
@@ -325,22 +346,26 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
     undo(c);
     c.retransmits = 0;
   }
-  if (c.recovery != Recovery::kOpen && seq_ge(c.snd_una, c.recovery_point)) end_recovery(c);
+  if (c.recovery != Recovery::kOpen && seq_ge(c.snd_una, c.recovery_point)) {
+    // CWR has to arrive before another mark is heeded: the reduction lasts beyond that point.
+    if (recovers(c) || c.snd_una != c.recovery_point) end_recovery(c);
+  }
   if (!c.sack_ok)
     count_duplicates(c, e);
-  else if ((c.sacked_bytes > 0 || c.recovery != Recovery::kOpen || e.sacked > 0) &&
-           (e.acked > 0 || e.sacked > 0))
+  else if ((c.sacked_bytes > 0 || recovers(c) || e.sacked > 0) && (e.acked > 0 || e.sacked > 0))
     detect_lost(t, c, now);
   const bool safe = e.acked > 0 && c.lost_bytes - c.resent_bytes <= due;
+  if (!recovers(c) && c.lost_bytes > 0)
+    enter_fast_recovery(t, c, e.echo);
+  else if (e.echo && c.recovery == Recovery::kOpen)
+    reduce_for_echo(t, c);
   switch (c.recovery) {
     case Recovery::kOpen:
-      if (c.lost_bytes > 0) {
-        enter_fast_recovery(t, c);
-        proportional_rate(c, e, safe);
-      } else if (e.acked > 0 || (e.sacked > 0 && c.cwnd < c.ssthresh)) {  // HyStart watches SACKs, too
+      if (e.acked > 0 || (e.sacked > 0 && c.cwnd < c.ssthresh)) {  // HyStart watches SACKs, too
         grow_window(c, e, now);
       }
       break;
+    case Recovery::kReduced:
     case Recovery::kFast:
       proportional_rate(c, e, safe);
       break;
@@ -374,17 +399,19 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
     }
   suspect_black_hole(t, c, now);
   // A timeout among SACKs says that the degree was overestimated.
-  if (c.recovery == Recovery::kOpen && c.sacked_segments >= kDupThreshold)
+  if (!recovers(c) && c.sacked_segments >= kDupThreshold)
     c.reordering = std::min(c.reordering, kDefaultReordering);
   // tcp_enter_loss(): a timeout of what fast recovery sent reduces nothing again, one after progress does.
-  if (c.recovery == Recovery::kOpen || (c.recovery == Recovery::kTimeout && c.retransmits == 1)) {
+  const bool passed = c.recovery == Recovery::kReduced && seq_ge(c.snd_una, c.recovery_point);
+  if (c.recovery == Recovery::kOpen || passed || (c.recovery == Recovery::kTimeout && c.retransmits == 1)) {
     remember_for_undo(c);
     c.ssthresh = reduced_window(c);
   }
+  tell_of_reduction(c);
   // RFC 9438 section 4.8: the window before a timeout says nothing of the path any more (bictcp_state()).
   if (!c.settings.newreno) c.growth.cubic = {};
   // RFC 5682 section 3.1, step 1, and 3.2.
-  c.frto = t.core.config.frto && (c.recovery == Recovery::kOpen || c.retransmits > 1);
+  c.frto = t.core.config.frto && (!recovers(c) || c.retransmits > 1);
   c.frto_probe = false;
   c.recovery = Recovery::kTimeout;
   c.recovery_point = c.snd_nxt;

@@ -53,7 +53,7 @@ void grow_window(TcpConn& c, const AckEvent& e, Instant now) {
 
 uint32_t reduced_window(TcpConn& c) {
   uint32_t least = 2u * c.snd_mss;
-  if (c.settings.newreno) return std::max(c.flight() / 2, least);
+  if (c.settings.newreno) return std::max(c.cwnd / 2, least);  // tcp_reno_ssthresh()
   cubic_loss(c);
   return std::max(static_cast<uint32_t>(static_cast<float>(c.cwnd) * 0.7f), least);
 }

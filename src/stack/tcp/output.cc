@@ -129,8 +129,9 @@ static bool send_segment(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t n, ui
   uint8_t* base = frame->data();
   uint8_t* header = base + c.headers.length;
   uint32_t length = kHeader + (c.timestamps_ok ? option::kTimestampsLength : 0) + sack_length(c);
-  put_headers(base, c.headers, length + n, 0);  // first: it writes beyond its end
-  uint32_t size = segment_size(c);              // before the options: they forget a D-SACK
+  const uint8_t ecn = c.ecn & kEcnOk ? mark_segment(c, seq, n, flags) : uint8_t{0};
+  put_headers(base, c.headers, length + n, ecn);  // first: it writes beyond its end
+  uint32_t size = segment_size(c);                // before the options: they forget a D-SACK
   if (!c.settings.dont_fragment) put_id(c, base, n > size ? cuts(n, size) : 1);
   uint64_t words = put_options(c, header + kHeader, now);
   uint16_t urgent = urgent_pointer(c, seq, flags);
@@ -246,6 +247,9 @@ void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
   uint32_t n = put_syn_options(options.data(), o);
   uint32_t window = ack ? c.rcv_edge - c.rcv_nxt : c.rcv_edge;
   uint8_t flags = ack ? kSyn | kAck : uint8_t{kSyn};
+  // RFC 3168 section 6.1.1.1: a path that drops such SYNs is asked for no ECN the second time.
+  const bool ask = !ack && (c.retransmits == 0 || !t.core.config.ecn_fallback);
+  if ((c.ecn & kEcnOk) && (ack || ask)) flags |= static_cast<uint8_t>(ack ? kEce : kEce | kCwr);
   if (c.retransmits == 0) c.last_sent = now;
   ++c.segments_out;
   send_bare(t, *c.hop, header_fields(t, c),
@@ -277,7 +281,7 @@ static void note_data_sent(TcpConn& c, uint32_t segments, uint32_t n, Instant no
   // An answer soon after a question: from now on ACKs ride on answers. What opens the conversation answers
   // nothing, where ato is 0 until the first data have come.
   if (now - c.last_received < Duration{c.ato_ns}) c.pingpong = true;
-  if (c.recovery == Recovery::kFast) c.prr_out += n;
+  if (reduces_in_proportion(c)) c.prr_out += n;
 }
 
 bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
@@ -376,7 +380,8 @@ static bool held_back(const TcpConn& c, bool in_flight) {
 static uint32_t gathered(const TcpContext& t, const TcpConn& c, uint32_t size, uint32_t data, uint32_t most) {
   const FramePool& pool = t.core.pool;
   if (!c.hop->resolved || pool.available() <= pool.size() / 2) return size;  // memory may not sit in queues
-  if (c.urgent_out) return size;  // the pointer counts from each segment's own number
+  // The urgent pointer counts from each segment's own number; CWR is of one segment.
+  if (c.urgent_out || (c.ecn & kEcnCwrDue)) return size;
   uint64_t spare = uint64_t{pool.available() - pool.size() / 2 - 1} * pool.buffer_size();
   most = static_cast<uint32_t>(std::min<uint64_t>({most, t.core.of(*c.hop).tso_max, kMaxCuts * size, spare}));
   const bool ends_record = data < unsent(c);

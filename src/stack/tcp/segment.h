@@ -31,6 +31,7 @@ struct TcpSegmentInfo {
   uint8_t flags = 0;
   uint8_t ecn = 0;  ///< the two ECN bits of the IP header
   uint8_t tos = 0;
+  uint8_t reserved = 0;    ///< the four bits behind the data offset
   uint16_t ip_header = 0;  ///< bytes of it, right before Packet::data()
   uint32_t seq = 0;
   uint32_t ack = 0;

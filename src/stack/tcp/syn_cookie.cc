@@ -59,9 +59,9 @@ std::optional<uint16_t> check_syn_cookie(const std::array<uint64_t, 2>& secret, 
   return table[index];
 }
 
-uint32_t cookie_timestamp(uint32_t clock, const TcpOptions& offered) {
+uint32_t cookie_timestamp(uint32_t clock, const TcpOptions& offered, bool ecn) {
   const uint32_t scale = offered.has_wscale ? std::min<uint32_t>(offered.wscale, 14) : kScaleMask;
-  const uint32_t bits = scale | (offered.sack_permitted ? kSackBit : 0);
+  const uint32_t bits = scale | (offered.sack_permitted ? kSackBit : 0) | (ecn ? kCookieEcn : 0);
   const uint32_t stamp = (clock & ~kOptionBits) | bits;
   return stamp <= clock ? stamp : stamp - (kOptionBits + 1);
 }

@@ -27,9 +27,11 @@ std::optional<uint16_t> check_syn_cookie(const std::array<uint64_t, 2>& secret, 
                                          Instant now);
 
 /// cookie_init_timestamp(): the newest stamp, not after `clock` (ms), whose low six bits tell which options
-/// the peer has offered: the window scale (15: none) and SACK.
-uint32_t cookie_timestamp(uint32_t clock, const TcpOptions& offered);
+/// the peer has offered: the window scale (15: none), SACK and ECN.
+uint32_t cookie_timestamp(uint32_t clock, const TcpOptions& offered, bool ecn);
 /// cookie_timestamp_decode(): what the stamp that came back says.
 TcpOptions options_of_cookie(uint32_t stamp);
+/// TS_OPT_ECN, of the stamp: ECN was agreed to.
+constexpr uint32_t kCookieEcn = 0x20;
 
 }  // namespace accel::tcp

@@ -464,6 +464,7 @@ static uint8_t congestion_state(const TcpConn& c) {
   enum : uint8_t { kOpen, kDisorder, kReduced, kRecovery, kLoss };
   if (c.recovery == Recovery::kTimeout) return kLoss;
   if (c.recovery == Recovery::kFast) return kRecovery;
+  if (c.recovery == Recovery::kReduced) return kReduced;
   return c.sacked_segments > 0 || c.dupacks > 0 ? kDisorder : kOpen;
 }
 
@@ -502,6 +503,8 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.rcv_wscale = c.rcv_wscale;
   i.timestamps = c.timestamps_ok;
   i.sack = c.sack_ok;
+  i.ecn = (c.ecn & kEcnOk) != 0;
+  i.ecn_seen = (c.ecn & kEcnSeen) != 0;
   i.rto_us = us(c.rto);
   i.rtt_us = us(c.srtt);
   i.rttvar_us = us(c.rttvar);
@@ -537,6 +540,7 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.data_segments_in = c.data_segments_in;
   i.data_segments_out = c.data_segments_out;
   i.delivered = c.delivered;
+  i.delivered_ce = c.delivered_ce;
   i.duplicates_reported = c.duplicates_reported;
   i.reordering = c.reordering;
   i.reorderings = c.reorderings;

@@ -267,6 +267,7 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOpti
   uint32_t seq = s.seq, length = s.payload_length, offset = s.payload_offset;
   ++c.data_segments_in;
   note_text_arrived(t, c, now);
+  if (c.ecn & kEcnOk) take_marks(t, c, s);
   measure_receive_rtt(c, s, o, now);
   if (seq_lt(seq, c.rcv_nxt)) {
     uint32_t old = std::min(c.rcv_nxt - seq, length);

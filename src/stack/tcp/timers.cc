@@ -40,8 +40,8 @@ void wait_for_fin(TcpContext& t, TcpConn& c, Instant now) {
 /// otherwise. One segment in flight may have its ACK delayed; the timeout, if it comes first, is the probe's
 /// time.
 static void schedule_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
-  const bool wanted = c.sack_ok && c.recovery == Recovery::kOpen && c.sacked_bytes == 0 && !c.tail_probed &&
-                      c.backoff == 0 && !c.sent.empty();
+  const bool wanted =
+      c.sack_ok && !recovers(c) && c.sacked_bytes == 0 && !c.tail_probed && c.backoff == 0 && !c.sent.empty();
   if (!wanted) {
     if (c.loss_timer == LossTimer::kTailProbe) clear_timer(c, kTimerLoss);
     return;
