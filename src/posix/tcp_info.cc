@@ -60,7 +60,9 @@ void fill(LongTcpInfo& out, const TcpInfo& in) {
   out.tcpi_data_segs_in = in.data_segments_in;
   out.tcpi_data_segs_out = in.data_segments_out;
   out.tcpi_pacing_rate = in.pacing_rate;
-  out.tcpi_max_pacing_rate = ~0ull;
+  out.tcpi_max_pacing_rate = in.max_pacing_rate;
+  out.tcpi_delivery_rate = in.delivery_rate;
+  out.tcpi_delivery_rate_app_limited = in.delivery_rate_app_limited;
   out.tcpi_bytes_sent = in.bytes_sent;
   out.tcpi_bytes_retrans = in.bytes_retransmitted;
   out.tcpi_busy_time = in.busy_us;

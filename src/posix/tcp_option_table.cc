@@ -22,6 +22,15 @@ bool has_congestion(const Socket& s) {
   return algorithm == "cubic" || algorithm == "reno";
 }
 
+uint64_t max_pacing_rate_of(const Socket& s) {
+  uint64_t rate = kNoPacing;
+  socklen_t length = sizeof rate;
+  return real.getsockopt(s.shadow(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &length) == 0 &&
+                 length == sizeof rate
+             ? rate
+             : kNoPacing;
+}
+
 bool discovers_mtu(const Socket& s) {
   return s.shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT) != IP_PMTUDISC_DONT;
 }
@@ -79,6 +88,7 @@ constexpr Option kOptions[] = {
     {SOL_SOCKET, SO_SNDBUF, kKeep, true},
     {SOL_SOCKET, SO_RCVBUFFORCE, kKeep, false},
     {SOL_SOCKET, SO_SNDBUFFORCE, kKeep, false},
+    {SOL_SOCKET, SO_MAX_PACING_RATE, kKeep, true},
     {SOL_SOCKET, SO_KEEPALIVE, kMirror, true, [](TcpSettings& s, int v) { s.keepalive = v != 0; }},
     {SOL_SOCKET, SO_OOBINLINE, kMirror, true, [](TcpSettings& s, int v) { s.oob_inline = v != 0; }},
     {SOL_SOCKET, SO_RCVLOWAT, kMirror, true,

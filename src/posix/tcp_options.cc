@@ -79,6 +79,7 @@ TcpSettings TcpSocket::read_settings() {
   s.receive_buffer = buffer_bytes(*this, SO_RCVBUF, kReceiveLock);
   s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
   s.newreno = congestion_of(*this) == "reno";
+  s.max_pacing_rate = max_pacing_rate_of(*this);
   s.dont_fragment = discovers_mtu(*this);
   s.defer_ack = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT) != 0;
   linger keep{};
@@ -220,6 +221,9 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
       case SO_SNDBUFFORCE:
         s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
         if (live() && (readiness() & EPOLLOUT) != 0) notify(kWritable);  // sk_setsockopt()
+        break;
+      case SO_MAX_PACING_RATE:
+        s.max_pacing_rate = max_pacing_rate_of(*this);
         break;
       case SO_PEEK_OFF:
         peek_offset_ = shadow_option(SOL_SOCKET, SO_PEEK_OFF, -1);

@@ -129,6 +129,8 @@ constexpr uint32_t kNoLowWater = 0xffffffff;  ///< net.ipv4.tcp_notsent_lowat as
 /// Of options that are told in seconds.
 using Seconds = std::chrono::duration<int32_t>;
 
+constexpr uint64_t kNoPacing = ~0ull;  ///< of rates: there is no limit
+
 /// Socket options that the protocol acts on; the layer above sets them before open or at any time
 /// (settings_changed()).
 struct TcpSettings {
@@ -142,9 +144,10 @@ struct TcpSettings {
   bool rehash = true;         ///< SO_TXREHASH: a timeout changes the automatic label
   Seconds keep_idle = 7200s;
   Seconds keep_interval = 75s;
-  Duration user_timeout{0};     ///< 0: by retries (tcp_retries2 = 15)
-  Seconds fin_wait2 = 60s;      ///< TCP_LINGER2
-  uint32_t receive_buffer = 0;  ///< bytes; 0: the stack's default
+  uint64_t max_pacing_rate = kNoPacing;  ///< SO_MAX_PACING_RATE, bytes/s
+  Duration user_timeout{0};              ///< 0: by retries (tcp_retries2 = 15)
+  Seconds fin_wait2 = 60s;               ///< TCP_LINGER2
+  uint32_t receive_buffer = 0;           ///< bytes; 0: the stack's default
   uint32_t send_buffer = 0;
   uint32_t receive_low_water = 1;
   uint32_t notsent_low_water = 0;  ///< TCP_NOTSENT_LOWAT; 0: StackConfig's
@@ -182,7 +185,8 @@ struct TcpInfo {
            receive_space = 0;  ///< of receive buffer tuning: the round trip, and what was read in one
   uint32_t snd_wnd = 0, rcv_wnd = 0, total_retransmits = 0, notsent_bytes = 0, reordering = 3;
   uint64_t bytes_acked = 0, bytes_received = 0, bytes_sent = 0, bytes_retransmitted = 0;
-  uint64_t pacing_rate = ~0ull;
+  uint64_t pacing_rate = kNoPacing, max_pacing_rate = kNoPacing, delivery_rate = 0;  ///< bytes/s
+  bool delivery_rate_app_limited = false;
   uint64_t busy_us = 0, window_limited_us = 0, buffer_limited_us = 0;
   uint32_t ack_timeout_us = 0, delivered = 0, delivered_ce = 0, duplicates_reported = 0, reorderings = 0,
            rehashes = 0, out_of_order_segments = 0;

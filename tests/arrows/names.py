@@ -15,7 +15,7 @@ DOCUMENTS = ["ARCHITECTURE.md", "README.md", "docs/compatibility.md", "docs/secu
 CORPUS = ["src", "model", "tests", "config", "benchmarks", "scripts", "CMakeLists.txt", "CMakePresets.json", "test", "demo", ".ci/run"]
 TEST = re.compile(r"(apps|arrows|firewall|lab|long|mlx5|posix|preload|sim|tools|unit|wire|xdp)(\.[\w-]+)+(\.\*)?")
 # Words of others that the documents name and no source does.
-OTHERS = {"BPF_LINK_DETACH", "BPF_NETFILTER", "BPF_PROG_TEST_RUN", "delivery_rate", "hashlimit", "nf_conntrack_tcp_loose", "rcv_ssthresh", "skuid",
+OTHERS = {"BPF_LINK_DETACH", "BPF_NETFILTER", "BPF_PROG_TEST_RUN", "hashlimit", "nf_conntrack_tcp_loose", "rcv_ssthresh", "skuid",
           "vport"}
 
 

@@ -102,6 +102,47 @@ TEST(Info, OfANewConnection) {
   far.end();
 }
 
+// A rate is a time on the wire: half a second for a megabyte, which takes a few milliseconds without.
+TEST(Info, OfAPacedConnection) {
+  constexpr unsigned kRate = 2'000'000;
+  Puppet far;
+  ASSERT_EQ(setsockopt(far.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &kRate, sizeof kRate), 0);
+  write_all(far.fd, pattern(1'000'000));
+  far.read(1'000'000);
+  const tcp_info i = info_once(far.fd, [](const tcp_info& t) { return t.tcpi_unacked == 0; });
+  EXPECT_EQ(i.tcpi_max_pacing_rate, kRate);
+  EXPECT_EQ(i.tcpi_pacing_rate, kRate);
+  EXPECT_GT(i.tcpi_busy_time, 400'000u);
+  EXPECT_GT(i.tcpi_delivery_rate, kRate / 2);
+  EXPECT_LT(i.tcpi_delivery_rate, 2 * kRate);
+  unsigned set = 0;
+  socklen_t size = sizeof set;
+  EXPECT_EQ(getsockopt(far.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &set, &size), 0);
+  EXPECT_EQ(set, kRate);
+  far.end();
+}
+
+// A listener's is its connections'.
+TEST(Info, OfAConnectionOfAPacedListener) {
+  constexpr uint64_t kRate = 2'000'000;
+  Echo proof{kProof};
+  Fd listener = tcp_socket();
+  ASSERT_EQ(setsockopt(listener, SOL_SOCKET, SO_MAX_PACING_RATE, &kRate, sizeof kRate), 0);
+  const Address at = here();
+  ASSERT_EQ(bind(listener, at.raw(), at.size), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  Far far("calls", {std::to_string(port_of(listener))});
+  Fd fd = accept_one(listener);
+  EXPECT_EQ(info(fd).tcpi_max_pacing_rate, kRate);
+  uint64_t set = 0;
+  socklen_t size = sizeof set;
+  EXPECT_EQ(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &set, &size), 0);
+  EXPECT_EQ(set, kRate);
+  far.say("end");
+  far.finish();
+  proof.all();
+}
+
 // Connects and waits.
 FAR(calls) {
   Fd fd = connect_to(there(static_cast<uint16_t>(std::stoi(args[0]))));

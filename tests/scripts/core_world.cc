@@ -502,6 +502,8 @@ bool take_socket_option(TcpSettings& t, const Operation& op) {
       return t.keepalive = u != 0, true;
     case SO_OOBINLINE:
       return t.oob_inline = u != 0, true;
+    case SO_MAX_PACING_RATE:
+      return t.max_pacing_rate = u, true;
     case SO_RCVBUF:
       return t.receive_buffer = u, true;
     case SO_SNDBUF:
@@ -596,6 +598,9 @@ std::optional<int64_t> CoreWorld::info(int fd, const std::string& field) {
       {"bytes_retrans", static_cast<int64_t>(i.bytes_retransmitted)},
       {"delivered", i.delivered},
       {"delivered_ce", i.delivered_ce},
+      {"pacing_rate", static_cast<int64_t>(i.pacing_rate)},
+      {"max_pacing_rate", static_cast<int64_t>(i.max_pacing_rate)},
+      {"delivery_rate", static_cast<int64_t>(i.delivery_rate)},
       {"dsack_dups", i.duplicates_reported},
       {"reord_seen", i.reorderings},
       {"rcv_ooopack", i.out_of_order_segments},

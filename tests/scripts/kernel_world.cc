@@ -362,7 +362,8 @@ std::optional<int64_t> KernelWorld::info(int fd, const std::string& field) {
       FIELD(tcpi_segs_out),      FIELD(tcpi_segs_in),       FIELD(tcpi_notsent_bytes),
       FIELD(tcpi_min_rtt),       FIELD(tcpi_data_segs_in),  FIELD(tcpi_data_segs_out),
       FIELD(tcpi_bytes_sent),    FIELD(tcpi_bytes_retrans), FIELD(tcpi_delivered),
-      FIELD(tcpi_delivered_ce),  FIELD(tcpi_dsack_dups),    FIELD(tcpi_reord_seen),
+      FIELD(tcpi_delivered_ce),  FIELD(tcpi_pacing_rate),   FIELD(tcpi_max_pacing_rate),
+      FIELD(tcpi_delivery_rate), FIELD(tcpi_dsack_dups),    FIELD(tcpi_reord_seen),
       FIELD(tcpi_rcv_ooopack),   FIELD(tcpi_snd_wnd),       FIELD(tcpi_rcv_wnd)};
 #undef FIELD
   auto found = fields.find(field);

@@ -41,6 +41,7 @@ static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now)
     if (!s.sacked) {
       rack_delivered(c, s, e, now);
       note_original(c, s, e);
+      if (c.sampled) sample_delivered(c, s, now);
       ++c.delivered;
     }
     if (!s.ever_resent && !s.sacked && e.rtt.count() < 0)
@@ -112,8 +113,10 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
     AckEvent e;
     e.delivered_before = c.high_delivered;
     if (o.sack_count && c.sack_ok) {
+      if (c.sampled) begin_sample(c);
       take_sack(t, c, s.ack, o, e, now);
       e.delivered = e.sacked;
+      e.came = true;
       react(t, c, e, now);
       want_output(t, c);
     }
@@ -145,6 +148,8 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
     }
   }
   const uint32_t delivered = c.delivered;
+  e.came = true;
+  if (c.sampled) begin_sample(c);
   if (o.sack_count && c.sack_ok) take_sack(t, c, s.ack, o, e, now);
   e.delivered = e.sacked;
   if (s.ack != c.snd_una) {
@@ -160,6 +165,7 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
     return true;
   }
   react(t, c, e, now);
+  if (c.sent.empty()) c.sampled = false;
   // RFC 6298 section 5.3: only the ACK of new data.
   if (e.acked > 0) restart_retransmit(t, c, now);
   // More may go out now: data by window or congestion, retransmissions, a probe's schedule.

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "stack/core.h"
 #include "stack/tcp/options.h"
+#include "stack/tcp/rates.h"
 #include "stack/tcp/reassembly.h"
 #include "stack/tcp/send_queue.h"
 #include "stack/tcp/sent.h"
@@ -244,6 +246,8 @@ struct TcpConn : StackSocket, TcpEntry {
   uint16_t rehashes = 0;     ///< timeouts that asked for another path
   Busy busy = Busy::kIdle;
   LossTimer loss_timer = LossTimer::kTailProbe;
+  bool sampled = false;  ///< segments in flight have SendStamps; with `rates`
+  bool paced = false;    ///< with `rates`
   std::array<Instant, kTimerCount> deadlines{kNever, kNever, kNever, kNever, kNever, kNever};
   Instant armed_at = kNever;
   Duration rto{1s};
@@ -296,6 +300,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t flow_hash = 0;         ///< Linux' sk_txhash, which a timeout changes
   uint32_t answered_invalid = 0;  ///< when an unacceptable segment was last answered (ms); 0: never
   WindowGrowth growth;
+  std::unique_ptr<Rates> rates;  ///< of one that sends in bulk or is paced
 
   // ---- the way out ----
   HopRef hop;

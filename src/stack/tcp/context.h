@@ -293,6 +293,7 @@ struct AckEvent {
   uint32_t delivered = 0;         ///< bytes of which we learn now that they arrived
   uint32_t tsecr = 0;             ///< 0: none
   uint32_t delivered_before = 0;  ///< TcpConn::high_delivered when it came
+  bool came = false;              ///< it is an ACK's, and no timer's
   bool dsack = false;
   bool echo = false;       ///< ECE: the peer tells of a CE mark
   bool original = false;   ///< text of before recovery_point that was sent once has arrived
@@ -335,6 +336,34 @@ void cubic_loss(TcpConn& c);
 /// How much the window grows in slow start by `acked` bytes; may end it.
 uint32_t hystart_step(TcpConn& c, uint32_t acked, const AckEvent& e, Instant now);
 void newreno_avoidance(TcpConn& c, uint32_t acked);
+
+// ---- rates.cc ----
+/// TcpConn::rates, made where there are none; nullptr: no memory.
+Rates* need_rates(TcpConn& c, Instant now);
+/// The last `segments` of the scoreboard leave for the first time.
+void stamp_new(TcpConn& c, uint32_t segments, Instant now);
+inline void note_segments_sent(TcpConn& c, uint32_t segments, Instant now) {
+  if (c.sampled || (c.sent.has_stamps() && c.sent.size() > SentRing::kFew)) stamp_new(c, segments, now);
+}
+/// Where samples are taken: segment i of the scoreboard has left.
+void stamp_sent(TcpConn& c, uint32_t i);
+/// Where samples are taken: an ACK has come; what it tells of has been delivered; it is done with. `bytes`:
+/// that were delivered.
+void begin_sample(TcpConn& c);
+void sample_delivered(TcpConn& c, const SentSegment& s, Instant now);
+void finish_sample(TcpConn& c, uint32_t bytes, Instant now);
+/// Where samples are taken, and all that could leave has left: tcp_rate_check_app_limited().
+void note_app_limited(TcpConn& c);
+/// Bytes/s as TCP_INFO tells it; 0: not known.
+uint64_t delivery_rate(const TcpConn& c);
+/// Bytes/s by which Linux has a qdisc pace.
+uint64_t window_rate(const TcpConn& c);
+/// The settings, or the window, have changed: paces if that is asked for.
+void begin_pacing(TcpConn& c, Instant now);
+/// Of a paced connection: how much may leave now. Less than a segment: nothing before Rates::next_burst.
+uint32_t paced_bytes(TcpConn& c, Instant now);
+/// Of a paced connection: `bytes` of text have left.
+void note_paced(TcpConn& c, uint32_t bytes, Instant now);
 
 // ---- output.cc ----
 /// Sends what window, congestion, Nagle and cork allow, lost segments first; then the ACK that is owed.
@@ -390,6 +419,8 @@ void on_ack_timer(TcpContext& t, TcpConn& c);
 
 // ---- timers.cc ----
 void set_timer(TcpContext& t, TcpConn& c, TcpTimer which, Instant when);
+/// Output goes on at that time (Rates::deadline).
+void set_pacing_timer(TcpContext& t, TcpConn& c, Instant when);
 inline void clear_timer(TcpConn& c, TcpTimer which) { c.deadlines[which] = kNever; }
 /// The partial segment is no longer held back; a write that waits for memory goes on waiting (kTimerCork).
 inline void release_cork(TcpConn& c) {

@@ -43,6 +43,7 @@ void rack_delivered(TcpConn& c, const SentSegment& s, const AckEvent& e, Instant
 static void mark_sacked(TcpConn& c, SentSegment& s, AckEvent& e, Instant now) {
   rack_delivered(c, s, e, now);
   note_original(c, s, e);
+  if (c.sampled) sample_delivered(c, s, now);
   if (s.lost) c.lost_bytes -= s.length();
   if (s.resent) c.resent_bytes -= s.length();
   s.lost = s.resent = 0;
@@ -99,6 +100,7 @@ void mark_lost(TcpConn& c, SentSegment& s) {
   if (s.resent) {
     c.resent_bytes -= s.length();
     s.resent = 0;
+    if (c.sampled && s.lost) c.rates->lost_bytes += s.length();
   } else if (s.lost) {
     return;
   }
@@ -106,6 +108,7 @@ void mark_lost(TcpConn& c, SentSegment& s) {
   if (s.lost) return;
   s.lost = 1;
   c.lost_bytes += s.length();
+  if (c.sampled) c.rates->lost_bytes += s.length();
 }
 
 void mark_all_lost(TcpConn& c) {
@@ -354,6 +357,7 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
     count_duplicates(c, e);
   else if ((c.sacked_bytes > 0 || recovers(c) || e.sacked > 0) && (e.acked > 0 || e.sacked > 0))
     detect_lost(t, c, now);
+  if (c.sampled && e.came) finish_sample(c, e.delivered, now);
   const bool safe = e.acked > 0 && c.lost_bytes - c.resent_bytes <= due;
   if (!recovers(c) && c.lost_bytes > 0)
     enter_fast_recovery(t, c, e.echo);
@@ -373,6 +377,7 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
       if (e.acked > 0) grow_window(c, e, now);
       break;
   }
+  if (c.paced) begin_pacing(c, now);
 }
 
 /// RFC 4821 section 7.7, as Linux' tcp_mtu_probing: full segments that vanish again and again may be too big

@@ -310,6 +310,8 @@ bool send_new(TcpContext& t, TcpConn& c, uint32_t n, Instant now) {
   s.fin = fin;
   s.push = push;
   c.snd_nxt = s.end;
+  note_segments_sent(c, segments, now);
+  if (c.paced) note_paced(c, n, now);
   if (fin) c.fin_sent = true;
   if (last_length < size) c.snd_small = s.end;
   c.tx_bytes += n;
@@ -333,6 +335,8 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   c.bytes_retransmitted += n;
   s.sent_us = microseconds(now);
   s.ever_resent = 1;
+  if (c.sampled) stamp_sent(c, i);
+  if (c.paced) note_paced(c, n, now);
   if (c.sack_ok) c.sent.note_resent(s);
   if (s.lost && !s.resent) {
     s.resent = 1;
@@ -347,7 +351,7 @@ bool retransmit(TcpContext& t, TcpConn& c, uint32_t i, Instant now) {
   return true;
 }
 
-enum class Blocked : uint8_t { kNothing, kCongestion, kWindow, kHeld, kFrames };
+enum class Blocked : uint8_t { kNothing, kCongestion, kWindow, kHeld, kFrames, kPace };
 
 static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
   SentRing& sent = c.sent;
@@ -358,6 +362,7 @@ static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
     uint32_t pipe = c.pipe();
     if (pipe > 0 && pipe + std::min<uint32_t>(sent[i].length(), c.snd_mss) > c.cwnd)
       return Blocked::kCongestion;
+    if (c.paced && paced_bytes(c, now) < c.snd_mss) return Blocked::kPace;
     if (!retransmit(t, c, i, now)) return Blocked::kFrames;
     if (i == 0) restart_retransmit(t, c, now);
   }
@@ -420,9 +425,11 @@ static Blocked send_unsent(TcpContext& t, TcpConn& c, Instant now) {
         return Blocked::kWindow;  // sender's silly window avoidance (RFC 9293 section 3.8.6.2.1)
       }
     }
+    const uint32_t pace = c.paced ? paced_bytes(c, now) : 0xffffffff;
+    if (pace < c.snd_mss) return Blocked::kPace;
     if (t.core.tx_full(*c.hop)) return Blocked::kFrames;
     if (n == size && record > size && t.core.of(*c.hop).tso)
-      n = gathered(t, c, size, record, std::min(window, c.cwnd - std::min(c.cwnd, pipe)));
+      n = gathered(t, c, size, record, std::min({window, c.cwnd - std::min(c.cwnd, pipe), pace}));
     if (!send_new(t, c, n, now)) return Blocked::kFrames;
   }
 }
@@ -467,6 +474,8 @@ void output(TcpContext& t, TcpConn& c, Instant now) {
     if (c.snd_nxt != before) note_sent(t, c, now);
     c.cwnd_limited = blocked == Blocked::kCongestion || c.pipe() + c.snd_mss > c.cwnd;
     if (blocked == Blocked::kNothing) c.push = false;
+    if (blocked == Blocked::kPace) set_pacing_timer(t, c, c.rates->next_burst);
+    if (c.sampled) note_app_limited(c);
     if (blocked == Blocked::kWindow || c.no_space || c.busy > Busy::kSending) note_wait(c, blocked, now);
     if (c.sent.empty() && blocked == Blocked::kWindow) start_probe(t, c, now);
     if (blocked == Blocked::kHeld && (c.settings.cork || c.more) && c.deadlines[kTimerCork] == kNever)

@@ -30,10 +30,22 @@ struct SentSegment {
 };
 static_assert(sizeof(SentSegment) == 16);
 
+/// What is known of the connection as a segment was last sent, for delivery rates (RateSample).
+struct SendStamp {
+  uint32_t delivered = 0;      ///< TcpConn::delivered
+  uint32_t delivered_us = 0;   ///< when that was
+  uint32_t first_sent_us = 0;  ///< when the newest segment that had been delivered was sent
+  bool valid = false;
+  bool app_limited = false;
+};
+static_assert(sizeof(SendStamp) == 16);
+
 /// A ring of SentSegments in order of sequence numbers. Grows by doubling; gives its memory back with
-/// reset().
+/// reset(). One for more than a few segments has a SendStamp for each, behind them.
 class SentRing {
  public:
+  static constexpr uint32_t kFew = 4;
+
   SentRing() = default;
   SentRing(const SentRing&) = delete;
   SentRing& operator=(const SentRing&) = delete;
@@ -49,15 +61,27 @@ class SentRing {
   /// Room for `n` more; false: no memory, nothing changed.
   bool reserve(uint32_t n) {
     if (capacity_ - size_ >= n) return true;
-    uint32_t capacity = std::bit_ceil(std::max(size_ + n, 4u));
-    auto* slots = static_cast<SentSegment*>(::operator new(capacity * sizeof(SentSegment), std::nothrow));
+    uint32_t capacity = std::bit_ceil(std::max(size_ + n, kFew));
+    const size_t stamps = capacity > kFew ? capacity * sizeof(SendStamp) : 0;
+    auto* slots =
+        static_cast<SentSegment*>(::operator new(capacity * sizeof(SentSegment) + stamps, std::nothrow));
     if (!slots) return false;
     for (uint32_t i = 0; i < size_; ++i) slots[i] = (*this)[i];
+    if (stamps > 0) {
+      auto* behind = reinterpret_cast<SendStamp*>(slots + capacity);
+      for (uint32_t i = 0; i < capacity; ++i)
+        behind[i] = i < size_ && has_stamps() ? *stamp_of((*this)[i]) : SendStamp{};
+    }
     ::operator delete(slots_);
     slots_ = slots;
     capacity_ = capacity;
     head_ = 0;
     return true;
+  }
+  bool has_stamps() const { return capacity_ > kFew; }
+  /// nullptr: without stamps.
+  SendStamp* stamp_of(const SentSegment& s) {
+    return has_stamps() ? reinterpret_cast<SendStamp*>(slots_ + capacity_) + (&s - slots_) : nullptr;
   }
   /// After reserve().
   SentSegment& push_back(const SentSegment& s) { return slots_[(head_ + size_++) & (capacity_ - 1)] = s; }
@@ -78,8 +102,10 @@ class SentRing {
   /// After reserve(): cuts segment i at `seq`, both halves keep its marks.
   void split(uint32_t i, uint32_t seq) {
     ++size_;
-    for (uint32_t k = size_ - 1; k > i + 1; --k) (*this)[k] = (*this)[k - 1];
-    (*this)[i + 1] = (*this)[i];
+    for (uint32_t k = size_ - 1; k > i; --k) {
+      (*this)[k] = (*this)[k - 1];
+      if (has_stamps()) *stamp_of((*this)[k]) = *stamp_of((*this)[k - 1]);
+    }
     (*this)[i].end = seq;
     (*this)[i].fin = (*this)[i].push = 0;
     (*this)[i + 1].begin = seq;

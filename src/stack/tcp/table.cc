@@ -189,6 +189,7 @@ void purge_send(TcpContext& t, TcpConn& c) {
   t.core.tcp_memory.release(c.send_queue.memory());
   c.send_queue.clear(t.chunks);
   c.sent.reset();
+  c.sampled = false;
   c.sacked_bytes = c.sacked_segments = c.lost_bytes = c.resent_bytes = 0;
 }
 

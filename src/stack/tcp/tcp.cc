@@ -348,6 +348,7 @@ void TcpLayer::settings_changed(TcpConn& c, Instant now, bool push) {
       c.quick_acks = kQuickAcks;
       if (c.rcv_nxt != c.rcv_wup) c.ack_now = true;
     }
+    begin_pacing(c, now);
     if (!c.settings.cork) release_cork(c);
     if (push) {
       c.more = false;
@@ -468,14 +469,6 @@ static uint8_t congestion_state(const TcpConn& c) {
   return c.sacked_segments > 0 || c.dupacks > 0 ? kDisorder : kOpen;
 }
 
-/// What tcp_update_pacing_rate() has a qdisc pace by; we do not pace.
-static uint64_t pacing_rate(const TcpConn& c) {
-  if (c.srtt.count() == 0) return ~0ull;
-  const uint64_t percent = c.cwnd < c.ssthresh / 2 ? 200 : 120;
-  const uint64_t window = std::max<uint64_t>(c.cwnd, c.flight());
-  return window * percent * 10'000'000 / static_cast<uint64_t>(c.srtt.count());
-}
-
 /// tcp_get_info_chrono_stats().
 static void put_busy_times(const TcpConn& c, Instant now, TcpInfo& i) {
   std::array<uint64_t, 3> us{};
@@ -546,7 +539,10 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   i.reorderings = c.reorderings;
   i.rehashes = c.rehashes;
   i.out_of_order_segments = c.out_of_order_segments;
-  i.pacing_rate = pacing_rate(c);
+  i.pacing_rate = c.paced ? c.rates->pacing_rate : window_rate(c);
+  i.max_pacing_rate = c.settings.max_pacing_rate;
+  i.delivery_rate = delivery_rate(c);
+  i.delivery_rate_app_limited = c.rates && c.rates->best_app_limited;
   put_busy_times(c, now, i);
   i.last_data_sent_ms = ms_since(c.last_sent);
   i.last_data_received_ms = ms_since(c.last_received);

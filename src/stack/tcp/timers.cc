@@ -5,15 +5,25 @@
 
 namespace accel::tcp {
 
-void set_timer(TcpContext& t, TcpConn& c, TcpTimer which, Instant when) {
-  c.deadlines[which] = when;
+static void arm(TcpContext& t, TcpConn& c, Instant when) {
   if (when >= c.armed_at) return;  // the node fires earlier anyway and looks then
   c.armed_at = when;
   t.wheel.arm(c.timer, when);
 }
 
+void set_timer(TcpContext& t, TcpConn& c, TcpTimer which, Instant when) {
+  c.deadlines[which] = when;
+  arm(t, c, when);
+}
+
+void set_pacing_timer(TcpContext& t, TcpConn& c, Instant when) {
+  c.rates->deadline = when;
+  arm(t, c, when);
+}
+
 void clear_timers(TcpContext& t, TcpConn& c) {
   c.deadlines.fill(kNever);
+  if (c.rates) c.rates->deadline = kNever;
   c.armed_at = kNever;
   t.wheel.cancel(c.timer);
 }
@@ -301,6 +311,13 @@ void on_timer(TcpContext& t, TimerNode& node, Instant now) {
     if (c.deferred_free || c.tcp_state == TcpState::kClosed) return;
   }
   Instant earliest = *std::min_element(c.deadlines.begin(), c.deadlines.end());
+  if (Rates* r = c.rates.get()) {
+    if (r->deadline <= now) {
+      r->deadline = kNever;
+      want_output(t, c);
+    }
+    earliest = std::min(earliest, r->deadline);
+  }
   if (earliest < c.armed_at) {
     c.armed_at = earliest;
     t.wheel.arm(c.timer, earliest);
