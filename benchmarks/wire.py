@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """TCP over an impaired path (tests/wire): the kernel's, ours as sender, as receiver, at both ends, in turn.
 
-    wire.py [--rows NAME,...] [--rounds N] [--seconds S] [--sides kernel,sender,...] [--json]
+    wire.py [--rows NAME,...] [--rounds N] [--seconds S] [--sides kernel,sender,...] [--congestion cubic|reno|bbr] [--json]
     wire.py --fairness [--rows NAME,...] [--rounds N] [--seconds S] [--skip S] [--mixes mixed,kernel,ours] [--json]
 
 Goodput in Mb/s of one flow; retransmissions in percent of the segments sent; the median time in ms of connections that get 20 KB each,
@@ -80,19 +80,19 @@ def accelerated(lab, side):
     return [host for host, on in zip(lab.hosts, SIDES[side]) if on]
 
 
-def start_server(lab, accel, port=PORT):
-    server = lab.near.popen([*PROGRAM, "serve", lab.near.address, port], accel, stdout=subprocess.PIPE, text=True)
+def start_server(lab, accel, algorithm, port=PORT):
+    server = lab.near.popen([*PROGRAM, "serve", lab.near.address, port, algorithm], accel, stdout=subprocess.PIPE, text=True)
     lab.near.wait_for_listener(port, server)
     return server
 
 
-def once(lab, row, side, seconds, shorts, seed):
+def once(lab, row, side, options, seed):
     """One flow for so long, then short ones; a dict of figures."""
     lab.impair(row.there, row.back, seed)
     with Carried(*accelerated(lab, side)):
-        server = start_server(lab, SIDES[side][0])
-        times = json.loads(lab.far.run([*PROGRAM, "short", lab.near.address, PORT, shorts, SHORT_BYTES], SIDES[side][1]))["ms"]
-        got = json.loads(lab.far.run([*PROGRAM, "bulk", lab.near.address, PORT, seconds], SIDES[side][1]))
+        server = start_server(lab, SIDES[side][0], options.congestion)
+        times = json.loads(lab.far.run([*PROGRAM, "short", lab.near.address, PORT, options.shorts, SHORT_BYTES], SIDES[side][1]))["ms"]
+        got = json.loads(lab.far.run([*PROGRAM, "bulk", lab.near.address, PORT, options.seconds], SIDES[side][1]))
         sent = json.loads(server.stdout.readline())
     lab.near.stop(server)
     counts = lab.counts()
@@ -109,7 +109,7 @@ def measure(options):
         with WireLab() as lab:
             for r in range(options.rounds):
                 for side in results:
-                    results[side].append(once(lab, ROWS[name], side, options.seconds, options.shorts, r + 1))
+                    results[side].append(once(lab, ROWS[name], side, options, r + 1))
         middle = {side: {k: statistics.median(v[k] for v in all_of) if k != "algorithm" else all_of[0][k] for k in all_of[0]}
                   for side, all_of in results.items()}
         base = middle.get("kernel")
@@ -139,7 +139,7 @@ def compete(lab, row, mix, options, r):
     """Two flows of each of two senders at one bottleneck: the rates in Mb/s, and what the senders say of themselves. All connect at
     once; who comes first changes from round to round, since for many seconds CUBIC leaves him what he had before the others came."""
     lab.impair(row.there, row.back, r + 1)
-    servers = [start_server(lab, accel, PORT + i) for i, accel in enumerate(mix)]
+    servers = [start_server(lab, accel, options.congestion, PORT + i) for i, accel in enumerate(mix)]
     at = time.monotonic() + START_TIME
     clients = [lab.far.popen([*PROGRAM, "bulk", lab.near.address, PORT + i % len(mix), options.seconds, options.skip,
                               at + 0.001 * ((i + r) % (2 * FLOWS_OF_EACH))], stdout=subprocess.PIPE, text=True)
@@ -179,6 +179,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="")
     parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--congestion", default="cubic")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, help="that count; 4, and 40 for --fairness")
     parser.add_argument("--shorts", type=int, default=10)

@@ -19,7 +19,13 @@ std::string congestion_of(const Socket& s) {
 
 bool has_congestion(const Socket& s) {
   const std::string algorithm = congestion_of(s);
-  return algorithm == "cubic" || algorithm == "reno";
+  return algorithm == "cubic" || algorithm == "reno" || algorithm == "bbr";
+}
+
+Congestion own_congestion(const Socket& s) {
+  const std::string algorithm = congestion_of(s);
+  if (algorithm == "bbr") return Congestion::kBbr;
+  return algorithm == "reno" ? Congestion::kReno : Congestion::kCubic;
 }
 
 uint64_t max_pacing_rate_of(const Socket& s) {

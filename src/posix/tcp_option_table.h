@@ -7,9 +7,11 @@
 
 namespace accel::posix {
 
-/// "cubic", "reno", or nothing we have.
+/// "cubic", "reno", "bbr", or nothing we have.
 std::string congestion_of(const Socket& s);
 bool has_congestion(const Socket& s);
+/// CUBIC in place of one that we have not.
+Congestion own_congestion(const Socket& s);
 /// SO_MAX_PACING_RATE in bytes/s; kNoPacing: not set.
 uint64_t max_pacing_rate_of(const Socket& s);
 /// IP_PMTUDISC_DONT, which is the default where net.ipv4.ip_no_pmtu_disc is on.

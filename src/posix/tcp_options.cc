@@ -78,7 +78,7 @@ TcpSettings TcpSocket::read_settings() {
   s.max_segment = maximum_segment();
   s.receive_buffer = buffer_bytes(*this, SO_RCVBUF, kReceiveLock);
   s.send_buffer = buffer_bytes(*this, SO_SNDBUF, kSendLock);
-  s.newreno = congestion_of(*this) == "reno";
+  s.congestion = own_congestion(*this);
   s.max_pacing_rate = max_pacing_rate_of(*this);
   s.dont_fragment = discovers_mtu(*this);
   s.defer_ack = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT) != 0;
@@ -255,7 +255,7 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
                                               std::chrono::seconds(shadow_option(level, name)));
         break;
       case TCP_CONGESTION:
-        s.newreno = congestion_of(*this) == "reno";
+        s.congestion = own_congestion(*this);
     }
   }
   settings_changed(pass);

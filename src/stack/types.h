@@ -129,6 +129,9 @@ constexpr uint32_t kNoLowWater = 0xffffffff;  ///< net.ipv4.tcp_notsent_lowat as
 /// Of options that are told in seconds.
 using Seconds = std::chrono::duration<int32_t>;
 
+/// Congestion controls, by the kernel's names: cubic, reno, bbr.
+enum class Congestion : uint8_t { kCubic, kReno, kBbr };
+
 constexpr uint64_t kNoPacing = ~0ull;  ///< of rates: there is no limit
 
 /// Socket options that the protocol acts on; the layer above sets them before open or at any time
@@ -161,7 +164,7 @@ struct TcpSettings {
   uint8_t hop_limit = 64;
   uint8_t keep_count = 9;
   uint8_t syn_retries = 6;
-  bool newreno = false;        ///< TCP_CONGESTION "reno"; else CUBIC
+  Congestion congestion = Congestion::kCubic;  ///< TCP_CONGESTION
   bool reuse_address = false;  ///< SO_REUSEADDR, for the kernel socket that a closed connection may move into
   bool defer_ack = false;  ///< TCP_DEFER_ACCEPT of an active connection: data is to carry the handshake's ACK
   /// Replies may come by a device that is not ours. After the first timeout of an active connection no SYN is

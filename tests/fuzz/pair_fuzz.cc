@@ -127,8 +127,15 @@ struct Pair {
     TcpSettings settings;
     if (mode & 1) settings.receive_buffer = 4096;
     if (mode & 2) settings.nodelay = true;
-    if (mode & 4) settings.newreno = true;
+    if (mode & 4) settings.congestion = Congestion::kReno;
     if (mode & 8) settings.send_buffer = 4096;
+    if (mode & 16) settings.congestion = Congestion::kBbr;
+    if (mode & 32) settings.max_pacing_rate = 1'000'000;
+    if (mode & 64) {
+      StackConfig asking;
+      asking.ecn_ask = true;
+      a.w.stack->follow_host(asking);
+    }
     listener = *b.w.stack->tcp().listen({b.address, 81}, false, false, 4, settings, &b.w.owner);
     a.conn = *a.w.stack->tcp().connect({a.address, 5000}, {b.address, 81}, a.route(), settings, &a.w.owner,
                                        a.w.now);

@@ -433,21 +433,23 @@ std::string congestion_of(int fd) {
   return name;
 }
 
-// A host's default that is not ours is not what an accelerated connection or listener says it has; the
-// program's own choice is the kernel's.
-TEST(Sysctls, AnotherDefaultOfCongestionControl) {
+// The host's default, and the program's own choice.
+TEST(Sysctls, BbrAsTheDefaultOfCongestionControl) {
   if (read_file("/proc/sys/net/ipv4/tcp_available_congestion_control").find("bbr") == std::string::npos)
     GTEST_SKIP() << "this kernel has no bbr";
   const Sysctl other("tcp_congestion_control", "bbr");
-  const char* runs = getenv("LD_PRELOAD") != nullptr ? "cubic" : "bbr";
   Echo echo(kProof);
-  EXPECT_EQ(congestion_of(echo.fd), runs);
+  EXPECT_EQ(congestion_of(echo.fd), "bbr");
+  posix_test::exchange(echo.fd, std::string(50'000, 'x'));
+  ASSERT_EQ(setsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5), 0);
+  EXPECT_EQ(congestion_of(echo.fd), "cubic");
+  posix_test::exchange(echo.fd, std::string(50'000, 'y'));
   ASSERT_EQ(setsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3), 0);
   EXPECT_EQ(congestion_of(echo.fd), "bbr");
   exchange(echo.fd, "on");
   echo.all();
   Fd listener = listen_at(here());
-  EXPECT_EQ(congestion_of(listener), runs);
+  EXPECT_EQ(congestion_of(listener), "bbr");
   ASSERT_EQ(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), 0);
   EXPECT_EQ(congestion_of(listener), "reno");
   ASSERT_EQ(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3), 0);

@@ -457,6 +457,15 @@ std::optional<Answer> CoreWorld::poll(Going& g, Socket& s) {
   return answer(out != 0, out);
 }
 
+bool take_congestion(TcpSettings& t, const std::string& name) {
+  static const std::map<std::string, Congestion> known = {
+      {"cubic", Congestion::kCubic}, {"reno", Congestion::kReno}, {"bbr", Congestion::kBbr}};
+  const auto found = known.find(name);
+  if (found == known.end()) return false;
+  t.congestion = found->second;
+  return true;
+}
+
 /// A socket's option as a field of TcpSettings. False: it is none.
 bool take_tcp_option(TcpSettings& t, const Operation& op) {
   const int64_t v = op.number;
@@ -487,7 +496,7 @@ bool take_tcp_option(TcpSettings& t, const Operation& op) {
     case TCP_NOTSENT_LOWAT:
       return t.notsent_low_water = u, true;
     case TCP_CONGESTION:
-      return t.newreno = op.text == "reno", op.text == "reno" || op.text == "cubic";
+      return take_congestion(t, op.text);
     default:
       return false;
   }
@@ -621,8 +630,7 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
     at = next;
   }
   if (name == "net.ipv4.tcp_congestion_control") {
-    defaults_.newreno = value == "reno";
-    return value == "reno" || value == "cubic";
+    return take_congestion(defaults_, value);
   }
   if (numbers.empty()) return false;
   const uint32_t v = numbers[0];

@@ -44,9 +44,9 @@ struct Marking {
 };
 
 TEST(Ecn, AMarkingQueueLosesNothing) {
-  for (const bool newreno : {false, true}) {
+  for (const Congestion congestion : {Congestion::kCubic, Congestion::kReno}) {
     TcpSettings settings;
-    settings.newreno = newreno;
+    settings.congestion = congestion;
     Marking flow(true, settings);
     EXPECT_GT(flow.rate_of(20s), 35e6);  // Reno halves a window that half a product of queue is in
     EXPECT_GT(flow.sim[0].marked_frames, 0u);

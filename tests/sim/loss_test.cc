@@ -74,7 +74,7 @@ TEST(Loss, NewRenoRecoversToo) {
   Sim sim;
   drop_segments(sim, {20, 30});
   TcpSettings s;
-  s.newreno = true;
+  s.congestion = Congestion::kReno;
   Outcome r = transfer(sim, 300000, s);
   EXPECT_TRUE(r.good);
   EXPECT_EQ(r.timeouts, 0u);

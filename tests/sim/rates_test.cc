@@ -49,14 +49,13 @@ struct Reader : Actor {
 };
 
 struct Paced : testing::Test {
-  Pair open(uint64_t rate, HostOptions options = {}, bool newreno = false) {
+  Pair open(uint64_t rate, HostOptions options = {}) {
     options.frames = 16384;
     pairs.reset();
     sim = std::make_unique<Sim>(3, 2, options);
     sim->tracing = true;
     PairOptions pair_options;
     pair_options.a.max_pacing_rate = rate;
-    pair_options.a.newreno = newreno;
     pairs = std::make_unique<Pairs>(*sim, pair_options);
     const Pair p = pairs->connect();
     reader = std::make_unique<Reader>((*sim)[1]);

@@ -33,7 +33,7 @@ Outcome run(uint64_t seed, bool tso) {
   const bool v6 = rng.chance(0.5);
   TcpSettings settings;
   settings.nodelay = rng.chance(0.5);
-  settings.newreno = rng.chance(0.5);
+  settings.congestion = Congestion(rng.below(2));  // bursts of BBR end where frames do
   if (rng.chance(0.2)) settings.max_segment = 300;
   Link& link = sim[0].link;
   link.delay = Duration(rng.below(5'000'000));

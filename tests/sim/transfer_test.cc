@@ -45,7 +45,7 @@ TcpSettings random_settings(Rng& rng) {
   TcpSettings s;
   s.nodelay = rng.chance(0.3);
   s.quickack = rng.chance(0.1);
-  s.newreno = rng.chance(0.3);
+  s.congestion = Congestion(rng.below(3));
   s.keepalive = rng.chance(0.1);
   if (rng.chance(0.1)) s.max_segment = 300;
   return s;

@@ -127,7 +127,7 @@ TEST(Cubic, ComesBackToWmaxAfterK) {
 
 TEST(Cubic, IsNoSlowerThanRenoOnShortPaths) {
   TcpConn cubic, reno;
-  reno.settings.newreno = true;
+  reno.settings.congestion = Congestion::kReno;
   for (TcpConn* c : {&cubic, &reno}) {
     c->snd_mss = 1448;
     c->cwnd = c->snd_nxt = 20 * 1448;
@@ -140,7 +140,7 @@ TEST(Cubic, IsNoSlowerThanRenoOnShortPaths) {
 
 TEST(NewReno, OneSegmentARoundTrip) {
   TcpConn c;
-  c.settings.newreno = true;
+  c.settings.congestion = Congestion::kReno;
   c.snd_mss = 1000;
   c.cwnd = c.ssthresh = 50000;
   EXPECT_NEAR(after(c, 100ms, 10ms), 60000, 2000);

@@ -1,6 +1,8 @@
 """What moves the bytes over the impaired wire: plain Python sockets that know nothing of libaccel.
 
-    flows.py serve ADDRESS PORT            sends to all who ask, in one thread; one line of JSON for each bulk flow that has ended
+    flows.py serve ADDRESS PORT [ALGORITHM]
+                                           sends to all who ask, in one thread; one line of JSON for each bulk flow that has ended.
+                                           ALGORITHM: of congestion control, "cubic"; or "default", the host's
     flows.py bulk ADDRESS PORT SECONDS [SKIP [AT]]
                                            receives for so long; prints {"bytes", "seconds", "options"} of what came after SKIP seconds. AT: when
                                            it connects, of the host's monotonic clock
@@ -22,7 +24,8 @@ def tcp_info(connection):
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     words = struct.unpack_from("24I", raw, 8)
     return {"cwnd": words[18], "ssthresh": words[17], "rtt_us": words[15], "retransmissions": words[23],
-            "segments": struct.unpack_from("I", raw, 156)[0], "options": raw[5], "delivered_ce": struct.unpack_from("I", raw, 196)[0]}
+            "segments": struct.unpack_from("I", raw, 156)[0], "options": raw[5], "delivered_ce": struct.unpack_from("I", raw, 196)[0],
+            "pacing_rate": struct.unpack_from("Q", raw, 104)[0], "delivery_rate": struct.unpack_from("Q", raw, 160)[0]}
 
 
 class Flow:
@@ -55,10 +58,11 @@ class Flow:
             print(json.dumps({"algorithm": self.algorithm, "seconds": time.monotonic() - self.began, **self.last}), flush=True)
 
 
-def serve(address, port):
+def serve(address, port, algorithm="cubic"):
     ready = selectors.EpollSelector()
     listener = socket.create_server((address, port), backlog=128)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")  # whatever the host's own default is
+    if algorithm != "default":  # the host's own
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
     listener.setblocking(False)
     ready.register(listener, selectors.EVENT_READ)
     while True:
@@ -125,4 +129,4 @@ def short(address, port, count, size):
 
 if __name__ == "__main__":
     role, where, at, *rest = sys.argv[1:]
-    {"serve": serve, "bulk": bulk, "short": short}[role](where, int(at), *map(float if role == "bulk" else int, rest))
+    {"serve": serve, "bulk": bulk, "short": short}[role](where, int(at), *map({"serve": str, "bulk": float, "short": int}[role], rest))

@@ -25,6 +25,7 @@ void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt) {
 
 /// Takes acknowledged segments off the scoreboard.
 static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now) {
+  const SentSegment* newest = nullptr;
   while (!c.sent.empty()) {
     SentSegment& s = c.sent.front();
     if (seq_gt(s.end, ack)) {
@@ -41,7 +42,7 @@ static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now)
     if (!s.sacked) {
       rack_delivered(c, s, e, now);
       note_original(c, s, e);
-      if (c.sampled) sample_delivered(c, s, now);
+      if (newest == nullptr || seq_ge(s.sent_us, newest->sent_us)) newest = &s;
       ++c.delivered;
     }
     if (!s.ever_resent && !s.sacked && e.rtt.count() < 0)
@@ -49,6 +50,7 @@ static void clean_scoreboard(TcpConn& c, uint32_t ack, AckEvent& e, Instant now)
     clear_marks(c, s);
     c.sent.pop_front();
   }
+  if (c.sampled && newest != nullptr) sample_delivered(c, *newest, now);  // what is taken off is there yet
 }
 
 static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOptions& o, AckEvent& e,
@@ -165,7 +167,7 @@ bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptio
     return true;
   }
   react(t, c, e, now);
-  if (c.sent.empty()) c.sampled = false;
+  if (c.sent.empty() && !runs_bbr(c)) c.sampled = false;
   // RFC 6298 section 5.3: only the ACK of new data.
   if (e.acked > 0) restart_retransmit(t, c, now);
   // More may go out now: data by window or congestion, retransmissions, a probe's schedule.

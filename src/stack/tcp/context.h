@@ -326,6 +326,7 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now);
 
 // ---- congestion: newreno.cc, cubic.cc, hystart.cc ----
 uint32_t initial_window(uint32_t mss);
+inline bool is_reno(const TcpConn& c) { return c.settings.congestion == Congestion::kReno; }
 void grow_window(TcpConn& c, const AckEvent& e, Instant now);
 /// Data leaves after a pause, with nothing in flight.
 void restart_after_idle(const TcpContext& t, TcpConn& c, Instant now);
@@ -337,33 +338,50 @@ void cubic_loss(TcpConn& c);
 uint32_t hystart_step(TcpConn& c, uint32_t acked, const AckEvent& e, Instant now);
 void newreno_avoidance(TcpConn& c, uint32_t acked);
 
-// ---- rates.cc ----
+// ---- delivery_rate.cc ----
 /// TcpConn::rates, made where there are none; nullptr: no memory.
-Rates* need_rates(TcpConn& c, Instant now);
+[[gnu::noinline]] Rates* need_rates(TcpConn& c, Instant now);
+/// From now on segments have stamps, for which the scoreboard has room. False: no memory.
+[[gnu::noinline]] bool begin_sampling(TcpConn& c, Instant now);
 /// The last `segments` of the scoreboard leave for the first time.
-void stamp_new(TcpConn& c, uint32_t segments, Instant now);
+[[gnu::noinline]] void stamp_new(TcpConn& c, uint32_t segments, Instant now);
 inline void note_segments_sent(TcpConn& c, uint32_t segments, Instant now) {
   if (c.sampled || (c.sent.has_stamps() && c.sent.size() > SentRing::kFew)) stamp_new(c, segments, now);
 }
 /// Where samples are taken: segment i of the scoreboard has left.
-void stamp_sent(TcpConn& c, uint32_t i);
-/// Where samples are taken: an ACK has come; what it tells of has been delivered; it is done with. `bytes`:
-/// that were delivered.
-void begin_sample(TcpConn& c);
-void sample_delivered(TcpConn& c, const SentSegment& s, Instant now);
-void finish_sample(TcpConn& c, uint32_t bytes, Instant now);
+[[gnu::noinline]] void stamp_sent(TcpConn& c, uint32_t i);
+/// Where samples are taken: an ACK has come; this segment has been delivered, the newest of those that the
+/// ACK covers at least; all has been looked at. `bytes`: that were delivered.
+[[gnu::noinline]] void begin_sample(TcpConn& c);
+[[gnu::noinline]] void sample_delivered(TcpConn& c, const SentSegment& s, Instant now);
+[[gnu::noinline]] void finish_sample(TcpConn& c, uint32_t bytes, Instant now);
 /// Where samples are taken, and all that could leave has left: tcp_rate_check_app_limited().
-void note_app_limited(TcpConn& c);
+[[gnu::noinline]] void note_app_limited(TcpConn& c);
 /// Bytes/s as TCP_INFO tells it; 0: not known.
 uint64_t delivery_rate(const TcpConn& c);
+
+// ---- pacing.cc ----
 /// Bytes/s by which Linux has a qdisc pace.
 uint64_t window_rate(const TcpConn& c);
 /// The settings, or the window, have changed: paces if that is asked for.
-void begin_pacing(TcpConn& c, Instant now);
+[[gnu::noinline]] void begin_pacing(TcpConn& c, Instant now);
 /// Of a paced connection: how much may leave now. Less than a segment: nothing before Rates::next_burst.
-uint32_t paced_bytes(TcpConn& c, Instant now);
+[[gnu::noinline]] uint32_t paced_bytes(TcpConn& c, Instant now);
 /// Of a paced connection: `bytes` of text have left.
-void note_paced(TcpConn& c, uint32_t bytes, Instant now);
+[[gnu::noinline]] void note_paced(TcpConn& c, uint32_t bytes, Instant now);
+
+// ---- bbr.cc ----
+inline bool runs_bbr(const TcpConn& c) { return c.paced && c.rates->bbr; }
+/// Goes on with the congestion control that the settings ask for; with CUBIC where there is no memory for
+/// BBR.
+[[gnu::noinline]] void choose_congestion(TcpConn& c, Instant now);
+/// Where BBR runs: an ACK has come (finish_sample()); the window is about to be reduced; a timeout has; that
+/// was needless; text leaves with nothing in flight.
+[[gnu::noinline]] void bbr_on_ack(TcpConn& c, Instant now);
+[[gnu::noinline]] void bbr_reduction(TcpConn& c);
+[[gnu::noinline]] void bbr_timeout(TcpConn& c, Instant now);
+[[gnu::noinline]] void bbr_undo(TcpConn& c, Instant now);
+[[gnu::noinline]] void bbr_restart(TcpConn& c, Instant now);
 
 // ---- output.cc ----
 /// Sends what window, congestion, Nagle and cork allow, lost segments first; then the ACK that is owed.

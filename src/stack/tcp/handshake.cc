@@ -143,6 +143,7 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.delivered = 1;  // the SYN
   begin_receive_tuning(t, c, now);
   begin_send_tuning(t, c);
+  choose_congestion(c, now);
   begin_pacing(c, now);
   if (c.settings.keepalive) restart_keepalive(t, c, now);
 }

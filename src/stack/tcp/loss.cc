@@ -257,7 +257,7 @@ static void proportional_rate(TcpConn& c, const AckEvent& e, bool safe) {
 
 static void end_recovery(TcpConn& c) {
   const bool repaired = recovers(c);
-  if (reduces_in_proportion(c)) c.cwnd = std::max(c.ssthresh, 2u * c.snd_mss);
+  if (reduces_in_proportion(c) && !runs_bbr(c)) c.cwnd = std::max(c.ssthresh, 2u * c.snd_mss);
   c.recovery = Recovery::kOpen;
   if (!repaired) return;
   c.dupacks = 0;
@@ -288,8 +288,11 @@ static void judge_filled_hole(TcpConn& c, const AckEvent& e) {
     note_reordering(c, c.snd_una - e.acked, seq_max(c.high_delivered, c.snd_una));
 }
 
-static void undo(TcpConn& c) {
-  c.cwnd = std::max(c.cwnd, c.prior_cwnd);
+static void undo(TcpConn& c, Instant now) {
+  if (runs_bbr(c))
+    bbr_undo(c, now);  // the window comes back with recovery's end
+  else
+    c.cwnd = std::max(c.cwnd, c.prior_cwnd);
   c.ssthresh = std::max(c.ssthresh, c.prior_ssthresh);
   if (c.ssthresh >= kNoThreshold) c.growth.hystart = {};
   c.undo_retransmits = -1;
@@ -317,7 +320,7 @@ static void judge_tail_probe(TcpConn& c, const AckEvent& e) {
     c.tail_probe_end = 0;
     if (c.recovery == Recovery::kOpen) {
       c.ssthresh = reduced_window(c);
-      c.cwnd = c.ssthresh;
+      if (!runs_bbr(c)) c.cwnd = c.ssthresh;
       tell_of_reduction(c);
     }
   }
@@ -343,10 +346,10 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
   const uint32_t due = c.lost_bytes - c.resent_bytes;
   judge_tail_probe(c, e);
   judge_filled_hole(c, e);
-  if (spurious(c, e)) undo(c);
+  if (spurious(c, e)) undo(c, now);
   if (judge_timeout(c, e)) {
     t.count(Counter::tcp_spurious_timeouts);
-    undo(c);
+    undo(c, now);
     c.retransmits = 0;
   }
   if (c.recovery != Recovery::kOpen && seq_ge(c.snd_una, c.recovery_point)) {
@@ -363,6 +366,10 @@ void react(TcpContext& t, TcpConn& c, AckEvent& e, Instant now) {
     enter_fast_recovery(t, c, e.echo);
   else if (e.echo && c.recovery == Recovery::kOpen)
     reduce_for_echo(t, c);
+  if (runs_bbr(c)) {
+    if (e.came) bbr_on_ack(c, now);
+    return;
+  }
   switch (c.recovery) {
     case Recovery::kOpen:
       if (e.acked > 0 || (e.sacked > 0 && c.cwnd < c.ssthresh)) {  // HyStart watches SACKs, too
@@ -414,13 +421,14 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
   }
   tell_of_reduction(c);
   // RFC 9438 section 4.8: the window before a timeout says nothing of the path any more (bictcp_state()).
-  if (!c.settings.newreno) c.growth.cubic = {};
+  if (!is_reno(c)) c.growth.cubic = {};
   // RFC 5682 section 3.1, step 1, and 3.2.
   c.frto = t.core.config.frto && (!recovers(c) || c.retransmits > 1);
   c.frto_probe = false;
   c.recovery = Recovery::kTimeout;
   c.recovery_point = c.snd_nxt;
   c.cwnd = c.snd_mss;
+  if (runs_bbr(c)) bbr_timeout(c, now);
   c.cwnd_limited = true;
   c.dupacks = 0;
   c.tail_probe_end = 0;

@@ -12,9 +12,10 @@ uint32_t initial_window(uint32_t mss) { return 10 * mss; }
 /// tcp_cwnd_restart(): RFC 5681 section 4.1, a half for each timeout that has passed, and the window that was
 /// is the threshold. A pause is no time of CUBIC's either way (RFC 9438 section 5.8, bictcp_cwnd_event()).
 void restart_after_idle(const TcpContext& t, TcpConn& c, Instant now) {
+  if (runs_bbr(c)) return bbr_restart(c, now);
   const Duration idle = now - c.last_sent;
   const bool hystart = c.ssthresh >= kNoThreshold;
-  if (CubicState& q = c.growth.cubic; !c.settings.newreno && !hystart && q.epoch != Instant{})
+  if (CubicState& q = c.growth.cubic; !is_reno(c) && !hystart && q.epoch != Instant{})
     q.epoch = std::min(q.epoch + idle, now);
   if (idle <= c.rto || !t.core.config.slow_start_after_idle) return;
   c.ssthresh = std::max(c.ssthresh, c.cwnd / 2 + c.cwnd / 4);
@@ -40,11 +41,11 @@ void grow_window(TcpConn& c, const AckEvent& e, Instant now) {
   if (c.cwnd < c.ssthresh) {
     uint32_t step = std::min(acked, c.ssthresh - c.cwnd);
     acked -= step;
-    const bool first = c.ssthresh >= kNoThreshold && !c.settings.newreno;
+    const bool first = c.ssthresh >= kNoThreshold && !is_reno(c);
     c.cwnd += first ? hystart_step(c, step, e, now) : step;
     if (acked == 0) return;
   }
-  if (c.settings.newreno)
+  if (is_reno(c))
     newreno_avoidance(c, acked);
   else
     cubic_avoidance(c, acked, now);
@@ -52,8 +53,12 @@ void grow_window(TcpConn& c, const AckEvent& e, Instant now) {
 }
 
 uint32_t reduced_window(TcpConn& c) {
+  if (runs_bbr(c)) {
+    bbr_reduction(c);
+    return c.ssthresh;
+  }
   uint32_t least = 2u * c.snd_mss;
-  if (c.settings.newreno) return std::max(c.cwnd / 2, least);  // tcp_reno_ssthresh()
+  if (is_reno(c)) return std::max(c.cwnd / 2, least);  // tcp_reno_ssthresh()
   cubic_loss(c);
   return std::max(static_cast<uint32_t>(static_cast<float>(c.cwnd) * 0.7f), least);
 }

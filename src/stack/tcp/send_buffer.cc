@@ -6,7 +6,8 @@
 
 namespace accel::tcp {
 
-/// tcp_sndbuf_expand(): twice the congestion window, in buffers as the kernel would allocate them.
+/// tcp_sndbuf_expand(): twice the congestion window, thrice that of BBR, in buffers as the kernel would
+/// allocate them.
 static uint32_t wanted_send_buffer(const TcpContext& t, const TcpConn& c) {
   constexpr uint32_t kHeaders = 640;  ///< MAX_TCP_HEADER and sizeof(skb_shared_info)
   constexpr uint32_t kBuffer = 256;   ///< sizeof(sk_buff)
@@ -14,7 +15,8 @@ static uint32_t wanted_send_buffer(const TcpContext& t, const TcpConn& c) {
   const uint32_t mss = std::max<uint32_t>(c.snd_mss, 1);
   const uint64_t each = std::bit_ceil(std::max<uint32_t>(mss, c.peer_mss) + kHeaders) + kBuffer;
   const uint64_t segments = std::max<uint64_t>(kInitialWindowSegments, c.cwnd / mss);
-  return static_cast<uint32_t>(std::min<uint64_t>(2 * segments * each, t.core.config.tcp_send_most));
+  return static_cast<uint32_t>(
+      std::min<uint64_t>((runs_bbr(c) ? 3 : 2) * segments * each, t.core.config.tcp_send_most));
 }
 
 uint32_t send_limit(const TcpContext& t, const TcpConn& c) {

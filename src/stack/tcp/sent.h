@@ -79,6 +79,8 @@ class SentRing {
     return true;
   }
   bool has_stamps() const { return capacity_ > kFew; }
+  /// False: no memory.
+  bool reserve_stamps() { return has_stamps() || reserve(kFew + 1 - size_); }
   /// nullptr: without stamps.
   SendStamp* stamp_of(const SentSegment& s) {
     return has_stamps() ? reinterpret_cast<SendStamp*>(slots_ + capacity_) + (&s - slots_) : nullptr;

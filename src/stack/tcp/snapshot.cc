@@ -143,6 +143,7 @@ Result<TcpConn*> TcpLayer::adopt(const TcpSnapshot& s, const Route& route, const
   }
   begin_receive_tuning(t, c, now);
   begin_send_tuning(t, c);
+  choose_congestion(c, now);
   begin_pacing(c, now);
   c.owner = owner;
   insert(t, c);

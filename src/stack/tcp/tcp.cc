@@ -348,6 +348,7 @@ void TcpLayer::settings_changed(TcpConn& c, Instant now, bool push) {
       c.quick_acks = kQuickAcks;
       if (c.rcv_nxt != c.rcv_wup) c.ack_now = true;
     }
+    choose_congestion(c, now);
     begin_pacing(c, now);
     if (!c.settings.cork) release_cork(c);
     if (push) {

@@ -1,13 +1,10 @@
-// Delivery rates (draft-cheng-iccrg-delivery-rate-estimation, as net/ipv4/tcp_rate.c), and pacing.
+// Delivery rates: draft-cheng-iccrg-delivery-rate-estimation, as net/ipv4/tcp_rate.c.
 #include <algorithm>
 #include <new>
 
 #include "stack/tcp/context.h"
 
 namespace accel::tcp {
-
-constexpr Duration kPacedTime = 1ms;       ///< of one burst
-constexpr uint32_t kUnpacedSegments = 10;  ///< tcp_update_skb_after_send(): the first ones
 
 Rates* need_rates(TcpConn& c, Instant now) {
   if (c.rates) return c.rates.get();
@@ -16,20 +13,26 @@ Rates* need_rates(TcpConn& c, Instant now) {
   return c.rates.get();
 }
 
-// ---------------------------------------------------------------- delivery rates
-
 void stamp_sent(TcpConn& c, uint32_t i) {
   const Rates& r = *c.rates;
   if (SendStamp* stamp = c.sent.stamp_of(c.sent[i]))
     *stamp = {c.delivered, r.delivered_us, r.first_sent_us, true, r.app_limited != 0};
 }
 
-void stamp_new(TcpConn& c, uint32_t segments, Instant now) {
+bool begin_sampling(TcpConn& c, Instant now) {
   Rates* r = need_rates(c, now);
-  if (r == nullptr) return;
-  if (!c.sampled) r->app_limited = std::max(1u, c.delivered + c.sent.size());  // until now it was
-  if (!c.sampled || c.sent.size() == segments) r->first_sent_us = r->delivered_us = microseconds(now);
+  if (r == nullptr) return false;
+  for (uint32_t i = 0; i < c.sent.size(); ++i) c.sent.stamp_of(c.sent[i])->valid = false;
+  r->app_limited = std::max(1u, c.delivered + c.sent.size());  // until now it was
+  r->first_sent_us = r->delivered_us = microseconds(now);
   c.sampled = true;
+  return true;
+}
+
+void stamp_new(TcpConn& c, uint32_t segments, Instant now) {
+  if (!c.sampled && !begin_sampling(c, now)) return;
+  Rates& r = *c.rates;
+  if (c.sent.size() == segments) r.first_sent_us = r.delivered_us = microseconds(now);
   for (uint32_t i = c.sent.size() - segments; i < c.sent.size(); ++i) stamp_sent(c, i);
 }
 
@@ -88,63 +91,6 @@ void note_app_limited(TcpConn& c) {
 uint64_t delivery_rate(const TcpConn& c) {
   if (!c.rates || c.rates->best_interval_us == 0) return 0;
   return uint64_t{c.rates->best_delivered} * c.snd_mss * 1'000'000 / c.rates->best_interval_us;
-}
-
-// ---------------------------------------------------------------- pacing
-
-/// tcp_update_pacing_rate(): twice the window a round trip in slow start, a fifth more than it behind that.
-uint64_t window_rate(const TcpConn& c) {
-  if (c.srtt.count() == 0) return kNoPacing;
-  const uint64_t percent = c.cwnd < c.ssthresh / 2 ? 200 : 120;
-  const uint64_t window = std::max<uint64_t>(c.cwnd, c.flight());
-  return window * percent * 10'000'000 / static_cast<uint64_t>(c.srtt.count());
-}
-
-void begin_pacing(TcpConn& c, Instant now) {
-  const bool wanted = c.settings.max_pacing_rate != kNoPacing;
-  if (!wanted && !c.paced) return;
-  Rates* r = need_rates(c, now);
-  if (r == nullptr) return;
-  c.paced = true;
-  r->pacing_rate = std::min(window_rate(c), c.settings.max_pacing_rate);
-}
-
-static Duration time_of(uint64_t bytes, uint64_t rate) {
-  const double seconds = static_cast<double>(bytes) / static_cast<double>(std::max<uint64_t>(rate, 1));
-  return Duration{static_cast<int64_t>(std::min(seconds, 60.0) * 1e9)};
-}
-
-static bool unlimited(const TcpConn& c) {
-  return c.rates->pacing_rate == kNoPacing || c.data_segments_out < kUnpacedSegments;
-}
-
-uint32_t paced_bytes(TcpConn& c, Instant now) {
-  Rates& r = *c.rates;
-  if (unlimited(c)) return 0xffffffff;
-  if (now != r.burst_at) {
-    if (now < r.next_burst) return 0;
-    r.burst_at = now;
-    r.paid_until = std::max(r.paid_until, now - kPacedTime);  // what was late is made good
-    r.burst_end = r.paid_until + kPacedTime;
-  }
-  const double left = std::chrono::duration<double>(r.burst_end - r.paid_until).count();
-  const auto bytes = static_cast<int64_t>(std::min(left * static_cast<double>(r.pacing_rate), 1e9));
-  const bool first = r.burst_end - r.paid_until >= kPacedTime;
-  if (bytes < c.snd_mss) return first ? c.snd_mss : 0;
-  return static_cast<uint32_t>(bytes);
-}
-
-void note_paced(TcpConn& c, uint32_t bytes, Instant now) {
-  Rates& r = *c.rates;
-  if (unlimited(c)) return;
-  const Duration took = time_of(bytes, r.pacing_rate);
-  if (now != r.burst_at) {  // a probe or another segment that nothing holds back
-    r.burst_at = now;
-    r.burst_end = r.paid_until = std::max(r.paid_until, now);
-  }
-  r.paid_until += took;
-  // Bursts that make good what was late have half of their time between them.
-  r.next_burst = std::max(r.paid_until, now + kPacedTime / 2);
 }
 
 }  // namespace accel::tcp
