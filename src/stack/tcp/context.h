@@ -365,8 +365,11 @@ uint64_t delivery_rate(const TcpConn& c);
 uint64_t window_rate(const TcpConn& c);
 /// The settings, or the window, have changed: paces if that is asked for.
 [[gnu::noinline]] void begin_pacing(TcpConn& c, Instant now);
-/// Of a paced connection: how much may leave now. Less than a segment: nothing before Rates::next_burst.
-[[gnu::noinline]] uint32_t paced_bytes(TcpConn& c, Instant now);
+/// Of a paced connection: so much text may leave now; else at pacing_deadline().
+[[gnu::noinline]] bool may_leave(TcpConn& c, uint32_t bytes, Instant now);
+/// Behind may_leave(): how much may leave at once.
+uint32_t paced_bytes(const TcpConn& c, Instant now);
+Instant pacing_deadline(const TcpConn& c);
 /// Of a paced connection: `bytes` of text have left.
 [[gnu::noinline]] void note_paced(TcpConn& c, uint32_t bytes, Instant now);
 

@@ -362,7 +362,7 @@ static Blocked send_lost(TcpContext& t, TcpConn& c, Instant now) {
     uint32_t pipe = c.pipe();
     if (pipe > 0 && pipe + std::min<uint32_t>(sent[i].length(), c.snd_mss) > c.cwnd)
       return Blocked::kCongestion;
-    if (c.paced && paced_bytes(c, now) < c.snd_mss) return Blocked::kPace;
+    if (c.paced && !may_leave(c, sent[i].length(), now)) return Blocked::kPace;
     if (!retransmit(t, c, i, now)) return Blocked::kFrames;
     if (i == 0) restart_retransmit(t, c, now);
   }
@@ -425,9 +425,9 @@ static Blocked send_unsent(TcpContext& t, TcpConn& c, Instant now) {
         return Blocked::kWindow;  // sender's silly window avoidance (RFC 9293 section 3.8.6.2.1)
       }
     }
-    const uint32_t pace = c.paced ? paced_bytes(c, now) : 0xffffffff;
-    if (pace < c.snd_mss) return Blocked::kPace;
+    if (c.paced && !may_leave(c, n, now)) return Blocked::kPace;
     if (t.core.tx_full(*c.hop)) return Blocked::kFrames;
+    const uint32_t pace = c.paced ? paced_bytes(c, now) : 0xffffffff;
     if (n == size && record > size && t.core.of(*c.hop).tso)
       n = gathered(t, c, size, record, std::min({window, c.cwnd - std::min(c.cwnd, pipe), pace}));
     if (!send_new(t, c, n, now)) return Blocked::kFrames;
@@ -474,7 +474,7 @@ void output(TcpContext& t, TcpConn& c, Instant now) {
     if (c.snd_nxt != before) note_sent(t, c, now);
     c.cwnd_limited = blocked == Blocked::kCongestion || c.pipe() + c.snd_mss > c.cwnd;
     if (blocked == Blocked::kNothing) c.push = false;
-    if (blocked == Blocked::kPace) set_pacing_timer(t, c, c.rates->next_burst);
+    if (blocked == Blocked::kPace) set_pacing_timer(t, c, pacing_deadline(c));
     if (c.sampled) note_app_limited(c);
     if (blocked == Blocked::kWindow || c.no_space || c.busy > Busy::kSending) note_wait(c, blocked, now);
     if (c.sent.empty() && blocked == Blocked::kWindow) start_probe(t, c, now);

@@ -5,7 +5,9 @@
 
 namespace accel::tcp {
 
-constexpr Duration kPacedTime = 1ms;       ///< of one burst
+constexpr Duration kBurstTime = 1ms;       ///< the most that leaves at once
+constexpr Duration kMostCredit = 1500us;   ///< what was not used is made good, so much of it
+constexpr Duration kPause = 500us;         ///< between bursts, where timers make them
 constexpr uint32_t kUnpacedSegments = 10;  ///< tcp_update_skb_after_send(): the first ones
 
 /// tcp_update_pacing_rate(): twice the window a round trip in slow start, a fifth more than it behind that.
@@ -36,33 +38,37 @@ static bool unlimited(const TcpConn& c) {
   return rate == kNoPacing || rate == 0 || c.data_segments_out < kUnpacedSegments;
 }
 
-uint32_t paced_bytes(TcpConn& c, Instant now) {
+/// How long `bytes` take; what takes longer than a burst may leave as one.
+static Duration burst_time(const TcpConn& c, uint32_t bytes) {
+  return std::min(kBurstTime, time_of(bytes, c.rates->pacing_rate));
+}
+
+bool may_leave(TcpConn& c, uint32_t bytes, Instant now) {
+  if (unlimited(c)) return true;
   Rates& r = *c.rates;
-  if (unlimited(c)) return 0xffffffff;
+  r.paid_until = std::max(r.paid_until, now - kMostCredit);
   if (now != r.burst_at) {
-    if (now < r.next_burst) return 0;
     r.burst_at = now;
-    r.paid_until = std::max(r.paid_until, now - kPacedTime);  // what was late is made good
-    r.burst_end = r.paid_until + kPacedTime;
+    r.burst_end = r.paid_until + kBurstTime;
   }
-  const double left = std::chrono::duration<double>(r.burst_end - r.paid_until).count();
-  const auto bytes = static_cast<int64_t>(std::min(left * static_cast<double>(r.pacing_rate), 1e9));
-  const bool first = r.burst_end - r.paid_until >= kPacedTime;
-  if (bytes < c.snd_mss) return first ? c.snd_mss : 0;
-  return static_cast<uint32_t>(bytes);
+  return r.paid_until + burst_time(c, bytes) <= std::min(now, r.burst_end);
+}
+
+uint32_t paced_bytes(const TcpConn& c, Instant now) {
+  if (unlimited(c)) return 0xffffffff;
+  const Rates& r = *c.rates;
+  const double left = std::chrono::duration<double>(std::min(now, r.burst_end) - r.paid_until).count();
+  return static_cast<uint32_t>(std::clamp(left * static_cast<double>(r.pacing_rate), 0.0, 1e9));
 }
 
 void note_paced(TcpConn& c, uint32_t bytes, Instant now) {
-  Rates& r = *c.rates;
   if (unlimited(c)) return;
-  const Duration took = time_of(bytes, r.pacing_rate);
-  if (now != r.burst_at) {  // a probe or another segment that nothing holds back
-    r.burst_at = now;
-    r.burst_end = r.paid_until = std::max(r.paid_until, now);
-  }
-  r.paid_until += took;
-  // Bursts that make good what was late have half of their time between them.
-  r.next_burst = std::max(r.paid_until, now + kPacedTime / 2);
+  Rates& r = *c.rates;
+  r.paid_until = std::max(r.paid_until, now - kMostCredit) + time_of(bytes, r.pacing_rate);
+}
+
+Instant pacing_deadline(const TcpConn& c) {
+  return c.rates->paid_until + std::max(kPause, burst_time(c, c.snd_mss));
 }
 
 }  // namespace accel::tcp

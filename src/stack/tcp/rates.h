@@ -92,8 +92,7 @@ struct Rates {
   Instant paid_until{};          ///< when what has left would have left at the rate
   Instant burst_at{};            ///< the time of the burst that goes on
   Instant burst_end{};           ///< paid_until up to which it may go on
-  Instant next_burst{};
-  Instant deadline = kNever;  ///< when output goes on
+  Instant deadline = kNever;     ///< when output goes on
 
   std::unique_ptr<Bbr> bbr;
 };
