@@ -1,0 +1,111 @@
+// The connections of a process that are, or are about to be, in shared memory: one epoll descriptor for what the
+// kernel tells of them, and the few whose rings are looked at. No thread: whoever holds the engine's lock polls.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/instant.h"
+#include "base/result.h"
+#include "shm/receiver.h"
+#include "shm/sender.h"
+
+namespace accel::shm {
+
+/// A connection as the poller knows it.
+struct Link {
+  explicit Link(void* of) : owner(of) {}
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  /// This end of the memory: it sends by direction[`end`].
+  struct Rings {
+    Rings(size_t end, uint64_t from_kernel)
+        : end_(end), from_kernel_(from_kernel) {}
+    void open() {
+      sender.emplace(mapping.direction(end_), mapping.ring(end_));
+      receiver.emplace(mapping.direction(1 - end_), mapping.ring(1 - end_), from_kernel_);
+    }
+    Mapping mapping;
+    std::optional<Sender> sender;
+    std::optional<Receiver> receiver;
+
+   private:
+    const size_t end_;
+    const uint64_t from_kernel_;
+  };
+
+  void* const owner;
+  int tcp = -1;   ///< the kernel's connection
+  int bell = -1;  ///< a Unix socket: readable when the other end rings, or has gone
+  std::unique_ptr<Rings> rings;
+  Instant deadline = kNever;
+  // ---- since take_ready() gave it out ----
+  bool tcp_event = false, bell_event = false, late = false;
+
+ private:
+  friend class Poller;
+  bool ready_ = false;
+  bool hot_ = false;
+  bool counted_ = false;
+};
+
+class Poller {
+ public:
+  static Result<std::unique_ptr<Poller>> open();
+  ~Poller();
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  /// Readable when poll() has something to do.
+  int fd() const { return fd_; }
+  /// The rings that are looked at; returns whether something has come. No system call.
+  bool look();
+  /// The same, and what the kernel tells; where that is asked for every time, a program that polls makes a
+  /// system call for each look.
+  bool poll(Instant now);
+  /// Before a sleep on fd(): the other ends are to ring. False: something has come.
+  bool arm();
+  Instant next_deadline() const { return next_deadline_; }
+  /// The next link with something to see to, or nullptr.
+  Link* take_ready();
+  size_t links() const { return links_; }
+
+  // ---- a link's descriptors; each is to be taken out before it is closed ----
+  bool watch_tcp(Link& link);
+  bool watch_bell(Link& link);
+  void forget_tcp(Link& link);
+  void forget_bell(Link& link);
+  /// The kernel's connection has another number, the former is open still.
+  void move_tcp(Link& link, int fd);
+  void set_deadline(Link& link, Instant when);
+  /// It is in use: its ring is looked at from now on, perhaps instead of another's.
+  void heat(Link& link);
+  void forget(Link& link);
+
+  void abandon_in_child();
+
+ private:
+  explicit Poller(int fd) : fd_(fd) {}
+  bool watch(int fd, uint64_t tag, uint32_t events);
+  void forget_fd(int fd);
+  void make_ready(Link& link);
+  void cool(size_t slot);
+  void expire(Instant now);
+
+  static constexpr size_t kHot = 32;
+  int fd_;
+  size_t links_ = 0;
+  std::array<Link*, kHot> hot_{};
+  size_t next_cooled_ = 0;
+  bool armed_ = false;  ///< the other ends of the hot ones ring
+  Instant last_look_{};
+  Instant next_deadline_ = kNever;
+  std::vector<Link*> timed_;  ///< with a deadline
+  std::vector<Link*> ready_;
+};
+
+}  // namespace accel::shm

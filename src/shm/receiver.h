@@ -1,0 +1,69 @@
+// The receiving side of a direction: a state machine over shared memory, without a system call or a clock.
+//
+// What the caller has to do beside it: read from the kernel's connection what `way` says, and wake the sender
+// where a call returns true.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "shm/region.h"
+
+namespace accel::shm {
+
+class Receiver {
+ public:
+  enum class Way : uint8_t {
+    kKernel,  ///< the next bytes come by the kernel's connection
+    kRing,    ///< they come, or will come, by the ring
+    kEnd,     ///< there are no more
+    kBroken,  ///< the other end has written what cannot be
+  };
+
+  /// `from_kernel`: bytes that the program has read by the kernel before.
+  Receiver(Direction& direction, std::span<const uint8_t> ring, uint64_t from_kernel)
+      : shared_(direction), ring_(ring), from_kernel_(from_kernel) {}
+
+  /// The way as of now, and what the sender has put meanwhile.
+  Way look();
+  /// As look() has found it last.
+  Way way() const { return way_; }
+  /// kKernel: the kernel may have bytes that come behind those of the ring. While the sender has not begun
+  /// this is no bound: what the kernel had before a look() that says kKernel precedes the ring's bytes.
+  uint64_t kernel_limit() const;
+  void took_from_kernel(uint64_t bytes) { from_kernel_ += bytes; }
+
+  /// kRing: bytes that can be read.
+  size_t available() const { return static_cast<size_t>(tail_ - head_); }
+  /// The sender has ended; there may be bytes before that.
+  bool ended() const { return seen_ == Carrier::kEnded; }
+  /// Copies bytes from `offset` on without taking them.
+  size_t copy(std::span<uint8_t> to, size_t offset) const;
+  /// True: the sender waits for room, and there is some now.
+  [[nodiscard]] bool consume(size_t bytes);
+
+  /// The sender is to tell of the next byte. False: something has come meanwhile.
+  bool sleep();
+  void awake() { shared_.reader_asleep.store(0, std::memory_order_relaxed); }
+  /// Something is there that look() has not seen.
+  bool changed() const;
+
+  /// "I take nothing more from the ring; the rest comes by the kernel." False: the sender has left or ended
+  /// before, and bytes are in the ring still.
+  bool decline();
+  uint64_t bytes() const { return head_; }
+
+ private:
+  Way broken() { return way_ = Way::kBroken; }
+
+  Direction& shared_;
+  const std::span<const uint8_t> ring_;
+  uint64_t from_kernel_;
+  uint64_t by_kernel_ = 0;  ///< once the sender has begun
+  uint64_t head_ = 0;       ///< the shared one is written only
+  uint64_t tail_ = 0;       ///< as last seen, checked
+  Carrier seen_ = Carrier::kKernel;
+  Way way_ = Way::kKernel;
+};
+
+}  // namespace accel::shm

@@ -1,0 +1,88 @@
+#include "shm/sender.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace accel::shm {
+
+Sender::Way Sender::look() {
+  if (way_ != Way::kRing && way_ != Way::kEnded) return way_;
+  const Carrier carrier = shared_.carrier.load(std::memory_order_acquire);
+  const uint64_t head = shared_.head.load(std::memory_order_acquire);
+  if (head < head_ || head > tail_) return broken();
+  head_ = head;
+  if (carrier == (way_ == Way::kRing ? Carrier::kRing : Carrier::kEnded)) return way_;
+  if (way_ != Way::kRing || carrier != Carrier::kReturned) return broken();
+  return way_ = head_ == tail_ ? Way::kKernel : Way::kReturning;
+}
+
+bool Sender::change(Carrier to) {
+  Carrier from = to == Carrier::kRing ? Carrier::kKernel : Carrier::kRing;
+  return shared_.carrier.compare_exchange_strong(from, to, std::memory_order_acq_rel);
+}
+
+bool Sender::begin(uint64_t by_kernel) {
+  if (way_ != Way::kKernel || tail_ != 0) return false;
+  shared_.by_kernel.store(by_kernel, std::memory_order_relaxed);
+  if (!change(Carrier::kRing)) return false;
+  way_ = Way::kRing;
+  return true;
+}
+
+size_t Sender::put(std::span<const uint8_t> bytes) {
+  if (way_ != Way::kRing) return 0;
+  const size_t size = std::min(bytes.size(), room());
+  const size_t at = tail_ & (ring_.size() - 1);
+  const size_t first = std::min(size, ring_.size() - at);
+  std::memcpy(&ring_[at], bytes.data(), first);
+  if (first < size) std::memcpy(ring_.data(), &bytes[first], size - first);
+  tail_ += size;
+  return size;
+}
+
+bool Sender::publish() {
+  shared_.tail.store(tail_, std::memory_order_release);
+  // The store must be seen before the load is made: the receiver does the same the other way round.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (shared_.reader_asleep.load(std::memory_order_relaxed) == 0) return false;
+  return shared_.reader_asleep.exchange(0, std::memory_order_relaxed) != 0;
+}
+
+bool Sender::leave() {
+  if (way_ != Way::kRing || !change(Carrier::kLeft)) return false;
+  way_ = Way::kKernel;
+  return true;
+}
+
+bool Sender::end() {
+  if (way_ != Way::kRing || !change(Carrier::kEnded)) return false;
+  way_ = Way::kEnded;
+  return true;
+}
+
+bool Sender::sleep() {
+  shared_.writer_asleep.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const size_t before = used();
+  const Way way = way_;
+  return look() == way && used() == before;
+}
+
+bool Sender::changed() const {
+  if (way_ != Way::kRing) return false;
+  return shared_.head.load(std::memory_order_relaxed) != head_ ||
+         shared_.carrier.load(std::memory_order_relaxed) != Carrier::kRing;
+}
+
+std::span<const uint8_t> Sender::unreturned() const {
+  if (way_ != Way::kReturning) return {};
+  const size_t at = head_ & (ring_.size() - 1);
+  return std::span<const uint8_t>(ring_).subspan(at, std::min(used(), ring_.size() - at));
+}
+
+void Sender::returned(size_t bytes) {
+  head_ += std::min<uint64_t>(bytes, tail_ - head_);
+  if (head_ == tail_) way_ = Way::kKernel;
+}
+
+}  // namespace accel::shm

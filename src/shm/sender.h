@@ -1,0 +1,69 @@
+// The sending side of a direction: a state machine over shared memory, without a system call or a clock.
+//
+// What the caller has to do beside it: send by the kernel what `way` says, and wake the receiver where a call
+// returns true ("ring the bell").
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "shm/region.h"
+
+namespace accel::shm {
+
+class Sender {
+ public:
+  enum class Way : uint8_t {
+    kKernel,     ///< what is sent goes by the kernel's connection
+    kRing,       ///< put() takes it
+    kReturning,  ///< unreturned() goes by the kernel first, then everything else
+    kEnded,      ///< nothing more may be sent
+    kBroken,     ///< the other end has written what cannot be
+  };
+
+  Sender(Direction& direction, std::span<uint8_t> ring) : shared_(direction), ring_(ring) {}
+
+  /// The way as of now, and what the receiver has taken meanwhile.
+  Way look();
+  /// As look() has found it last.
+  Way way() const { return way_; }
+
+  /// "By the kernel I have sent that many bytes; what follows is in the ring." False: the receiver has
+  /// declined before.
+  bool begin(uint64_t by_kernel);
+  /// Copies what there is room for. The receiver sees it with publish().
+  size_t put(std::span<const uint8_t> bytes);
+  /// True: the receiver sleeps.
+  [[nodiscard]] bool publish();
+  /// "Behind the ring's last byte the kernel's connection goes on." False: bytes have to be returned first,
+  /// or the way is not the ring.
+  bool leave();
+  /// "The ring's last byte is the stream's." False likewise.
+  bool end();
+
+  size_t used() const { return static_cast<size_t>(tail_ - head_); }
+  size_t room() const { return ring_.size() - used(); }
+  /// As sk_stream_is_writeable(): a third is free.
+  bool writable() const { return used() <= ring_.size() / 3 * 2; }
+  /// The receiver is to tell of room. False: it has made some meanwhile, or has changed the way.
+  bool sleep();
+  /// Something is there that look() has not seen.
+  bool changed() const;
+
+  /// Bytes that the receiver did not take: the first of them that lie in one piece.
+  std::span<const uint8_t> unreturned() const;
+  void returned(size_t bytes);
+  uint64_t bytes() const { return tail_; }
+
+ private:
+  Way broken() { return way_ = Way::kBroken; }
+  bool change(Carrier to);
+
+  Direction& shared_;
+  const std::span<uint8_t> ring_;
+  uint64_t tail_ = 0;  ///< the shared one is written only
+  uint64_t head_ = 0;  ///< as last seen, checked
+  Way way_ = Way::kKernel;
+};
+
+}  // namespace accel::shm

@@ -1,0 +1,294 @@
+// Both ends of a direction against a model of the kernel's connection: whatever the order of their steps, the
+// receiver gets the sender's bytes, each once and in order, and its end.
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+#include <semaphore>
+#include <thread>
+#include <vector>
+
+#include "shm/receiver.h"
+#include "shm/sender.h"
+
+namespace {
+
+using namespace accel;
+using namespace accel::shm;
+
+constexpr size_t kRing = 4096;
+
+uint8_t byte_at(uint64_t position) { return static_cast<uint8_t>((position * 2654435761u) >> 7); }
+
+/// A direction with both its ends, over a kernel's connection that loses nothing.
+struct Pair {
+  Direction direction{};
+  std::vector<uint8_t> ring = std::vector<uint8_t>(kRing);
+  Sender sender{direction, ring};
+  Receiver receiver{direction, ring, 0};
+  std::deque<uint8_t> kernel;
+  bool fin = false;
+  uint64_t sent = 0, by_kernel = 0, received = 0;
+  bool ended = false, got_end = false, wrong = false;
+
+  uint8_t next() { return byte_at(sent++); }
+
+  /// What the caller owes before it may send by the kernel. False: the kernel takes no more now.
+  void return_all() {
+    while (sender.look() == Sender::Way::kReturning) {
+      const auto part = sender.unreturned();
+      kernel.insert(kernel.end(), part.begin(), part.end());
+      sender.returned(part.size());
+    }
+  }
+  void send(size_t size) {
+    if (ended) return;
+    return_all();
+    if (sender.look() == Sender::Way::kRing) {
+      std::vector<uint8_t> bytes;
+      size = std::min(size, sender.room());
+      for (size_t i = 0; i < size; ++i) bytes.push_back(next());
+      EXPECT_EQ(sender.put(bytes), size);
+      (void)sender.publish();
+    } else {
+      for (size_t i = 0; i < size; ++i) kernel.push_back(next());
+      by_kernel += size;
+    }
+  }
+  void begin() {
+    if (!ended) (void)sender.begin(by_kernel);
+  }
+  void leave() {
+    if (!ended) (void)sender.leave();
+  }
+  void end() {
+    if (std::exchange(ended, true)) return;
+    sender.look();
+    if (!sender.end()) return_all();
+    fin = true;
+  }
+  void take(uint8_t byte) { wrong |= byte != byte_at(received++); }
+  void receive(size_t size) {
+    if (got_end) return;
+    const size_t there = kernel.size();  // before the look, as the receiver's contract says
+    const bool fin_there = fin;
+    switch (receiver.look()) {
+      case Receiver::Way::kKernel: {
+        const auto limit = std::min<uint64_t>({size, there, receiver.kernel_limit()});
+        for (uint64_t i = 0; i < limit; ++i) {
+          take(kernel.front());
+          kernel.pop_front();
+        }
+        receiver.took_from_kernel(limit);
+        if (limit == 0 && there == 0 && fin_there && receiver.kernel_limit() == UINT64_MAX) got_end = true;
+        break;
+      }
+      case Receiver::Way::kRing: {
+        std::vector<uint8_t> bytes(size);
+        bytes.resize(receiver.copy(bytes, 0));
+        for (uint8_t b : bytes) take(b);
+        (void)receiver.consume(bytes.size());
+        break;
+      }
+      case Receiver::Way::kEnd:
+        got_end = true;
+        break;
+      case Receiver::Way::kBroken:
+        wrong = true;
+        break;
+    }
+  }
+  void decline() {
+    if (!got_end) (void)receiver.decline();
+  }
+  /// Everything that is under way arrives.
+  void settle() {
+    end();
+    for (int i = 0; i < 64 && !got_end; ++i) {
+      return_all();
+      receive(kRing);
+    }
+  }
+  bool complete() const { return !wrong && got_end && received == sent && kernel.empty(); }
+};
+
+enum class Step { kSend, kSendMuch, kBegin, kLeave, kEnd, kReceive, kReceiveOne, kDecline, kReturn };
+
+void make(Pair& pair, Step step) {
+  switch (step) {
+    case Step::kSend:
+      return pair.send(3);
+    case Step::kSendMuch:
+      return pair.send(kRing - 100);
+    case Step::kBegin:
+      return pair.begin();
+    case Step::kLeave:
+      return pair.leave();
+    case Step::kEnd:
+      return pair.end();
+    case Step::kReceive:
+      return pair.receive(kRing);
+    case Step::kReceiveOne:
+      return pair.receive(1);
+    case Step::kDecline:
+      return pair.decline();
+    case Step::kReturn:
+      return pair.return_all();
+  }
+}
+
+/// Calls visit(order) for every order of the two scripts' steps in which each keeps its own.
+template <class F>
+void interleave(std::span<const Step> one, std::span<const Step> other, std::vector<Step>& order, F& visit) {
+  if (one.empty() && other.empty()) return visit(order);
+  for (auto* script : {&one, &other}) {
+    if (script->empty()) continue;
+    order.push_back(script->front());
+    const auto rest = script->subspan(1);
+    script == &one ? interleave(rest, other, order, visit) : interleave(one, rest, order, visit);
+    order.pop_back();
+  }
+}
+
+using enum Step;
+
+TEST(Direction, EveryOrderOfTwoScriptsLosesNothing) {
+  const std::vector<std::vector<Step>> senders{
+      {kSend, kBegin, kSend, kSendMuch, kLeave, kSend, kEnd},
+      {kBegin, kSend, kSend, kEnd},
+      {kSend, kBegin, kLeave, kSend, kSend, kEnd},
+      {kSendMuch, kSend, kBegin, kSendMuch, kSend, kReturn, kSend},
+      {kSend, kSend, kBegin, kEnd},
+  };
+  const std::vector<std::vector<Step>> receivers{
+      {kReceiveOne, kReceive, kReceiveOne, kReceive, kReceive, kReceive},
+      {kReceiveOne, kReceive, kDecline, kReceive, kReceiveOne, kReceive},
+      {kDecline, kReceive, kReceive},
+      {kReceive, kReceive, kReceiveOne, kDecline},
+  };
+  size_t orders = 0, failures = 0;
+  for (const auto& sender : senders)
+    for (const auto& receiver : receivers) {
+      std::vector<Step> order;
+      auto visit = [&](const std::vector<Step>& steps) {
+        Pair pair;
+        for (Step step : steps) make(pair, step);
+        pair.settle();
+        ++orders;
+        failures += !pair.complete();
+      };
+      interleave(sender, receiver, order, visit);
+    }
+  EXPECT_EQ(failures, 0u);
+  EXPECT_GT(orders, 10'000u);
+}
+
+TEST(Direction, AnyStepsInAnyOrderLoseNothing) {
+  size_t by_ring = 0, returned = 0;
+  for (uint32_t seed = 0; seed < 20'000; ++seed) {
+    std::mt19937 random(seed);
+    Pair pair;
+    for (int i = 0; i < 40; ++i) make(pair, static_cast<Step>(random() % 9));
+    by_ring += pair.sender.bytes() > 0;
+    returned += pair.direction.carrier == Carrier::kReturned;
+    pair.settle();
+    ASSERT_TRUE(pair.complete()) << "seed " << seed << ": " << pair.received << " of " << pair.sent;
+  }
+  EXPECT_GT(by_ring, 1000u);
+  EXPECT_GT(returned, 1000u);
+}
+
+TEST(Direction, AReceiverMayNotDeclineWhatOnlyItCanTake) {
+  Pair pair;
+  pair.begin();
+  pair.send(10);
+  pair.leave();
+  EXPECT_FALSE(pair.receiver.decline());
+  pair.receive(10);
+  EXPECT_TRUE(pair.receiver.decline());
+}
+
+TEST(Sender, AFullRingTakesNothing) {
+  Pair pair;
+  pair.begin();
+  const std::vector<uint8_t> much(2 * kRing);
+  EXPECT_EQ(pair.sender.put(much), kRing);
+  EXPECT_EQ(pair.sender.put(much), 0u);
+  EXPECT_FALSE(pair.sender.writable());
+}
+
+TEST(Sender, ALyingReceiverBreaksIt) {
+  for (const uint64_t head : {uint64_t{11}, UINT64_MAX, uint64_t{1} << 40}) {
+    Pair pair;
+    pair.begin();
+    pair.send(10);
+    pair.direction.head = head;
+    EXPECT_EQ(pair.sender.look(), Sender::Way::kBroken);
+  }
+  for (const auto carrier : {Carrier::kKernel, Carrier::kLeft, static_cast<Carrier>(77)}) {
+    Pair pair;
+    pair.begin();
+    pair.direction.carrier = carrier;
+    EXPECT_EQ(pair.sender.look(), Sender::Way::kBroken);
+  }
+}
+
+TEST(Receiver, ALyingSenderBreaksIt) {
+  for (const uint64_t tail : {uint64_t{kRing + 6}, UINT64_MAX, uint64_t{3}}) {
+    Pair pair;
+    pair.begin();
+    pair.send(10);
+    pair.receive(5);
+    pair.direction.tail = tail;
+    EXPECT_EQ(pair.receiver.look(), Receiver::Way::kBroken) << tail;
+  }
+  for (const auto carrier : {Carrier::kKernel, Carrier::kReturned, static_cast<Carrier>(5)}) {
+    Pair pair;
+    pair.begin();
+    pair.receive(1);
+    pair.direction.carrier = carrier;
+    EXPECT_EQ(pair.receiver.look(), Receiver::Way::kBroken);
+  }
+  Pair pair;
+  pair.send(10);
+  pair.receive(10);
+  (void)pair.sender.begin(9);  // of which the receiver has had ten
+  EXPECT_EQ(pair.receiver.look(), Receiver::Way::kBroken);
+}
+
+/// Two threads that sleep whenever they have nothing to do: a wake-up that is lost would leave both asleep.
+TEST(Direction, NoWakeUpIsLost) {
+  Pair pair;
+  ASSERT_TRUE(pair.sender.begin(0));
+  std::counting_semaphore<> reader(0), writer(0);
+  constexpr uint64_t kBytes = 20 << 20;
+  std::thread sends([&] {
+    std::mt19937 random(1);
+    std::vector<uint8_t> bytes;
+    for (uint64_t sent = 0; sent < kBytes;) {
+      pair.sender.look();
+      bytes.clear();
+      const uint64_t size = std::min<uint64_t>(1 + random() % 3000, kBytes - sent);
+      for (uint64_t i = 0; i < size; ++i) bytes.push_back(byte_at(sent + i));
+      const size_t put = pair.sender.put(bytes);
+      sent += put;
+      if (put > 0 && pair.sender.publish()) reader.release();
+      if (put == 0 && !pair.sender.writable() && pair.sender.sleep()) writer.acquire();
+    }
+  });
+  uint64_t received = 0;
+  bool wrong = false;
+  std::vector<uint8_t> bytes(1500);
+  while (received < kBytes) {
+    ASSERT_EQ(pair.receiver.look(), Receiver::Way::kRing);
+    const size_t n = pair.receiver.copy(bytes, 0);
+    for (size_t i = 0; i < n; ++i) wrong |= bytes[i] != byte_at(received + i);
+    received += n;
+    if (n > 0 && pair.receiver.consume(n)) writer.release();
+    if (n == 0 && pair.receiver.sleep()) reader.acquire();
+  }
+  sends.join();
+  EXPECT_FALSE(wrong);
+}
+
+}  // namespace
