@@ -198,6 +198,11 @@ Config load_config(const ConfigSource& source, std::vector<std::string>& problem
     config.settings.path = Path::kKernel;
     config.rules.clear();
     config.settings.iwarp = Iwarp::kOff;
+    config.settings.same_host = SameHost::kOff;
+  }
+  if (config.settings.require == Require::kShm) {
+    config.settings.require = Require::kOff;
+    config.settings.same_host = SameHost::kRequire;
   }
   config.wants_iwarp = config.settings.iwarp != Iwarp::kOff && !config.disabled;
   for (const Rule& rule : config.rules)

@@ -26,7 +26,9 @@ Result<size_t> tcp_listeners_at(uint16_t port) {
   return count;
 }
 
-std::optional<uint8_t> kernel_tcp_state(const Endpoint& local, const Endpoint& remote) {
+namespace {
+
+std::optional<inet_diag_msg> find_tcp(const Endpoint& local, const Endpoint& remote) {
   inet_diag_req_v2 request{};
   const bool v4 = remote.address.is_v4();
   request.sdiag_family = v4 ? AF_INET : AF_INET6;
@@ -40,14 +42,26 @@ std::optional<uint8_t> kernel_tcp_state(const Endpoint& local, const Endpoint& r
   };
   set(request.id.idiag_src, local.address);
   set(request.id.idiag_dst, remote.address);
-  std::optional<uint8_t> state;
+  std::optional<inet_diag_msg> found;
   (void)find_socket<inet_diag_msg>(request, [&](const nlmsghdr& message) {
     inet_diag_msg told;
     std::memcpy(&told, NLMSG_DATA(&message), sizeof told);
     // The lookup falls back to a listener of the port.
-    if (told.idiag_state != TCP_LISTEN) state = told.idiag_state;
+    if (told.idiag_state != TCP_LISTEN) found = told;
   });
-  return state;
+  return found;
+}
+
+}  // namespace
+
+std::optional<uint8_t> kernel_tcp_state(const Endpoint& local, const Endpoint& remote) {
+  const auto found = find_tcp(local, remote);
+  return found ? std::optional<uint8_t>(found->idiag_state) : std::nullopt;
+}
+
+std::optional<uint32_t> kernel_tcp_user(const Endpoint& local, const Endpoint& remote) {
+  const auto found = find_tcp(local, remote);
+  return found ? std::optional<uint32_t>(found->idiag_uid) : std::nullopt;
 }
 
 }  // namespace accel

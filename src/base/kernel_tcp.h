@@ -19,5 +19,7 @@ constexpr uint8_t kKernelTimeWait = 6;  ///< TCP_TIME_WAIT of netinet/tcp.h, whi
 /// The state (TCP_ESTABLISHED and others of netinet/tcp.h) of the kernel's connection of that tuple. nullopt:
 /// there is none, or the kernel does not tell. Addresses must be of one family.
 std::optional<uint8_t> kernel_tcp_state(const Endpoint& local, const Endpoint& remote);
+/// The user that has made that connection's socket, as this user namespace numbers it. nullopt: likewise.
+std::optional<uint32_t> kernel_tcp_user(const Endpoint& local, const Endpoint& remote);
 
 }  // namespace accel

@@ -13,7 +13,8 @@ namespace accel {
 
 /// What the operator wants for a socket; what it gets is PathKind (engine/engine.h).
 enum class Path : uint8_t { kAuto, kStack, kKernel };
-enum class Require : uint8_t { kOff, kAny, kXdp, kMlx5 };
+enum class Require : uint8_t { kOff, kAny, kXdp, kMlx5, kShm };
+enum class SameHost : uint8_t { kOff, kAuto, kRequire };
 enum class Profile : uint8_t { kDefault, kLatency, kThroughput, kFrugal };
 enum class XdpMode : uint8_t { kAuto, kZerocopy, kCopy, kGeneric };
 enum class Iwarp : uint8_t { kOff, kPrefer, kRequire };
@@ -25,7 +26,7 @@ inline constexpr std::array<std::string_view, 0> kWords{};
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Path>{"auto", "stack", "kernel"};
 template <>
-inline constexpr std::array<std::string_view, 4> kWords<Require>{"off", "any", "xdp", "mlx5"};
+inline constexpr std::array<std::string_view, 5> kWords<Require>{"off", "any", "xdp", "mlx5", "shm"};
 template <>
 inline constexpr std::array<std::string_view, 4> kWords<Profile>{"default", "latency", "throughput",
                                                                  "frugal"};
@@ -33,6 +34,8 @@ template <>
 inline constexpr std::array<std::string_view, 4> kWords<XdpMode>{"auto", "zerocopy", "copy", "generic"};
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Iwarp>{"off", "prefer", "require"};
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<SameHost>{"off", "auto", "require"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<FirewallUse>{"respect", "ignore"};
 template <>

@@ -1,4 +1,5 @@
-// The engine's side of soft-iWARP: the channels are polled where ports are, and their edges go the same way.
+// The engine's side of soft-iWARP and of shared memory: channels and links are polled where ports are, and
+// their edges go the same way.
 #include "base/config.h"
 #include "base/libraries.h"
 #include "base/log.h"
@@ -25,7 +26,7 @@ siw::Reactor* Engine::channels() {
   if (!reactor) return nullptr;
   w.held();
   w.channels = std::move(*reactor);
-  w.sleepers.add_channels(*w.channels, w.pass_now);
+  w.sleepers.add_channels(w.channels->fd(), w.pass_now);
   return w.channels.get();
 }
 
@@ -36,10 +37,36 @@ bool Worker::notify_channels(Pass& pass) {
     const uint32_t edges = std::exchange(channel->edges, 0);
     if (channel->owner) above.notify(pass, channel->owner, edges);
   }
-  const auto now = static_cast<uint32_t>(channels->channels());
+  count_channels();
+  return changed;
+}
+
+shm::Poller* Engine::links() {
+  Worker& w = *worker_;
+  if (w.shm_links) return w.shm_links.get();
+  auto poller = shm::Poller::open();
+  if (!poller) return nullptr;
+  w.held();
+  w.shm_links = std::move(*poller);
+  w.sleepers.add_channels(w.shm_links->fd(), w.pass_now);
+  return w.shm_links.get();
+}
+
+bool Worker::notify_links(Pass& pass) {
+  bool changed = false;
+  while (shm::Link* link = shm_links->take_ready()) {
+    changed = true;
+    above.notify(pass, link->owner, kLinkEvent);
+  }
+  count_channels();
+  return changed;
+}
+
+void Worker::count_channels() {
+  const size_t all = (channels ? channels->channels() : 0) + (shm_links ? shm_links->links() : 0);
+  const auto now = static_cast<uint32_t>(all);
   const uint32_t before = channel_count.exchange(now, std::memory_order_relaxed);
   if (before == 0 && now > 0) housekeeping.application_began();
-  return changed;
 }
 
 }  // namespace accel

@@ -66,7 +66,7 @@ std::optional<Reason> obstacle() {
         call, call);
     return Reason::filter;
   }
-  if (!config().wants_iwarp) {
+  if (!config().wants_iwarp && config().settings.same_host == SameHost::kOff) {
     if (config().misread) return Reason::misread;
     if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
     if (!Engine::privileged()) {
@@ -341,6 +341,7 @@ void Engine::after_fork_in_child() {
   w.sleepers.abandon_in_child();
   w.for_each_opened(abandon_port);
   if (w.channels) w.channels->abandon_in_child();
+  if (w.shm_links) w.shm_links->abandon_in_child();
   w.helper.abandon_in_child();
   w.netlink->abandon_in_child();
   w.filter.abandon_in_child();

@@ -28,6 +28,9 @@ class Worker;
 namespace siw {
 class Reactor;
 }
+namespace shm {
+class Poller;
+}
 
 /// A listener or bound UDP socket over every interface that its address covers; follows address changes.
 struct BoundFlow;
@@ -131,6 +134,8 @@ class Engine {
   // ---- soft-iWARP ----
   /// The process's channels, made at the first need. nullptr: no descriptor for them.
   siw::Reactor* channels();
+  /// Likewise its connections in shared memory. nullptr: no descriptor for them.
+  shm::Poller* links();
 
   // ---- waiting ----
   /// For calls that ask for readiness: the channels' progress, which takes a system call while there are any,

@@ -21,6 +21,7 @@ void Engine::take_rest(Pass& pass) {
 void Engine::catch_up(Pass& pass) {
   Worker& w = Worker::of(pass);
   if (w.channels) w.channels->poll(pass.now());
+  if (w.shm_links) w.shm_links->ask(pass.now(), w.sleepers.any_asleep());
   w.notify_edges();
 }
 

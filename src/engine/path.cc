@@ -25,6 +25,8 @@ const char* path_name(PathKind p) {
       return "mlx5";
     case PathKind::kIwarp:
       return "iwarp";
+    case PathKind::kShm:
+      return "shm";
   }
   return "";
 }

@@ -9,7 +9,7 @@
 
 namespace accel {
 
-enum class PathKind : uint8_t { kUndecided, kKernel, kXdp, kMlx5, kIwarp };
+enum class PathKind : uint8_t { kUndecided, kKernel, kXdp, kMlx5, kIwarp, kShm };
 
 enum class Reason : uint8_t {
 #define REASON(name, text) name,
@@ -17,7 +17,7 @@ enum class Reason : uint8_t {
 #undef REASON
 };
 const char* reason_text(Reason r);
-const char* path_name(PathKind p);  ///< "kernel", "xdp", "mlx5", "iwarp", "undecided"
+const char* path_name(PathKind p);  ///< "kernel", "xdp", "mlx5", "iwarp", "shm", "undecided"
 
 /// The outcome of path selection: a path, why, and for an accelerated one where frames go.
 struct PathChoice {

@@ -237,11 +237,11 @@ void Sleepers::watch_port(Sleeper& s, InterfaceId id) {
 }
 
 void Sleepers::watch_channels(Sleeper& s, bool watch) {
-  if (!channels_) return;
   epoll_event event{};
   event.events = EPOLLIN;  // the kernel has no EPOLLEXCLUSIVE for sets in sets
   event.data.u64 = kMaxInterfaces;
-  real.epoll_ctl(s.epoll_fd, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, channels_->fd(), &event);
+  for (size_t i = 0; i < channel_count_; ++i)
+    real.epoll_ctl(s.epoll_fd, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, channel_fds_[i], &event);
 }
 
 void Sleepers::watch_ports(Sleeper& s, bool watch) {
@@ -276,8 +276,8 @@ void Sleepers::remove_port(InterfaceId id, Instant now) {
     if (s->fixed) wake(*s, now);
 }
 
-void Sleepers::add_channels(const siw::Reactor& channels, Instant now) {
-  channels_ = &channels;
+void Sleepers::add_channels(int fd, Instant now) {
+  channel_fds_[channel_count_++] = fd;
   for (Sleeper* s : threads_)
     if (s->has_ports) watch_channels(*s, true);
   for (const auto& [s, subject] : asleep_)

@@ -24,7 +24,6 @@
 #include "engine/notices.h"
 #include "engine/port_slots.h"
 #include "engine/spin.h"
-#include "siw_fallback/reactor.h"
 
 namespace accel {
 
@@ -183,14 +182,14 @@ class Sleepers {
     for (const PortSlot& slot : ports_)
       if (Port* port = slot.port())
         for (int fd : port->poll_fds()) visit(fd);
-    if (channels_ != nullptr) visit(channels_->fd());
+    for (size_t i = 0; i < channel_count_; ++i) visit(channel_fds_[i]);
   }
   /// The one in charge sleeps on them, the others do not.
   void watch_ports(Sleeper& s, bool watch) ACCEL_REQUIRES(worker_lock);
   void add_port(InterfaceId id, Instant now) ACCEL_REQUIRES(worker_lock);
   void remove_port(InterfaceId id, Instant now) ACCEL_REQUIRES(worker_lock);
   /// They have just been made: threads that are asleep have to know of their descriptor.
-  void add_channels(const siw::Reactor& channels, Instant now) ACCEL_REQUIRES(worker_lock);
+  void add_channels(int fd, Instant now) ACCEL_REQUIRES(worker_lock);
 
  private:
   void wake(Sleeper& s, Instant now) ACCEL_REQUIRES(worker_lock);
@@ -201,7 +200,9 @@ class Sleepers {
 
   const PortSlots& ports_;
   Notices& notices_;
-  const siw::Reactor* channels_ ACCEL_GUARDED_BY(worker_lock) = nullptr;
+  /// The reactor's of soft-iWARP, the poller's of shared memory.
+  std::array<int, 2> channel_fds_ ACCEL_GUARDED_BY(worker_lock){};
+  size_t channel_count_ ACCEL_GUARDED_BY(worker_lock) = 0;
   uint32_t cpus_ = 1;
   std::vector<Sleeper*> threads_ ACCEL_GUARDED_BY(worker_lock);
   size_t with_descriptors_ ACCEL_GUARDED_BY(worker_lock) = 0;  ///< of `threads_`

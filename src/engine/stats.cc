@@ -154,6 +154,11 @@ void note_kernel(int fd, Reason reason, uint8_t rule) {
   errno = saved;
 }
 
+void forget_kernel(int fd) {
+  if (Page* p = page(); p != nullptr && fd >= 0 && static_cast<uint32_t>(fd) < kMaxNotes)
+    p->note[fd].inode.store(0, std::memory_order_release);
+}
+
 uint8_t note_rule(const char* text) {
   Page* p = page();
   for (uint32_t i = 1; p != nullptr && i <= kMaxRules; ++i) {

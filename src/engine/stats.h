@@ -57,6 +57,8 @@ class Writer {
 
 /// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
 void note_kernel(int fd, Reason reason, uint8_t rule = 0);
+/// It is not the kernel's any more.
+void forget_kernel(int fd);
 /// A rule of the host's packet filters that refuses a socket. Its number for PathChoice::rule; 0: no page, or
 /// no room. Under the engine's lock.
 uint8_t note_rule(const char* text);

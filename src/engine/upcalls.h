@@ -9,6 +9,9 @@ namespace accel {
 
 class Pass;
 
+/// Beside the Ready bits (stack/stack.h): a connection in shared memory has something to see to.
+inline constexpr uint32_t kLinkEvent = 1u << 30;
+
 /// Given to Engine::open(). What is not overridden suits an engine without sockets above it.
 class Upcalls {
  public:

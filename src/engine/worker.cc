@@ -144,13 +144,15 @@ bool Worker::poll(Instant now) {
     if (stack->next_deadline() <= now) stack->on_deadlines(now);
   }
   if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
+  if (shm_links) busy |= shm_links->look(sleepers.any_asleep());
   return busy;
 }
 
 bool Worker::poll_all(Instant now) {
   const bool busy = poll(now);
   if (channels) channels->poll(now);
-  return busy || channels || tx_waiting();
+  const bool linked = shm_links && shm_links->poll(now, sleepers.any_asleep());
+  return busy || channels || linked || tx_waiting();
 }
 
 bool Worker::in_use() const {
@@ -224,6 +226,7 @@ void Worker::notify_edges() {
     above.notify(pass, socket->owner, edges);
   }
   if (channels && notify_channels(pass)) untold.add_any();
+  if (shm_links && notify_links(pass)) untold.add_any();
 }
 
 bool Worker::bursts_pay() const {
@@ -274,6 +277,7 @@ bool Worker::arm_ports() {
       quiet &= port->arm();
       if (!slots[id].life()->alive()) housekeeping.needed();
     }
+  if (shm_links) quiet &= shm_links->arm();
   return quiet;
 }
 
@@ -284,7 +288,9 @@ bool Worker::tx_waiting() const {
 }
 
 Instant Worker::next_deadline() const {
-  return channels ? std::min(stack->next_deadline(), channels->next_deadline()) : stack->next_deadline();
+  const Instant of_links = shm_links ? shm_links->next_deadline() : kNever;
+  const Instant of_channels = channels ? channels->next_deadline() : kNever;
+  return std::min({stack->next_deadline(), of_channels, of_links});
 }
 
 Instant Worker::next_poll(Instant now) const {

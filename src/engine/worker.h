@@ -32,6 +32,7 @@
 #include "engine/turn.h"
 #include "engine/upcalls.h"
 #include "engine/wait_request.h"
+#include "shm/poller.h"
 #include "siw_fallback/reactor.h"
 
 namespace accel {
@@ -88,6 +89,8 @@ class Worker {
   void transmit(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   void notify_edges() ACCEL_REQUIRES(worker_lock);
   bool notify_channels(Pass& pass) ACCEL_REQUIRES(worker_lock);
+  bool notify_links(Pass& pass) ACCEL_REQUIRES(worker_lock);
+  void count_channels() ACCEL_REQUIRES(worker_lock);
   bool arm_ports() ACCEL_REQUIRES(worker_lock);
   bool tx_waiting() const ACCEL_REQUIRES(worker_lock);
   /// Polls that follow one that was cut short, before a call ends without an event: as much as a ring holds.
@@ -214,7 +217,8 @@ class Worker {
   std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(worker_lock);
 
   std::unique_ptr<siw::Reactor> channels;  ///< soft-iWARP; nullptr: nobody has asked for it
-  std::atomic<uint32_t> channel_count{0};
+  std::unique_ptr<shm::Poller> shm_links;  ///< shared memory; nullptr: nobody has asked for it
+  std::atomic<uint32_t> channel_count{0};  ///< of both
 
   std::atomic<bool>& opens_ports;
   Changes untold ACCEL_GUARDED_BY(worker_lock);  ///< that sleepers have not been told of

@@ -16,6 +16,7 @@
 #include "posix/calls.h"
 #include "posix/engine_events.h"
 #include "posix/later_engine.h"
+#include "posix/same_host.h"
 
 #ifndef F_DUPFD_QUERY
 #define F_DUPFD_QUERY (F_LINUX_SPECIFIC_BASE + 3)
@@ -92,6 +93,7 @@ void settle_numbers() {
 
 Result<int> close(int fd) {
   if (is_private(fd)) return err(EBADF);
+  candidates.forget(fd);
   std::optional<Guard> guard(std::in_place, kClosing);
   if (guard->ok()) {
     if (Pass* pass = guard->pass()) pass->engine().give_up_abandoned(*pass);
@@ -108,6 +110,7 @@ Result<int> close_range(unsigned first, unsigned last, int flags) {
   if (first > last || (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) != 0)
     return from_libc(real.close_range(first, last, flags));
   if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
+    candidates.forget_range(first, last);
     Guard guard(kClosing);
     const int end =
         static_cast<int>(std::min<unsigned>(last, static_cast<unsigned>(std::max(fds.size(), 1)) - 1));
@@ -132,6 +135,8 @@ Result<int> dup(int fd) {
 Result<int> dup2(int from, int to) {
   if (is_private(from)) return err(EBADF);
   if (is_private(to)) return err(EBUSY);
+  candidates.forget(from);
+  if (to >= 0) candidates.forget(to);
   if (from == to) return from_libc(real.dup2(from, to));
   Guard guard(kClosing);
   if (!guard.ok() || real.fcntl(from, F_GETFD) < 0)
@@ -146,6 +151,8 @@ Result<int> dup2(int from, int to) {
 Result<int> dup3(int from, int to, int flags) {
   if (is_private(from)) return err(EBADF);
   if (is_private(to)) return err(EBUSY);
+  candidates.forget(from);
+  if (to >= 0) candidates.forget(to);
   Guard guard(kClosing);
   if (!guard.ok() || from == to || (flags & ~O_CLOEXEC) != 0 || real.fcntl(from, F_GETFD) < 0)
     return from_libc(real.dup3(from, to, flags));

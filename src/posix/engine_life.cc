@@ -16,7 +16,7 @@ namespace {
 class SocketUpcalls final : public Upcalls {
   void notify(Pass& pass, void* owner, uint32_t edges) override {
     auto* file = static_cast<File*>(owner);
-    if ((edges & siw::kDecided) != 0)
+    if ((edges & (siw::kDecided | kLinkEvent)) != 0)
       file->decided(edges);
     else if ((edges & kUnanswered) != 0)
       file->unanswered(pass);

@@ -21,6 +21,7 @@
 #include "posix/fork_state.h"
 #include "posix/guard.h"
 #include "posix/process.h"
+#include "posix/same_host.h"
 #include "posix/siw_socket.h"
 
 namespace accel::posix {
@@ -305,7 +306,13 @@ Result<int> epoll_create1(int flags) {
 }
 
 Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event) {
-  if (!fds.owns(fd)) return from_kernel(real.epoll_ctl(set, operation, fd, event));
+  if (!fds.owns(fd) && candidates.due(fd)) take_candidate(fd);
+  if (!fds.owns(fd)) {
+    const Result<int> done = from_kernel(real.epoll_ctl(set, operation, fd, event));
+    if (done && candidates.has(fd))
+      candidates.note_membership(set, operation, fd, operation == EPOLL_CTL_DEL ? epoll_event{} : *event);
+    return done;
+  }
   Guard guard(Pass::Polling::kNo);
   File* file = guard.ok() ? fds.find(fd) : nullptr;
   if (file == nullptr) return from_kernel(real.epoll_ctl(set, operation, fd, event));

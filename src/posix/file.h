@@ -15,7 +15,7 @@ namespace accel::posix {
 
 class EpollItem;  // posix/epoll_set.h: one membership of a file in one set
 
-enum class FileKind : uint8_t { kTcp, kUdp, kIwarp, kEpoll };
+enum class FileKind : uint8_t { kTcp, kUdp, kIwarp, kShm, kEpoll };
 
 class File {
  public:
@@ -112,8 +112,8 @@ class File {
   /// kUnanswered: the connection goes on in the kernel. The file may be gone afterwards.
   virtual void unanswered(Pass&) {}
 
-  /// The channel of an iWARP socket has come to a decision about it (posix/siw_socket.h). The file may be
-  /// gone afterwards.
+  /// The channel of an iWARP socket has come to a decision about it (posix/siw_socket.h), or something has
+  /// happened to a connection in shared memory (posix/shm_socket.h). The file may be gone afterwards.
   virtual void decided(uint32_t /*edges*/) {}
 
   /// References: one for each descriptor in the table and one for each call in progress that may block. As in

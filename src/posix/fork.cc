@@ -17,6 +17,8 @@
 #include "posix/later_engine.h"
 #include "posix/own_thread.h"
 #include "posix/request_thread.h"
+#include "posix/same_host.h"
+#include "posix/shm_socket.h"
 #include "posix/signals.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
@@ -50,6 +52,7 @@ void child_begins(Forking& f) {
   later_engine_after_fork_in_child();
   acceptor_hints_after_fork_in_child();
   forget_early_sleepers();
+  candidates.after_fork_in_child();
   if (f.sharing != nullptr) {
     f.sharing->after_fork_in_descendant();
     fork_state().parents_forks.push_back(std::move(f.sharing));  // its place is reserved
@@ -151,6 +154,14 @@ void release_queues_of_files(Engine& engine) {
   }
 }
 
+/// Both processes may use them then.
+void leave_shared_memory(Engine& engine) {
+  Pass pass{engine, Pass::OverFork{}};
+  fds.for_each(0, fds.limit(), [&](int, File* file) {
+    if (file->kind() == FileKind::kShm) (void)static_cast<ShmSocket*>(file)->detach(pass, Reason::inherited);
+  });
+}
+
 /// Datagrams that have come already are for whoever receives.
 void empty_releasable_files() {
   if (Engine::get() == nullptr) return;
@@ -177,7 +188,10 @@ void prepare_files() {
     f.guard.reset();  // another thread has opened the engine meanwhile
   }
   f.under_way = true;
-  if (f.engine != nullptr) release_queues_of_files(*f.engine);
+  if (f.engine != nullptr) {
+    leave_shared_memory(*f.engine);
+    release_queues_of_files(*f.engine);
+  }
   share_files(f);
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     file->elsewhere_too = true;
@@ -191,6 +205,7 @@ void prepare_files() {
 }  // namespace
 
 void prepare_fork() {
+  candidates.forget_connections();
   prepare_files();
   memory::hold();
 }

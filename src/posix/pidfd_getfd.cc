@@ -14,6 +14,7 @@
 #include "posix/calls.h"
 #include "posix/guard.h"
 #include "posix/process.h"
+#include "posix/same_host.h"
 #include "posix/unix_rendezvous.h"
 
 namespace accel::posix {
@@ -113,6 +114,7 @@ int detach_taken(const PeerRequest& wanted, int proof, bool trusted) {
   const int fd = find_wanted(wanted);
   const bool shown = cookie_of(fd) != 0 ? is_same_socket(proof, fd) : trusted && proof >= 0;
   if (fd >= 0 && fds.owns(fd) && !shown) return EPERM;
+  if (fd >= 0 && shown) candidates.forget(fd);
   const Result<void> given = fd >= 0 ? pass_on(fd) : Result<void>(err(ENOENT));
   return given ? 0 : static_cast<int>(given.error());
 }

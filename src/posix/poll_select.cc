@@ -13,6 +13,7 @@
 #include "posix/early_wait.h"
 #include "posix/epoll_set.h"
 #include "posix/guard.h"
+#include "posix/same_host.h"
 #include "posix/scratch.h"
 
 namespace accel::posix {
@@ -34,6 +35,8 @@ class Poll {
 
   /// The number of entries with revents. Errors: EINTR and the kernel's.
   Result<int> run() {
+    for (const pollfd& entry : entries_)
+      if (!fds.owns(entry.fd) && candidates.due(entry.fd)) take_candidate(entry.fd);
     for (;;) {
       Step step;
       {
@@ -276,8 +279,9 @@ bool any_owned(const pollfd* descriptors, nfds_t count) {
   if (fds.limit() == 0 || count > static_cast<nfds_t>(fds.size()) ||
       !can_read(descriptors, count * sizeof *descriptors))
     return false;
+  // A candidate that enters the table while this call sleeps is found where the library sleeps.
   for (nfds_t i = 0; i < count; ++i)
-    if (fds.owns(descriptors[i].fd)) return true;
+    if (fds.owns(descriptors[i].fd) || candidates.has(descriptors[i].fd)) return true;
   return false;
 }
 
@@ -285,7 +289,7 @@ bool any_owned(int count, const fd_set* read, const fd_set* write, const fd_set*
   bool found = false;
   if (fds.limit() == 0) return false;
   (void)for_each_bit(std::clamp(count, 0, fds.size()), read, write, except,
-                     [&](int fd) { return !(found = fds.owns(fd)); });
+                     [&](int fd) { return !(found = fds.owns(fd) || candidates.has(fd)); });
   return found;
 }
 

@@ -22,6 +22,7 @@
 #include "posix/guard.h"
 #include "posix/process.h"
 #include "posix/rights.h"
+#include "posix/same_host.h"
 #include "posix/siw_socket.h"
 
 namespace accel::posix {
@@ -154,6 +155,7 @@ SpawnSources& spawn_sources() {
 }  // namespace
 
 void add_spawn_source(const void* actions, int fd) {
+  candidates.forget(fd);
   if (Guard::inside()) return;
   Guard guard(Pass::Polling::kNo);
   if (guard.ok()) spawn_sources()[actions].push_back(fd);
@@ -216,6 +218,7 @@ Result<void> before_passing(const msghdr* message) {
   if (!can_read(copy.msg_control, copy.msg_controllen)) return {};
   Result<void> result;
   each_descriptor_in(copy, [&](int fd) {
+    candidates.forget(fd);
     if (fds.owns(fd)) result = pass_on(fd);
     return result.ok();
   });

@@ -8,6 +8,7 @@
 
 #include "base/real.h"
 #include "engine/stats.h"
+#include "posix/shm_socket.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_socket.h"
@@ -49,6 +50,19 @@ void publish_tcp(Pass& pass, const TcpSocket& s, int fd, stats::Writer& writer, 
     publish_undecided(s, IPPROTO_TCP, fd, writer);
 }
 
+/// The figures of the kernel's connection below it.
+void put_kernels(stats::SocketRow& row, int shadow) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (real.getsockopt(shadow, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
+  row.state = info.tcpi_state;
+  row.rtt_us = info.tcpi_rtt;
+  row.rttvar_us = info.tcpi_rttvar;
+  row.cwnd = info.tcpi_snd_cwnd;
+  row.mss = info.tcpi_snd_mss;
+  row.retransmits = info.tcpi_total_retrans;
+}
+
 /// What carries it is the kernel's connection: its figures, and the bytes of both protocols.
 void publish_iwarp(const SiwSocket& s, int fd, stats::Writer& writer) {
   stats::SocketRow row{};
@@ -58,16 +72,7 @@ void publish_iwarp(const SiwSocket& s, int fd, stats::Writer& writer) {
   const bool open = channel != nullptr && channel->established();
   row.path = static_cast<uint8_t>(open ? PathKind::kIwarp : PathKind::kUndecided);
   row.reason = static_cast<uint8_t>(open ? Reason::iwarp : Reason::iwarp_undecided);
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0) {
-    row.state = info.tcpi_state;
-    row.rtt_us = info.tcpi_rtt;
-    row.rttvar_us = info.tcpi_rttvar;
-    row.cwnd = info.tcpi_snd_cwnd;
-    row.mss = info.tcpi_snd_mss;
-    row.retransmits = info.tcpi_total_retrans;
-  }
+  put_kernels(row, s.shadow());
   if (channel != nullptr) {
     row.rx_bytes = channel->bytes_in();
     row.tx_bytes = channel->bytes_out();
@@ -75,6 +80,26 @@ void publish_iwarp(const SiwSocket& s, int fd, stats::Writer& writer) {
   if (open) {
     row.queue_in = static_cast<uint32_t>(channel->conn()->available());
     row.queue_out = static_cast<uint32_t>(channel->conn()->pending().size());
+  }
+  put(row.local, s.local_endpoint());
+  put(row.remote, s.remote_endpoint());
+  writer.add(row);
+}
+
+/// The bytes are those of the rings.
+void publish_shm(const ShmSocket& s, int fd, stats::Writer& writer) {
+  stats::SocketRow row{};
+  row.fd = fd;
+  row.protocol = IPPROTO_TCP;
+  row.path = static_cast<uint8_t>(s.choice.path);
+  row.reason = static_cast<uint8_t>(s.choice.reason);
+  put_kernels(row, s.shadow());
+  if (s.is_open()) {
+    const shm::Link::Rings& rings = *s.link().rings;
+    row.rx_bytes = rings.receiver->bytes();
+    row.tx_bytes = rings.sender->bytes();
+    row.queue_in = static_cast<uint32_t>(rings.receiver->available());
+    row.queue_out = static_cast<uint32_t>(rings.sender->used());
   }
   put(row.local, s.local_endpoint());
   put(row.remote, s.remote_endpoint());
@@ -105,6 +130,7 @@ void publish_sockets(Pass& pass) {
     if (file->kind() == FileKind::kTcp)
       publish_tcp(pass, *static_cast<const TcpSocket*>(file), fd, writer, now);
     if (file->kind() == FileKind::kIwarp) publish_iwarp(*static_cast<const SiwSocket*>(file), fd, writer);
+    if (file->kind() == FileKind::kShm) publish_shm(*static_cast<const ShmSocket*>(file), fd, writer);
     if (file->kind() == FileKind::kUdp) publish_udp(pass, *static_cast<const UdpSocket*>(file), fd, writer);
   }
   writer.finish();

@@ -24,6 +24,7 @@
 #include "posix/peer_requests.h"
 #include "posix/pidfd_getfd.h"
 #include "posix/process.h"
+#include "posix/received_descriptors.h"
 #include "posix/reuseport_programs.h"
 #include "posix/udp_port_claims.h"
 
@@ -78,6 +79,7 @@ bool serve_once() {
   // It fails where the program has closed every descriptor that it does not know.
   if (real.read(wake_fd.load(), &count, sizeof(count)) < 0 || end_wanted.load()) return false;
   serve_fork_requests();
+  close_all_received();
   if (leave_wanted.exchange(false)) detach_for_foreign_waits();
   if (!finish_requested()) return true;
   hand_back_all();

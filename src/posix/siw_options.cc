@@ -13,23 +13,6 @@
 #include "posix/tcp_option_table.h"
 
 namespace accel::posix {
-namespace {
-
-constexpr int kTcpInq = 36;  // TCP_INQ of linux/tcp.h, which does not go with netinet/tcp.h
-
-/// What concerns bytes as the program sees them, which the kernel does not.
-bool refused(int level, int name, const void* value, socklen_t length) {
-  const int set = length >= sizeof(int) && can_read(value, sizeof(int)) ? *static_cast<const int*>(value) : 0;
-  if (level == SOL_SOCKET && name == SO_PEEK_OFF) return set >= 0;
-  if (level == IPPROTO_TCP && name == kTcpInq) return set != 0;
-  if (level == SOL_SOCKET && name == SO_ZEROCOPY)
-    return set != 0;  // only the kernel's TCP can tell of completions
-  const Option* option = find_option(tcp_options(), level, name);
-  const bool kernel_only = option != nullptr && option->effect == OptionEffect::kKernel;
-  return kernel_only && vetoes(tcp_options(), level, name, value, length);
-}
-
-}  // namespace
 
 Result<int> SiwSocket::getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) {
   int answer = 0;
@@ -59,7 +42,7 @@ Result<int> SiwSocket::setsockopt(Pass& pass, int level, int name, const void* v
   if (!live()) return kOnKernel;
   if (static_cast<int>(length) < 0) return err(EINVAL);
   if (!can_read(value, length)) return kOnKernel;  // which says EFAULT, or what comes first
-  if (refused(level, name, value, length)) {
+  if (concerns_bytes(level, name, value, length)) {
     // While the peer has not said what it speaks, plain TCP is a way out.
     if (detach(pass, Reason::option)) return kOnKernel;
     return err(ENOPROTOOPT);

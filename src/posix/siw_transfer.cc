@@ -6,6 +6,7 @@
 
 #include "base/user_memory.h"
 #include "posix/iov_cursor.h"
+#include "posix/pieces.h"
 #include "posix/siw_socket.h"
 #include "posix/wait.h"
 
@@ -14,31 +15,6 @@ namespace {
 
 /// A fault in these is a fault of all of them, as where the kernel fills a buffer.
 constexpr size_t kCopiedAtOnce = 64 << 10;
-
-siw::MutableBytes bytes_of(const iovec& v) { return {static_cast<uint8_t*>(v.iov_base), v.iov_len}; }
-
-/// Calls visit(bytes) for each piece of the vector beyond the first `skip` bytes, until it returns false.
-template <class F>
-void for_each_piece(const msghdr& m, size_t skip, F visit) {
-  for (size_t i = 0; i < m.msg_iovlen; ++i) {
-    const siw::MutableBytes piece = bytes_of(m.msg_iov[i]);
-    const size_t over = std::min(skip, piece.size());
-    skip -= over;
-    if (over < piece.size() && !visit(piece.subspan(over))) return;
-  }
-}
-
-/// Whether `check` likes the vector's `most` bytes beyond the first `skip`.
-bool all_pieces(const msghdr& m, size_t skip, size_t most, bool (*check)(const void*, size_t)) {
-  bool good = true;
-  for_each_piece(m, skip, [&](siw::MutableBytes piece) {
-    const size_t n = std::min(piece.size(), most);
-    most -= n;
-    good = check(piece.data(), n);
-    return good && most > 0;
-  });
-  return good;
-}
 
 }  // namespace
 

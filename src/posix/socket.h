@@ -50,6 +50,8 @@ class Socket : public File {
   Duration receive_timeout{0};  ///< SO_RCVTIMEO; 0: none, negative: no wait (kNoWait)
   Duration send_timeout{0};     ///< SO_SNDTIMEO
   static constexpr Duration kNoWait{-1};
+  /// A negative timeout was set, which the kernel shows as none.
+  bool never_waits() const { return receive_no_wait_ || send_no_wait_; }
 
   /// The shadow's own close() may wait for the peer.
   virtual bool lingers_in_kernel() const { return false; }

@@ -15,6 +15,7 @@
 #include "posix/calls.h"
 #include "posix/later_engine.h"
 #include "posix/reuseport_programs.h"
+#include "posix/same_host.h"
 #include "posix/tcp_socket.h"
 #include "posix/udp_port_claims.h"
 #include "posix/udp_socket.h"
@@ -126,7 +127,8 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
         Result<int> r = s->connect(**pass, address, length);
         if (r.ok() || r.error() != kOnKernel) return r;
       } else if (pass && !out && from_sockaddr(address, length, s->domain())) {
-        (void)s->detach_undecided(nullptr, Reason::loopback);
+        const bool alone = s->descriptors == 1 && !s->elsewhere_too && !s->never_waits();
+        if (s->detach_undecided(nullptr, Reason::loopback) == kOnKernel && alone) candidates.add(fd);
       }
     }
   }
@@ -134,9 +136,11 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
 }
 
 Result<int> listen(int fd, int backlog) {
-  return serve_opening<int>(
+  bool never_waits = false;
+  Result<int> r = serve_opening<int>(
       fd,
       [&](Socket& s) {
+        never_waits = s.never_waits();
         if (s.kind() != FileKind::kTcp || s.inherited != File::Inherited::kNo) return false;
         const Endpoint local = s.shadow_name();
         // The kernel answers while the engine starts, which takes milliseconds. Where it cannot listen no
@@ -148,6 +152,8 @@ Result<int> listen(int fd, int backlog) {
       },
       [&](Pass& pass, Socket& s) { return s.listen(pass, backlog); },
       [&] { return real.listen(fd, backlog); }, Use::kAside);
+  if (r && !fds.owns(fd) && !never_waits) candidates.add_listener(fd);
+  return r;
 }
 
 Result<int> accept4(int fd, sockaddr* address, socklen_t* length, int flags) {

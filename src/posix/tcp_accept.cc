@@ -14,6 +14,7 @@
 #include "engine/shown_socket.h"
 #include "engine/stats.h"
 #include "posix/acceptor_hints.h"
+#include "posix/same_host.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
@@ -293,6 +294,7 @@ Result<int> TcpSocket::accept_kernels(Pass& pass, sockaddr* address, socklen_t* 
     }
   }
   stats::note_kernel(fd, Reason::accepted_by_kernel);
+  if (!never_waits()) candidates.add(fd);
   return fd;
 }
 

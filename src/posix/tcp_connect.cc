@@ -15,6 +15,7 @@
 #include "posix/flow_label.h"
 #include "posix/fork_state.h"
 #include "posix/port_search.h"
+#include "posix/same_host.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
@@ -157,10 +158,18 @@ Result<int> TcpSocket::connect_as_iwarp(Pass& pass, const sockaddr* address, soc
   return r;
 }
 
+/// The kernel makes the connection, which may be in shared memory later.
+Errno TcpSocket::stay_on_host(Pass& pass, Reason reason) {
+  const int fd = fds.first_of(this);
+  const bool alone = descriptors == 1 && !elsewhere_too && !never_waits();
+  const Errno left = detach_undecided(&pass, reason);
+  if (left == kOnKernel && alone) candidates.add(fd);
+  return left;
+}
+
 Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_t flowinfo) {
   if (decide_veto(pass) != Reason::accelerated) return detach_undecided(&pass, veto);
-  if (remote.address.is_any() || remote.address.is_loopback())
-    return detach_undecided(&pass, Reason::loopback);
+  if (remote.address.is_any() || remote.address.is_loopback()) return stay_on_host(pass, Reason::loopback);
   if (remote.address.is_multicast()) return kOnKernel;  // ENETUNREACH
   // Nobody listens there, and a flow's key means any port by 0. The socket may go elsewhere afterwards.
   if (remote.port == 0) return kOnKernel;
@@ -176,6 +185,8 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
 
   choice = pass.engine().choose(pass, flow_request(Role::kTcpClient, local, remote));
   if (choice.reason == Reason::no_route) return kOnKernel;  // ENETUNREACH; the next connect() may find one
+  if (!choice.accelerated() && pass.engine().has_address(pass, remote.address))
+    return stay_on_host(pass, choice.reason);
   if (!choice.accelerated()) return detach_undecided(&pass, choice.reason);
   if (Result<void> r = check_required(); !r) return r.error();
   if (!may_send_flowinfo(*this, remote, flowinfo)) return err(EINVAL);

@@ -6,6 +6,7 @@
 
 #include "base/proc.h"
 #include "base/real.h"
+#include "base/user_memory.h"
 #include "posix/flow_label.h"
 
 namespace accel::posix {
@@ -189,5 +190,17 @@ constexpr Option kOptions[] = {
 }  // namespace
 
 std::span<const Option> tcp_options() { return kOptions; }
+
+bool concerns_bytes(int level, int name, const void* value, socklen_t length) {
+  constexpr int kTcpInq = 36;  // TCP_INQ of linux/tcp.h, which does not go with netinet/tcp.h
+  const int set = length >= sizeof(int) && can_read(value, sizeof(int)) ? *static_cast<const int*>(value) : 0;
+  if (level == SOL_SOCKET && name == SO_PEEK_OFF) return set >= 0;
+  if (level == IPPROTO_TCP && name == kTcpInq) return set != 0;
+  if (level == SOL_SOCKET && name == SO_ZEROCOPY)
+    return set != 0;  // only the kernel's TCP can tell of completions
+  const Option* option = find_option(tcp_options(), level, name);
+  const bool kernel_only = option != nullptr && option->effect == OptionEffect::kKernel;
+  return kernel_only && vetoes(tcp_options(), level, name, value, length);
+}
 
 }  // namespace accel::posix

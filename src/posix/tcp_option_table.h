@@ -21,4 +21,8 @@ constexpr int kSendLock = 1, kReceiveLock = 2;  ///< of SO_BUF_LOCK: SOCK_SNDBUF
 
 std::span<const Option> tcp_options();
 
+/// What concerns bytes as the program sees them, of a connection whose bytes the kernel does not see: only
+/// the kernel's own TCP has it.
+bool concerns_bytes(int level, int name, const void* value, socklen_t length);
+
 }  // namespace accel::posix

@@ -150,6 +150,7 @@ class TcpSocket final : public Socket {
   // tcp_connect.cc
   bool wants_iwarp(Pass& pass, const Endpoint& remote);
   Result<int> connect_as_iwarp(Pass& pass, const sockaddr* address, socklen_t length);
+  Errno stay_on_host(Pass& pass, Reason reason);
   Result<int> start_connect(Pass& pass, const Endpoint& remote, uint32_t flowinfo);
   Result<void> bind_implicitly(const PathChoice& path, Endpoint& local, const Endpoint& remote);
   Result<void> bind_elsewhere(PortSearch& search, Endpoint& local, const Endpoint& remote);

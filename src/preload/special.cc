@@ -9,6 +9,7 @@
 #include "base/private_fds.h"
 #include "base/user_memory.h"
 #include "posix/rights.h"
+#include "preload/candidates.h"
 #include "preload/preload.h"
 
 using namespace accel;           // NOLINT
@@ -52,7 +53,9 @@ Served<ssize_t> accel::preload::by_number::sendmsg(int fd, const msghdr* message
 
 ACCEL_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
   if (const auto s = by_number::sendmsg(fd, message, flags); s.done) return s.result;
-  return real.sendmsg(fd, message, flags);
+  return on_kernel<CandidateUse::kTransfer>([=] { return real.sendmsg(fd, message, flags); },
+                                            [=] { return by_number::sendmsg(fd, message, flags).result; },
+                                            fd);
 }
 
 Served<int> accel::preload::by_number::sendmmsg(int fd, mmsghdr* messages, unsigned* count, int flags) {
@@ -72,6 +75,7 @@ Served<int> accel::preload::by_number::sendmmsg(int fd, mmsghdr* messages, unsig
 
 ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags)) {
   if (const auto s = by_number::sendmmsg(fd, messages, &count, flags); s.done) return s.result;
+  posix::candidates.forget(fd);
   return real.sendmmsg(fd, messages, count, flags);
 }
 
@@ -95,7 +99,9 @@ Served<ssize_t> accel::preload::by_number::recvmsg(int fd, msghdr* message, int 
 
 ACCEL_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
   if (const auto s = by_number::recvmsg(fd, message, flags); s.done) return s.result;
-  const ssize_t got = real.recvmsg(fd, message, flags);
+  const ssize_t got =
+      on_kernel<CandidateUse::kTransfer>([=] { return real.recvmsg(fd, message, flags); },
+                                         [=] { return by_number::recvmsg(fd, message, flags).result; }, fd);
   if (got >= 0) look_for_descriptors(*message);
   return got;
 }
@@ -109,6 +115,7 @@ Served<int> accel::preload::by_number::recvmmsg(int fd, mmsghdr* messages, unsig
 
 ACCEL_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
   if (const auto s = by_number::recvmmsg(fd, messages, count, flags, timeout); s.done) return s.result;
+  posix::candidates.forget(fd);
   const int got = real.recvmmsg(fd, messages, count, flags, timeout);
   for (int i = 0; i < got; ++i) look_for_descriptors(messages[i].msg_hdr);
   return got;
@@ -197,6 +204,7 @@ ACCEL_EXPORT(void, closefrom, (int first)) {
 // ---- streams ----
 
 ACCEL_EXPORT(FILE*, fdopen, (int fd, const char* mode)) {
+  posix::candidates.forget(fd);
   if (posix::fds.owns(fd)) [[unlikely]]
     if (served([=] { return posix::before_stdio(fd); }).is(EOPNOTSUPP)) {
       errno = EOPNOTSUPP;
@@ -232,6 +240,7 @@ int vprint(int fd, const char* format, va_list list) {
   static std::atomic<int (*)(int, const char*, va_list)> libc{nullptr};
   if (posix::fds.owns(fd)) [[unlikely]]
     return print(fd, format, list);
+  posix::candidates.forget(fd);
   auto f = libc.load(std::memory_order_relaxed);
   if (f == nullptr)
     libc.store(f = reinterpret_cast<decltype(f)>(find_real("vdprintf")), std::memory_order_relaxed);
@@ -243,6 +252,7 @@ int vprint_checked(int fd, int check, const char* format, va_list list) {
   static std::atomic<int (*)(int, int, const char*, va_list)> libc{nullptr};
   if (posix::fds.owns(fd)) [[unlikely]]
     return print(fd, format, list);
+  posix::candidates.forget(fd);
   auto f = libc.load(std::memory_order_relaxed);
   if (f == nullptr)
     libc.store(f = reinterpret_cast<decltype(f)>(find_real("__vdprintf_chk")), std::memory_order_relaxed);
@@ -275,6 +285,7 @@ ACCEL_EXPORT(int, __dprintf_chk, (int fd, int check, const char* format, ...)) {
 namespace {
 
 void before_aio(int fd) {
+  posix::candidates.forget(fd);
   if (posix::fds.owns(fd)) (void)served([=] { return posix::before_stdio(fd); });
 }
 

@@ -83,13 +83,14 @@ void Poller::expire(Instant now) {
   std::erase_if(timed_, [](const Link* link) { return link->late; });
 }
 
-bool Poller::poll(Instant now) {
-  bool any = look();
+bool Poller::poll(Instant now, bool asleep) {
+  bool any = look(asleep);
   if (next_deadline_ <= now) expire(now);
   if (links_ == 0 || now - last_look_ < kAskKernel) return any;
   last_look_ = now;
   epoll_event events[kEvents];
-  // What does not fit comes the next time: of bells until they have been read, of the rest since it is not told yet.
+  // What does not fit comes the next time: of bells until they have been read, of the rest since it is not
+  // told yet.
   const int n = real.epoll_wait(fd_, events, kEvents, 0);
   for (int i = 0; i < n; ++i) {
     auto& link = *reinterpret_cast<Link*>(events[i].data.u64 & ~kBell);
@@ -102,16 +103,17 @@ bool Poller::poll(Instant now) {
 
 // ---- the rings ----
 
-bool Poller::look() {
+bool Poller::look(bool asleep) {
   bool any = false;
+  const bool disarms = armed_ && !asleep;
   for (Link* link : hot_) {
     if (link == nullptr) continue;
-    if (armed_) link->rings->receiver->awake();
+    if (disarms) link->rings->receiver->awake();
     if (!link->rings->receiver->changed() && !link->rings->sender->changed()) continue;
     make_ready(*link);
     any = true;
   }
-  armed_ = false;
+  if (disarms) armed_ = false;
   return any;
 }
 
@@ -141,8 +143,15 @@ void Poller::heat(Link& link) {
     cool(slot);
   }
   link.hot_ = true;
-  link.rings->receiver->awake();
   hot_[slot] = &link;
+  if (armed_)
+    seen(link);
+  else
+    link.rings->receiver->awake();
+}
+
+void Poller::seen(Link& link) {
+  if ((armed_ || !link.hot_) && !link.rings->receiver->sleep()) make_ready(link);
 }
 
 void Poller::make_ready(Link& link) {

@@ -1,5 +1,6 @@
-// The connections of a process that are, or are about to be, in shared memory: one epoll descriptor for what the
-// kernel tells of them, and the few whose rings are looked at. No thread: whoever holds the engine's lock polls.
+// The connections of a process that are, or are about to be, in shared memory: one epoll descriptor for what
+// the kernel tells of them, and the few whose rings are looked at. No thread: whoever holds the engine's lock
+// polls.
 #pragma once
 
 #include <array>
@@ -23,8 +24,7 @@ struct Link {
 
   /// This end of the memory: it sends by direction[`end`].
   struct Rings {
-    Rings(size_t end, uint64_t from_kernel)
-        : end_(end), from_kernel_(from_kernel) {}
+    Rings(size_t end, uint64_t from_kernel) : end_(end), from_kernel_(from_kernel) {}
     void open() {
       sender.emplace(mapping.direction(end_), mapping.ring(end_));
       receiver.emplace(mapping.direction(1 - end_), mapping.ring(1 - end_), from_kernel_);
@@ -62,11 +62,17 @@ class Poller {
 
   /// Readable when poll() has something to do.
   int fd() const { return fd_; }
-  /// The rings that are looked at; returns whether something has come. No system call.
-  bool look();
+  /// The rings that are looked at; returns whether something has come. No system call. `asleep`: a thread
+  /// sleeps on fd(), so the other ends go on to ring.
+  bool look(bool asleep);
   /// The same, and what the kernel tells; where that is asked for every time, a program that polls makes a
   /// system call for each look.
-  bool poll(Instant now);
+  bool poll(Instant now, bool asleep);
+  /// The same, for a call that is to know now.
+  bool ask(Instant now, bool asleep) {
+    last_look_ = {};
+    return poll(now, asleep);
+  }
   /// Before a sleep on fd(): the other ends are to ring. False: something has come.
   bool arm();
   Instant next_deadline() const { return next_deadline_; }
@@ -84,6 +90,9 @@ class Poller {
   void set_deadline(Link& link, Instant when);
   /// It is in use: its ring is looked at from now on, perhaps instead of another's.
   void heat(Link& link);
+  /// It has been seen to: where its ring is not looked at, or a thread sleeps, the other end is to ring for
+  /// what comes next.
+  void seen(Link& link);
   void forget(Link& link);
 
   void abandon_in_child();

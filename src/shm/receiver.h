@@ -37,6 +37,8 @@ class Receiver {
   size_t available() const { return static_cast<size_t>(tail_ - head_); }
   /// The sender has ended; there may be bytes before that.
   bool ended() const { return seen_ == Carrier::kEnded; }
+  /// The sender has gone back to the kernel, and all that it had put into the ring has been taken.
+  bool left() const { return seen_ == Carrier::kLeft && way_ == Way::kKernel && from_kernel_ >= by_kernel_; }
   /// Copies bytes from `offset` on without taking them.
   size_t copy(std::span<uint8_t> to, size_t offset) const;
   /// True: the sender waits for room, and there is some now.

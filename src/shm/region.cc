@@ -1,10 +1,8 @@
 #include "shm/region.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "base/real.h"
@@ -40,15 +38,15 @@ Result<int> Mapping::make(size_t ring) {
   return made.error();
 }
 
-Result<void> Mapping::take(int fd) {
+Result<void> Mapping::take(int fd, size_t most) {
   struct stat file {};
-  struct statfs system {};
   // Huge pages can be missing when they are touched.
-  if (fstat(fd, &file) != 0 || fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC) return err(EINVAL);
+  if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_blksize != sysconf(_SC_PAGESIZE))
+    return err(EINVAL);
   if ((fcntl(fd, F_GET_SEALS) & kSeals) != kSeals) return err(EINVAL);
   const auto size = static_cast<uint64_t>(file.st_size);
   const uint64_t ring = size > kHeader ? (size - kHeader) / 2 : 0;
-  if (size != kHeader + 2 * ring || !is_ring_size(ring)) return err(EINVAL);
+  if (size != kHeader + 2 * ring || !is_ring_size(ring) || ring > most) return err(EINVAL);
   return map(fd, ring);
 }
 

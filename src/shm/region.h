@@ -59,9 +59,9 @@ class Mapping {
 
   /// Makes the memory. Returns its descriptor, the caller's, which the other end needs; it cannot be resized.
   Result<int> make(size_t ring);
-  /// Maps what the other end has made. Errors: EINVAL, where that is not sealed memory of a fitting size: it
-  /// could be cut off under the reader.
-  Result<void> take(int fd);
+  /// Maps what the other end has made, rings of `most` bytes or less. Errors: EINVAL, where that is not
+  /// sealed memory of a fitting size: it could be cut off under the reader.
+  Result<void> take(int fd, size_t most);
 
   Direction& direction(size_t which) { return static_cast<Region*>(memory_)->direction[which]; }
   std::span<uint8_t> ring(size_t which) {

@@ -70,8 +70,8 @@ bool Sender::sleep() {
 
 bool Sender::changed() const {
   if (way_ != Way::kRing) return false;
-  return shared_.head.load(std::memory_order_relaxed) != head_ ||
-         shared_.carrier.load(std::memory_order_relaxed) != Carrier::kRing;
+  if (shared_.carrier.load(std::memory_order_relaxed) != Carrier::kRing) return true;
+  return !writable() && shared_.head.load(std::memory_order_relaxed) != head_;
 }
 
 std::span<const uint8_t> Sender::unreturned() const {

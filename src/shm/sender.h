@@ -47,7 +47,7 @@ class Sender {
   bool writable() const { return used() <= ring_.size() / 3 * 2; }
   /// The receiver is to tell of room. False: it has made some meanwhile, or has changed the way.
   bool sleep();
-  /// Something is there that look() has not seen.
+  /// Something is there that look() has not seen: room that was missing, or another way.
   bool changed() const;
 
   /// Bytes that the receiver did not take: the first of them that lie in one piece.

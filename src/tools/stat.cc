@@ -35,7 +35,7 @@ const char* pick(const char* const (&names)[N], uint8_t number) {
   return number < N ? names[number] : "?";
 }
 /// In the order of PathKind and of the kernel's TCP states (stack.h).
-constexpr const char* kPaths[] = {"undecided", "kernel", "xdp", "mlx5", "iwarp"};
+constexpr const char* kPaths[] = {"undecided", "kernel", "xdp", "mlx5", "iwarp", "shm"};
 constexpr const char* kStates[] = {"-",          "established", "syn-sent",  "syn-received",
                                    "fin-wait-1", "fin-wait-2",  "time-wait", "closed",
                                    "close-wait", "last-ack",    "listen",    "closing"};

@@ -1,5 +1,6 @@
-// A hostile other end of a connection in shared memory: it writes any bytes over the indices and states between this
-// end's steps. This end reads and writes nothing outside of the rings, and each of its steps ends.
+// A hostile other end of a connection in shared memory: it writes any bytes over the indices and states
+// between this end's steps. This end reads and writes nothing outside of the rings, and each of its steps
+// ends.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -69,7 +70,8 @@ void step(World& w, uint8_t what, uint64_t value) {
       break;
     case 7: {
       const auto rest = w.sender.unreturned();
-      if (!rest.empty() && (rest.data() < w.ring.data() || rest.data() + rest.size() > w.ring.data() + kRing)) abort();
+      if (!rest.empty() && (rest.data() < w.ring.data() || rest.data() + rest.size() > w.ring.data() + kRing))
+        abort();
       w.sender.returned(rest.size());
       break;
     }

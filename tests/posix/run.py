@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Runs a socket test (tests/posix/*_test.cc) between two namespaces, and proves which path carried it.
 
-    run.py PROGRAM --mode kernel|near|far|both|siw [--filter F] [--repeat N] [--queues Q] [--mtu M]
+    run.py PROGRAM --mode kernel|near|far|both|siw|shm|host [--filter F] [--repeat N] [--queues Q] [--mtu M]
 
 near, far: that end is preloaded with libaccel and ACCEL_REQUIRE=1; both: both. The proof: where an end is accelerated, its kernel stack
 carried at most a tenth of the frames that crossed the wire. With --handed-back, for tests whose connections move to the kernel on purpose,
 the proof is that the end carried frames of its own at all: how many are left to the kernel depends on the moment. --model: and the NIC's queues,
 by their own counters, carried at least eight of ten (20 frames).
 siw: both ends are preloaded and must speak iWARP over the kernel's TCP (setting iwarp = require); no connection of the far end may be plain.
+shm: both ends are on one host and preloaded, with same_host = auto from the first transfer on. The proof: the far end moved connections into
+shared memory. With --each how many is printed for each test. host: the same two ends without libaccel, to compare with.
 """
 import argparse
 import functools
@@ -44,6 +46,24 @@ def siw_settings(lab):
     path = lab.directory / "siw.toml"
     path.write_text(SIW_RULES)
     return {"ACCEL_CONFIG": str(path)}
+
+
+SHM_ADDRESSES = {"near": ("127.0.0.1", "fd00:5::1"), "far": ("127.0.0.2", "fd00:5::2")}
+
+
+def shm_environment(lab, end, required):
+    """Both ends are in the near host's namespace, each with an address of its own."""
+    here, there = SHM_ADDRESSES[end], SHM_ADDRESSES["far" if end == "near" else "near"]
+    return {
+        "ACCEL_SAME_HOST": "require" if required else "auto",
+        "ACCEL_SAME_HOST_AFTER": "0",
+        "ACCEL_PATH": "kernel",
+        "POSIX_TEST_CONTROL": str(lab.directory / "control"),
+        "POSIX_TEST_HERE": here[0],
+        "POSIX_TEST_HERE6": here[1],
+        "POSIX_TEST_THERE": there[0],
+        "POSIX_TEST_THERE6": there[1],
+    }
 
 
 def environment(lab, host, siw, hold_queues=0):
@@ -88,10 +108,15 @@ def prove_siw(pid):
     return None
 
 
+def counter_of(pid, name):
+    output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(pid), "--json"], capture_output=True, text=True).stdout
+    processes = json.loads(output)["processes"] if output else []
+    return processes[0]["counters"].get(name, 0) if processes else 0
+
+
 def prove_counter(pid, name):
     """Of the far end: `name` happened in this run."""
-    output = subprocess.run([build_dir() / "bin" / "accel", "stat", str(pid), "--json"], capture_output=True, text=True).stdout
-    count = json.loads(output)["processes"][0]["counters"].get(name, 0)
+    count = counter_of(pid, name)
     print(f"far: {name} {count}")
     return None if count > 0 else f"far: {name} is 0"
 
@@ -112,7 +137,7 @@ def tests_of(program, pattern):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
-    parser.add_argument("--mode", choices=["kernel", "near", "far", "both", "siw"], default="kernel")
+    parser.add_argument("--mode", choices=["kernel", "near", "far", "both", "siw", "shm", "host"], default="kernel")
     parser.add_argument("--build")
     parser.add_argument("--filter", default="*")
     parser.add_argument("--repeat", type=int, default=1)
@@ -127,6 +152,7 @@ def main():
     parser.add_argument("--refusing", action="store_true", help="near has libaccel-refusing.so, which refuses memory where the test says so")
     parser.add_argument("--firewall", action="store_true", help="both hosts drop what their connection tracking finds invalid")
     parser.add_argument("--each", action="store_true", help="a process for each test: its children find the device's queues free")
+    parser.add_argument("--required", action="store_true", help="with shm: a connection's first transfer waits until it is in shared memory")
     parser.add_argument("--far-counts", help="a counter of the far end that is above 0 in the end, where that end is accelerated")
     options = parser.parse_args()
     if options.build:
@@ -134,6 +160,8 @@ def main():
     near_accelerated = options.mode in ("near", "both")
     far_accelerated = options.mode in ("far", "both")
     siw = options.mode == "siw"
+    shm = options.mode == "shm"
+    one_host = options.mode in ("shm", "host")
     if options.model:
         sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "model"))
         from model_lab import ModelLab
@@ -149,18 +177,24 @@ def main():
             if options.firewall:
                 host.enter("nft", FIREWALL)
         before = {h: (h.wire_packets(), h.kernel_packets()) for h in lab.hosts}
-        require = {"require": False} if siw or options.not_required else {}
-        far = lab.far.popen([options.program, "--far"], accel=far_accelerated or siw, env=environment(lab, lab.far, siw), **require,
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        require = {"require": False} if siw or shm or options.not_required else {}
+        if one_host:
+            for _, address in SHM_ADDRESSES.values():
+                lab.near.enter("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
+        far_environment = shm_environment(lab, "far", options.required) if one_host else environment(lab, lab.far, siw)
+        near_environment = shm_environment(lab, "near", options.required) if one_host else environment(lab, lab.near, siw, options.hold_queues)
+        far_host = lab.near if one_host else lab.far
+        far = far_host.popen([options.program, "--far"], accel=far_accelerated or siw or shm, env=far_environment, **require,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if far.stdout.readline() != "ready\n":
             print("far did not start")
             return 1
-        status = 0
+        status = moved = 0
         for name in tests_of(options.program, options.filter) if options.each else [options.filter]:
             near = lab.near.popen([options.program, f"--gtest_filter={name}", f"--gtest_repeat={options.repeat}",
                                    "--gtest_brief=1", "--gtest_throw_on_failure=0"],
-                                  accel=near_accelerated or siw, env=environment(lab, lab.near, siw, options.hold_queues) | (refusing(lab) if options.refusing else {}),
-                                  **require)
+                                  accel=near_accelerated or siw or shm,
+                                  env=near_environment | (refusing(lab) if options.refusing else {}), **require)
             try:
                 ended = near.wait(options.timeout)
             except subprocess.TimeoutExpired:
@@ -169,8 +203,13 @@ def main():
                 ended = 1
             if ended < 0:
                 print(f"{name}: ended by signal {-ended}")
+            if shm and options.each:
+                moved, before_it = counter_of(far.pid, "shm_opened"), moved
+                print(f"{name}: {moved - before_it} connections in shared memory{', FAILED' if ended else ''}", flush=True)
             status = status or ended
         problems = []
+        if shm and status == 0 and (problem := prove_counter(far.pid, "shm_opened")):
+            problems.append(problem)
         if siw and status == 0 and (problem := prove_siw(far.pid)):
             problems.append(problem)
         if far_accelerated and options.far_counts and status == 0 and (problem := prove_counter(far.pid, options.far_counts)):

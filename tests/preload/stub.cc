@@ -11,6 +11,7 @@
 #include "posix/calls.h"
 #include "posix/connect_rules.h"
 #include "posix/privilege.h"
+#include "posix/same_host.h"
 
 namespace accel::posix {
 
@@ -63,6 +64,11 @@ void drop(int fd) {
 }  // namespace
 
 std::atomic<bool> has_automatic_names{false};
+
+constinit Candidates candidates;  // never any
+void Candidates::enter(int, uint32_t) {}
+void Candidates::note_option(int, int, int, const void*, socklen_t) {}
+void take_candidate(int) {}
 
 // A table without files' lives.
 void FdTable::open() {

@@ -1,6 +1,9 @@
 // Both ends of a direction against a model of the kernel's connection: whatever the order of their steps, the
 // receiver gets the sender's bytes, each once and in order, and its end.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <deque>
 #include <random>
@@ -261,7 +264,7 @@ TEST(Direction, NoWakeUpIsLost) {
   Pair pair;
   ASSERT_TRUE(pair.sender.begin(0));
   std::counting_semaphore<> reader(0), writer(0);
-  constexpr uint64_t kBytes = 20 << 20;
+  constexpr uint64_t kBytes = 8 << 20;
   std::thread sends([&] {
     std::mt19937 random(1);
     std::vector<uint8_t> bytes;
@@ -289,6 +292,52 @@ TEST(Direction, NoWakeUpIsLost) {
   }
   sends.join();
   EXPECT_FALSE(wrong);
+}
+
+/// Memory as another end may offer it.
+int memory(size_t size, int seals) {
+  const int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  EXPECT_EQ(ftruncate(fd, static_cast<off_t>(size)), 0);
+  EXPECT_EQ(fcntl(fd, F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+bool takes(int fd) {
+  Mapping mapping;
+  const bool taken = mapping.take(fd, size_t{1} << 20).ok();
+  if (taken) mapping.ring(1).back() = 1;  // the last byte that may be touched
+  close(fd);
+  return taken;
+}
+
+TEST(Mapping, TakesOnlyMemoryThatCannotBeCutOff) {
+  constexpr int kAll = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  constexpr size_t kGood = kHeader + 2 * kRing;
+  EXPECT_TRUE(takes(memory(kGood, kAll)));
+  EXPECT_FALSE(takes(memory(kGood, F_SEAL_SHRINK | F_SEAL_GROW)));
+  EXPECT_FALSE(takes(memory(kGood, F_SEAL_GROW | F_SEAL_SEAL)));
+  EXPECT_FALSE(takes(memory(kGood, kAll | F_SEAL_WRITE)));
+  for (const size_t size :
+       {size_t{0}, kHeader, kGood - 1, kGood + 1, kHeader + 3 * kRing, kHeader + (size_t{4} << 20)})
+    EXPECT_FALSE(takes(memory(size, kAll))) << size;
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  EXPECT_FALSE(takes(ends[0]));
+  close(ends[1]);
+  EXPECT_FALSE(takes(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)));
+  EXPECT_FALSE(takes(-1));
+}
+
+TEST(Mapping, BothEndsSeeTheSameBytes) {
+  Mapping one, other;
+  const Result<int> fd = one.make(kRing);
+  ASSERT_TRUE(fd);
+  ASSERT_TRUE(other.take(*fd, kRing));
+  close(*fd);
+  one.ring(0)[kRing - 1] = 7;
+  one.direction(1).tail = 9;
+  EXPECT_EQ(other.ring(0)[kRing - 1], 7);
+  EXPECT_EQ(other.direction(1).tail, 9u);
 }
 
 }  // namespace

@@ -1,0 +1,167 @@
+#include "posix/same_host.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+
+#include <algorithm>
+
+#include "base/config.h"
+#include "base/mutex.h"
+#include "base/real.h"
+#include "base/socket_option.h"
+#include "base/user_memory.h"
+#include "engine/lock.h"
+#include "engine/stats.h"
+#include "posix/calls.h"
+#include "posix/epoll_set.h"
+#include "posix/guard.h"
+#include "posix/shm_meeting.h"
+#include "posix/shm_socket.h"
+#include "posix/unix_rendezvous.h"
+
+namespace accel::posix {
+
+constinit Candidates candidates;
+
+namespace {
+
+constinit Mutex opening;
+constexpr uint32_t kMostCalls = 8191;
+/// What the kernel's sets tell of once, or to one waiter: what they have told is not known here.
+constexpr uint32_t kUnknown = EPOLLONESHOT | EPOLLEXCLUSIVE;
+
+/// Options that the kernel alone serves, and that need not have been set past the library.
+bool needs_kernel(int fd) {
+  char protocol[16]{};
+  socklen_t size = sizeof protocol;
+  if (real.getsockopt(fd, IPPROTO_TCP, TCP_ULP, protocol, &size) == 0 && size > 0 && protocol[0] != '\0')
+    return true;
+  return int_option(fd, SOL_SOCKET, SO_PEEK_OFF, -1) >= 0 ||
+         int_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX) != 0 || int_option(fd, SOL_SOCKET, SO_TIMESTAMP) != 0 ||
+         int_option(fd, SOL_SOCKET, SO_TIMESTAMPNS) != 0 ||
+         int_option(fd, SOL_SOCKET, SO_TIMESTAMPING) != 0 || int_option(fd, SOL_SOCKET, SO_ZEROCOPY) != 0 ||
+         int_option(fd, IPPROTO_TCP, TCP_INQ) != 0 || int_option(fd, IPPROTO_TCP, TCP_REPAIR) != 0;
+}
+
+}  // namespace
+
+bool Candidates::open() {
+  const unsigned size = std::max(fds.size(), 0);
+  if (size == 0) return false;
+  const ScopedLock held(opening);
+  if (any()) return true;
+  void* const memory = mmap(nullptr, size * sizeof(Slot), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  slots_ = static_cast<Slot*>(memory);
+  size_.store(size, std::memory_order_release);
+  return true;
+}
+
+void Candidates::enter(int fd, uint32_t kind) {
+  const Settings& s = config().settings;
+  if (s.same_host == SameHost::kOff || config().disabled || retired() || sockets_stay() || fd < 0 ||
+      (!any() && !open()))
+    return;
+  if (static_cast<unsigned>(fd) >= size_.load(std::memory_order_acquire)) return;
+  Slot& slot = slots_[fd];
+  if (static_cast<unsigned>(fd) > highest_.load(std::memory_order_relaxed))
+    highest_.store(static_cast<unsigned>(fd), std::memory_order_relaxed);
+  slot.set = -1;
+  slot.cookie = kind == kConnection ? cookie_of(fd) : 0;
+  const uint32_t count = s.same_host == SameHost::kRequire ? 0 : std::min(s.same_host_after, kMostCalls);
+  forget(fd);
+  slot.word.fetch_or(kind | (kind == kConnection ? count * kOne : 0));
+}
+
+void Candidates::forget_range(unsigned first, unsigned last) {
+  const unsigned size = size_.load(std::memory_order_acquire);
+  for (unsigned fd = first; fd < size && fd <= last && fd <= highest_.load(std::memory_order_relaxed); ++fd)
+    forget(static_cast<int>(fd));
+}
+
+void Candidates::forget_connections() {
+  const unsigned size = size_.load(std::memory_order_acquire);
+  for (unsigned fd = 0; fd < size && fd <= highest_.load(std::memory_order_relaxed); ++fd)
+    if ((slots_[fd].word.load(std::memory_order_relaxed) & kConnection) != 0) forget(static_cast<int>(fd));
+}
+
+void Candidates::after_fork_in_child() {
+  const unsigned size = size_.load(std::memory_order_acquire);
+  for (unsigned fd = 0; fd < size && fd <= highest_.load(std::memory_order_relaxed); ++fd)
+    if (slots_[fd].word.load(std::memory_order_relaxed) != 0) slots_[fd].word.fetch_and(~kCalls);
+}
+
+void Candidates::note_membership(int set, int operation, int fd, const epoll_event& event) {
+  Slot& slot = slots_[fd];
+  const bool other = slot.set >= 0 && slot.set != set;
+  if (other || (event.events & kUnknown) != 0) return forget(fd);
+  slot.set = operation == EPOLL_CTL_DEL ? -1 : set;
+  slot.events = event.events;
+  slot.data = event.data.u64;
+}
+
+void Candidates::note_option(int fd, int level, int name, const void* value, socklen_t length) {
+  const bool times =
+      name == SO_RCVTIMEO || name == SO_SNDTIMEO || name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW;
+  timeval t{};
+  if (level == SOL_SOCKET && times && length >= sizeof t && get_user(t, value) && t.tv_sec < 0) forget(fd);
+}
+
+bool Candidates::is_same(int fd) const {
+  return slots_[fd].cookie != 0 && slots_[fd].cookie == cookie_of(fd);
+}
+
+namespace {
+
+/// Into the table, and from the real set into the library's. What is not known of the set for certain, or is
+/// another process's too, leaves the descriptor with the kernel.
+void enter_table(Pass& pass, int fd, const ConnectionNames& names) {
+  const Candidates::Membership in = candidates.membership(fd);
+  EpollSet* const set = in.set >= 0 ? find_set(in.set) : nullptr;
+  epoll_event event = in.event;
+  if (in.set >= 0 && (set == nullptr || set->shared || set->passed_on ||
+                      real.epoll_ctl(in.set, EPOLL_CTL_MOD, fd, &event) != 0))
+    return;
+  auto* s = new (std::nothrow) ShmSocket(fd, names);
+  if (s == nullptr || !fds.insert(fd, s)) {
+    delete s;
+    return;
+  }
+  s->retain();
+  if (set != nullptr) {
+    real.epoll_ctl(in.set, EPOLL_CTL_DEL, fd, &event);
+    if (!set->add(in.set, fd, s, in.event)) real.epoll_ctl(in.set, EPOLL_CTL_ADD, fd, &event);
+  }
+  s->begin(pass);
+  s->release(&pass);
+}
+
+}  // namespace
+
+void take_candidate(int fd) {
+  // First: the program may have lost system calls, which ends the process at the next one.
+  if (retired() || sockets_stay()) return candidates.forget(fd);
+  Guard guard(Pass::Polling::kNo);
+  if (!guard.ok() || !candidates.has(fd) || fds.find(fd) != nullptr) return;
+  const std::optional<ConnectionNames> names = names_of_connection(fd);
+  if (!names && is_connecting(fd)) return;  // the next call finds it connected
+  const bool fit = names && candidates.is_same(fd) && !needs_kernel(fd);
+  Reason why{};
+  Pass* const pass = fit && !in_handler() ? guard.open_engine(&why) : nullptr;
+  // To open the engine lets others in.
+  if (fds.find(fd) != nullptr) return;
+  if (pass == nullptr || !candidates.has(fd)) return candidates.forget(fd);
+  const auto is_here = [&](const IpAddress& a) {
+    return a.is_loopback() || pass->engine().has_address(*pass, a);
+  };
+  if (pass->engine().is_of_our_network(fd) && is_here(names->local.address) &&
+      is_here(names->remote.address) && pass->engine().links() != nullptr)
+    enter_table(*pass, fd, *names);
+  // It stays a candidate in the table: a call that has not found it there looks here next.
+  if (fds.find(fd) == nullptr) candidates.forget(fd);
+}
+
+}  // namespace accel::posix

@@ -1,0 +1,274 @@
+// What becomes of a connection in shared memory: its readiness, its end, its way back to the kernel.
+#include "posix/shm_socket.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include "base/config.h"
+#include "base/private_fds.h"
+#include "base/real.h"
+#include "base/socket_option.h"
+#include "engine/stats.h"
+#include "posix/epoll_set.h"
+#include "posix/wait.h"
+
+namespace accel::posix {
+namespace {
+
+/// Bytes that the other end has declined fit into its kernel's buffer, as a rule.
+constexpr Duration kReturnsWithin = 1s;
+constexpr uint32_t kIn = EPOLLIN | EPOLLRDNORM, kOut = EPOLLOUT | EPOLLWRNORM;
+
+}  // namespace
+
+ShmSocket::ShmSocket(int fd, const ConnectionNames& names)
+    : Socket(FileKind::kShm, fd, int_option(fd, SOL_SOCKET, SO_DOMAIN, AF_INET)),
+      names_(names),
+      number_(fd),
+      link_(static_cast<File*>(this)) {
+  link_.tcp = fd;
+  choice = {PathKind::kKernel, Reason::same_host_pending, {}};
+  refresh_from_shadow();
+  low_water_ = static_cast<size_t>(std::max(shadow_option(SOL_SOCKET, SO_RCVLOWAT), 1));
+}
+
+ShmSocket::~ShmSocket() = default;
+
+void ShmSocket::shadow_moved() {
+  if (stage_ != Stage::kKernel) Engine::get()->links()->move_tcp(link_, shadow());
+}
+
+/// Tells the other end that something has changed: bytes for its sleeping reader, room, or a way.
+void ShmSocket::ring() {
+  if (link_.bell < 0) return;
+  Engine::get()->counters().add(Counter::shm_bells);
+  real.send(link_.bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// ---- readiness ----
+
+bool ShmSocket::kernel_is(short events) const {
+  pollfd p{shadow(), events, 0};
+  return real.poll(&p, 1, 0) > 0 && (p.revents & events) != 0;
+}
+
+/// The other end's process ended with bytes unread, of which the kernel does not know.
+Errno ShmSocket::own_error() const {
+  const bool unread = link_.rings && alone_ && fin_ && link_.rings->sender->used() > 0 &&
+                      link_.rings->sender->way() != Sends::kKernel;
+  const bool broken = link_.rings && (link_.rings->receiver->way() == Receives::kBroken ||
+                                      link_.rings->sender->way() == Sends::kBroken);
+  return (unread || broken) && !reset_told_ ? err(ECONNRESET) : Errno{};
+}
+
+/// What the other end has done meanwhile.
+void ShmSocket::look() {
+  if (!link_.rings) return;
+  const bool was_broken = own_error() != Errno{};
+  link_.rings->receiver->look();
+  if (link_.rings->sender->look() == Sends::kReturning) (void)return_bytes();
+  const bool broken =
+      link_.rings->receiver->way() == Receives::kBroken || link_.rings->sender->way() == Sends::kBroken;
+  if (broken && !was_broken && !lost_) {
+    Engine::get()->counters().add(Counter::shm_broken);
+    real.shutdown(shadow(), SHUT_RDWR);
+    lost_ = true;
+  }
+}
+
+uint32_t ShmSocket::readiness() {
+  if (stage_ == Stage::kKernel) return 0;
+  if (link_.rings) link_.rings->receiver->look();  // the kernel's last byte may have been read meanwhile
+  constexpr short kAll = POLLIN | POLLOUT | POLLRDHUP | POLLPRI | POLLRDNORM | POLLWRNORM;
+  const bool by_rings = link_.rings && link_.rings->receiver->way() != Receives::kKernel &&
+                        link_.rings->sender->way() == Sends::kRing && !lost_ && !fin_;
+  uint32_t bits = 0;
+  if (!by_rings) {
+    pollfd p{shadow(), kAll, 0};
+    if (real.poll(&p, 1, 0) > 0) bits = static_cast<uint16_t>(p.revents);
+  }
+  if (!link_.rings) return bits;
+  const shm::Receiver& receiver = *link_.rings->receiver;
+  const shm::Sender& sender = *link_.rings->sender;
+  if (receiver.way() == Receives::kRing) {
+    if (!fin_) bits &= ~kIn;
+    if (receiver.available() >= low_water_) bits |= kIn;
+  } else if (receiver.way() == Receives::kKernel && receiver.available() > 0 && readable() >= low_water_) {
+    bits |= kIn;
+  }
+  if (receiver.ended() || read_shut_) bits |= kIn | EPOLLRDHUP;
+  if (sender.way() == Sends::kRing && !alone_ && !lost_) {
+    bits &= ~kOut;
+    if (sender.writable()) bits |= kOut;
+  } else if (sender.way() == Sends::kReturning) {
+    bits &= ~kOut;
+  }
+  if (own_error() != Errno{}) bits |= kIn | kOut | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+  return bits;
+}
+
+/// Before a thread sleeps: the other end is to ring for room.
+void ShmSocket::note_wait() {
+  if (stage_ != Stage::kOpen || link_.rings->sender->way() != Sends::kRing) return;
+  Engine::get()->links()->heat(link_);
+  if (!link_.rings->sender->writable() && !link_.rings->sender->sleep()) look();
+}
+
+/// What has begun since the last time; `by_kernel`: the kernel tells of something.
+uint32_t ShmSocket::edges(bool by_kernel) {
+  const uint32_t bits = readiness();
+  const uint64_t arrived =
+      link_.rings ? link_.rings->receiver->bytes() + link_.rings->receiver->available() : 0;
+  const bool more = by_kernel || std::exchange(arrived_, arrived) != arrived;
+  arrived_ = arrived;
+  const uint32_t fresh = bits & ~std::exchange(told_, bits);
+  writable_ = (bits & kOut) != 0;
+  uint32_t edges = 0;
+  if ((bits & kIn) != 0 && more) edges |= kReadable;
+  if ((fresh & kOut) != 0) edges |= kWritable;
+  if ((fresh & EPOLLRDHUP) != 0) edges |= kReadClosed;
+  if ((fresh & EPOLLHUP) != 0) edges |= kHangUp;
+  if ((fresh & EPOLLERR) != 0) edges |= kError;
+  if ((bits & EPOLLPRI) != 0 && by_kernel) edges |= kUrgent;
+  return edges;
+}
+
+void ShmSocket::decided(uint32_t) {
+  retain();
+  const bool tcp = std::exchange(link_.tcp_event, false);
+  const bool bell = std::exchange(link_.bell_event, false);
+  const bool late = std::exchange(link_.late, false);
+  if (tcp) {
+    fin_ = fin_ || kernel_is(POLLRDHUP);
+    pollfd p{shadow(), 0, 0};
+    lost_ = lost_ || (real.poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0);
+  }
+  if (stage_ == Stage::kOpen) {
+    if (bell && link_.bell >= 0) {
+      char word;  // one for each sleep, as a rule; what is left is told again
+      if (real.recv(link_.bell, &word, 1, MSG_DONTWAIT) == 0) {
+        alone_ = true;
+        drop_bell();
+      }
+      if (!alone_) Engine::get()->links()->heat(link_);
+    }
+    look();
+  } else if (late) {
+    Engine::get()->counters().add(Counter::shm_unmet);
+    give_up(Reason::same_host_unmet);
+  } else if (stage_ != Stage::kKernel) {
+    while (see_to_meeting()) {
+    }
+  }
+  // The other end has gone back to the kernel with both directions: nothing keeps this one.
+  const bool over = stage_ == Stage::kOpen && alone_ && link_.rings->receiver->left() &&
+                    link_.rings->sender->way() == Sends::kKernel;
+  if (over) (void)to_kernel(Reason::same_host_left);
+  if (stage_ != Stage::kKernel) {
+    notify(edges(tcp));
+    if (stage_ == Stage::kOpen && !writable_ && !link_.rings->sender->sleep()) look();
+    if (stage_ == Stage::kOpen) Engine::get()->links()->seen(link_);
+  }
+  release(nullptr);
+}
+
+// ---- its end ----
+
+bool ShmSocket::return_bytes() {
+  shm::Sender& sender = *link_.rings->sender;
+  while (sender.look() == Sends::kReturning) {
+    const auto part = sender.unreturned();
+    const ssize_t n = real.send(shadow(), part.data(), part.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EAGAIN) return false;
+    sender.returned(n < 0 ? part.size() : static_cast<size_t>(n));  // an error: nobody is there to have them
+  }
+  return true;
+}
+
+/// Nothing more is to come of the link.
+void ShmSocket::end_link() {
+  shm::Poller& poller = *Engine::get()->links();
+  drop_bell();
+  poller.forget(link_);
+  if (!link_.rings) return;
+  Counters& counters = Engine::get()->counters();
+  if (link_.rings->receiver) counters.add(Counter::shm_bytes_in, link_.rings->receiver->bytes());
+  if (link_.rings->sender) counters.add(Counter::shm_bytes_out, link_.rings->sender->bytes());
+  link_.rings.reset();
+}
+
+/// Both directions go on in the kernel. EOPNOTSUPP: bytes are here that only this process can give out, or
+/// take back.
+Result<void> ShmSocket::to_kernel(Reason reason) {
+  if (stage_ == Stage::kKernel) return {};
+  if (stage_ == Stage::kOpen) {
+    look();
+    shm::Sender& sender = *link_.rings->sender;
+    if (!return_bytes() || !link_.rings->receiver->decline()) return err(EOPNOTSUPP);
+    if (!sender.leave()) (void)return_bytes();
+    Engine::get()->counters().add(Counter::shm_left);
+  } else if (link_.rings) {
+    (void)link_.rings->receiver->decline();
+  }
+  retain();
+  leave_table(reason);
+  release(nullptr);
+  return {};
+}
+
+/// The child has no part in what could not leave.
+File::Inherited ShmSocket::after_fork_in_child() {
+  stage_ = Stage::kKernel;
+  if (link_.bell >= 0) close_private(std::exchange(link_.bell, -1));
+  return Inherited::kNo;
+}
+
+void ShmSocket::on_last_close(Pass* pass) {
+  if (stage_ == Stage::kKernel || pass == nullptr) return;
+  if (link_.rings) {
+    look();
+    shm::Receiver& receiver = *link_.rings->receiver;
+    const bool unread = receiver.way() != Receives::kEnd && readable() > 0;
+    linger how{};
+    socklen_t size = sizeof how;
+    (void)real.getsockopt(shadow(), SOL_SOCKET, SO_LINGER, &how, &size);
+    if (!return_bytes() || unread) {
+      how = {1, 0};
+      real.setsockopt(shadow(), SOL_SOCKET, SO_LINGER, &how, sizeof how);
+    }
+    // Behind the ring's bytes comes the kernel's reset, or the end.
+    const bool resets = how.l_onoff != 0 && how.l_linger == 0;
+    (void)(resets ? link_.rings->sender->leave() : link_.rings->sender->end());
+    (void)receiver.decline();
+  }
+  end_link();
+  stage_ = Stage::kKernel;
+}
+
+Result<int> ShmSocket::connect(Pass& pass, const sockaddr* address, socklen_t length) {
+  if (address != nullptr && length >= sizeof address->sa_family && address->sa_family == AF_UNSPEC)
+    if (Result<void> r = detach(pass, Reason::same_host_left); !r) return r.error();
+  return kOnKernel;
+}
+
+Result<int> ShmSocket::shutdown(Pass& pass, int how) {
+  if (stage_ == Stage::kKernel) return kOnKernel;
+  if (how < SHUT_RD || how > SHUT_RDWR) return err(EINVAL);
+  if (stage_ == Stage::kOpen && how != SHUT_RD) {
+    look();
+    if (!link_.rings->sender->end()) {
+      auto returned = [&] { return stage_ != Stage::kOpen || lost_ || return_bytes(); };
+      if (!returned()) (void)wait_for(pass, pass.now() + kReturnsWithin, returned);
+    }
+  }
+  Result<int> r = from_libc(real.shutdown(shadow(), how));
+  if (r && how != SHUT_WR) read_shut_ = true;
+  ring();
+  notify(kReadable | kWritable | kReadClosed | kHangUp);
+  pass.engine().touch();
+  return r;
+}
+
+}  // namespace accel::posix

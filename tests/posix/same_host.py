@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Two programs of one host in shared memory, as it goes in life: they move there after some exchanges, and back to the kernel as one of them
+forks or ends; they stay with the kernel where the other end has no libaccel, or where somebody else has taken the place of the meeting. All bytes
+arrive each time, once and in order."""
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+here = pathlib.Path(__file__).resolve()
+sys.path.insert(0, str(here.parents[1] / "lab"))
+sys.path.insert(0, str(here.parents[1] / "apps"))
+from lab import Lab, until  # noqa: E402
+from programs import statistics  # noqa: E402
+
+SETTINGS = {"ACCEL_SAME_HOST": "auto", "ACCEL_SAME_HOST_AFTER": "8"}
+# An echo that ends when its peer does. What it is told on the way it does: fork.
+SERVER = """
+import os, socket, sys
+listener = socket.create_server((sys.argv[1], 0))
+print(listener.getsockname()[1], flush=True)
+c, _ = listener.accept()
+while data := c.recv(65536):
+    if data.startswith(b"fork"):
+        child = os.fork()
+        if child == 0: os._exit(0)
+        os.waitpid(child, 0)
+    c.sendall(data)
+"""
+# Reads commands: "exchange N", "fork", "bulk N"; answers each.
+CLIENT = """
+import os, socket, sys, threading
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20, (sys.argv[1], int(sys.argv[3])))
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+sent = 0
+def pattern(size):
+    global sent
+    sent += size
+    return bytes((sent - size + i) * 7 % 251 for i in range(size))
+def exchange(data):
+    c.sendall(data)
+    got = c.recv(len(data), socket.MSG_WAITALL)
+    assert got == data, (len(got), len(data))
+for line in sys.stdin:
+    what, _, number = line.strip().partition(" ")
+    if what == "exchange":
+        for i in range(int(number)): exchange(pattern(1 + i * 37 % 900))
+    if what == "server_forks": exchange(b"fork" + pattern(100))
+    if what == "fork":
+        child = os.fork()
+        if child == 0: os._exit(0)
+        os.waitpid(child, 0)
+        exchange(pattern(1000))
+    if what == "bulk":
+        data = pattern(int(number))
+        writer = threading.Thread(target=c.sendall, args=(data,))
+        writer.start()
+        got = b""
+        while len(got) < len(data): got += c.recv(1 << 20)
+        writer.join()
+        assert got == data
+    if what == "read_to_end":
+        try:
+            while c.recv(1 << 20): pass
+        except ConnectionResetError: pass
+    print("done", flush=True)
+"""
+# Takes the name of the meeting before its two ends come, and passes descriptors that are no proof.
+STRANGER = """
+import array, os, socket, sys
+name = bytes.fromhex(sys.argv[1])
+taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+taken.bind(name)
+taken.listen()
+print("ready", flush=True)
+while True:
+    peer, _ = taken.accept()
+    peer.recvmsg(10, 1000)
+    r, w = os.pipe()
+    peer.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [r, w]))])
+    print("met", flush=True)
+"""
+
+
+class Pair:
+    """Of a client and its server on the near host; `ends`: which of them have libaccel."""
+
+    def __init__(self, lab, client=True, server=True, port=0):
+        run = [sys.executable, "-c"]
+        options = {"stdout": subprocess.PIPE, "text": True, "require": False, "env": SETTINGS}
+        self.server = lab.near.popen([*run, SERVER, "127.0.0.1"], accel=server, **options)
+        self.port = int(self.server.stdout.readline())
+        self.client = lab.near.popen([*run, CLIENT, "127.0.0.1", self.port, port], accel=client, stdin=subprocess.PIPE, **options)
+
+    def do(self, what):
+        self.client.stdin.write(what + "\n")
+        self.client.stdin.flush()
+        assert self.client.stdout.readline() == "done\n", what
+
+    def path(self):
+        rows = [s for s in statistics(self.client.pid)["sockets"] if s["remote"].endswith(f":{self.port}")]
+        return rows[0]["path"], rows[0]["reason"]
+
+    def counter(self, name):
+        return statistics(self.client.pid)["counters"].get(name, 0)
+
+    def end(self):
+        self.client.stdin.close()
+        assert self.client.wait(20) == 0
+        assert self.server.wait(20) == 0
+
+
+def moves(lab):
+    pair = Pair(lab)
+    pair.do("exchange 4")
+    assert pair.path()[0] == "kernel", pair.path()
+    pair.do("exchange 100")
+    assert pair.path()[0] == "shm", pair.path()
+    pair.do("bulk 3000000")
+    pair.do("exchange 100")
+    assert pair.path()[0] == "shm", pair.path()
+    pair.end()
+
+
+def goes_back(lab, what):
+    pair = Pair(lab)
+    pair.do("exchange 100")
+    assert pair.path()[0] == "shm", pair.path()
+    pair.do(what)
+    pair.do("exchange 100")
+    pair.do("bulk 3000000")
+    assert pair.path() == ("kernel", "inherited" if what == "fork" else "same_host_left"), pair.path()
+    assert pair.counter("shm_left") == 1
+    pair.end()
+
+
+def unmet(lab):
+    pair = Pair(lab, server=False)
+    pair.do("exchange 100")
+    until(lambda: pair.counter("shm_unmet") == 1, "it has waited long enough")
+    assert pair.path() == ("kernel", "same_host_unmet"), pair.path()
+    pair.do("exchange 100")
+    pair.end()
+
+
+def killed(lab):
+    pair = Pair(lab)
+    pair.do("exchange 100")
+    assert pair.path()[0] == "shm", pair.path()
+    pair.server.send_signal(signal.SIGKILL)
+    pair.server.wait()
+    pair.do("read_to_end")
+    pair.client.stdin.close()
+    assert pair.client.wait(20) == 0
+
+
+def betrayed(lab):
+    """The stranger is of the same user, so it is told; it cannot prove."""
+    own = 41234
+    listening = lab.near.popen([sys.executable, "-c", SERVER, "127.0.0.1"], accel=True, env=SETTINGS, require=False, stdout=subprocess.PIPE, text=True)
+    port = int(listening.stdout.readline())
+    ends = sorted([own, port])
+    name = b"\x00accel-shm-"
+    for end in ends:
+        name += (socket.inet_aton("127.0.0.1") + end.to_bytes(2, "big")).hex().encode()
+    stranger = lab.near.popen([sys.executable, "-c", STRANGER, name.hex()], stdout=subprocess.PIPE, text=True)
+    assert stranger.stdout.readline() == "ready\n"
+    client = lab.near.popen([sys.executable, "-c", CLIENT, "127.0.0.1", port, own], accel=True, env=SETTINGS, require=False,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for _ in range(2):
+        client.stdin.write("exchange 100\n")
+        client.stdin.flush()
+        assert client.stdout.readline() == "done\n"
+    assert stranger.stdout.readline() == "met\n"
+    until(lambda: statistics(client.pid)["counters"].get("shm_refused", 0) == 1, "the stranger is refused")
+    assert statistics(client.pid)["counters"].get("shm_opened", 0) == 0
+    lab.near.stop(stranger)  # which has kept the duplicates of both ends, and with them the connection
+    client.stdin.close()
+    assert client.wait(20) == 0 and listening.wait(20) == 0
+
+
+def main():
+    with Lab() as lab:
+        moves(lab)
+        for what in ("fork", "server_forks"):
+            goes_back(lab, what)
+        killed(lab)
+        unmet(lab)
+        betrayed(lab)
+    print("in shared memory, back, unmet, killed and betrayed: all bytes arrived")
+
+
+if __name__ == "__main__":
+    main()
