@@ -32,6 +32,8 @@ c = socket.create_connection((sys.argv[1], 7000)); r = random.Random(7); d = has
 least = int(sys.argv[2])
 while least > 0 or not select.select([sys.stdin], [], [], 0)[0]:
     b = r.randbytes(1 << 20); d.update(b); c.sendall(b); least -= 1
+c.shutdown(socket.SHUT_WR)
+c.recv(1)  # until all has arrived: the kernel would send what is left as this program ends, of a paced connection as a rule
 print(d.hexdigest())
 """
 

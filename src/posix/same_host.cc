@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "base/config.h"
-#include "base/log.h"
 #include "base/mutex.h"
 #include "base/real.h"
 #include "base/socket_option.h"
@@ -58,9 +57,6 @@ bool Candidates::open() {
   if (memory == MAP_FAILED) return false;
   slots_ = static_cast<Slot*>(memory);
   size_.store(size, std::memory_order_release);
-  log(LogLevel::kWarning,
-      "same_host is not for use yet: a connection that moves may end without its last bytes; same_host = off "
-      "keeps all with the kernel");
   return true;
 }
 

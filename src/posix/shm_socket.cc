@@ -42,7 +42,8 @@ void ShmSocket::shadow_moved() {
 
 /// Tells the other end that something has changed: bytes for its sleeping reader, room, or a way.
 void ShmSocket::ring() {
-  if (link_.bell < 0) return;
+  if (stage_ != Stage::kOpen || link_.bell < 0)
+    return;  // a byte of the meeting means that the memory is mapped
   Engine::get()->counters().add(Counter::shm_bells);
   real.send(link_.bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -234,13 +235,16 @@ void ShmSocket::on_last_close(Pass* pass) {
     linger how{};
     socklen_t size = sizeof how;
     (void)real.getsockopt(shadow(), SOL_SOCKET, SO_LINGER, &how, &size);
-    if (!return_bytes() || unread) {
+    const auto reset = [&] {
       how = {1, 0};
       real.setsockopt(shadow(), SOL_SOCKET, SO_LINGER, &how, sizeof how);
-    }
-    // Behind the ring's bytes comes the kernel's reset, or the end.
+    };
+    if (!return_bytes() || unread) reset();
+    // Behind the ring's bytes comes the kernel's reset, or the end. Where the other end has declined the ring
+    // meanwhile its bytes go by the kernel.
     const bool resets = how.l_onoff != 0 && how.l_linger == 0;
-    (void)(resets ? link_.rings->sender->leave() : link_.rings->sender->end());
+    const bool ends = resets ? link_.rings->sender->leave() : link_.rings->sender->end();
+    if (!ends && !return_bytes()) reset();
     (void)receiver.decline();
   }
   end_link();

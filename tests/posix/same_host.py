@@ -82,6 +82,43 @@ while True:
     print("met", flush=True)
 """
 
+# Connections that end while their two ends meet.
+ENDS_SERVER = """
+import socket, sys, threading
+listener = socket.create_server((sys.argv[1], 0), backlog=200)
+print(listener.getsockname()[1], flush=True)
+def serve(c):
+    while data := c.recv(5000): c.sendall(data)
+    c.close()
+while True: threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+ENDS_CLIENT = """
+import random, socket, sys, threading
+def one(seed):
+    choice = random.Random(seed)
+    data = choice.randbytes(choice.randrange(20000, 100000))
+    c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+    def write():
+        at = 0
+        while at < len(data):
+            size = choice.choice((10, 1000, 30000))
+            c.sendall(data[at:at + size])
+            at += size
+        c.shutdown(socket.SHUT_WR)
+    writer = threading.Thread(target=write)
+    writer.start()
+    got = b""
+    while some := c.recv(20000): got += some
+    writer.join()
+    c.close()
+    if got != data: print(f"{len(got)} of {len(data)} bytes", flush=True)
+for begin in range(0, 640, 8):
+    all = [threading.Thread(target=one, args=(begin + i,)) for i in range(8)]
+    for t in all: t.start()
+    for t in all: t.join()
+print("done", flush=True)
+"""
+
 
 class Pair:
     """Of a client and its server on the near host; `ends`: which of them have libaccel."""
@@ -180,6 +217,18 @@ def betrayed(lab):
     assert client.wait(20) == 0 and listening.wait(20) == 0
 
 
+def end_in_the_meeting(lab):
+    """One that shuts down before the memory is there stays with the kernel, and the other end knows."""
+    options = {"accel": True, "require": False, "env": {**SETTINGS, "ACCEL_SAME_HOST_AFTER": "4"}, "stdout": subprocess.PIPE, "text": True}
+    server = lab.near.popen([sys.executable, "-c", ENDS_SERVER, "127.0.0.1"], **options)
+    client = lab.near.popen([sys.executable, "-c", ENDS_CLIENT, "127.0.0.1", server.stdout.readline().strip()], **options)
+    said = client.communicate(timeout=100)[0]
+    counters = statistics(server.pid)["counters"]
+    lab.near.stop(server)
+    assert said == "done\n", said
+    assert counters.get("shm_opened", 0) > 20 and counters.get("shm_refused", 0) > 20, counters
+
+
 def main():
     with Lab() as lab:
         moves(lab)
@@ -188,7 +237,8 @@ def main():
         killed(lab)
         unmet(lab)
         betrayed(lab)
-    print("in shared memory, back, unmet, killed and betrayed: all bytes arrived")
+        end_in_the_meeting(lab)
+    print("in shared memory, back, unmet, killed, betrayed, and ended as they met: all bytes arrived")
 
 
 if __name__ == "__main__":
