@@ -8,7 +8,7 @@ void Alarm::ring() const {
   if (fd < 0) return (void)sem_post(semaphore);
   const uint64_t one = 1;
   // Not write(): that is a cancellation point.
-  (void)!real.syscall(SYS_write, fd, &one, sizeof(one));
+  (void)!real.syscall(SYS_write, fd, &one, sizeof(one), 0L, 0L, 0L);
 }
 
 bool in_handler() {

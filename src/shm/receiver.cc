@@ -38,7 +38,7 @@ uint64_t Receiver::kernel_limit() const {
 }
 
 size_t Receiver::copy(std::span<uint8_t> to, size_t offset) const {
-  if (offset >= available()) return 0;
+  if (offset >= available() || to.empty()) return 0;
   const size_t size = std::min(to.size(), available() - offset);
   const size_t at = (head_ + offset) & (ring_.size() - 1);
   const size_t first = std::min(size, ring_.size() - at);

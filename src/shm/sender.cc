@@ -32,6 +32,7 @@ bool Sender::begin(uint64_t by_kernel) {
 size_t Sender::put(std::span<const uint8_t> bytes) {
   if (way_ != Way::kRing) return 0;
   const size_t size = std::min(bytes.size(), room());
+  if (size == 0) return 0;
   const size_t at = tail_ & (ring_.size() - 1);
   const size_t first = std::min(size, ring_.size() - at);
   std::memcpy(&ring_[at], bytes.data(), first);
