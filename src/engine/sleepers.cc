@@ -153,7 +153,6 @@ bool Sleepers::is_cared_for(const Sleeper& s) const {
 
 void Sleepers::take_charge_asleep(Sleeper& s, Instant now) {
   latest_ = &s;
-  if (is_cared_for(s)) return;
   if (out_count_ == 0 || charge_stays())
     (void)take_charge(s, now, now);
   else if (in_charge_ == &s)

@@ -6,8 +6,8 @@
 // back soon, since every frame would wake a thread that finds the lock held and nothing to do. Housekeeping
 // watches that it is (distrust_the_late).
 //
-// Where frames seldom are for the thread that began its wait last (a thread for each of many connections),
-// the one in charge stays so until its own wait ends (charge_stays): else each frame would wake two threads.
+// A server with a thread for each of many connections has few frames for the thread that began its wait last.
+// There the one in charge stays so until its own wait ends (charge_stays): else each frame would wake two.
 #pragma once
 
 #include <semaphore.h>
@@ -61,8 +61,8 @@ struct Sleeper {
   void close_descriptors();
 };
 
-/// Of which sockets something has changed since sleepers were looked at: those whose wait is for another one
-/// are left alone, of which there may be a thousand.
+/// The sockets of which something has changed since sleepers were looked at. Sleepers that wait for another
+/// one, of which there may be a thousand, are left alone.
 class Changes {
  public:
   /// `owner`: as StackSocket::owner.
@@ -118,7 +118,7 @@ class Sleepers {
   /// Nobody is asleep for a request but those with this context.
   bool none_asleep_but(const void* context) const ACCEL_REQUIRES(worker_lock);
   uint32_t asleep_count() const { return asleep_count_.load(std::memory_order_relaxed); }
-  /// Those whose condition holds, as far as `changes` may have made it so.
+  /// Wakes sleepers whose condition holds, as far as `changes` may have made it so.
   void wake_ready(const Changes& changes, Instant now) ACCEL_REQUIRES(worker_lock);
   /// The condition of a wait holds, of a thread that has slept or polled for it.
   void note_ready(const Sleeper& s) ACCEL_REQUIRES(worker_lock);
@@ -220,8 +220,8 @@ class Sleepers {
   /// When it polls: until then. When it is asleep: it is in `asleep_`.
   Instant in_charge_until_ ACCEL_GUARDED_BY(worker_lock){};
 
-  /// Of the waits that ended: how many were those of the thread that had begun its wait last, as a moving
-  /// average.
+  /// The share, as a moving average, of ended waits that were those of the thread that had begun its wait
+  /// last.
   static constexpr int32_t kLatestAlways = 1 << 12, kLatestSeldom = kLatestAlways / 3, kLatestWeight = 16;
   int32_t latest_share_ ACCEL_GUARDED_BY(worker_lock) = kLatestAlways;
   const Sleeper* latest_ ACCEL_GUARDED_BY(worker_lock) = nullptr;

@@ -61,12 +61,26 @@ Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address
   return put_address(&in6, sizeof in6, address, length);
 }
 
-Endpoint kernel_name(int fd) {
+namespace {
+
+/// `get`: getsockname() or getpeername().
+template <class Get>
+Endpoint told_name(int fd, Get get) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  if (real.getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  if (get(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
   Result<Endpoint> name = from_sockaddr(reinterpret_cast<sockaddr*>(&address), length, address.ss_family);
   return name ? *name : Endpoint{};
+}
+
+}  // namespace
+
+Endpoint kernel_name(int fd) {
+  return told_name(fd, [](auto... to) { return real.getsockname(to...); });
+}
+
+Endpoint kernel_peer_name(int fd) {
+  return told_name(fd, [](auto... to) { return real.getpeername(to...); });
 }
 
 }  // namespace accel::posix

@@ -20,5 +20,7 @@ Result<void> to_sockaddr(const Endpoint& endpoint, int domain, sockaddr* address
 
 /// The name of a socket of the kernel's, of whatever family; port 0: not bound.
 Endpoint kernel_name(int fd);
+/// The name of its peer; port 0: not connected.
+Endpoint kernel_peer_name(int fd);
 
 }  // namespace accel::posix

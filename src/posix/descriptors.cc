@@ -136,7 +136,7 @@ Result<int> dup2(int from, int to) {
   if (is_private(from)) return err(EBADF);
   if (is_private(to)) return err(EBUSY);
   candidates.forget(from);
-  if (to >= 0) candidates.forget(to);
+  candidates.forget(to);
   if (from == to) return from_libc(real.dup2(from, to));
   Guard guard(kClosing);
   if (!guard.ok() || real.fcntl(from, F_GETFD) < 0)
@@ -152,7 +152,7 @@ Result<int> dup3(int from, int to, int flags) {
   if (is_private(from)) return err(EBADF);
   if (is_private(to)) return err(EBUSY);
   candidates.forget(from);
-  if (to >= 0) candidates.forget(to);
+  candidates.forget(to);
   Guard guard(kClosing);
   if (!guard.ok() || from == to || (flags & ~O_CLOEXEC) != 0 || real.fcntl(from, F_GETFD) < 0)
     return from_libc(real.dup3(from, to, flags));

@@ -156,6 +156,7 @@ void release_queues_of_files(Engine& engine) {
 
 /// Both processes may use them then.
 void leave_shared_memory(Engine& engine) {
+  if (!candidates.any()) return;
   Pass pass{engine, Pass::OverFork{}};
   fds.for_each(0, fds.limit(), [&](int, File* file) {
     if (file->kind() == FileKind::kShm) (void)static_cast<ShmSocket*>(file)->detach(pass, Reason::inherited);

@@ -13,8 +13,8 @@
 namespace accel::posix {
 namespace {
 
-/// What recvmmsg() does first (do_recvmmsg()): a pending error comes before what is queued, as recvmsg() on a
-/// datagram socket has it anyway.
+/// The first step of recvmmsg() (do_recvmmsg()): a pending error comes before what is queued, as recvmsg() on
+/// a datagram socket has it anyway.
 Result<void> pending_error(int fd, bool reads) {
   {
     SocketCall call(fd, Pass::Polling::kNo);

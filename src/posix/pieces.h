@@ -10,6 +10,9 @@
 
 namespace accel::posix {
 
+/// A fault in these is a fault of all of them, as where the kernel fills a buffer.
+inline constexpr size_t kCopiedAtOnce = 64 << 10;
+
 inline std::span<uint8_t> bytes_of(const iovec& v) { return {static_cast<uint8_t*>(v.iov_base), v.iov_len}; }
 
 /// Calls visit(bytes) for each piece of the vector beyond the first `skip` bytes, until it returns false.

@@ -35,8 +35,9 @@ class Poll {
 
   /// The number of entries with revents. Errors: EINTR and the kernel's.
   Result<int> run() {
-    for (const pollfd& entry : entries_)
-      if (!fds.owns(entry.fd) && candidates.due(entry.fd)) take_candidate(entry.fd);
+    if (candidates.any())
+      for (const pollfd& entry : entries_)
+        if (!fds.owns(entry.fd) && candidates.due(entry.fd)) take_candidate(entry.fd);
     for (;;) {
       Step step;
       {

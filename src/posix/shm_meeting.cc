@@ -41,14 +41,6 @@ std::optional<tcp_info> info_of(int fd) {
   return info;
 }
 
-Endpoint name_of_peer(int fd) {
-  sockaddr_storage name{};
-  socklen_t size = sizeof name;
-  if (real.getpeername(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return {};
-  Result<Endpoint> end = from_sockaddr(reinterpret_cast<sockaddr*>(&name), size, name.ss_family);
-  return end ? *end : Endpoint{};
-}
-
 bool is_tcp(int fd) {
   return int_option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP &&
          int_option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM;
@@ -58,7 +50,7 @@ bool is_tcp(int fd) {
 
 std::optional<ConnectionNames> names_of_connection(int fd) {
   if (!is_tcp(fd)) return std::nullopt;
-  const ConnectionNames names{kernel_name(fd), name_of_peer(fd)};
+  const ConnectionNames names{kernel_name(fd), kernel_peer_name(fd)};
   const auto info = info_of(fd);
   if (names.remote.port == 0 || !info || info->tcpi_state != kEstablished) return std::nullopt;
   return names;

@@ -20,8 +20,6 @@
 namespace accel::posix {
 namespace {
 
-/// A fault in these is a fault of all of them, as where the kernel fills a buffer.
-constexpr size_t kCopiedAtOnce = 64 << 10;
 /// With same_host = require: so long a call waits for the meeting.
 constexpr Duration kMeetsWithin = 1s;
 constexpr size_t kMostPieces = 64;

@@ -358,13 +358,7 @@ Result<int> SiwSocket::getpeername(Pass&, sockaddr*, socklen_t*) {
   return kOnKernel;
 }
 
-Endpoint SiwSocket::remote_endpoint() const {
-  sockaddr_storage peer{};
-  socklen_t length = sizeof peer;
-  if (real.getpeername(shadow(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) return {};
-  Result<Endpoint> end = from_sockaddr(reinterpret_cast<sockaddr*>(&peer), length, domain());
-  return end ? *end : Endpoint{};
-}
+Endpoint SiwSocket::remote_endpoint() const { return kernel_peer_name(shadow()); }
 
 /// With TCP the peer is told by a reset. The kernel's siw would lose by it what it holds still.
 bool SiwSocket::leaves_bytes_unread(Instant now) {

@@ -11,13 +11,6 @@
 #include "posix/wait.h"
 
 namespace accel::posix {
-namespace {
-
-/// A fault in these is a fault of all of them, as where the kernel fills a buffer.
-constexpr size_t kCopiedAtOnce = 64 << 10;
-
-}  // namespace
-
 /// Copies what is there into the vector beyond `got` bytes, drops it where MSG_TRUNC says so.
 Result<size_t> SiwSocket::take(msghdr& message, size_t size, size_t got, int flags) {
   siw::Conn& conn = *channel_->conn();

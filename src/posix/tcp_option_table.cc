@@ -4,30 +4,34 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
+#include <cstring>
+#include <optional>
+#include <string_view>
+
 #include "base/proc.h"
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/flow_label.h"
 
 namespace accel::posix {
+namespace {
 
-std::string congestion_of(const Socket& s) {
+/// nullopt: one that we have not.
+std::optional<Congestion> congestion_of(const Socket& s) {
   char name[16] = {};
   socklen_t length = sizeof name;
-  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "cubic";
-  return {name, strnlen(name, sizeof name)};
+  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return Congestion::kCubic;
+  const std::string_view algorithm(name, strnlen(name, sizeof name));
+  if (algorithm == "cubic") return Congestion::kCubic;
+  if (algorithm == "reno") return Congestion::kReno;
+  return algorithm == "bbr" ? std::optional(Congestion::kBbr) : std::nullopt;
 }
 
-bool has_congestion(const Socket& s) {
-  const std::string algorithm = congestion_of(s);
-  return algorithm == "cubic" || algorithm == "reno" || algorithm == "bbr";
-}
+}  // namespace
 
-Congestion own_congestion(const Socket& s) {
-  const std::string algorithm = congestion_of(s);
-  if (algorithm == "bbr") return Congestion::kBbr;
-  return algorithm == "reno" ? Congestion::kReno : Congestion::kCubic;
-}
+bool has_congestion(const Socket& s) { return congestion_of(s).has_value(); }
+
+Congestion own_congestion(const Socket& s) { return congestion_of(s).value_or(Congestion::kCubic); }
 
 uint64_t max_pacing_rate_of(const Socket& s) {
   uint64_t rate = kNoPacing;

@@ -1,14 +1,11 @@
 // Table of a TCP socket's options, and what its rows ask of the shadow.
 #pragma once
 
-#include <string>
-
 #include "posix/options.h"
 
 namespace accel::posix {
 
-/// "cubic", "reno", "bbr", or nothing we have.
-std::string congestion_of(const Socket& s);
+/// TCP_CONGESTION is "cubic", "reno" or "bbr".
 bool has_congestion(const Socket& s);
 /// CUBIC in place of one that we have not.
 Congestion own_congestion(const Socket& s);

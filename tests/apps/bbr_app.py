@@ -2,15 +2,12 @@
 """BBR over a path that loses one frame in fifty (tests/wire), where CUBIC has a quarter of the rate: one bulk flow from near, whose default
 net.ipv4.tcp_congestion_control=bbr is, to far. Kernel and libaccel have to do alike."""
 import argparse
-import json
 import pathlib
-import subprocess
 import sys
 
-from programs import MODES, Carried, accelerated_hosts
+from programs import bulk_flow
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "wire"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "wire"))
 from wire_lab import WireLab  # noqa: E402
 
 PATH = "delay=10ms,rate=20m,queue=50k,loss=0.02"
@@ -22,21 +19,12 @@ def main():
     parser.add_argument("--mode", default="both")
     parser.add_argument("--seconds", type=float, default=5)
     options = parser.parse_args()
-    on_server, on_client = MODES[options.mode]
-    flows = [sys.executable, "-B", HERE.parent / "wire" / "flows.py"]
     with WireLab() as lab:
         if "bbr" not in pathlib.Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split():
             print("this kernel has no bbr")
             return 77
         lab.near.enter("sysctl", "-qw", "net.ipv4.tcp_congestion_control=bbr")
-        lab.impair(PATH, "delay=10ms")
-        with Carried(*accelerated_hosts(options.mode, lab.near, lab.far)):
-            server = lab.near.popen([*flows, "serve", lab.near.address, 9400, "default"], on_server, stdout=subprocess.PIPE, text=True)
-            lab.near.wait_for_listener(9400, server)
-            got = json.loads(lab.far.run([*flows, "bulk", lab.near.address, 9400, options.seconds], on_client))
-            sent = json.loads(server.stdout.readline())
-        lab.near.stop(server)
-        counts = lab.counts()
+        got, sent, counts = bulk_flow(lab, options.mode, PATH, options.seconds, "default")
     assert sent["algorithm"] == "bbr", sent
     # What the stack has found of the path, and sends by; CUBIC's would be 1.2 / sqrt(0.02) segments a round trip, 0.6 MB/s. The last
     # sample is less where the machine is busy.

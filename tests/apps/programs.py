@@ -275,6 +275,20 @@ def iperf3(host, target, accel, arguments=(), seconds=3, port=5201):
     return (end.get("sum_received") or end["sum"])["bits_per_second"]
 
 
+def bulk_flow(lab, mode, path, seconds, *serving):
+    """From near to far over a path of tests/wire, for so long: what the receiver, the sender and the path tell. serving: of flows.py"""
+    on_server, on_client = MODES[mode]
+    flows = [sys.executable, "-B", pathlib.Path(__file__).resolve().parents[1] / "wire" / "flows.py"]
+    lab.impair(path, "delay=10ms")
+    with Carried(*accelerated_hosts(mode, lab.near, lab.far)):
+        server = lab.near.popen([*flows, "serve", lab.near.address, 9400, *serving], on_server, stdout=subprocess.PIPE, text=True)
+        lab.near.wait_for_listener(9400, server)
+        got = json.loads(lab.far.run([*flows, "bulk", lab.near.address, 9400, seconds], on_client))
+        sent = json.loads(server.stdout.readline())
+    lab.near.stop(server)
+    return got, sent, lab.counts()
+
+
 class Carried:
     """Proves who carried the traffic of a block: `with Carried(host): ...` fails when the kernel's stack carried more than a tenth
     of the frames on the wire (kinds: the protocols that count)."""

@@ -42,6 +42,15 @@ class Charge : public testing::Test {
     sleepers_.leave_sleep(threads_[i]);
     sleepers_.give_charge(threads_[i], kNow);
   }
+  /// All sleep, and frames come for all but the first in turn.
+  void frames_for_others() {
+    for (size_t i = 0; i < threads_.size(); ++i) sleep(i);
+    for (size_t i = 0; i < 100; ++i) {
+      const size_t next = 1 + i % (threads_.size() - 1);
+      wake(next);
+      sleep(next);
+    }
+  }
 
   PortSlots ports_;
   Notices notices_;
@@ -62,12 +71,7 @@ TEST_F(Charge, IsTheLatestOnesWhereFramesAreForThat) {
 }
 
 TEST_F(Charge, StaysWhereFramesAreForOthers) {
-  for (size_t i = 0; i < threads_.size(); ++i) sleep(i);
-  for (size_t i = 0; i < 100; ++i) {
-    const size_t next = 1 + i % (threads_.size() - 1);
-    wake(next);
-    sleep(next);
-  }
+  frames_for_others();
   ASSERT_TRUE(sleepers_.charge_stays());
   size_t in_charge = 0;
   while (!sleepers_.is_in_charge(threads_[in_charge])) ++in_charge;
@@ -83,12 +87,7 @@ TEST_F(Charge, StaysWhereFramesAreForOthers) {
 }
 
 TEST_F(Charge, GoesToTheLatestAgain) {
-  for (size_t i = 0; i < threads_.size(); ++i) sleep(i);
-  for (size_t i = 0; i < 100; ++i) {
-    const size_t next = 1 + i % (threads_.size() - 1);
-    wake(next);
-    sleep(next);
-  }
+  frames_for_others();
   ASSERT_TRUE(sleepers_.charge_stays());
   for (int i = 0; i < 100; ++i) {
     wake(3);
