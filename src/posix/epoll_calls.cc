@@ -307,11 +307,16 @@ Result<int> epoll_create1(int flags) {
 
 Result<int> epoll_ctl(int set, int operation, int fd, epoll_event* event) {
   if (!fds.owns(fd) && candidates.due(fd)) take_candidate(fd);
+  if (!fds.owns(fd) && !candidates.has(fd)) return from_kernel(real.epoll_ctl(set, operation, fd, event));
   if (!fds.owns(fd)) {
-    const Result<int> done = from_kernel(real.epoll_ctl(set, operation, fd, event));
-    if (done && candidates.has(fd))
-      candidates.note_membership(set, operation, fd, operation == EPOLL_CTL_DEL ? epoll_event{} : *event);
-    return done;
+    // Under the lock: who takes the descriptor into the table finds the membership, or none at all.
+    Guard guard(Pass::Polling::kNo);
+    if (!guard.ok() || !fds.owns(fd)) {
+      const Result<int> done = from_kernel(real.epoll_ctl(set, operation, fd, event));
+      if (done && candidates.has(fd))
+        candidates.note_membership(set, operation, fd, operation == EPOLL_CTL_DEL ? epoll_event{} : *event);
+      return done;
+    }
   }
   Guard guard(Pass::Polling::kNo);
   File* file = guard.ok() ? fds.find(fd) : nullptr;

@@ -204,12 +204,13 @@ Result<void> pass_on(int fd) {
     if (!file->carries_connection()) note_passed();
     given = detach(guard.pass(), file, Reason::handed_back);
   }
-  const bool iwarp = file->kind() == FileKind::kIwarp;
-  if (!given && !iwarp)
+  // Bytes of theirs are in this process alone.
+  const bool kept = file->kind() == FileKind::kIwarp || file->kind() == FileKind::kShm;
+  if (!given && !kept)
     log(LogLevel::kError, "a connection passed to another process could not be handed back to the kernel: %s",
         reason_text(Reason::no_privilege));
   file->release(guard.pass());
-  return !given && iwarp ? err(EOPNOTSUPP) : Result<void>();
+  return !given && kept ? err(EOPNOTSUPP) : Result<void>();
 }
 
 Result<void> before_passing(const msghdr* message) {

@@ -160,8 +160,12 @@ void take_candidate(int fd) {
   if (pass->engine().is_of_our_network(fd) && is_here(names->local.address) &&
       is_here(names->remote.address) && pass->engine().links() != nullptr)
     enter_table(*pass, fd, *names);
-  // It stays a candidate in the table: a call that has not found it there looks here next.
-  if (fds.find(fd) == nullptr) candidates.forget(fd);
+  // It stays a candidate in the table: a call that has not found it there looks here next. What makes it the
+  // kernel's for good forgets it, and then looks into the table.
+  File* const entered = fds.find(fd);
+  if (entered == nullptr) return candidates.forget(fd);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!candidates.has(fd)) (void)static_cast<ShmSocket*>(entered)->detach(*pass, Reason::option);
 }
 
 }  // namespace accel::posix

@@ -67,9 +67,7 @@ void ShmSocket::option_was_set(int level, int name, const void* value) {
 Result<int> ShmSocket::ioctl(Pass&, unsigned long request, void* argument) {
   if (!link_.rings || request != SIOCINQ) return kOnKernel;
   look();
-  int in_kernel = 0;
-  if (link_.rings->receiver->way() == Receives::kKernel) (void)real.ioctl(shadow(), SIOCINQ, &in_kernel);
-  const int answer = in_kernel + static_cast<int>(link_.rings->receiver->available());
+  const int answer = static_cast<int>(readable());
   return put_user(argument, answer) ? Result<int>(0) : err(EFAULT);
 }
 

@@ -6,19 +6,18 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
+#include <climits>
+
 #include "base/config.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "base/socket_option.h"
 #include "engine/stats.h"
 #include "posix/epoll_set.h"
-#include "posix/wait.h"
 
 namespace accel::posix {
 namespace {
 
-/// Bytes that the other end has declined fit into its kernel's buffer, as a rule.
-constexpr Duration kReturnsWithin = 1s;
 constexpr uint32_t kIn = EPOLLIN | EPOLLRDNORM, kOut = EPOLLOUT | EPOLLWRNORM;
 
 }  // namespace
@@ -70,6 +69,10 @@ void ShmSocket::look() {
   const bool was_broken = own_error() != Errno{};
   link_.rings->receiver->look();
   if (link_.rings->sender->look() == Sends::kReturning) (void)return_bytes();
+  if (ending_ && link_.rings->sender->way() != Sends::kReturning) {
+    ending_ = false;
+    real.shutdown(shadow(), SHUT_WR);
+  }
   const bool broken =
       link_.rings->receiver->way() == Receives::kBroken || link_.rings->sender->way() == Sends::kBroken;
   if (broken && !was_broken && !lost_) {
@@ -84,7 +87,7 @@ uint32_t ShmSocket::readiness() {
   if (link_.rings) link_.rings->receiver->look();  // the kernel's last byte may have been read meanwhile
   constexpr short kAll = POLLIN | POLLOUT | POLLRDHUP | POLLPRI | POLLRDNORM | POLLWRNORM;
   const bool by_rings = link_.rings && link_.rings->receiver->way() != Receives::kKernel &&
-                        link_.rings->sender->way() == Sends::kRing && !lost_ && !fin_;
+                        link_.rings->sender->way() == Sends::kRing && !lost_ && !fin_ && !alone_;
   uint32_t bits = 0;
   if (!by_rings) {
     pollfd p{shadow(), kAll, 0};
@@ -94,7 +97,7 @@ uint32_t ShmSocket::readiness() {
   const shm::Receiver& receiver = *link_.rings->receiver;
   const shm::Sender& sender = *link_.rings->sender;
   if (receiver.way() == Receives::kRing) {
-    if (!fin_) bits &= ~kIn;
+    if (!alone_) bits &= ~kIn;
     if (receiver.available() >= low_water_) bits |= kIn;
   } else if (receiver.way() == Receives::kKernel && receiver.available() > 0 && readable() >= low_water_) {
     bits |= kIn;
@@ -106,15 +109,18 @@ uint32_t ShmSocket::readiness() {
   } else if (sender.way() == Sends::kReturning) {
     bits &= ~kOut;
   }
+  if (ending_) bits |= kOut;
+  if (stage_ == Stage::kOpen && (bits & kOut) == 0) wait_for_room();  // as tcp_poll() sets SOCK_NOSPACE
   if (own_error() != Errno{}) bits |= kIn | kOut | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
   return bits;
 }
 
-/// Before a thread sleeps: the other end is to ring for room.
-void ShmSocket::note_wait() {
+/// Somebody has found no room: he is told as soon as there is some.
+void ShmSocket::wait_for_room() {
+  told_ &= ~kOut;
   if (stage_ != Stage::kOpen || link_.rings->sender->way() != Sends::kRing) return;
-  Engine::get()->links()->heat(link_);
-  if (!link_.rings->sender->writable() && !link_.rings->sender->sleep()) look();
+  link_.rings->sender->expect_room();
+  Engine::get()->links()->seen(link_);
 }
 
 /// What has begun since the last time; `by_kernel`: the kernel tells of something.
@@ -125,7 +131,6 @@ uint32_t ShmSocket::edges(bool by_kernel) {
   const bool more = by_kernel || std::exchange(arrived_, arrived) != arrived;
   arrived_ = arrived;
   const uint32_t fresh = bits & ~std::exchange(told_, bits);
-  writable_ = (bits & kOut) != 0;
   uint32_t edges = 0;
   if ((bits & kIn) != 0 && more) edges |= kReadable;
   if ((fresh & kOut) != 0) edges |= kWritable;
@@ -163,13 +168,14 @@ void ShmSocket::decided(uint32_t) {
     while (see_to_meeting()) {
     }
   }
-  // The other end has gone back to the kernel with both directions: nothing keeps this one.
-  const bool over = stage_ == Stage::kOpen && alone_ && link_.rings->receiver->left() &&
-                    link_.rings->sender->way() == Sends::kKernel;
+  // Both directions have gone back to the kernel: nothing keeps the connection.
+  const bool over = stage_ == Stage::kOpen && link_.rings->sender->way() == Sends::kKernel && !ending_ &&
+                    (link_.rings->receiver->declined() || (alone_ && link_.rings->receiver->left()));
   if (over) (void)to_kernel(Reason::same_host_left);
   if (stage_ != Stage::kKernel) {
     notify(edges(tcp));
-    if (stage_ == Stage::kOpen && !writable_ && !link_.rings->sender->sleep()) look();
+    if (link_.rings) link_.note_told();
+    if (stage_ == Stage::kOpen && (told_ & kOut) == 0) wait_for_room();
     if (stage_ == Stage::kOpen) Engine::get()->links()->seen(link_);
   }
   release(nullptr);
@@ -186,6 +192,14 @@ bool ShmSocket::return_bytes() {
     sender.returned(n < 0 ? part.size() : static_cast<size_t>(n));  // an error: nobody is there to have them
   }
   return true;
+}
+
+bool ShmSocket::return_at_once() {
+  if (return_bytes()) return true;
+  const int most = INT_MAX / 2;
+  if (real.setsockopt(shadow(), SOL_SOCKET, SO_SNDBUFFORCE, &most, sizeof most) != 0)
+    real.setsockopt(shadow(), SOL_SOCKET, SO_SNDBUF, &most, sizeof most);
+  return return_bytes();
 }
 
 /// Nothing more is to come of the link.
@@ -206,12 +220,12 @@ Result<void> ShmSocket::to_kernel(Reason reason) {
   if (stage_ == Stage::kKernel) return {};
   if (stage_ == Stage::kOpen) {
     look();
-    shm::Sender& sender = *link_.rings->sender;
-    if (!return_bytes() || !link_.rings->receiver->decline()) return err(EOPNOTSUPP);
-    if (!sender.leave()) (void)return_bytes();
+    if (!return_at_once() || !link_.rings->receiver->decline()) return err(EOPNOTSUPP);
+    // The other end may have declined as well. Then its bytes go first, and decided() comes here again.
+    if (!link_.rings->sender->leave() && !return_at_once()) return err(EOPNOTSUPP);
     Engine::get()->counters().add(Counter::shm_left);
-  } else if (link_.rings) {
-    (void)link_.rings->receiver->decline();
+  } else if (!may_give_up()) {
+    return err(EOPNOTSUPP);
   }
   retain();
   leave_table(reason);
@@ -239,12 +253,12 @@ void ShmSocket::on_last_close(Pass* pass) {
       how = {1, 0};
       real.setsockopt(shadow(), SOL_SOCKET, SO_LINGER, &how, sizeof how);
     };
-    if (!return_bytes() || unread) reset();
+    if (!return_at_once() || unread) reset();
     // Behind the ring's bytes comes the kernel's reset, or the end. Where the other end has declined the ring
     // meanwhile its bytes go by the kernel.
     const bool resets = how.l_onoff != 0 && how.l_linger == 0;
     const bool ends = resets ? link_.rings->sender->leave() : link_.rings->sender->end();
-    if (!ends && !return_bytes()) reset();
+    if (!ends && !return_at_once()) reset();
     (void)receiver.decline();
   }
   end_link();
@@ -262,12 +276,11 @@ Result<int> ShmSocket::shutdown(Pass& pass, int how) {
   if (how < SHUT_RD || how > SHUT_RDWR) return err(EINVAL);
   if (stage_ == Stage::kOpen && how != SHUT_RD) {
     look();
-    if (!link_.rings->sender->end()) {
-      auto returned = [&] { return stage_ != Stage::kOpen || lost_ || return_bytes(); };
-      if (!returned()) (void)wait_for(pass, pass.now() + kReturnsWithin, returned);
-    }
+    // Bytes that are to be returned go before the kernel's FIN, and this call does not wait.
+    ending_ = ending_ || (!link_.rings->sender->end() && !return_at_once());
   }
-  Result<int> r = from_libc(real.shutdown(shadow(), how));
+  const int now = ending_ && how == SHUT_RDWR ? SHUT_RD : how;
+  Result<int> r = ending_ && how == SHUT_WR ? Result<int>(0) : from_libc(real.shutdown(shadow(), now));
   if (r && how != SHUT_WR) read_shut_ = true;
   ring();
   notify(kReadable | kWritable | kReadClosed | kHangUp);

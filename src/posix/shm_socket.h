@@ -71,12 +71,14 @@ class ShmSocket final : public Socket {
   void ring();
   void look();
   uint32_t edges(bool by_kernel);
-  void note_wait();
+  void wait_for_room();
   bool kernel_is(short events) const;
   Errno own_error() const;
   /// What shutdown(), close() and a way back to the kernel begin with: bytes that the other end did not take
   /// go by the kernel. False: it takes no more now.
   bool return_bytes();
+  /// The same, where nobody will come again: the kernel's buffer is made as large as it may be.
+  bool return_at_once();
   void end_link();
 
   // shm_steps.cc
@@ -87,6 +89,7 @@ class ShmSocket final : public Socket {
   bool take_offer();
   bool open_rings();
   void give_up(Reason reason);
+  bool may_give_up();
   bool refuse();
   void set_bell(int fd);
   void drop_bell();
@@ -94,8 +97,10 @@ class ShmSocket final : public Socket {
   // shm_transfer.cc
   Result<void> settle(Pass& pass);
   Result<size_t> take(msghdr& message, size_t size, size_t got, int flags);
-  Result<size_t> take_from_kernel(msghdr& message, size_t size, size_t got, int flags);
+  std::optional<Result<size_t>> take_from_kernel(msghdr& message, size_t size, size_t got, int flags);
   Result<size_t> take_from_ring(msghdr& message, size_t size, size_t got, int flags);
+  size_t copy_of_ring(msghdr& message, size_t size, size_t skip, int flags);
+  bool may_be_more(size_t seen);
   Result<size_t> put(const msghdr& message, size_t size, size_t done, int flags);
   Result<size_t> put_into_ring(const msghdr& message, size_t done);
   size_t readable() const;
@@ -107,12 +112,12 @@ class ShmSocket final : public Socket {
   const int number_;  ///< by which it was a candidate
   shm::Link link_;
   Stage stage_ = Stage::kAlone;
-  bool lost_ = false;      ///< the kernel's connection has failed, or both its directions have ended
-  bool fin_ = false;       ///< the kernel tells that the other end has ended
-  bool alone_ = false;     ///< the other end of the bell has gone
-  bool writable_ = false;  ///< as told last
-  uint32_t told_ = 0;      ///< readiness, likewise
-  uint64_t arrived_ = 0;   ///< bytes that had come into the ring then
+  bool lost_ = false;     ///< the kernel's connection has failed, or both its directions have ended
+  bool fin_ = false;      ///< the kernel tells that the other end has ended
+  bool alone_ = false;    ///< the other end of the bell has gone
+  bool ending_ = false;   ///< shutdown() of writing, once the bytes have been returned
+  uint32_t told_ = 0;     ///< readiness, as told last
+  uint64_t arrived_ = 0;  ///< bytes that had come into the ring then
   bool read_shut_ = false;
   bool reset_told_ = false;
   size_t low_water_ = 1;  ///< SO_RCVLOWAT

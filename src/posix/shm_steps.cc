@@ -185,11 +185,17 @@ bool ShmSocket::refuse() {
 
 /// Before the rings are open. The file may be gone afterwards, for all but its caller's reference.
 void ShmSocket::give_up(Reason reason) {
-  if (link_.rings && !link_.rings->receiver->decline()) {
-    stage_ = Stage::kOpen;  // the other end has begun and ended: its bytes are here alone
-    return;
-  }
-  leave_table(reason);
+  if (may_give_up()) leave_table(reason);
+}
+
+/// False: the other end has begun and ended, and its bytes are here alone. They are given out as from open
+/// rings.
+bool ShmSocket::may_give_up() {
+  if (!link_.rings || link_.rings->receiver->decline()) return true;
+  Engine::get()->links()->set_deadline(link_, kNever);
+  stage_ = Stage::kOpen;
+  choice = {PathKind::kShm, Reason::same_host, {}};
+  return false;
 }
 
 void ShmSocket::leave_table(Reason reason) {

@@ -83,9 +83,12 @@ size_t ShmSocket::readable() const {
   const auto in_kernel = [this] { return static_cast<size_t>(unread_in_kernel(shadow())); };
   if (!link_.rings) return in_kernel();
   const shm::Receiver& receiver = *link_.rings->receiver;
-  if (receiver.way() == Receives::kRing) return receiver.available();
-  const bool before_ring = receiver.kernel_limit() != UINT64_MAX;
-  return std::min<uint64_t>(in_kernel(), receiver.kernel_limit()) + (before_ring ? receiver.available() : 0);
+  if (receiver.way() == Receives::kRing)
+    return receiver.available() + (receiver.kernel_follows() || alone_ ? in_kernel() : 0);
+  if (receiver.way() != Receives::kKernel) return 0;
+  const uint64_t limit = receiver.kernel_limit();
+  const uint64_t before_ring = std::min<uint64_t>(in_kernel(), limit);
+  return before_ring + (before_ring == limit ? receiver.available() : 0);
 }
 
 // ---- in ----
@@ -93,59 +96,77 @@ size_t ShmSocket::readable() const {
 /// Copies what is there into the vector beyond `got` bytes, or drops it where MSG_TRUNC says so. Errors:
 /// EAGAIN, where nothing is there now; 0: nothing comes any more.
 Result<size_t> ShmSocket::take(msghdr& message, size_t size, size_t got, int flags) {
-  if (!link_.rings) return take_from_kernel(message, size, got, flags);
+  if (!link_.rings) return *take_from_kernel(message, size, got, flags);
   shm::Receiver& receiver = *link_.rings->receiver;
-  switch (receiver.look()) {
-    case Receives::kKernel:
-      return take_from_kernel(message, size, got, flags);
-    case Receives::kRing:
-      if (receiver.available() > 0) return take_from_ring(message, size, got, flags);
-      break;
-    case Receives::kEnd:
-      return size_t{0};
-    case Receives::kBroken:
-      break;
+  for (;;) {
+    const Receives way = receiver.look();
+    if (way == Receives::kRing && receiver.available() > 0) return take_from_ring(message, size, got, flags);
+    if (way == Receives::kEnd) return size_t{0};
+    if (way != Receives::kKernel) {
+      if (own_error() != Errno{}) {
+        const Errno error = own_error();
+        reset_told_ = true;
+        return error;
+      }
+      if (reset_told_ || read_shut_) return size_t{0};
+      // Whoever filled the ring is there, and may go on. Else the kernel has the end, or why it has failed,
+      // or what another process has sent that has the connection as well.
+      if (!lost_ && !alone_) return err(EAGAIN);
+    }
+    if (std::optional<Result<size_t>> n = take_from_kernel(message, size, got, flags)) return *n;
   }
-  if (own_error() != Errno{}) {
-    const Errno error = own_error();
-    reset_told_ = true;
-    return error;
-  }
-  if (reset_told_ || read_shut_) return size_t{0};
-  if (!lost_ && !(alone_ && fin_)) return err(EAGAIN);
-  return take_from_kernel(message, size, got, flags);  // its end, or why it has failed
 }
 
-Result<size_t> ShmSocket::take_from_kernel(msghdr& message, size_t size, size_t got, int flags) {
+/// nullopt: the way has changed, which it does a few times at most.
+std::optional<Result<size_t>> ShmSocket::take_from_kernel(msghdr& message, size_t size, size_t got,
+                                                          int flags) {
   shm::Receiver* receiver = link_.rings ? &*link_.rings->receiver : nullptr;
-  uint64_t most = size - ((flags & MSG_PEEK) != 0 ? 0 : got);
-  if (receiver != nullptr) {
+  const bool peeks = (flags & MSG_PEEK) != 0;
+  uint64_t most = size - (peeks ? 0 : got);
+  if (receiver != nullptr && receiver->bounded()) {
     // What the kernel has before this look precedes the ring's bytes, where the look finds none of those.
-    const int unread = unread_in_kernel(shadow());
-    const Receives before = receiver->way();
-    if (before == Receives::kKernel && receiver->look() != before) return err(EAGAIN);
-    if (before == Receives::kKernel) {
-      most = std::min<uint64_t>(most, receiver->kernel_limit());
-      if (unread > 0) most = std::min<uint64_t>(most, static_cast<uint64_t>(unread));
+    // What comes later may be what follows them.
+    auto unread = static_cast<uint64_t>(unread_in_kernel(shadow()));
+    bool same = receiver->look() == Receives::kKernel && receiver->bounded();
+    if (same && unread == 0) {
+      if (!kernel_is(POLLRDHUP | POLLHUP | POLLERR)) return err(EAGAIN);
+      // The sender may have filled the ring and ended since the look: that comes first.
+      unread = static_cast<uint64_t>(unread_in_kernel(shadow()));
+      same = receiver->look() == Receives::kKernel && receiver->bounded() && unread == 0;
     }
+    if (!same) return std::nullopt;
+    if (unread > 0) most = std::min({most, unread, receiver->kernel_limit()});
   }
   if (size == 0) most = 0;
-  Part part(message, (flags & MSG_PEEK) != 0 ? 0 : got, most);
+  Part part(message, peeks ? 0 : got, most);
   const int kept = flags & (MSG_PEEK | MSG_TRUNC);
-  Result<ssize_t> n = from_libc(real.recvmsg(shadow(), &part.message, kept | MSG_DONTWAIT));
-  // The other end may have filled the ring and ended since the look: that comes first.
-  const bool ends = size > 0 && (n ? *n == 0 : !n.is(EAGAIN));
-  const bool by_kernel = receiver != nullptr && receiver->way() == Receives::kKernel;
-  if (ends && by_kernel && receiver->look() != Receives::kKernel) return err(EAGAIN);
+  const Result<ssize_t> n = from_libc(real.recvmsg(shadow(), &part.message, kept | MSG_DONTWAIT));
   if (!n) return n.error();
-  const auto bytes = static_cast<size_t>(*n);
-  if ((flags & MSG_PEEK) != 0)
-    return bytes > got ? bytes - got : bytes == 0 ? Result<size_t>(size_t{0}) : err(EAGAIN);
-  if (receiver != nullptr) {
-    receiver->took_from_kernel(bytes);
-    receiver->look();  // what follows may be in the ring
+  auto bytes = static_cast<size_t>(*n);
+  if (!peeks) {
+    if (receiver != nullptr) {
+      receiver->took_from_kernel(bytes);
+      receiver->look();  // what follows may be in the ring
+    }
+    return bytes;
   }
-  return bytes;
+  if (bytes == 0) return bytes;
+  if (receiver != nullptr && bytes == receiver->kernel_limit())
+    bytes += copy_of_ring(message, size, bytes, flags);
+  return bytes > got ? Result<size_t>(bytes - got) : err(EAGAIN);
+}
+
+/// Into the vector beyond the first `skip` bytes, without taking them. Returns how many there are.
+size_t ShmSocket::copy_of_ring(msghdr& message, size_t size, size_t skip, int flags) {
+  const shm::Receiver& receiver = *link_.rings->receiver;
+  const size_t most = std::min(size - skip, receiver.available());
+  if (most == 0 || (flags & MSG_TRUNC) != 0) return most;
+  size_t done = 0;
+  for_each_piece(message, skip, [&](std::span<uint8_t> piece) {
+    done += receiver.copy(piece.first(std::min(piece.size(), most - done)), done);
+    return done < most;
+  });
+  return done;
 }
 
 Result<size_t> ShmSocket::take_from_ring(msghdr& message, size_t size, size_t got, int flags) {
@@ -154,15 +175,27 @@ Result<size_t> ShmSocket::take_from_ring(msghdr& message, size_t size, size_t go
   const size_t skip = peeks ? 0 : got;
   const size_t most = std::min(size - skip, receiver.available());
   if ((flags & MSG_TRUNC) == 0 && !all_pieces(message, skip, most, can_overwrite)) return err(EFAULT);
-  size_t done = 0;
-  if ((flags & MSG_TRUNC) == 0)
-    for_each_piece(message, skip, [&](std::span<uint8_t> piece) {
-      done += receiver.copy(piece.first(std::min(piece.size(), most - done)), done);
-      return done < most;
-    });
-  if (peeks) return most > got ? Result<size_t>(most - got) : err(EAGAIN);
-  if (receiver.consume(most)) ring();
-  return most;
+  size_t there = copy_of_ring(message, size, skip, flags);
+  if (!peeks) {
+    if (receiver.consume(there)) ring();
+    return there;
+  }
+  if (receiver.kernel_follows() && there == receiver.available() && there < size) {
+    Part part(message, there, size - there);
+    const ssize_t n = real.recvmsg(shadow(), &part.message, (flags & MSG_TRUNC) | MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0) there += static_cast<size_t>(n);
+  }
+  return there > got ? Result<size_t>(there - got) : err(EAGAIN);
+}
+
+/// For a call that has found `seen` bytes, and not enough.
+bool ShmSocket::may_be_more(size_t seen) {
+  if (stage_ == Stage::kKernel || read_shut_ || lost_ || own_error() != Errno{}) return true;
+  Receives way = Receives::kKernel;
+  if (link_.rings) way = link_.rings->receiver->look();
+  if (way == Receives::kEnd || way == Receives::kBroken) return true;
+  if (readable() > seen) return true;
+  return (way == Receives::kKernel || alone_) && kernel_is(POLLRDHUP | POLLERR | POLLHUP);
 }
 
 Result<ssize_t> ShmSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
@@ -194,18 +227,9 @@ Result<ssize_t> ShmSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
       continue;
     }
     if (!wait || !may_wait()) return so_far(err(EAGAIN));
-    note_wait();
+    if (stage_ == Stage::kOpen) Engine::get()->links()->heat(link_);
     const size_t seen = (flags & MSG_PEEK) != 0 ? readable() : 0;
-    auto more = [&] {
-      if (stage_ == Stage::kKernel || read_shut_ || lost_ || own_error() != Errno{}) return true;
-      if (link_.rings) {
-        const Receives way = link_.rings->receiver->look();
-        if (way == Receives::kRing) return link_.rings->receiver->available() > seen || (alone_ && fin_);
-        if (way != Receives::kKernel) return true;
-      }
-      return static_cast<size_t>(unread_in_kernel(shadow())) > seen ||
-             kernel_is(POLLRDHUP | POLLERR | POLLHUP);
-    };
+    auto more = [&] { return may_be_more(seen); };
     Result<Woke> woke = wait_for(pass, deadline, more, {}, got > 0);
     if (!woke) return so_far(woke.error());
   }
@@ -236,6 +260,7 @@ Result<size_t> ShmSocket::put_into_ring(const msghdr& message, size_t done) {
 }
 
 Result<size_t> ShmSocket::put(const msghdr& message, size_t size, size_t done, int flags) {
+  if (ending_) return err(EPIPE);
   if (stage_ == Stage::kOpen && !lost_) {
     switch (link_.rings->sender->look()) {
       case Sends::kRing:
@@ -286,14 +311,11 @@ Result<ssize_t> ShmSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
       continue;
     }
     if (!n.is(EAGAIN)) return so_far(n.error());
-    if (!wait || !may_wait()) {
-      note_wait();
-      told_ &= ~uint32_t{EPOLLOUT | EPOLLWRNORM};
-      return so_far(err(EAGAIN));
-    }
-    note_wait();
+    wait_for_room();
+    if (!wait || !may_wait()) return so_far(err(EAGAIN));
+    if (stage_ == Stage::kOpen) Engine::get()->links()->heat(link_);
     auto room = [&] {
-      if (stage_ == Stage::kKernel || lost_ || alone_) return true;
+      if (stage_ == Stage::kKernel || lost_ || alone_ || ending_) return true;
       if (stage_ == Stage::kOpen) {
         const Sends way = link_.rings->sender->look();
         if (way == Sends::kRing) return link_.rings->sender->writable();

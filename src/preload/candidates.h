@@ -64,6 +64,13 @@ inline bool needs_kernel(unsigned long command, const void* argument) {
   }
 }
 
+/// It stays with the kernel. True: it has just entered the table, so the call is the library's.
+[[gnu::noinline]] inline bool forgotten_too_late(int fd) {
+  posix::candidates.forget(fd);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return posix::fds.owns(fd) && !ServedCall::inside();
+}
+
 /// A transfer on a candidate: by the kernel, or by the library where that has just taken the descriptor.
 template <class Make, class Serve>
 [[gnu::noinline]] auto transfer_on_candidate(int fd, Make make, Serve serve) {
@@ -96,19 +103,24 @@ inline auto on_kernel(Make make, Serve serve, Arguments... arguments) {
       candidates.accepted(std::get<0>(all), fd);
     return fd;
   } else if constexpr (kUse == CandidateUse::kMember) {
-    if (candidates.has(std::get<2>(all))) [[unlikely]]
-      candidates.forget(std::get<2>(all));
+    if (candidates.has(std::get<2>(all)) && forgotten_too_late(std::get<2>(all))) [[unlikely]]
+      return serve();
   } else if constexpr (kUse == CandidateUse::kControl) {
-    if (candidates.has(std::get<0>(all)) && needs_kernel(std::get<1>(all), std::get<2>(all))) [[unlikely]]
-      candidates.forget(std::get<0>(all));
+    if (candidates.has(std::get<0>(all)) && needs_kernel(std::get<1>(all), std::get<2>(all)) &&
+        forgotten_too_late(std::get<0>(all))) [[unlikely]]
+      return serve();
   } else if constexpr (kUse == CandidateUse::kOption) {
     if (candidates.has(std::get<0>(all))) [[unlikely]]
       candidates.note_option(std::get<0>(all), std::get<1>(all), std::get<2>(all), std::get<3>(all),
                              std::get<4>(all));
   } else if constexpr (kUse != CandidateUse::kNone) {
-    candidates.forget(std::get<0>(all));
-    if constexpr (kUse == CandidateUse::kReplace) candidates.forget(std::get<1>(all));
-    if constexpr (kUse == CandidateUse::kSplice) candidates.forget(std::get<2>(all));
+    bool late = candidates.has(std::get<0>(all)) && forgotten_too_late(std::get<0>(all));
+    if constexpr (kUse == CandidateUse::kReplace)
+      late |= candidates.has(std::get<1>(all)) && forgotten_too_late(std::get<1>(all));
+    if constexpr (kUse == CandidateUse::kSplice)
+      late |= candidates.has(std::get<2>(all)) && forgotten_too_late(std::get<2>(all));
+    if (late) [[unlikely]]
+      return serve();
   }
   return make();
 }

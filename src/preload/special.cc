@@ -75,8 +75,9 @@ Served<int> accel::preload::by_number::sendmmsg(int fd, mmsghdr* messages, unsig
 
 ACCEL_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags)) {
   if (const auto s = by_number::sendmmsg(fd, messages, &count, flags); s.done) return s.result;
-  posix::candidates.forget(fd);
-  return real.sendmmsg(fd, messages, count, flags);
+  return on_kernel<CandidateUse::kTransfer>(
+      [=] { return real.sendmmsg(fd, messages, count, flags); },
+      [=]() mutable { return by_number::sendmmsg(fd, messages, &count, flags).result; }, fd);
 }
 
 void accel::preload::look_for_descriptors(const msghdr& message) {
@@ -115,8 +116,9 @@ Served<int> accel::preload::by_number::recvmmsg(int fd, mmsghdr* messages, unsig
 
 ACCEL_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
   if (const auto s = by_number::recvmmsg(fd, messages, count, flags, timeout); s.done) return s.result;
-  posix::candidates.forget(fd);
-  const int got = real.recvmmsg(fd, messages, count, flags, timeout);
+  const int got = on_kernel<CandidateUse::kTransfer>(
+      [=] { return real.recvmmsg(fd, messages, count, flags, timeout); },
+      [=] { return by_number::recvmmsg(fd, messages, count, flags, timeout).result; }, fd);
   for (int i = 0; i < got; ++i) look_for_descriptors(messages[i].msg_hdr);
   return got;
 }

@@ -72,21 +72,25 @@ using namespace accel::preload;  // NOLINT
 #define UNWRAP(...) __VA_ARGS__
 #define FD_CALL(result, name, parameters, arguments, ours) \
   CALL(result, name, parameters, arguments, posix::fds.owns(fd), ours)
-#define CALL(result, name, parameters, arguments, condition, ours)                           \
-  static inline result serve_##name parameters {                                             \
-    return served<is_cancellation_point(#name)>([=]() mutable { return to_libc((ours)); });  \
-  }                                                                                          \
-  extern "C" result accel_call_##name parameters {                                           \
-    if (condition) [[unlikely]]                                                              \
-      if (!ServedCall::inside()) return serve_##name arguments;                              \
-    return on_kernel<candidate_use(#name)>([=]() mutable { return real.name arguments; },    \
-                                           [=]() mutable { return serve_##name arguments; }, \
-                                           UNWRAP arguments);                                \
-  }                                                                                          \
-  Served<result> accel::preload::by_number::name parameters {                                \
-    if (condition) return {true, serve_##name arguments};                                    \
-    forget_candidate<candidate_use(#name)>(UNWRAP arguments);                                \
-    return {};                                                                               \
+#define CALL(result, name, parameters, arguments, condition, ours)                          \
+  static inline result serve_##name parameters {                                            \
+    return served<is_cancellation_point(#name)>([=]() mutable { return to_libc((ours)); }); \
+  }                                                                                         \
+  extern "C" result accel_call_##name parameters {                                          \
+    if (condition) [[unlikely]]                                                             \
+      if (!ServedCall::inside()) return serve_##name arguments;                             \
+    return on_kernel<candidate_use(#name)>(                                                 \
+        [=]() mutable { return real.name arguments; },                                      \
+        [=]() mutable {                                                                     \
+          if (condition) return serve_##name arguments;                                     \
+          return real.name arguments; /* no bytes, say, of a descriptor of ours */          \
+        },                                                                                  \
+        UNWRAP arguments);                                                                  \
+  }                                                                                         \
+  Served<result> accel::preload::by_number::name parameters {                               \
+    if (condition) return {true, serve_##name arguments};                                   \
+    forget_candidate<candidate_use(#name)>(UNWRAP arguments);                               \
+    return {};                                                                              \
   }
 #define HAND(name)
 #define ALIAS(alias, name) ACCEL_ALIAS(alias, name)

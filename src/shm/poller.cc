@@ -109,7 +109,7 @@ bool Poller::look(bool asleep) {
   for (Link* link : hot_) {
     if (link == nullptr) continue;
     if (disarms) link->rings->receiver->awake();
-    if (!link->rings->receiver->changed() && !link->rings->sender->changed()) continue;
+    if (!link->changed()) continue;
     make_ready(*link);
     any = true;
   }
@@ -122,7 +122,7 @@ bool Poller::arm() {
   bool quiet = ready_.empty();
   armed_ = true;
   for (Link* link : hot_)
-    if (link != nullptr && !link->rings->receiver->sleep()) quiet = false;
+    if (link != nullptr && !link->sleep()) quiet = false;
   return quiet;
 }
 
@@ -130,7 +130,7 @@ void Poller::cool(size_t slot) {
   Link* const link = std::exchange(hot_[slot], nullptr);
   if (link == nullptr) return;
   link->hot_ = false;
-  if (!link->rings->receiver->sleep()) make_ready(*link);
+  if (!link->sleep()) make_ready(*link);
 }
 
 void Poller::heat(Link& link) {
@@ -151,7 +151,7 @@ void Poller::heat(Link& link) {
 }
 
 void Poller::seen(Link& link) {
-  if ((armed_ || !link.hot_) && !link.rings->receiver->sleep()) make_ready(link);
+  if ((armed_ || !link.hot_) && !link.sleep()) make_ready(link);
 }
 
 void Poller::make_ready(Link& link) {

@@ -38,6 +38,17 @@ struct Link {
     const uint64_t from_kernel_;
   };
 
+  /// The other end is to ring for what comes next. False: something is there that has not been told of.
+  bool sleep() {
+    const bool quiet = rings->receiver->sleep();
+    return rings->sender->sleep() && quiet;
+  }
+  bool changed() const { return rings->receiver->changed() || rings->sender->changed(); }
+  void note_told() {
+    rings->receiver->note_told();
+    rings->sender->note_told();
+  }
+
   void* const owner;
   int tcp = -1;   ///< the kernel's connection
   int bell = -1;  ///< a Unix socket: readable when the other end rings, or has gone
@@ -90,8 +101,8 @@ class Poller {
   void set_deadline(Link& link, Instant when);
   /// It is in use: its ring is looked at from now on, perhaps instead of another's.
   void heat(Link& link);
-  /// It has been seen to: where its ring is not looked at, or a thread sleeps, the other end is to ring for
-  /// what comes next.
+  /// It has been seen to, or somebody begins to wait for room: where its ring is not looked at, or a thread
+  /// sleeps, the other end is to ring for what comes next.
   void seen(Link& link);
   void forget(Link& link);
 

@@ -48,14 +48,12 @@ size_t Receiver::copy(std::span<uint8_t> to, size_t offset) const {
 }
 
 bool Receiver::consume(size_t bytes) {
-  const size_t before = available();
-  head_ += std::min(bytes, before);
+  head_ += std::min(bytes, available());
   shared_.head.store(head_, std::memory_order_release);
-  // A sender sleeps over a ring that is fuller than it is to be woken for.
-  if (before <= ring_.size() / 3) return false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (available() > ring_.size() / 3 * 2 || shared_.writer_asleep.load(std::memory_order_relaxed) == 0)
-    return false;
+  if (shared_.writer_asleep.load(std::memory_order_acquire) == 0) return false;
+  // More may lie in the ring than the last look has found: what the sender waits for is its own count.
+  if (shared_.tail.load(std::memory_order_relaxed) - head_ > ring_.size() / 3 * 2) return false;
   return shared_.writer_asleep.exchange(0, std::memory_order_relaxed) != 0;
 }
 
@@ -66,13 +64,21 @@ bool Receiver::sleep() {
 }
 
 bool Receiver::changed() const {
-  if (way_ == Way::kBroken || seen_ == Carrier::kReturned) return false;
-  return shared_.tail.load(std::memory_order_relaxed) != tail_ ||
-         shared_.carrier.load(std::memory_order_relaxed) != seen_;
+  if (way_ == Way::kBroken) return !told_broken_;
+  if (seen_ == Carrier::kReturned) return false;
+  const Carrier carrier = shared_.carrier.load(std::memory_order_relaxed);
+  if (carrier != told_) return true;
+  return carrier != Carrier::kKernel && shared_.tail.load(std::memory_order_relaxed) != told_tail_;
+}
+
+void Receiver::note_told() {
+  told_tail_ = tail_;
+  told_ = seen_;
+  told_broken_ = way_ == Way::kBroken;
 }
 
 bool Receiver::decline() {
-  if (look() == Way::kBroken) return true;
+  if (look() == Way::kBroken || seen_ == Carrier::kReturned) return true;
   Carrier from = seen_;
   // The sender's begin() may come between, nothing else that leads here again.
   for (int tries = 0; tries < 2 && (from == Carrier::kKernel || from == Carrier::kRing); ++tries) {
@@ -80,6 +86,7 @@ bool Receiver::decline() {
       continue;
     seen_ = Carrier::kReturned;
     by_kernel_ = 0;
+    tail_ = head_;  // the rest comes by the kernel
     way_ = Way::kKernel;
     return true;
   }

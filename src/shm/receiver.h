@@ -33,10 +33,18 @@ class Receiver {
   uint64_t kernel_limit() const;
   void took_from_kernel(uint64_t bytes) { from_kernel_ += bytes; }
 
+  /// The kernel may have bytes that come behind the ring's, or the sender has not begun: of what the kernel
+  /// has only that is next which kernel_limit() says.
+  bool bounded() const { return seen_ == Carrier::kKernel || from_kernel_ < by_kernel_; }
+
   /// kRing: bytes that can be read.
   size_t available() const { return static_cast<size_t>(tail_ - head_); }
   /// The sender has ended; there may be bytes before that.
   bool ended() const { return seen_ == Carrier::kEnded; }
+  /// The kernel's connection goes on behind the ring's last byte.
+  bool kernel_follows() const { return seen_ == Carrier::kLeft; }
+  /// decline() has been heard.
+  bool declined() const { return seen_ == Carrier::kReturned; }
   /// The sender has gone back to the kernel, and all that it had put into the ring has been taken.
   bool left() const { return seen_ == Carrier::kLeft && way_ == Way::kKernel && from_kernel_ >= by_kernel_; }
   /// Copies bytes from `offset` on without taking them.
@@ -44,11 +52,14 @@ class Receiver {
   /// True: the sender waits for room, and there is some now.
   [[nodiscard]] bool consume(size_t bytes);
 
-  /// The sender is to tell of the next byte. False: something has come meanwhile.
+  /// The sender is to tell of the next byte. False: as changed().
   bool sleep();
   void awake() { shared_.reader_asleep.store(0, std::memory_order_relaxed); }
-  /// Something is there that look() has not seen.
+  /// Something is there that those who wait have not been told of. Any call may look(), and what it finds is
+  /// news to others still.
   bool changed() const;
+  /// They have been told of what look() has found.
+  void note_told();
 
   /// "I take nothing more from the ring; the rest comes by the kernel." False: the sender has left or ended
   /// before, and bytes are in the ring still.
@@ -66,6 +77,10 @@ class Receiver {
   uint64_t tail_ = 0;       ///< as last seen, checked
   Carrier seen_ = Carrier::kKernel;
   Way way_ = Way::kKernel;
+  // ---- as told last ----
+  uint64_t told_tail_ = 0;
+  Carrier told_ = Carrier::kKernel;
+  bool told_broken_ = false;
 };
 
 }  // namespace accel::shm

@@ -45,10 +45,15 @@ class Sender {
   size_t room() const { return ring_.size() - used(); }
   /// As sk_stream_is_writeable(): a third is free.
   bool writable() const { return used() <= ring_.size() / 3 * 2; }
-  /// The receiver is to tell of room. False: it has made some meanwhile, or has changed the way.
+  /// Somebody has found no room, and is to be told of it.
+  void expect_room() { told_writable_ = false; }
+  /// The receiver is to tell of room that is expected. False: as changed().
   bool sleep();
-  /// Something is there that look() has not seen: room that was missing, or another way.
+  /// Something is there that those who wait have not been told of: room that is expected, or another way. Any
+  /// call may look(), and what it finds is news to others still.
   bool changed() const;
+  /// They have been told of what look() has found.
+  void note_told();
 
   /// Bytes that the receiver did not take: the first of them that lie in one piece.
   std::span<const uint8_t> unreturned() const;
@@ -64,6 +69,9 @@ class Sender {
   uint64_t tail_ = 0;  ///< the shared one is written only
   uint64_t head_ = 0;  ///< as last seen, checked
   Way way_ = Way::kKernel;
+  // ---- as told last ----
+  Way told_ = Way::kKernel;
+  bool told_writable_ = true;
 };
 
 }  // namespace accel::shm

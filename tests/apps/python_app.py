@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Python's own network tests (libpython3.11-testsuite), preloaded and not: test by test the same.
 
-    python_app.py [--long] [--wire] [MODULE...]
+    python_app.py [--long] [--wire | --shm] [MODULE...]
 
 As they are they talk over 127.0.0.1, which no port serves: that a merely preloaded program behaves as before. --wire: a copy of the suite
 that talks with an address of a device instead, by which the program's own frames leave and come back (lab.Loop), so that both ends of its
-connections are accelerated; how many bytes each path carried is printed.
+connections are accelerated; how many bytes each path carried is printed. --shm: over 127.0.0.1 with same_host = auto from the first transfer
+on. The program is both ends of its connections, which it moves into shared memory; how many bytes that carried is printed.
 """
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
-from programs import Loop, accel_environment
+from programs import Loop, accel_environment, build_dir
 
 PACKAGE = pathlib.Path("/usr/lib/python3.11/test")
 SUITE = ["test_socket", "test_selectors", "test_select", "test_epoll", "test_poll", "test_socketserver", "test_smtplib",
@@ -27,6 +29,22 @@ LONG = ["test_signal", "test_ftplib", "test_xmlrpc", "test_asyncio", "test_httpl
 # No connection at all; and connections that forked children use, which are handed back to the kernel.
 UNCONNECTED = ["test_selectors", "test_select", "test_poll", "test_signal", "test_subprocess", "test_threading"]
 FORKING = ["test_multiprocessing_fork"]
+SHM = ["test_socketserver", "test_httplib", "test_epoll", "test_asynchat", "test_smtplib", "test_urllib2_localnet"]
+SHM_LONG = ["test_socket", "test_asyncio", "test_ssl", "test_selectors", "test_httpservers", "test_ftplib", "test_xmlrpc", "test_logging",
+            "test_imaplib", "test_poplib", "test_asyncore", "test_multiprocessing_fork", "test_multiprocessing_spawn"]
+SHM_SETTINGS = {"ACCEL_SAME_HOST": "auto", "ACCEL_SAME_HOST_AFTER": "0", "ACCEL_PATH": "kernel"}
+# Runs the suite as "-m test" does, and says in the end what accel stat knows of the process: to a file, the last word.
+TELLING = """
+import atexit, os, runpy, subprocess, sys
+*words, tool, report = sys.argv[1:]
+me = os.getpid()
+def tell():
+    if os.getpid() == me:
+        subprocess.run([tool, "stat", str(me), "--json"], stdout=open(report, "w"), env={})
+atexit.register(tell)
+sys.argv = ["test", *words]
+runpy.run_module("test", run_name="__main__", alter_sys=True)
+"""
 WIRE = ["test_socketserver", "test_httpservers", "test_epoll", "test_asynchat", "test_smtplib", "test_urllib2_localnet"]
 
 
@@ -53,27 +71,35 @@ def verdicts(report):
 
 
 # AF_VSOCK needs a hypervisor that answers: on some machines its test waits for ever, preloaded or not.
-def run(name, preloaded, lab):
-    env = accel_environment(require=False) if preloaded else dict(os.environ)
+def run(name, preloaded, lab, shm=False):
+    env = accel_environment(SHM_SETTINGS if shm else None, require=False) if preloaded else dict(os.environ)
     resources = ["-u", "network"] if name == "test_socketserver" else []  # it is on loopback all the same
     with tempfile.TemporaryDirectory() as home:
         report = pathlib.Path(home) / "report.xml"
-        command = ["/usr/bin/python3", "-m", "test", "-v", "-i", "*VSOCK*", "--junit-xml", str(report), *resources, name]
+        told = pathlib.Path(home) / "told.json"
+        begin, end = (["-c", TELLING], [build_dir().resolve() / "bin" / "accel", told]) if shm else (["-m", "test"], [])
+        command = ["/usr/bin/python3", *begin, "-v", "-i", "*VSOCK*", "--junit-xml", str(report), *resources, name, *map(str, end)]
         if lab:
             env["PYTHONPATH"] = str(lab.directory)
             command = ["nsenter", f"--net=/run/netns/{lab.near.name}", "unshare", "-m", "sh", "-c",
                        'mount --bind "$0" /etc/hosts && exec "$@"', str(lab.directory / "hosts"), *command]
         done = subprocess.run(command, env=dict(env, HOME=home, TMPDIR=home), cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace", timeout=900)
-        return done.returncode, verdicts(report) if report.exists() else {}, done.stdout
+        counters = {}
+        with contextlib.suppress(OSError, ValueError, LookupError):
+            counters = json.loads(told.read_text())["processes"][0]["counters"]
+        return done.returncode, verdicts(report) if report.exists() else {}, done.stdout, counters
 
 
-def compare(name, lab):
+def compare(name, lab, shm=False):
     """Whether the module does the same preloaded; says what differs and what carried its bytes."""
-    status, plain, _ = run(name, False, lab)
+    status, plain, _, _ = run(name, False, lab, shm)
     wire, kernel = (lab.wire_bytes(), lab.kernel_bytes()) if lab else (0, 0)
-    status_on, preloaded, output = run(name, True, lab)
+    status_on, preloaded, output, counters = run(name, True, lab, shm)
     carried = ""
+    if shm:
+        moved, by_shm = counters.get("shm_opened", 0) // 2, counters.get("shm_bytes_out", 0)
+        carried = f"; {moved} connections in shared memory, {by_shm} bytes by it"
     if lab:
         wire, kernel = lab.wire_bytes() - wire, lab.kernel_bytes() - kernel
         carried = f"; {wire} bytes on the wire, {kernel} of them the kernel's"
@@ -83,6 +109,8 @@ def compare(name, lab):
     print(f"{name}: {good} of {len(plain)} tests pass, " + ("same" if same else f"DIFFERENT {different}, exit {status} / {status_on}") + carried, flush=True)
     if not same:
         print(output[-3000:])
+    if shm and name not in UNCONNECTED and counters.get("shm_bytes_out", 0) == 0:
+        return False
     return bool(same and (not lab or name in UNCONNECTED or kernel < wire * (2 / 3 if name in FORKING else 1 / 2)))
 
 
@@ -104,10 +132,11 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--wire", action="store_true")
+    parser.add_argument("--shm", action="store_true")
     options = parser.parse_args()
-    names = options.names or (SUITE + LONG if options.long else WIRE if options.wire else SUITE)
+    names = options.names or (SHM + SHM_LONG * options.long if options.shm else SUITE + LONG if options.long else WIRE if options.wire else SUITE)
     with WireLab(queues=1) if options.wire else contextlib.nullcontext() as lab:
-        return 0 if all([compare(name, lab) for name in names]) else 1
+        return 0 if all([compare(name, lab, options.shm) for name in names]) else 1
 
 
 if __name__ == "__main__":

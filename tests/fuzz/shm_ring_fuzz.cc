@@ -46,7 +46,7 @@ void scribble(Direction& d, uint8_t what, uint64_t value) {
 void step(World& w, uint8_t what, uint64_t value) {
   uint8_t bytes[300] = {};
   const std::span some(bytes, value % sizeof bytes);
-  switch (what % 14) {
+  switch (what % 18) {
     case 0:
       (void)w.sender.look();
       break;
@@ -89,6 +89,20 @@ void step(World& w, uint8_t what, uint64_t value) {
       break;
     case 12:
       (void)w.receiver.decline();
+      break;
+    case 13:
+      w.sender.expect_room();
+      break;
+    case 14:
+      w.sender.note_told();
+      if (w.sender.way() == Sender::Way::kBroken && w.sender.changed()) abort();  // it would be told for ever
+      break;
+    case 15:
+      w.receiver.note_told();
+      if (w.receiver.way() == Receiver::Way::kBroken && w.receiver.changed()) abort();
+      break;
+    case 16:
+      (void)(w.sender.changed() && w.receiver.changed());
       break;
     default:
       w.receiver.took_from_kernel(std::min<uint64_t>(value % 5000, w.receiver.kernel_limit()));

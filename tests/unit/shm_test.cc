@@ -264,6 +264,7 @@ TEST(Direction, NoWakeUpIsLost) {
   Pair pair;
   ASSERT_TRUE(pair.sender.begin(0));
   std::counting_semaphore<> reader(0), writer(0);
+  std::atomic<uint64_t> reader_sleeps{0}, writer_sleeps{0};
   constexpr uint64_t kBytes = 8 << 20;
   std::thread sends([&] {
     std::mt19937 random(1);
@@ -276,7 +277,12 @@ TEST(Direction, NoWakeUpIsLost) {
       const size_t put = pair.sender.put(bytes);
       sent += put;
       if (put > 0 && pair.sender.publish()) reader.release();
-      if (put == 0 && !pair.sender.writable() && pair.sender.sleep()) writer.acquire();
+      pair.sender.note_told();
+      if (put > 0) continue;
+      pair.sender.expect_room();
+      if (!pair.sender.sleep()) continue;
+      ++writer_sleeps;
+      writer.acquire();
     }
   });
   uint64_t received = 0;
@@ -288,10 +294,78 @@ TEST(Direction, NoWakeUpIsLost) {
     for (size_t i = 0; i < n; ++i) wrong |= bytes[i] != byte_at(received + i);
     received += n;
     if (n > 0 && pair.receiver.consume(n)) writer.release();
-    if (n == 0 && pair.receiver.sleep()) reader.acquire();
+    pair.receiver.note_told();
+    if (n > 0 || !pair.receiver.sleep()) continue;
+    ++reader_sleeps;
+    reader.acquire();
   }
   sends.join();
   EXPECT_FALSE(wrong);
+  EXPECT_GT(reader_sleeps, 10u);
+  EXPECT_GT(writer_sleeps, 10u);
+}
+
+/// Any call looks. What it finds by the way is news to a set that waits: else its thread sleeps over it.
+TEST(Direction, WhatALookHasFoundIsNewsUntilItHasBeenTold) {
+  Pair pair;
+  ASSERT_TRUE(pair.sender.begin(0));
+  pair.receiver.look();
+  pair.receiver.note_told();
+  EXPECT_TRUE(pair.receiver.sleep());
+  pair.send(10);
+  pair.receiver.look();  // by a call that sends, say
+  EXPECT_TRUE(pair.receiver.changed());
+  EXPECT_FALSE(pair.receiver.sleep());
+  pair.receiver.note_told();
+  EXPECT_TRUE(pair.receiver.sleep());
+  ASSERT_TRUE(pair.sender.end());
+  pair.receiver.look();
+  EXPECT_FALSE(pair.receiver.sleep());
+}
+
+TEST(Direction, RoomThatALookHasFoundIsNewsUntilItHasBeenTold) {
+  Pair pair;
+  ASSERT_TRUE(pair.sender.begin(0));
+  pair.send(kRing);
+  pair.sender.note_told();
+  EXPECT_TRUE(pair.sender.sleep());
+  pair.receive(kRing / 4);
+  EXPECT_FALSE(pair.sender.changed());  // too little to tell of
+  pair.receive(kRing / 4);
+  pair.sender.look();
+  EXPECT_TRUE(pair.sender.changed());
+  EXPECT_FALSE(pair.sender.sleep());
+  pair.sender.note_told();
+  EXPECT_FALSE(pair.sender.changed());
+  pair.receive(kRing);
+  EXPECT_FALSE(pair.sender.changed());  // nobody expects more
+}
+
+/// The ring may be fuller than the receiver's last look has found it.
+TEST(Receiver, TellsOfRoomByWhatTheRingHolds) {
+  Pair pair;
+  ASSERT_TRUE(pair.sender.begin(0));
+  pair.send(kRing / 3 - 10);
+  pair.receiver.look();
+  pair.send(kRing / 2 - 10);
+  EXPECT_FALSE(pair.sender.writable());
+  pair.sender.expect_room();
+  EXPECT_FALSE(pair.sender.sleep());  // that the way is the ring is news
+  pair.sender.note_told();
+  EXPECT_TRUE(pair.sender.sleep());
+  EXPECT_TRUE(pair.receiver.consume(kRing / 3 - 10));
+  EXPECT_TRUE(pair.sender.changed());
+}
+
+TEST(Receiver, HavingDeclinedItHasNothingAndMayDeclineAgain) {
+  Pair pair;
+  ASSERT_TRUE(pair.sender.begin(0));
+  pair.send(10);
+  EXPECT_TRUE(pair.receiver.decline());
+  EXPECT_EQ(pair.receiver.available(), 0u);
+  EXPECT_TRUE(pair.receiver.declined());
+  EXPECT_FALSE(pair.receiver.bounded());
+  EXPECT_TRUE(pair.receiver.decline());
 }
 
 /// Memory as another end may offer it.
