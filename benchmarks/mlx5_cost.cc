@@ -235,7 +235,7 @@ struct Ours {
     std::vector<uint8_t> memory(size_t{kEntries} * 16);
     CyclicQueue queue({memory.data(), kEntries, 16, 7}, DoorbellRecord(record),
                       CompletionReader(receive_cqes.data(), kEntries, kCqeSize), DoorbellRecord(consumed),
-                      pool, 1, kEntries, 0);
+                      pool, 1, kEntries, kEntries, 0);
     uint16_t counter = 0;
     receive(queue, "ours: receive 64 B, poll of 32, refill",
             [&](Completions& completions) { completions.write(MLX5_CQE_RESP_SEND, counter++, 64); });

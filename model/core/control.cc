@@ -186,8 +186,10 @@ accel::Result<uint32_t> Device::add_flow(const FlowRule& rule) {
   if (qp(rule.target) == nullptr) return err(EINVAL);
   const auto alike = [&](const FlowRule& other) { return other.priority == rule.priority; };
   const auto others = static_cast<size_t>(std::count_if(others_.begin(), others_.end(), alike));
-  if (flows_.count(rule.priority) + others >= limits_.rules) return err(ENOSPC);
+  const size_t before = flows_.count(rule.priority) + others;
+  if (before >= limits_.rules) return err(ENOSPC);
   auto added = flows_.add(rule);
+  if (added && before == 0) ++counters_.flow_tables;
   if (added) ++counters_.flows;
   if (added && rule.tag != 0) ++counters_.flows_tagged;
   return added;

@@ -35,6 +35,7 @@ struct DeviceLimits {
   uint32_t max_tso = 262144;                 // payload of one TSO descriptor
   uint64_t doorbell_patience = 200'000'000;  // ns a record may be ahead of the doorbells
   size_t rules = SIZE_MAX;                   // of one priority, over all processes
+  bool real_time = false;                    // time stamps are seconds << 32 | nanoseconds, not ticks
 };
 
 inline constexpr size_t kBlueFieldBytes = 256;  // of a copy
@@ -47,6 +48,9 @@ struct DoorbellWrite {
   bool sampled = false;
   std::span<const uint8_t> before{};
 };
+
+/// The device's time is CLOCK_MONOTONIC's and this: as nobody has set it.
+inline constexpr uint64_t kClockEpoch = 1'000'000'000'000'000'000;
 
 class Device {
  public:
@@ -110,6 +114,10 @@ class Device {
   Counters& counters() { return counters_; }
   void count_gauges();
   const DeviceLimits& limits() const { return limits_; }
+  static uint64_t real_time(uint64_t ns) {
+    constexpr uint64_t kSecond = 1'000'000'000;
+    return (kClockEpoch + ns) / kSecond << 32 | (kClockEpoch + ns) % kSecond;
+  }
   static uint64_t ticks(uint64_t ns) { return ns * 5 / 32; }  // a free-running clock of 156.25 MHz
   static uint64_t time_of_tick(uint64_t tick) { return tick * 32 / 5; }
 

@@ -68,6 +68,7 @@ struct SendQueue {
   uint16_t allowed = 0;       // blocks before this were announced by a doorbell
   uint64_t unrung_since = 0;  // the record is ahead of the doorbells since then; 0: it is not
   QueueState state = QueueState::kReset;
+  QueueState known = QueueState::kReset;  // what the kernel's driver remembers
 };
 
 /// A receive queue, cyclic or striding.
@@ -81,12 +82,15 @@ struct ReceiveQueue {
   const uint32_t* record = nullptr;
   uint16_t next = 0;
   QueueState state = QueueState::kReset;
+  QueueState known = QueueState::kReset;  // what the kernel's driver remembers
 
   // Striding: each descriptor's buffer is 1 << log_strides strides of 1 << log_stride bytes.
   bool striding = false;
   uint8_t log_stride = 0, log_strides = 0;
   bool pad_two = false;
   uint32_t used_strides = 0;
+
+  uint32_t dropped = 0;  // frames that found no descriptor since the last completion, which tells it
 };
 
 struct QueuePair {

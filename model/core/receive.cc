@@ -2,6 +2,7 @@
 #include <infiniband/mlx5dv.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "model/core/bytes.h"
 #include "model/core/device.h"
@@ -105,6 +106,7 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
   counters_.faults_overrun += overrun;
   if (q.state != QueueState::kReady || overrun || !next_descriptor(q)) {
     no_descriptor(frame);
+    ++q.dropped;
     return;
   }
   uint8_t syndrome = kGood;
@@ -128,6 +130,7 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
   }
   if (syndrome == kNoRoom) {
     no_descriptor(frame);
+    ++q.dropped;
     return;
   }
   if (syndrome == MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR && !q.striding) {
@@ -147,6 +150,10 @@ void Device::deliver(ReceiveQueue& q, std::span<const uint8_t> frame, const Pars
     ++q.next;
   e->srqn_uidx = htobe32(q.user_index);
   describe(c, frame, p, tag, hash);
+  constexpr uint32_t kMostTold = 255;
+  const uint32_t told = std::min(std::exchange(q.dropped, 0), kMostTold);
+  counters_.rx_drops_told += told;
+  reinterpret_cast<mlx5_cqe64*>(c.bytes.data())->sop_drop_qpn |= htobe32(told << 24);
   ++counters_.rx_packets;
   counters_.rx_bytes += frame.size();
   c.compressible = true;
@@ -248,7 +255,7 @@ void Device::describe(Completion& c, std::span<const uint8_t> frame, const Parse
   store32(c.bytes.data() + 12, hash);                                      // rss_hash_result
   store16(c.bytes.data() + 20, ones_sum(frame.subspan(kEthernetHeader)));  // check_sum
   e->vlan_info = htobe16(p.vlan ? p.vlan_tci : 0);
-  e->timestamp = htobe64(ticks(now_));
+  e->timestamp = htobe64(limits_.real_time ? real_time(now_) : ticks(now_));
   e->sop_drop_qpn = htobe32(tag & 0xffffff);
   e->op_own = MLX5_CQE_RESP_SEND << 4;
 }

@@ -3,8 +3,6 @@
 #include <endian.h>
 #include <rdma/mlx5-abi.h>
 
-#include "model/core/device.h"
-
 namespace model {
 namespace {
 

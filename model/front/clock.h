@@ -4,10 +4,9 @@
 
 #include <cstdint>
 
-namespace model {
+#include "model/core/device.h"
 
-/// The device's time is CLOCK_MONOTONIC's and this: as nobody has set it.
-constexpr uint64_t kClockEpoch = 1'000'000'000'000'000'000;
+namespace model {
 
 class ClockPages {
  public:

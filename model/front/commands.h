@@ -11,6 +11,9 @@ namespace model {
 /// Of moderation, in microseconds: the queue's context has 12 bits for it.
 inline constexpr uint16_t kMostPeriod = 4095;
 
+/// Completion vectors: interrupts of the device.
+inline constexpr uint32_t kVectors = 4;
+
 /// A command taken apart: what the core and the driver sent, and where their answers go.
 struct Request {
   bool extended = false;
@@ -89,6 +92,8 @@ struct Commands {
   static int destroy_flow(Context&, Request&);
 
   static int create_rss_qp(Context&, Request&);
+  template <class Queue>
+  static bool move(Context&, Queue&, QueueState& now, QueueState to);
   static int error(const accel::Result<void>& r) { return r ? 0 : static_cast<int>(r.error()); }
 };
 

@@ -24,6 +24,7 @@ DeviceLimits limits_of(const Environment& e) {
   DeviceLimits limits;
   if (e.part == kWantsHeaders) limits.min_inline = 18;  // Ethernet with a VLAN tag
   if (!e.rules.empty()) limits.rules = strtoul(e.rules.c_str(), nullptr, 10);
+  limits.real_time = e.clock == "real";
   return limits;
 }
 

@@ -12,7 +12,7 @@ const Environment& environment() {
     };
     return new Environment{get("MLX5_MODEL_NETDEV"), get("SYSFS_PATH"),        get("MLX5_MODEL_REPORT"),
                            get("MLX5_MODEL_FAULTS"), get("MLX5_MODEL_REFUSE"), get("MLX5_MODEL_RULES"),
-                           get("MLX5_MODEL_PART")};
+                           get("MLX5_MODEL_CLOCK"),  get("MLX5_MODEL_PART")};
   }();
   return *kRead;
 }

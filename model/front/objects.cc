@@ -78,7 +78,10 @@ int Commands::create_cq(Context& c, Request& r) {
   if (r.extended && (in.comp_mask != 0 || (in.flags & ~IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION) != 0)) {
     return EOPNOTSUPP;
   }
-  if ((driver.flags & ~MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX) != 0) return EOPNOTSUPP;
+  const bool real_time = (driver.flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS) != 0;
+  if (real_time && !c.device_.limits().real_time) return EOPNOTSUPP;
+  if ((driver.flags & ~(MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX | MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS)) != 0)
+    return EOPNOTSUPP;
   const uint8_t format = driver.cqe_comp_res_format;
   if (driver.cqe_comp_en != 0 && format != MLX5_IB_CQE_RES_FORMAT_HASH &&
       format != MLX5_IB_CQE_RES_FORMAT_CSUM && format != MLX5_IB_CQE_RES_FORMAT_CSUM_STRIDX) {
@@ -88,7 +91,7 @@ int Commands::create_cq(Context& c, Request& r) {
       driver.uar_page_index >= Context::kUars) {
     return EINVAL;
   }
-  if (in.cqe == 0 || in.cqe > 4194303 || in.comp_vector >= 4) return EINVAL;
+  if (in.cqe == 0 || in.cqe > 4194303 || in.comp_vector >= kVectors) return EINVAL;
   const Context::Quiet quiet(c);
   if (!c.uars_[driver.uar_page_index].used) return EINVAL;
   if (in.comp_channel >= 0 && !c.channels_.contains(in.comp_channel)) return EINVAL;
@@ -102,6 +105,7 @@ int Commands::create_cq(Context& c, Request& r) {
   q.record = reinterpret_cast<uint32_t*>(driver.db_addr);
   const auto number = c.device_.create_cq(q);
   if (!number) return static_cast<int>(number.error());
+  if (in.comp_channel >= 0) c.device_.counters().event_vectors += in.comp_vector;
   c.cqs_[*number] = {in.user_handle, in.comp_channel};
   ib_uverbs_ex_create_cq_resp out{};
   out.base.cq_handle = *number;

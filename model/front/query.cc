@@ -58,7 +58,7 @@ int Commands::get_context(Context& c, Request& r) {
 
   ib_uverbs_get_context_resp out{};
   out.async_fd = static_cast<uint32_t>(events[0]);
-  out.num_comp_vectors = 4;
+  out.num_comp_vectors = kVectors;
   memcpy(r.core_answer.data(), &out, sizeof out);
   mlx5_ib_alloc_ucontext_resp d{};
   d.qp_tab_size = 1024;
@@ -78,6 +78,7 @@ int Commands::get_context(Context& c, Request& r) {
   d.eth_min_inline = wants_headers ? MLX5_USER_INLINE_MODE_L2 : MLX5_USER_INLINE_MODE_NONE;
   d.clock_info_versions = 1 << MLX5_IB_CLOCK_INFO_V1;
   d.comp_mask = MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET;
+  if (c.device_.limits().real_time) d.comp_mask |= MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS;
   d.hca_core_clock_offset = ClockPages::kCounterAt;
   d.log_uar_size = 12;
   d.num_uars_per_page = 1;

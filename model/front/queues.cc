@@ -24,7 +24,45 @@ bool legal(uint8_t from, uint8_t to) {
          (from == IBV_QPS_RTR && to == IBV_QPS_RTS);
 }
 
+/// What mlx5_ib tells of a pair by its queues' states; -1: they do not go together, which it warns of.
+int pair_state(const QueuePair& q) {
+  using enum QueueState;
+  const QueueState send = q.send.state;
+  const int as_asked = q.verbs_state;
+  if (q.receive.count == 0) return as_asked;
+  const bool alone = q.send.blocks == 0;
+  switch (q.receive.state) {
+    case kReset:
+      return alone || send == kReset ? int{IBV_QPS_RESET} : -1;
+    case kReady:
+      return !alone && send == kError ? int{IBV_QPS_SQE} : as_asked;
+    case kError:
+      return alone || send == kError ? int{IBV_QPS_ERR} : -1;
+  }
+  return -1;
+}
+
+constexpr uint32_t kSegment = 16;
+
+QueueState state_of(uint32_t wq_state) {
+  return wq_state == IBV_WQS_RDY   ? QueueState::kReady
+         : wq_state == IBV_WQS_ERR ? QueueState::kError
+                                   : QueueState::kReset;
+}
+
 }  // namespace
+
+/// The firmware refuses to move a queue from a state that it is not in. Who moves it names the state that the
+/// kernel remembers: an error of the hardware is not known there until somebody asks.
+template <class Queue>
+bool Commands::move(Context& c, Queue& q, QueueState& now, QueueState to) {
+  if (q.known != q.state) {
+    ++c.device_.counters().stale_moves;
+    return false;
+  }
+  now = q.known = to;
+  return true;
+}
 
 int Commands::create_qp(Context& c, Request& r) {
   const auto in = r.get<ib_uverbs_ex_create_qp>(r.extended ? 0 : kAnswerAddress);
@@ -114,17 +152,28 @@ int Commands::create_rss_qp(Context& c, Request& r) {
   return 0;
 }
 
+/// As mlx5_ib has it: the queues' states are asked of the firmware, remembered, and told as one. What libmlx5
+/// knows of the send queue it fills in itself.
 int Commands::query_qp(Context& c, Request& r) {
   const auto in = r.get<ib_uverbs_query_qp>();
   const Context::Quiet quiet(c);
-  const QueuePair* q = c.device_.qp(in.qp_handle);
+  QueuePair* q = c.device_.qp(in.qp_handle);
   if (q == nullptr) return EINVAL;
+  if (q->rss_table != 0) return ENOSYS;
+  c.take_writes();
+  q->send.known = q->send.state;
+  q->receive.known = q->receive.state;
+  const int state = pair_state(*q);
+  if (state < 0) {
+    ++c.device_.counters().kernel_warnings;
+    return EINVAL;
+  }
+  q->verbs_state = static_cast<uint8_t>(state);
   ib_uverbs_query_qp_resp out{};
-  // A queue in error shows, whatever the state asked for last.
-  const bool broken = (q->send.blocks != 0 && q->send.state == QueueState::kError) ||
-                      (q->receive.count != 0 && q->receive.state == QueueState::kError);
-  out.qp_state = out.cur_qp_state = broken ? static_cast<uint8_t>(IBV_QPS_ERR) : q->verbs_state;
+  out.qp_state = out.cur_qp_state = q->verbs_state;
   out.port_num = 1;
+  out.max_recv_wr = q->receive.count;
+  out.max_recv_sge = q->receive.count != 0 ? q->receive.stride / kSegment : 0;
   memcpy(r.core_answer.data(), &out, r.core_answer.size());
   return 0;
 }
@@ -135,32 +184,28 @@ int Commands::modify_qp(Context& c, Request& r) {
   const Context::Quiet quiet(c);
   QueuePair* q = c.device_.qp(in.qp_handle);
   if (q == nullptr) return EINVAL;
+  if (q->rss_table != 0) return ENOSYS;
   if ((in.attr_mask & ~(IBV_QP_STATE | IBV_QP_PORT | IBV_QP_CUR_STATE)) != 0)
     return EINVAL;  // a raw packet queue's
   if ((in.attr_mask & IBV_QP_PORT) != 0 && in.port_num != 1) return EINVAL;
   if ((in.attr_mask & IBV_QP_STATE) == 0) return 0;
-  if (in.qp_state > IBV_QPS_ERR || !legal(q->verbs_state, in.qp_state)) return EINVAL;
+  const uint8_t from = (in.attr_mask & IBV_QP_CUR_STATE) != 0 ? in.cur_qp_state : q->verbs_state;
+  if (in.qp_state > IBV_QPS_ERR || !legal(from, in.qp_state)) return EINVAL;
+  if (from == IBV_QPS_RESET && in.qp_state == IBV_QPS_RESET) return 0;
   c.take_writes();
   // The receive side runs from INIT on, the send side from RTS (as the kernel drives the two queues).
+  const bool starts = in.qp_state == IBV_QPS_INIT && from == IBV_QPS_RESET,
+             ends = in.qp_state == IBV_QPS_RESET;
+  const bool fails = in.qp_state == IBV_QPS_ERR, sends = in.qp_state == IBV_QPS_RTS;
+  const QueueState end = fails ? QueueState::kError : QueueState::kReset;
+  const bool receive_moves = q->receive.count != 0 && (starts || ends || fails);
+  const bool send_moves = q->send.blocks != 0 && (starts || ends || fails || sends);
   QueueState send = q->send.state, receive = q->receive.state;
-  switch (in.qp_state) {
-    case IBV_QPS_RESET:
-      send = receive = QueueState::kReset;
-      break;
-    case IBV_QPS_ERR:
-      send = receive = QueueState::kError;
-      break;
-    case IBV_QPS_INIT:
-      if (q->verbs_state == IBV_QPS_RESET) receive = QueueState::kReady;
-      break;
-    case IBV_QPS_RTS:
-      if (q->verbs_state == IBV_QPS_RTR) send = QueueState::kReady;
-      break;
-    default:
-      break;
-  }
-  q->verbs_state = in.qp_state;
-  return error(c.device_.set_state(in.qp_handle, send, receive));
+  bool moved = !receive_moves || move(c, q->receive, receive, starts ? QueueState::kReady : end);
+  moved = moved && (!send_moves || move(c, q->send, send, sends ? QueueState::kReady : end));
+  if (moved) q->verbs_state = in.qp_state;
+  const int bad = error(c.device_.set_state(in.qp_handle, send, receive));
+  return moved ? bad : EINVAL;
 }
 
 int Commands::destroy_qp(Context& c, Request& r) {
@@ -211,12 +256,21 @@ int Commands::create_wq(Context& c, Request& r) {
 int Commands::modify_wq(Context& c, Request& r) {
   const auto in = r.get<ib_uverbs_ex_modify_wq>();
   if ((in.attr_mask & ~(IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE)) != 0) return EOPNOTSUPP;
-  if (in.wq_state > IBV_WQS_ERR) return EINVAL;
-  const QueueState state = in.wq_state == IBV_WQS_RDY   ? QueueState::kReady
-                           : in.wq_state == IBV_WQS_ERR ? QueueState::kError
-                                                        : QueueState::kReset;
+  if (in.wq_state > IBV_WQS_ERR || in.curr_wq_state > IBV_WQS_ERR) return EINVAL;
   const Context::Quiet quiet(c);
-  return error(c.device_.set_wq_state(in.wq_handle, state));
+  WorkQueue* q = c.device_.wq(in.wq_handle);
+  if (q == nullptr) return EINVAL;
+  c.take_writes();
+  // Who says nothing of it means the state that the kernel remembers.
+  const bool told = (in.attr_mask & IBV_WQ_ATTR_CURR_STATE) != 0;
+  const QueueState from = told ? state_of(in.curr_wq_state) : q->receive.known;
+  const QueueState to = (in.attr_mask & IBV_WQ_ATTR_STATE) != 0 ? state_of(in.wq_state) : from;
+  if (from != q->receive.state || (from == QueueState::kError && to == QueueState::kReady)) {
+    ++c.device_.counters().stale_moves;
+    return EINVAL;
+  }
+  q->receive.known = to;
+  return error(c.device_.set_wq_state(in.wq_handle, to));
 }
 
 int Commands::destroy_wq(Context& c, Request& r) {

@@ -173,7 +173,7 @@ TEST_F(Verbs, BadKeyFlushesAndTheQueueRecovers) {
   ibv_qp_attr attr;
   ibv_qp_init_attr init;
   ASSERT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
-  EXPECT_EQ(attr.qp_state, IBV_QPS_ERR);
+  EXPECT_EQ(attr.qp_state, IBV_QPS_SQE);  // the receive queue runs
   move(qp, IBV_QPS_RESET);
   make_ready(qp);
   ASSERT_EQ(post_send(frame, IBV_SEND_SIGNALED, 3), 0);
@@ -208,6 +208,20 @@ uint64_t kernel_saw() {
   }
   ADD_FAILURE() << names;
   return 0;
+}
+
+/// libvma takes the ring's size from here.
+TEST_F(Verbs, AQueryTellsTheQueuesSizes) {
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr made{};
+  ASSERT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CAP, &made), 0);
+  EXPECT_EQ(attr.qp_state, IBV_QPS_RTS);
+  EXPECT_EQ(attr.cap.max_recv_wr, kReceives);
+  EXPECT_GE(attr.cap.max_recv_sge, 1u);
+  EXPECT_GE(attr.cap.max_send_wr, kSends);
+  EXPECT_GE(attr.cap.max_send_sge, 4u);
+  EXPECT_GE(attr.cap.max_inline_data, 200u);
+  EXPECT_EQ(made.cap.max_recv_wr, kReceives);
 }
 
 TEST_F(Verbs, TheKernelDoesNotSeeWhatIsSteered) {

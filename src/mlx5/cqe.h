@@ -32,6 +32,7 @@ struct Completion {
   uint16_t wqe_id = 0;       ///< received, striding: index of the WQE; wqe_counter is that of the stride
   uint32_t length = 0;       ///< received: bytes of the frame; striding: a StridedLength
   uint32_t flow_tag = 0;     ///< received: of the steering rule that brought it
+  uint8_t dropped = 0;       ///< received: frames before it that found no descriptor, as the device counts
   uint64_t timestamp =
       0;  ///< device's clock; 0: of a compressed session, or an error, whose syndrome is there
 };
@@ -64,7 +65,9 @@ inline Completion decode(const mlx5_cqe64& cqe) {
     c.kind = Completion::Kind::kReceive;
     c.wqe_id = be16toh(cqe.wqe_id);
     c.length = be32toh(cqe.byte_cnt);
-    c.flow_tag = be32toh(cqe.sop_drop_qpn) & 0xffffff;
+    const uint32_t drops_and_tag = be32toh(cqe.sop_drop_qpn);
+    c.flow_tag = drops_and_tag & 0xffffff;
+    c.dropped = static_cast<uint8_t>(drops_and_tag >> 24);
     c.timestamp = be64toh(cqe.timestamp);
     // The L3 type in l4_hdr_type_etc: 0 when the frame is not IP.
     c.checksum_good = checksums_verified(cqe.hds_ip_ext) && (cqe.l4_hdr_type_etc >> 2 & 3) != 0;
@@ -173,7 +176,9 @@ class CompletionReader {
     title_.timestamp = 0;  // the first one's only
     left_ = session_ = count;
     array_ = consumer_ + 1;
-    return next_of_session();
+    Completion first = next_of_session();
+    title_.dropped = 0;
+    return first;
   }
 
   [[gnu::noinline]] Completion next_of_session() {

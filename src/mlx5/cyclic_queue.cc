@@ -7,11 +7,21 @@ namespace accel::mlx5 {
 
 CyclicQueue::CyclicQueue(const ReceiveRing& ring, DoorbellRecord posted, const CompletionReader& completions,
                          DoorbellRecord consumed, FramePool& pool, uint32_t segments, uint32_t target,
-                         uint32_t reserve)
+                         uint32_t most, uint32_t reserve)
     : ReceiveQueue(ring, posted, completions, consumed, pool, reserve),
       slots_(ring.entries),
       segments_(segments),
-      target_(std::min(target, ring.entries)) {}
+      target_(std::min(target, ring.entries)),
+      most_(std::min(std::max(target, most), ring.entries)) {}
+
+/// Twice as many entries where half of them were in use at once.
+void CyclicQueue::fit(size_t taken, bool full) {
+  in_row_ = full ? in_row_ + taken : 0;
+  const bool dropped = dropped_ != std::exchange(dropped_before_, dropped_);
+  if (target_ == most_ || (!dropped && in_row_ <= target_ / 2)) return;
+  target_ = std::min(target_ * 2, most_);
+  in_row_ = 0;
+}
 
 void CyclicQueue::refill(uint32_t at_least) {
   const uint32_t missing = target_ - posted();
@@ -59,7 +69,7 @@ inline bool CyclicQueue::accept(Packet* frame, uint32_t length) const {
 }
 
 size_t CyclicQueue::receive(std::span<Received> out) {
-  return take_completions(out, [this](const Completion& c, Packet** taken) {
+  const size_t n = take_completions(out, [this](const Completion& c, Packet** taken) {
     const bool too_long = c.kind == Completion::Kind::kReceiveError && !stops_receiving(c);
     if (c.kind != Completion::Kind::kReceive && !too_long) return false;
     Packet* frame = std::exchange(slots_[c.wqe_counter & (ring_.entries - 1)], nullptr);
@@ -73,6 +83,8 @@ size_t CyclicQueue::receive(std::span<Received> out) {
     }
     return true;
   });
+  if (n != 0) fit(n, n == out.size());
+  return n;
 }
 
 void CyclicQueue::reset() {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/words.h"
+#include "mlx5/rdma_ports.h"
 
 namespace accel::mlx5 {
 namespace {
@@ -68,6 +69,16 @@ std::string driver_of(const std::string& netdev, const std::string& root) {
   return link_name(path_of({root, "/class/net/", netdev, "/device/driver"}));
 }
 
+/// Of devlink: the bus and the name on it, which the netdev's device has in sysfs.
+void look_at_function(Evidence& seen, const std::string& root) {
+  const std::string device = path_of({root, "/class/net/", seen.netdev, "/device"});
+  const std::string name = link_name(device), bus = link_name(device + "/subsystem");
+  if (!name.empty() && !bus.empty()) seen.bus = path_of({bus, "/", name});
+  seen.function = name.find(".sf.") != std::string::npos ? Evidence::Function::kSub
+                  : exists(device + "/physfn")           ? Evidence::Function::kVirtual
+                                                         : Evidence::Function::kPhysical;
+}
+
 /// The NIC has made one RDMA device of the bond's members (RoCE LAG). Where it has not, the device of one
 /// member may name the bond as well, but frames come by the others too.
 bool is_bond_of(const std::string& name, const std::string& netdev, const std::string& root) {
@@ -86,7 +97,7 @@ bool is_bond_of(const std::string& name, const std::string& netdev, const std::s
 
 /// The netdev's port of a device that has several (representors are ports of one device). 0: none is known to
 /// be.
-uint8_t port_of(const std::string& name, const std::string& netdev, const std::string& root) {
+uint8_t port_of(const std::string& name, const std::string& netdev, int ifindex, const std::string& root) {
   const std::string folder = path_of({root, "/class/infiniband/", name, "/ports/"});
   const std::vector<std::string> ports = entries(folder);
   if (ports.size() <= 1) return 1;
@@ -94,7 +105,7 @@ uint8_t port_of(const std::string& name, const std::string& netdev, const std::s
     for (const std::string& gid : entries(path_of({folder, port, "/gid_attrs/ndevs"})))
       if (read_line(path_of({folder, port, "/gid_attrs/ndevs/", gid})) == netdev)
         return static_cast<uint8_t>(std::atoi(port.c_str()));
-  return 0;
+  return root == "/sys" ? ask_for_port(name, static_cast<uint32_t>(ifindex)) : uint8_t{0};
 }
 
 /// The RDMA device whose PCI function (or subfunction) has this netdev. Subfunctions have no vendor file.
@@ -106,7 +117,7 @@ std::string rdma_device_of(const std::string& netdev, int ifindex, const std::st
     // A renamed netdev keeps its number.
     for (const std::string& candidate : entries(device + "/net"))
       if (read_line(path_of({device, "/net/", candidate, "/ifindex"})) == std::to_string(ifindex))
-        if (port = port_of(name, netdev, root); port != 0) return name;
+        if (port = port_of(name, netdev, ifindex, root); port != 0) return name;
     if (port = 1; vendor == kMellanox && is_bond_of(name, netdev, root)) return name;
   }
   return {};
@@ -167,6 +178,7 @@ Evidence look(const std::string& netdev, int ifindex, const std::string& root) {
   seen.mlx5_driver = driver_of(netdev, root).starts_with("mlx5_core");
   seen.device = rdma_device_of(netdev, ifindex, root, seen.port);
   if (!is_candidate(seen)) return seen;
+  look_at_function(seen, root);
 
   seen.verbs_class = exists(root + "/class/infiniband_verbs");
   seen.ib_module = exists(root + "/module/mlx5_ib");

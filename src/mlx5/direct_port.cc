@@ -45,9 +45,13 @@ size_t DirectPort::rx_burst(std::span<Packet*> out) {
   return n;
 }
 
-/// The kernel's driver keeps what turns the device's cycles into its time, in a page that libmlx5 maps.
+/// Unless the device tells the time of day, the kernel's driver keeps what turns the device's cycles into its
+/// time, in a page that libmlx5 maps.
 int64_t DirectPort::time_of(uint64_t stamp) const {
+  constexpr int64_t kNsASecond = 1'000'000'000;
   mlx5dv_clock_info clock{};
+  if (stamp != 0 && real_time_)
+    return static_cast<int64_t>(stamp >> 32) * kNsASecond + static_cast<uint32_t>(stamp);
   if (stamp == 0 || !has_clock_ || provider_.get_clock_info(verbs_.context.get(), &clock) != 0) return 0;
   return static_cast<int64_t>(mlx5dv_ts_to_ns(&clock, stamp));
 }
@@ -156,28 +160,42 @@ void DirectPort::fail(const std::string& why) {
   if (failure_.empty()) failure_ = why;
 }
 
-/// An error completion has stopped the queue pair. Both its queues begin anew; rules stay, since they lead to
-/// the pair and not to its state.
+/// An error completion has stopped a queue. It begins anew; the other one goes on, and rules stay.
 void DirectPort::recover() {
-  if (send_.busy()) send_.reclaim();  // what is flushed with the other queue is not to blame
-  const bool sending = send_.error() && !(is_flush(*send_.error()) && receive_->error());
-  const Completion cause = sending ? *send_.error() : *receive_->error();
+  if (send_.error()) recover_sending();
+  if (alive() && receive_->error()) recover_receiving();
+}
+
+std::string DirectPort::text_of(const char* what, const Completion& cause) const {
   char text[200];
   std::snprintf(text, sizeof(text), "%s: %s error, syndrome 0x%02x (%s), vendor 0x%02x",
-                options_.netdev.c_str(), sending ? "send" : "receive", cause.syndrome,
-                syndrome_text(cause.syndrome), cause.vendor_syndrome);
-  ++stats_.recoveries;
-  uint32_t& in_row = sending ? send_errors_in_row_ : receive_errors_in_row_;
-  if (sending && send_.works()) in_row = 0;
-  if (++in_row > kMaxErrorsInRow) return fail(std::string(text) + ", again and again");
-  const bool headers = sending && send_.demand_headers();
+                options_.netdev.c_str(), what, cause.syndrome, syndrome_text(cause.syndrome),
+                cause.vendor_syndrome);
+  return text;
+}
 
-  int error = to_reset();
-  if (error == 0) error = to_ready();
-  if (error != 0) return fail(std::string(text) + "; the queues cannot be reset: " + std::strerror(error));
-  receive_->refill(1);
-  report(std::string(text) + ": queues reset, connections go on by retransmission" +
+void DirectPort::recover_sending() {
+  const std::string text = text_of("send", *send_.error());
+  ++stats_.recoveries;
+  if (send_.works()) send_errors_in_row_ = 0;
+  if (++send_errors_in_row_ > kMaxErrorsInRow) return fail(text + ", again and again");
+  const bool headers = send_.demand_headers();
+  int error = stop_sending();
+  if (error == 0) error = start_sending();
+  if (error != 0) return fail(text + "; the queue cannot be reset: " + std::strerror(error));
+  report(text + ": queue reset, connections go on by retransmission" +
          (headers ? "; headers go within descriptors from now on, as the device seems to want" : ""));
+}
+
+void DirectPort::recover_receiving() {
+  const std::string text = text_of("receive", *receive_->error());
+  ++stats_.recoveries;
+  if (++receive_errors_in_row_ > kMaxErrorsInRow) return fail(text + ", again and again");
+  int error = stop_receiving();
+  if (error == 0) error = start_receiving();
+  if (error != 0) return fail(text + "; the queue cannot be reset: " + std::strerror(error));
+  receive_->refill(1);
+  report(text + ": queue reset, connections go on by retransmission");
 }
 
 void DirectPort::read_device_events() {
@@ -208,7 +226,7 @@ Mlx5Stats DirectPort::stats() const {
   now.rx_refused += receive_->refused();
   now.rx_no_buffer = receive_->empty();
   now.tx_refused = send_.refused();
-  now.rules = flows_ ? flows_->rules() : 0;
+  now.rules = (flows_ ? flows_->rules() : 0) + (standing_ ? standing_->rules() : 0);
   now.shares_taken = flows_ ? flows_->shares_taken() : 0;
   now.shares_given = flows_ ? flows_->shares_given() : 0;
   return now;

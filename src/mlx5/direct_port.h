@@ -14,6 +14,7 @@
 #include "mlx5/mlx5_port.h"
 #include "mlx5/provider.h"
 #include "mlx5/send_queue.h"
+#include "mlx5/standing_rules.h"
 #include "mlx5/striding_queue.h"
 
 namespace accel::mlx5 {
@@ -74,30 +75,37 @@ class DirectPort final : public Mlx5Port {
   bool make_queues(Evidence& seen);
   bool make_completions(Evidence& seen, const mlx5dv_context& abilities);
   void moderate(const ibv_cq_moderation_caps& can);
-  uint32_t receive_segments() const;
-  bool make_queue_pair();
+  bool make_send_queue();
   bool adopt_queues(const ibv_device_attr_ex& limits, const mlx5dv_context& abilities);
-  bool try_steering();
-  void take_cyclic_queue(const mlx5dv_qp& qp, const mlx5dv_cq& cq);
-  int to_reset();
-  int to_ready();
+  int start_sending();
+  int stop_sending();
   void describe(const ibv_device_attr_ex& limits);
-  // open_striding.cc
+  // open_receive.cc
   void choose_strides(const mlx5dv_context& abilities);
   uint32_t striding_entries() const;
-  bool make_striding_queue();
-  bool take_striding_queue(const mlx5dv_cq& cq);
+  uint32_t receive_segments() const;
+  uint32_t ring_entries() const;
+  bool make_receive_queue();
+  bool take_receive_queue(const mlx5dv_cq& cq);
+  void take_cyclic_queue(const mlx5dv_rwq& wq, const mlx5dv_cq& cq);
+  bool take_striding_queue(const mlx5dv_rwq& wq, const mlx5dv_cq& cq);
+  int move_receive_queue(ibv_wq_state to, ibv_wq_state from);
+  int start_receiving();
+  int stop_receiving();
 
   Result<void> steer(const FlowKey& key, bool shared);
   size_t keep_ours(std::span<const Received> got, std::span<Packet*> out);
   bool rules_barred() const { return options_.rules_barred && options_.rules_barred(); }
   void serve_sharing();
   void recover();
+  void recover_sending();
+  void recover_receiving();
   size_t take_icmp(std::span<Packet*> out);
   void note_descriptors(bool open) const;
   void take_events();
   void read_device_events();
   void report(const std::string& text) const;
+  std::string text_of(const char* what, const Completion& cause) const;
   void fail(const std::string& why);
 
   Mlx5Options options_;
@@ -109,6 +117,7 @@ class DirectPort final : public Mlx5Port {
   Objects verbs_;
   std::unique_ptr<ListenerSharing> sharing_;
   std::optional<VerbsRules> rules_;
+  std::optional<StandingRules> standing_;
   std::optional<FlowTable> flows_;
   SendQueue send_;
   std::unique_ptr<ReceiveQueue> receive_;
@@ -123,7 +132,8 @@ class DirectPort final : public Mlx5Port {
   uint32_t polls_ = 0;  ///< since the last look
   uint32_t send_errors_in_row_ = 0, receive_errors_in_row_ = 0;
   bool compressed_ = false;  ///< receive completions: the short ones have no time
-  bool has_clock_ = false;   ///< completions tell times, and the kernel what they mean
+  bool real_time_ = false;   ///< completions tell the time of day: seconds << 32 | nanoseconds
+  bool has_clock_ = false;   ///< completions tell times, and what they mean is known
   std::vector<int> fds_;
   Mlx5Stats stats_;
   Mlx5Stats counted_;  ///< what count() has given

@@ -25,7 +25,8 @@
 
 namespace accel::mlx5 {
 
-constexpr uint16_t kVlanId = 0x0fff;  ///< of an 802.1Q tag
+constexpr uint16_t kVlanId = 0x0fff;     ///< of an 802.1Q tag
+constexpr uint32_t kTagBits = 0xffffff;  ///< of a rule's tag
 
 /// The device's side: tests have their own.
 class RuleMaker {

@@ -36,12 +36,10 @@ struct Objects {
   MrHandle strides_mr;
   ChannelHandle channel;
   CqHandle send_cq, receive_cq;
-  WqHandle wq;        // striding: the receive queue,
+  WqHandle wq;        // the receive queue,
   TableHandle table;  // a table of it alone,
   QpHandle receiver;  // and what rules lead to, which has no queues itself
-  QpHandle qp;
-
-  ibv_qp* steered() const { return receiver ? receiver.get() : qp.get(); }
+  QpHandle qp;        // the send queue
 
   /// A forked child's: descriptors are closed, nothing else is touched.
   void abandon();

@@ -52,7 +52,7 @@ bool IcmpTap::open(int ifindex) {
   fd_ = high(Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   if (!fd_) return false;
   const sock_fprog filter{std::size(kErrors), const_cast<sock_filter*>(kErrors)};  // NOLINT: it is read only
-  const int version = TPACKET_V2;
+  const int version = TPACKET_V2, yes = 1;
   tpacket_req ring{};
   ring.tp_block_size = kBlock;
   ring.tp_block_nr = kRing / kBlock;
@@ -63,6 +63,9 @@ bool IcmpTap::open(int ifindex) {
   address.sll_protocol = htons(ETH_P_ALL);
   address.sll_ifindex = ifindex;
   void* mapped = MAP_FAILED;
+  // Else the kernel copies the head of each frame that the netdev sends, for the filter to refuse (from Linux
+  // 4.20 on it can be asked not to).
+  (void)setsockopt(fd_.get(), SOL_PACKET, PACKET_IGNORE_OUTGOING, &yes, sizeof(yes));
   if (setsockopt(fd_.get(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0 &&
       setsockopt(fd_.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof(version)) == 0 &&
       setsockopt(fd_.get(), SOL_PACKET, PACKET_RX_RING, &ring, sizeof(ring)) == 0)

@@ -13,6 +13,27 @@ constexpr int kMinAbi = 3, kMaxAbi = 6;
 /// The variables list names or paths of provider libraries, separated by colons or semicolons.
 bool filter_has_mlx5(std::string_view filter) { return filter.find("mlx5") != std::string_view::npos; }
 
+/// The kernel makes none where a parameter of the function says so, where the firmware gives the function no
+/// RoCE, which is its host's word for VFs and subfunctions, or it is in another network namespace.
+std::string no_rdma_device(const Evidence& e) {
+  using enum Evidence::Function;
+  const std::string name = e.bus.empty() ? "DEVICE" : e.bus;
+  const std::string parameter = e.function == kSub ? "enable_rdma" : "enable_roce";
+  std::string text = "no RDMA device belongs to " + e.netdev + ": devlink dev param set " + name + " name " +
+                     parameter + " value true cmode driverinit, then devlink dev reload " + name;
+  if (e.function == kPhysical) text += " (where it has enable_rdma, that too)";
+  if (e.function != kPhysical)
+    text += std::string("; a ") + (e.function == kSub ? "subfunction" : "virtual function") +
+            " needs it of its host: devlink port function set PORT roce enable";
+  return text +
+         "; in a container or namespace: rdma system set netns shared, or rdma dev set mlx5_N netns NAME";
+}
+
+std::string no_steering(const Evidence& e, const std::string& reason) {
+  return e.device + " takes no flow rule (" + reason + "): devlink dev eswitch show" +
+         (e.bus.empty() ? "" : " " + e.bus) + " (mode legacy for this netdev), newer firmware";
+}
+
 Diagnosis kernel_side(const Evidence& e) {
   if (!e.verbs_class || (e.device.empty() && !e.ib_module)) {
     const std::string module = e.ib_module ? "ib_uverbs" : "mlx5_ib";
@@ -27,12 +48,7 @@ Diagnosis kernel_side(const Evidence& e) {
   if (e.abi_version != 0 && (e.abi_version < kMinAbi || e.abi_version > kMaxAbi))
     return {Lack::kAbi, "the kernel's verbs ABI is version " + std::to_string(e.abi_version) +
                             ", libibverbs knows 3 to 6: install rdma-core and kernel modules of one origin"};
-  if (e.device.empty())
-    return {
-        Lack::kNoRdmaDevice,
-        "no RDMA device belongs to " + e.netdev +
-            ": devlink dev param show (enable_roce must be true), then devlink dev reload; in a container "
-            "or namespace: rdma system set netns shared"};
+  if (e.device.empty()) return {Lack::kNoRdmaDevice, no_rdma_device(e)};
   return {};
 }
 
@@ -98,9 +114,7 @@ Diagnosis queue_side(const Evidence& e) {
       return {Lack::kOther, "queues cannot be made on " + e.device + " (" + reason +
                                 "): smaller rings (ACCEL_RX_RING, ACCEL_TX_RING), see dmesg"};
     case Stage::kSteer:
-      return {Lack::kNoSteering, e.device + " takes no flow rule (" + reason +
-                                     "): devlink dev eswitch show (mode legacy for this netdev), newer "
-                                     "firmware"};
+      return {Lack::kNoSteering, no_steering(e, reason)};
     default:
       return {};
   }

@@ -32,10 +32,12 @@ enum class Stage : uint8_t { kLook, kOpenNode, kOpenDevice, kRegisterMemory, kMa
 /// What was seen, by looking only.
 struct Evidence {
   std::string netdev;
-  std::string device;           ///< RDMA device, "mlx5_0"; "": none belongs to the netdev
-  uint8_t port = 1;             ///< the device's, that the netdev is on
-  std::string node;             ///< "/dev/infiniband/uverbs0"; "": not known
-  bool mlx5_driver = false;     ///< the netdev's driver is mlx5_core
+  std::string device;        ///< RDMA device, "mlx5_0"; "": none belongs to the netdev
+  uint8_t port = 1;          ///< the device's, that the netdev is on
+  std::string node;          ///< "/dev/infiniband/uverbs0"; "": not known
+  bool mlx5_driver = false;  ///< the netdev's driver is mlx5_core
+  std::string bus;           ///< the netdev's function by devlink's name, "pci/0000:03:00.0"; "": not known
+  enum class Function : uint8_t { kPhysical, kVirtual, kSub } function = Function::kPhysical;
   std::string library_error;    ///< why libibverbs could not be loaded; "": it was, or was not tried
   bool verbs_class = false;     ///< /sys/class/infiniband_verbs exists: ib_uverbs is loaded
   bool ib_module = false;       ///< /sys/module/mlx5_ib exists

@@ -1,5 +1,6 @@
 // Opening and closing a port; frames are in direct_port.cc.
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -16,8 +17,6 @@
 namespace accel::mlx5 {
 namespace {
 
-/// Ethernet and one VLAN tag.
-constexpr uint32_t kLinkHeader = 18;
 constexpr uint32_t kSendPieces = 4;
 /// ConnectX-4 and 4 Lx, with their VFs, want headers inline, which multi-packet descriptors have not.
 constexpr uint32_t kFirstWithoutInlineHeader = 0x1017;  // ConnectX-5
@@ -60,6 +59,18 @@ Stage stage_of_open(int error) {
 int why_not_open(const std::string& node, int error) {
   const Fd fd(::open(node.c_str(), O_RDWR | O_CLOEXEC));
   return fd ? error : errno;
+}
+
+/// Which of the device's interrupts wakes the process: they lie on the host's CPUs one after the other as a
+/// rule, so it is that of a CPU that the process may run on, and processes that may run on all of them have
+/// different ones.
+int completion_vector(int vectors) {
+  cpu_set_t set;
+  if (vectors <= 1 || sched_getaffinity(getpid(), sizeof(set), &set) != 0) return 0;
+  int skip = getpid() % std::max(CPU_COUNT(&set), 1);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set) && skip-- == 0) return cpu % vectors;
+  return 0;
 }
 
 }  // namespace
@@ -144,13 +155,16 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (options_.striding) choose_strides(abilities);
   if (!make_completions(seen, abilities)) return false;
   moderate(limits.cq_mod_caps);
-  if (strides_.stride != 0 && !make_striding_queue()) return stop(seen, Stage::kMakeQueue, errno);
-  if (!make_queue_pair()) return stop(seen, Stage::kMakeQueue, errno);
+  if (!make_receive_queue() || !make_send_queue()) return stop(seen, Stage::kMakeQueue, errno);
   if (!adopt_queues(limits, abilities)) return stop(seen, Stage::kMakeQueue, errno);
-  if (const int error = to_ready()) return stop(seen, Stage::kMakeQueue, error);
-  rules_.emplace(verbs_.steered(), port_, options_.make_rule);
-  if (!try_steering()) return stop(seen, Stage::kSteer, errno);
-  flows_.emplace(*rules_, random_owner(), sharing_.get(), options_.kernel_has);
+  if (const int error = start_receiving()) return stop(seen, Stage::kMakeQueue, error);
+  if (const int error = start_sending()) return stop(seen, Stage::kMakeQueue, error);
+  rules_.emplace(verbs_.receiver.get(), port_, options_.make_rule);
+  const uint32_t owner = random_owner();
+  standing_.emplace(*rules_, owner);
+  if (const auto begun = standing_->begin(); !begun)
+    return stop(seen, Stage::kSteer, static_cast<int>(begun.error()));
+  flows_.emplace(*standing_, owner, sharing_.get(), options_.kernel_has);
   describe(limits);
   note_descriptors(true);
   inlet_.open();
@@ -174,16 +188,17 @@ bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilitie
   if (!verbs_.send_cq) return stop(seen, Stage::kMakeQueue, errno);
 
   const bool striding = strides_.stride != 0;
-  const uint32_t entries = striding ? striding_entries() * strides_.strides : options_.rx_ring;
+  const uint32_t entries = striding ? striding_entries() * strides_.strides : ring_entries();
   const uint32_t formats = abilities.cqe_comp_caps.supported_format;
   const uint32_t format = striding                               ? MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX
                           : formats & MLX5DV_CQE_RES_FORMAT_HASH ? MLX5DV_CQE_RES_FORMAT_HASH
                                                                  : MLX5DV_CQE_RES_FORMAT_CSUM;
+  ibv_cq_init_attr_ex wanted{};
+  wanted.cqe = entries;
+  wanted.channel = verbs_.channel.get();
+  wanted.comp_vector = static_cast<uint32_t>(completion_vector(context->num_comp_vectors));
+  wanted.wc_flags = IBV_WC_STANDARD_FLAGS;
   if (options_.cqe_compression && abilities.cqe_comp_caps.max_num != 0 && (formats & format) != 0) {
-    ibv_cq_init_attr_ex wanted{};
-    wanted.cqe = entries;
-    wanted.channel = verbs_.channel.get();
-    wanted.wc_flags = IBV_WC_STANDARD_FLAGS;
     mlx5dv_cq_init_attr compressed{};
     compressed.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE;
     compressed.cqe_comp_res_format = static_cast<uint8_t>(format);
@@ -191,9 +206,15 @@ bool DirectPort::make_completions(Evidence& seen, const mlx5dv_context& abilitie
       verbs_.receive_cq.reset(ibv_cq_ex_to_cq(cq));
     compressed_ = verbs_.receive_cq != nullptr;
   }
+  // A device whose clock is the time of day may count nothing else. The kernel's driver has such stamps, too.
+  if (!verbs_.receive_cq && (abilities.flags & MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS) != 0) {
+    wanted.wc_flags |= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+    if (ibv_cq_ex* cq = ibv_create_cq_ex(context, &wanted)) verbs_.receive_cq.reset(ibv_cq_ex_to_cq(cq));
+    real_time_ = verbs_.receive_cq != nullptr;
+  }
   if (!verbs_.receive_cq)
-    verbs_.receive_cq.reset(
-        ibv_create_cq(context, static_cast<int>(entries), nullptr, verbs_.channel.get(), 0));
+    verbs_.receive_cq.reset(ibv_create_cq(context, static_cast<int>(entries), nullptr, verbs_.channel.get(),
+                                          static_cast<int>(wanted.comp_vector)));
   if (!verbs_.receive_cq) return stop(seen, Stage::kMakeQueue, errno);
   return true;
 }
@@ -214,24 +235,12 @@ void DirectPort::moderate(const ibv_cq_moderation_caps& can) {
            " frames or " + std::to_string(wanted.moderate.cq_period) + " us at most, as the device can");
 }
 
-/// Of an entry of the cyclic queue.
-uint32_t DirectPort::receive_segments() const {
-  const uint32_t frame = std::max(options_.mtu, 1500u) + kLinkHeader;
-  return (frame + pool_.buffer_size() - 1) / pool_.buffer_size();
-}
-
-uint32_t DirectPort::mtu_most() const {
-  return strides_.stride != 0 ? strides_.buffer_size()
-                              : receive_segments() * pool_.buffer_size() - kLinkHeader;
-}
-
-bool DirectPort::make_queue_pair() {
+/// A queue pair that receives nothing. As it is reset libmlx5 goes through the completions of both its
+/// queues: those of receiving are not among them.
+bool DirectPort::make_send_queue() {
   ibv_qp_init_attr wanted{};
-  wanted.send_cq = verbs_.send_cq.get();
-  wanted.recv_cq = verbs_.receive_cq.get();
+  wanted.send_cq = wanted.recv_cq = verbs_.send_cq.get();
   wanted.qp_type = IBV_QPT_RAW_PACKET;
-  wanted.cap.max_recv_wr = verbs_.wq ? 0 : options_.rx_ring;
-  wanted.cap.max_recv_sge = receive_segments();
   wanted.cap.max_send_sge = kSendPieces;
   wanted.cap.max_inline_data = options_.inline_bytes;
   // Devices bound the ring's bytes, so how many long descriptors it holds is found by asking.
@@ -248,13 +257,12 @@ bool DirectPort::adopt_queues(const ibv_device_attr_ex& limits, const mlx5dv_con
   mlx5dv_qp qp{};
   mlx5dv_cq send_cq{}, receive_cq{};
   mlx5dv_obj first{}, second{};
-  first.qp = {verbs_.qp.get(), &qp};
-  first.cq = {verbs_.send_cq.get(), &send_cq};
-  second.cq = {verbs_.receive_cq.get(), &receive_cq};
+  first.qp = {.in = verbs_.qp.get(), .out = &qp};
+  first.cq = {.in = verbs_.send_cq.get(), .out = &send_cq};
+  second.cq = {.in = verbs_.receive_cq.get(), .out = &receive_cq};
   int error = provider_.init_obj(&first, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ);
   if (error == 0) error = provider_.init_obj(&second, MLX5DV_OBJ_CQ);
-  const bool usable = std::has_single_bit(qp.sq.wqe_cnt) && qp.sq.stride == kBlock &&
-                      (verbs_.wq || (std::has_single_bit(qp.rq.wqe_cnt) && qp.rq.stride % kOctoword == 0));
+  const bool usable = std::has_single_bit(qp.sq.wqe_cnt) && qp.sq.stride == kBlock;
   if (error != 0 || !usable) {
     errno = error != 0 ? error : EPROTO;
     return false;
@@ -273,27 +281,10 @@ bool DirectPort::adopt_queues(const ibv_device_attr_ex& limits, const mlx5dv_con
                     CompletionReader(send_cq.buf, send_cq.cqe_cnt, send_cq.cqe_size),
                     DoorbellRecord(send_cq.dbrec), how);
 
-  receive_cq_record_ = DoorbellRecord(receive_cq.dbrec);
-  cq_uar_ = receive_cq.cq_uar;
-  cqn_ = receive_cq.cqn;
-  if (verbs_.wq) return take_striding_queue(receive_cq);
-  take_cyclic_queue(qp, receive_cq);
-  return true;
+  return take_receive_queue(receive_cq);
 }
 
-void DirectPort::take_cyclic_queue(const mlx5dv_qp& qp, const mlx5dv_cq& cq) {
-  const uint32_t segments = receive_segments();
-  const ReceiveRing ring{static_cast<uint8_t*>(qp.rq.buf), qp.rq.wqe_cnt, qp.rq.stride, verbs_.mr->lkey};
-  const uint32_t target = std::min({options_.rx_ring, ring.entries, pool_.size() / 2 / segments});
-  refill_batch_ = std::clamp(target / 4, 1u, 64u);
-  receive_ = std::make_unique<CyclicQueue>(ring, DoorbellRecord(qp.dbrec),
-                                           CompletionReader(cq.buf, cq.cqe_cnt, cq.cqe_size),
-                                           receive_cq_record_, pool_, segments, target, pool_.size() / 8);
-}
-
-/// From RESET to where both directions run. libmlx5 writes the receive record on the way (its own counters
-/// say that nothing is posted), so buffers are announced afterwards.
-int DirectPort::to_ready() {
+int DirectPort::start_sending() {
   ibv_qp_attr attr{};
   attr.port_num = port_;
   attr.qp_state = IBV_QPS_INIT;
@@ -302,47 +293,26 @@ int DirectPort::to_ready() {
     attr.qp_state = state;
     if (error == 0) error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
   }
-  if (error != 0 || !verbs_.wq) return error;
-  ibv_wq_attr ready{};
-  ready.attr_mask = IBV_WQ_ATTR_STATE;
-  ready.wq_state = IBV_WQS_RDY;
-  error = ibv_modify_wq(verbs_.wq.get(), &ready);
-  receive_->reset();  // libmlx5 has gone through the completions, and written its own consumer index
   return error;
 }
 
-/// Both queues empty, as after making them.
-int DirectPort::to_reset() {
+/// The queue is empty then, as after making it. What the kernel remembers of its state an error has made
+/// untrue, and the firmware refuses to move a queue from another state than it is in: asking has the kernel
+/// look.
+int DirectPort::stop_sending() {
   ibv_qp_attr attr{};
+  ibv_qp_init_attr made{};
+  (void)ibv_query_qp(verbs_.qp.get(), &attr, IBV_QP_STATE, &made);
+  attr = {};
   attr.qp_state = IBV_QPS_RESET;
-  int error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
-  if (error == 0 && verbs_.wq) {
-    ibv_wq_attr reset{};
-    reset.attr_mask = IBV_WQ_ATTR_STATE;
-    reset.wq_state = IBV_WQS_RESET;
-    error = ibv_modify_wq(verbs_.wq.get(), &reset);
-  }
-  if (error != 0) return error;
-  send_.reset();
-  receive_->reset();
-  return 0;
-}
-
-/// A rule for addresses that no packet has (RFC 5737): what refuses this one refuses all.
-bool DirectPort::try_steering() {
-  const FlowKey nobody{Protocol::kUdp, {IpAddress::v4(0xc0000201), 9}, {IpAddress::v4(0xc0000202), 9}};
-  auto rule = rules_->create({nobody, false, 0, 1});
-  if (rule) {
-    rules_->destroy(*rule);
-    return true;
-  }
-  errno = static_cast<int>(rule.error());
-  return rule.is(EEXIST) || rule.is(ENOSPC);
+  const int error = ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
+  if (error == 0) send_.reset();
+  return error;
 }
 
 void DirectPort::describe(const ibv_device_attr_ex& limits) {
   mlx5dv_clock_info clock{};
-  has_clock_ = !compressed_ && provider_.get_clock_info(verbs_.context.get(), &clock) == 0;
+  has_clock_ = !compressed_ && (real_time_ || provider_.get_clock_info(verbs_.context.get(), &clock) == 0);
   info_.kernel_has_stamps = !has_clock_;
   info_.name = options_.netdev;
   info_.ifindex = options_.ifindex;
@@ -364,13 +334,9 @@ void DirectPort::note_descriptors(bool open) const {
 DirectPort::~DirectPort() {
   if (!verbs_.context) return;
   if (flows_) flows_->clear();
-  if (verbs_.qp) {
-    // Once in RESET the device touches no buffer.
-    ibv_qp_attr attr{};
-    attr.qp_state = IBV_QPS_RESET;
-    (void)ibv_modify_qp(verbs_.qp.get(), &attr, IBV_QP_STATE);
-    verbs_.qp.reset();
-  }
+  if (standing_) standing_->clear();
+  if (verbs_.qp) (void)stop_sending();  // the device touches no buffer then
+  verbs_.qp.reset();
   verbs_.receiver.reset();
   verbs_.table.reset();
   verbs_.wq.reset();
@@ -382,6 +348,7 @@ DirectPort::~DirectPort() {
 
 void DirectPort::abandon_in_child() {
   if (flows_) flows_->abandon();
+  if (standing_) standing_->abandon();
   if (sharing_) sharing_->abandon();
   inlet_.close();
   icmp_.close();

@@ -35,6 +35,7 @@ class ReceiveQueue {
   const std::optional<Completion>& error() const { return error_; }
 
   uint64_t refused() const { return refused_; }  ///< frames of impossible length
+  uint64_t dropped() const { return dropped_; }  ///< frames that found no descriptor, as completions tell
   uint64_t empty() const { return empty_; }      ///< times that the pool had no buffer
 
  protected:
@@ -67,6 +68,7 @@ class ReceiveQueue {
         frame->timestamp = c.timestamp;
         out[n++] = {frame, c.flow_tag};
       }
+      dropped_ += c.dropped;
     }
     if (any) completions_.publish(consumed_);
     return n;
@@ -95,7 +97,7 @@ class ReceiveQueue {
   uint32_t head_ = 0;  ///< entries posted ever
   uint32_t tail_ = 0;  ///< entries completed ever
   std::optional<Completion> error_;
-  uint64_t refused_ = 0, empty_ = 0;
+  uint64_t refused_ = 0, empty_ = 0, dropped_ = 0;
 };
 
 }  // namespace accel::mlx5

@@ -35,6 +35,31 @@ TEST(Completions, OwnerBitChangesWithTheLap) {
   EXPECT_EQ(be32toh(record[0]), 40u);
 }
 
+/// Of a compressed session the first one tells of all.
+TEST(Completions, DropsAreToldOnce) {
+  CompletionMemory memory(16);
+  auto reader = memory.reader();
+  Completion c;
+  memory.write(0, MLX5_CQE_RESP_SEND).sop_drop_qpn = htobe32(0xff000000u | 9);
+  ASSERT_TRUE(reader.next(&c));
+  EXPECT_EQ(c.dropped, 255);
+  EXPECT_EQ(c.flow_tag, 9u);
+  memory.write(1, MLX5_CQE_REQ).sop_drop_qpn = htobe32(uint32_t{MLX5_OPCODE_SEND} << 24 | 9);
+  ASSERT_TRUE(reader.next(&c));
+  EXPECT_EQ(c.dropped, 0) << "an opcode is there";
+  mlx5_cqe64& title = memory.write(2, MLX5_CQE_RESP_SEND);
+  title.sop_drop_qpn = htobe32(2 << 24 | 9);
+  title.byte_cnt = htobe32(3);
+  title.op_own |= kFormatCompressed << 2;
+  uint32_t dropped = 0;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(reader.next(&c));
+    EXPECT_EQ(c.flow_tag, 9u);
+    dropped += c.dropped;
+  }
+  EXPECT_EQ(dropped, 2u);
+}
+
 TEST(Completions, SecondHalfOf128ByteEntries) {
   alignas(64) uint8_t memory[4 * 128] = {};
   for (size_t i = 0; i < 4; ++i) memory[i * 128 + 127] = kUnwritten;

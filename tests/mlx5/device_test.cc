@@ -61,6 +61,30 @@ TEST_F(Sysfs, NetdevWithoutItsRdmaModule) {
               lack == Lack::kModuleRefused);  // as this machine's lockdown says
 }
 
+/// As devlink calls it, for the commands that a user is told to give.
+TEST_F(Sysfs, TheFunctionIsNamed) {
+  const auto function = [this](const std::string& netdev, const std::string& bus, const std::string& name) {
+    fs::create_directories(root_ + "/bus/" + bus);
+    fs::create_directories(root_ + "/devices/" + name);
+    fs::create_directories(root_ + "/class/net/" + netdev);
+    fs::create_symlink("../../../devices/" + name, root_ + "/class/net/" + netdev + "/device");
+    fs::create_symlink("../../bus/" + bus, root_ + "/devices/" + name + "/subsystem");
+    fs::create_directories(root_ + "/drivers/mlx5_core");
+    fs::create_symlink("../../drivers/mlx5_core", root_ + "/devices/" + name + "/driver");
+  };
+  using enum Evidence::Function;
+  function("eth0", "pci", "0000:03:00.0");
+  function("eth1", "pci", "0000:03:00.2");
+  fs::create_directories(root_ + "/devices/0000:03:00.2/physfn");
+  function("eth2", "auxiliary", "mlx5_core.sf.4");
+  EXPECT_EQ(look("eth0", 2, root_).bus, "pci/0000:03:00.0");
+  EXPECT_EQ(look("eth0", 2, root_).function, kPhysical);
+  EXPECT_EQ(look("eth1", 3, root_).bus, "pci/0000:03:00.2");
+  EXPECT_EQ(look("eth1", 3, root_).function, kVirtual);
+  EXPECT_EQ(look("eth2", 4, root_).bus, "auxiliary/mlx5_core.sf.4");
+  EXPECT_EQ(look("eth2", 4, root_).function, kSub);
+}
+
 TEST_F(Sysfs, FoundByNumberAmongOthers) {
   netdev("eth0", "mlx5_core");
   rdma("irdma0", "0x8086", "eth0", 4);

@@ -43,6 +43,15 @@ const Case kCases[] = {
     {Lack::kAbi, "version 7", [](Evidence& e) { e.abi_version = 7; }},
     {Lack::kAbi, "version 2", [](Evidence& e) { e.abi_version = 2; }},
     {Lack::kNoRdmaDevice, "enable_roce", [](Evidence& e) { e.device = ""; }},
+    {Lack::kNoRdmaDevice, "set pci/0000:03:00.0 name enable_roce value true",
+     [](Evidence& e) { e.device = "", e.bus = "pci/0000:03:00.0"; }},
+    {Lack::kNoRdmaDevice, "set auxiliary/mlx5_core.sf.4 name enable_rdma value true",
+     [](Evidence& e) {
+       e.device = "", e.bus = "auxiliary/mlx5_core.sf.4", e.function = Evidence::Function::kSub;
+     }},
+    {Lack::kNoRdmaDevice,
+     "a virtual function needs it of its host: devlink port function set PORT roce enable",
+     [](Evidence& e) { e.device = "", e.function = Evidence::Function::kVirtual; }},
     {Lack::kNoNode, "udevadm trigger", [](Evidence& e) { e.node_exists = false; }},
     {Lack::kMajorTaken, "another driver", [](Evidence& e) { e.node_is_device = false; }},
     {Lack::kNodeForbidden, "chmod 0666 /dev/infiniband/uverbs0",

@@ -325,12 +325,12 @@ TEST(SendQueue, RefusesWhatNoDescriptorHolds) {
 // ---- receiving ----
 
 struct Receiver {
-  explicit Receiver(FramePool& pool, uint32_t segments = 1, uint32_t entries = 16)
+  explicit Receiver(FramePool& pool, uint32_t segments = 1, uint32_t entries = 16, uint32_t target = 16)
       : memory(size_t{entries} * 64),
         cq(entries),
         ring{memory.data(), entries, 64, 0x77},
-        queue(ring, DoorbellRecord(record), cq.reader(), DoorbellRecord(consumed), pool, segments, entries,
-              4) {}
+        queue(ring, DoorbellRecord(record), cq.reader(), DoorbellRecord(consumed), pool, segments, target,
+              entries, 4) {}
   mlx5_cqe64& arrive(uint32_t length) {
     mlx5_cqe64& cqe = cq.write(produced, MLX5_CQE_RESP_SEND);
     cqe.wqe_counter = htobe16(static_cast<uint16_t>(produced++));
@@ -373,6 +373,31 @@ TEST(CyclicQueue, GivesFramesAndPostsMore) {
     device.queue.refill(4);
   }
   EXPECT_EQ(device.consumed[0], htobe32(1000));
+}
+
+/// Buffers that no burst needs stay in the pool, and those that are used in the caches.
+TEST(CyclicQueue, GrowsWithWhatCameWhileNobodyPolled) {
+  Pool pool(256);
+  Receiver device(pool.pool, 1, 128, 16);
+  Received got[4];
+  const auto burst = [&](int frames) {
+    for (int i = 0; i < frames; ++i) device.arrive(60);
+    for (size_t n = 1; n != 0;) {
+      n = device.queue.receive(got);
+      for (size_t i = 0; i < n; ++i) FramePool::release(got[i].frame);
+      device.queue.refill(1);
+    }
+    return device.queue.posted();
+  };
+  device.queue.refill(1);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(burst(7), 16u) << "less than half of it waited";
+  EXPECT_EQ(burst(13), 32u);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(burst(15), 32u);
+  EXPECT_EQ(burst(32), 64u);
+  device.arrive(60).sop_drop_qpn = htobe32(3 << 24 | 5);
+  EXPECT_EQ(burst(0), 128u) << "the device had none for three frames";
+  EXPECT_EQ(device.queue.dropped(), 3u);
+  EXPECT_EQ(burst(128), 128u);
 }
 
 TEST(CyclicQueue, LeavesTheReserveToSending) {
