@@ -93,7 +93,7 @@ void settle_numbers() {
 
 Result<int> close(int fd) {
   if (is_private(fd)) return err(EBADF);
-  candidates.forget(fd);
+  candidates.closes(fd);
   std::optional<Guard> guard(std::in_place, kClosing);
   if (guard->ok()) {
     if (Pass* pass = guard->pass()) pass->engine().give_up_abandoned(*pass);

@@ -6,6 +6,7 @@
 #include "posix/later_engine.h"
 #include "posix/process.h"
 #include "posix/request_thread.h"
+#include "posix/same_host.h"
 #include "posix/signals.h"
 #include "siw_fallback/channel.h"
 
@@ -40,6 +41,7 @@ Engine* open_engine(Reason* why) {
 
 void at_exit() {
   drop_later_engine();
+  candidates.process_ends();
   if (Engine::get() != nullptr && !Guard::inside()) hand_back_all();
 }
 

@@ -83,6 +83,7 @@ void resume_suspended(Forking& f, bool forked) {
 void parent_goes_on(Forking& f, bool forked) {
   resume_suspended(f, forked);
   if (!forked) {
+    candidates.fork_failed();
     for (auto& h : fork_state().parents_forks) h->change_descendants(-1);
     f.sharing.reset();
   } else if (f.sharing != nullptr) {
@@ -175,7 +176,7 @@ void empty_releasable_files() {
 }
 
 void prepare_files() {
-  if (!active() || Guard::inside()) return;
+  if (!active() || Guard::inside()) return candidates.forget_connections();
   empty_releasable_files();
   Forking& f = forking();
   for (;;) {
@@ -193,6 +194,7 @@ void prepare_files() {
     leave_shared_memory(*f.engine);
     release_queues_of_files(*f.engine);
   }
+  candidates.share_connections();
   share_files(f);
   fds.for_each(0, fds.limit(), [](int fd, File* file) {
     file->elsewhere_too = true;
@@ -206,7 +208,6 @@ void prepare_files() {
 }  // namespace
 
 void prepare_fork() {
-  candidates.forget_connections();
   prepare_files();
   memory::hold();
 }

@@ -6,6 +6,7 @@
 #include <sys/time.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/config.h"
 #include "base/mutex.h"
@@ -29,6 +30,8 @@ namespace {
 
 constinit Mutex opening;
 constexpr uint32_t kMostCalls = 8191;
+/// Transfers by the kernel, twice that the second time, and so on.
+constexpr uint32_t kFirstAgain = 32;
 /// What the kernel's sets tell of once, or to one waiter: what they have told is not known here.
 constexpr uint32_t kUnknown = EPOLLONESHOT | EPOLLEXCLUSIVE;
 
@@ -71,9 +74,106 @@ void Candidates::enter(int fd, uint32_t kind) {
     highest_.store(static_cast<unsigned>(fd), std::memory_order_relaxed);
   slot.set = -1;
   slot.cookie = kind == kConnection ? cookie_of(fd) : 0;
-  const uint32_t count = s.same_host == SameHost::kRequire ? 0 : std::min(s.same_host_after, kMostCalls);
   forget(fd);
-  slot.word.fetch_or(kind | (kind == kConnection ? count * kOne : 0));
+  slot.holders.store(0, std::memory_order_relaxed);
+  slot.times = 0;
+  if (kind == kConnection) set_count(slot);
+  slot.word.fetch_or(kind);
+}
+
+/// Who comes back often has more transfers by the kernel each time.
+void Candidates::set_count(Slot& slot) {
+  const Settings& s = config().settings;
+  const uint64_t more = slot.times == 0 ? 0 : uint64_t{kFirstAgain} << std::min(slot.times - 1, 12);
+  const uint64_t count = s.same_host == SameHost::kRequire ? more : s.same_host_after + more;
+  slot.word.fetch_and(~kCount);
+  slot.word.fetch_or(static_cast<uint32_t>(std::min<uint64_t>(count, kMostCalls)) * kOne);
+}
+
+void Candidates::again(int fd) {
+  Slot& slot = slots_[fd];
+  if (slot.cookie == 0) return;
+  slot.times = static_cast<uint8_t>(std::min(slot.times + 1, 255));
+  set_count(slot);
+  slot.word.fetch_or(kConnection);
+}
+
+// ---- over fork() ----
+
+/// One more process has it. False: there is no place to tell each other.
+bool Candidates::share(Slot& slot) {
+  const uint16_t known = slot.holders.load(std::memory_order_relaxed);
+  if (known != 0) {
+    shared_->holders[known - 1].count.fetch_add(1);
+    return true;
+  }
+  if (slot.cookie == 0) return false;
+  const size_t place = slot.cookie * 0x9e3779b97f4a7c15u >> 52;
+  static_assert(kShared == 1 << 12);
+  uint64_t nobody = 0;
+  if (!shared_->holders[place].cookie.compare_exchange_strong(nobody, slot.cookie)) return false;
+  shared_->holders[place].count.store(2);
+  slot.holders.store(static_cast<uint16_t>(place + 1), std::memory_order_relaxed);
+  return true;
+}
+
+void Candidates::let_go(Slot& slot) {
+  const uint16_t known = slot.holders.exchange(0);
+  if (known == 0) return;
+  Holders& holders = shared_->holders[known - 1];
+  if (holders.count.fetch_sub(1) == 1) holders.cookie.store(0);
+}
+
+void Candidates::share_connections() {
+  if (config().settings.same_host == SameHost::kOff) return;
+  if (shared_ == nullptr) {
+    void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return forget_connections();
+    shared_ = static_cast<Shared*>(memory);
+    shared_->processes.store(1);
+  }
+  shared_->processes.fetch_add(1);
+  const unsigned size = size_.load(std::memory_order_acquire);
+  for (unsigned fd = 0; fd < size && fd <= highest_.load(std::memory_order_relaxed); ++fd)
+    if ((slots_[fd].word.load(std::memory_order_relaxed) & kConnection) != 0 && !share(slots_[fd]))
+      forget(static_cast<int>(fd));
+}
+
+void Candidates::fork_failed() {
+  if (shared_ == nullptr) return;
+  shared_->processes.fetch_sub(1);
+  const unsigned size = size_.load(std::memory_order_acquire);
+  for (unsigned fd = 0; fd < size && fd <= highest_.load(std::memory_order_relaxed); ++fd)
+    if (const uint16_t known = slots_[fd].holders.load(std::memory_order_relaxed); known != 0)
+      shared_->holders[known - 1].count.fetch_sub(1);
+}
+
+bool Candidates::is_held_once(int fd) const {
+  const uint16_t known = slots_[fd].holders.load(std::memory_order_relaxed);
+  return known == 0 || shared_->holders[known - 1].count.load() == 1;
+}
+
+void Candidates::put_off(int fd) {
+  Slot& slot = slots_[fd];
+  slot.times = std::max<uint8_t>(slot.times, 1);
+  set_count(slot);
+}
+
+/// A call that another thread is in still has the connection.
+void Candidates::closes(int fd) {
+  if (!has(fd)) return;
+  Slot& slot = slots_[fd];
+  if (slot.holders.load(std::memory_order_relaxed) != 0 && (slot.word.load() & kCalls) == 0) let_go(slot);
+  forget(fd);
+}
+
+void Candidates::process_ends() {
+  if (shared_ == nullptr || std::exchange(ended_, true)) return;
+  shared_->processes.fetch_sub(1);
+  const unsigned size = size_.load(std::memory_order_acquire);
+  for (unsigned fd = 0; fd < size && fd <= highest_.load(std::memory_order_relaxed); ++fd)
+    closes(static_cast<int>(fd));
 }
 
 void Candidates::forget_range(unsigned first, unsigned last) {
@@ -122,8 +222,11 @@ void enter_table(Pass& pass, int fd, const ConnectionNames& names) {
   const Candidates::Membership in = candidates.membership(fd);
   EpollSet* const set = in.set >= 0 ? find_set(in.set) : nullptr;
   epoll_event event = in.event;
-  if (in.set >= 0 && (set == nullptr || set->shared || set->passed_on ||
-                      real.epoll_ctl(in.set, EPOLL_CTL_MOD, fd, &event) != 0))
+  // A process that has the set by fork() would not hear of its members any more.
+  if (in.set >= 0 && set != nullptr && set->shared && !candidates.process_is_alone())
+    return candidates.put_off(fd);
+  if (in.set >= 0 &&
+      (set == nullptr || set->passed_on || real.epoll_ctl(in.set, EPOLL_CTL_MOD, fd, &event) != 0))
     return;
   auto* s = new (std::nothrow) ShmSocket(fd, names);
   if (s == nullptr || !fds.insert(fd, s)) {
@@ -146,6 +249,7 @@ void take_candidate(int fd) {
   if (retired() || sockets_stay()) return candidates.forget(fd);
   Guard guard(Pass::Polling::kNo);
   if (!guard.ok() || !candidates.has(fd) || fds.find(fd) != nullptr) return;
+  if (!candidates.is_held_once(fd)) return candidates.put_off(fd);
   const std::optional<ConnectionNames> names = names_of_connection(fd);
   if (!names && is_connecting(fd)) return;  // the next call finds it connected
   const bool fit = names && candidates.is_same(fd) && !needs_kernel(fd);
@@ -163,7 +267,10 @@ void take_candidate(int fd) {
   // It stays a candidate in the table: a call that has not found it there looks here next. What makes it the
   // kernel's for good forgets it, and then looks into the table.
   File* const entered = fds.find(fd);
-  if (entered == nullptr) return candidates.forget(fd);
+  if (entered == nullptr) {
+    if (candidates.due(fd)) candidates.forget(fd);
+    return;
+  }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!candidates.has(fd)) (void)static_cast<ShmSocket*>(entered)->detach(*pass, Reason::option);
 }

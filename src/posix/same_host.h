@@ -3,8 +3,9 @@
 // changed for those alone that last; where nobody asked for it (same_host = off) there is nothing here.
 //
 // What else is to be known when a descriptor enters the table: calls of the kernel's that are under way on
-// it, and the one epoll set that it is in. A descriptor of which more has become of is no candidate any more:
-// it was duplicated, passed or inherited, or is in a second set.
+// it, the one epoll set that it is in, and whether another process has it by fork(). Where both processes
+// tell of it, one of them may move it once the other has closed it. A descriptor of which more has become is
+// no candidate any more: it was duplicated, passed, or is in a second set.
 #pragma once
 
 #include <sys/epoll.h>
@@ -33,13 +34,32 @@ class Candidates {
   }
   /// It stays with the kernel, or is another file from now on.
   void forget(int fd) {
-    if (has(fd)) slots_[fd].word.fetch_and(~(kKinds | kCount), std::memory_order_relaxed);
+    if (!has(fd)) return;
+    slots_[fd].word.fetch_and(~(kKinds | kCount), std::memory_order_relaxed);
+    slots_[fd].holders.store(0, std::memory_order_relaxed);  // for good: nobody knows when it closes
   }
   void forget_range(unsigned first, unsigned last);
-  /// Two processes have what there is; what a listener accepts from now on is of one of them.
   void forget_connections();
+  /// It has left the table, and may enter it again after so many transfers more. Not over fork().
+  void again(int fd);
+
+  // ---- over fork() ----
+  /// Two processes are about to have the connections that there are.
+  void share_connections();
+  /// The process has not come to be.
+  void fork_failed();
   /// The threads whose calls were under way are not here.
   void after_fork_in_child();
+  /// `fd` is about to be closed: another process may have it alone then.
+  void closes(int fd);
+  /// So are all.
+  void process_ends();
+  /// No other process has it.
+  bool is_held_once(int fd) const;
+  /// No other process has what this one had at its forks: they have ended.
+  bool process_is_alone() const { return shared_ != nullptr && shared_->processes.load() == 1; }
+  /// It is due, and another process has it: later.
+  void put_off(int fd);
 
   /// No more calls precede the change of the path.
   bool due(int fd) const {
@@ -89,16 +109,33 @@ class Candidates {
   static constexpr uint32_t kKinds = kConnection | kListener, kCount = ~(kOne - 1);
   struct Slot {
     std::atomic<uint32_t> word;
+    std::atomic<uint16_t> holders;  ///< place in `shared_`, and one; 0: no other process has it by fork()
+    uint8_t times;                  ///< that it has entered the table
     int set;
     uint32_t events;
     uint64_t data;
     uint64_t cookie;
   };
+  /// A connection that several processes have by fork(), in memory that they share.
+  struct Holders {
+    std::atomic<uint64_t> cookie;
+    std::atomic<uint32_t> count;
+  };
+  static constexpr size_t kShared = 4096;
+  struct Shared {
+    std::atomic<uint32_t> processes;  ///< that have come by fork() since, and this one
+    Holders holders[kShared];
+  };
+  bool share(Slot& slot);
+  void let_go(Slot& slot);
+  void set_count(Slot& slot);
   void enter(int fd, uint32_t kind);
   bool open();
 
   std::atomic<unsigned> size_{0};
   Slot* slots_ = nullptr;
+  bool ended_ = false;
+  Shared* shared_ = nullptr;  ///< made at the first fork()
 };
 
 extern Candidates candidates;

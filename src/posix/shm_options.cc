@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 
 #include <cstddef>
+#include <cstring>
 
 #include "base/real.h"
 #include "base/user_memory.h"
@@ -28,10 +29,40 @@ Result<int> ShmSocket::map_received(void* value, socklen_t* length) {
   return r;
 }
 
+namespace {
+
+/// Adds to one of the counts, as far as the program has room for it.
+void add_to(void* info, socklen_t size, size_t offset, uint64_t more) {
+  auto* const at = static_cast<uint8_t*>(info) + offset;
+  uint64_t count = 0;
+  if (size < offset + sizeof count) return;
+  std::memcpy(&count, at, sizeof count);
+  count += more;
+  std::memcpy(at, &count, sizeof count);
+}
+
+}  // namespace
+
+/// TCP_INFO: of the bytes in the rings the kernel does not know. What is there has arrived, as over loopback.
+Result<int> ShmSocket::connection_info(void* value, socklen_t* length) {
+  Result<int> r = from_libc(real.getsockopt(shadow(), IPPROTO_TCP, TCP_INFO, value, length));
+  if (!r) return r;
+  const uint64_t sent = link_.rings->sender->bytes();
+  const uint64_t came = link_.rings->receiver->bytes() + link_.rings->receiver->available();
+  add_to(value, *length, offsetof(tcp_info, tcpi_bytes_acked), sent);
+  add_to(value, *length, offsetof(tcp_info, tcpi_bytes_received), came);
+  add_to(value, *length, offsetof(tcp_info, tcpi_bytes_sent), sent);
+  return r;
+}
+
 Result<int> ShmSocket::getsockopt(Pass&, int level, int name, void* value, socklen_t* length) {
   if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE && link_.rings) {
     look();
     if (link_.rings->receiver->way() == Receives::kRing) return map_received(value, length);
+  }
+  if (level == IPPROTO_TCP && name == TCP_INFO && link_.rings) {
+    look();
+    return connection_info(value, length);
   }
   if (stage_ != Stage::kOpen || level != SOL_SOCKET || name != SO_ERROR || own_error() == Errno{})
     return kOnKernel;

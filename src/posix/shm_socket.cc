@@ -14,6 +14,7 @@
 #include "base/socket_option.h"
 #include "engine/stats.h"
 #include "posix/epoll_set.h"
+#include "posix/kernel_events.h"
 
 namespace accel::posix {
 namespace {
@@ -50,8 +51,8 @@ void ShmSocket::ring() {
 // ---- readiness ----
 
 bool ShmSocket::kernel_is(short events) const {
-  pollfd p{shadow(), events, 0};
-  return real.poll(&p, 1, 0) > 0 && (p.revents & events) != 0;
+  const auto asked = static_cast<uint16_t>(events);
+  return (kernel_events(shadow(), asked) & asked) != 0;
 }
 
 /// The other end's process ended with bytes unread, of which the kernel does not know.
@@ -85,13 +86,12 @@ void ShmSocket::look() {
 uint32_t ShmSocket::readiness() {
   if (stage_ == Stage::kKernel) return 0;
   if (link_.rings) link_.rings->receiver->look();  // the kernel's last byte may have been read meanwhile
-  constexpr short kAll = POLLIN | POLLOUT | POLLRDHUP | POLLPRI | POLLRDNORM | POLLWRNORM;
+  constexpr uint32_t kAll = POLLIN | POLLOUT | POLLRDHUP | POLLPRI | POLLRDNORM | POLLWRNORM;
   const bool by_rings = link_.rings && link_.rings->receiver->way() != Receives::kKernel &&
                         link_.rings->sender->way() == Sends::kRing && !lost_ && !fin_ && !alone_;
   uint32_t bits = 0;
   if (!by_rings) {
-    pollfd p{shadow(), kAll, 0};
-    if (real.poll(&p, 1, 0) > 0) bits = static_cast<uint16_t>(p.revents);
+    bits = kernel_events(shadow(), kAll);
   }
   if (!link_.rings) return bits;
   const shm::Receiver& receiver = *link_.rings->receiver;
@@ -148,8 +148,7 @@ void ShmSocket::decided(uint32_t) {
   const bool late = std::exchange(link_.late, false);
   if (tcp) {
     fin_ = fin_ || kernel_is(POLLRDHUP);
-    pollfd p{shadow(), 0, 0};
-    lost_ = lost_ || (real.poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0);
+    lost_ = lost_ || kernel_is(POLLHUP | POLLERR);
   }
   if (stage_ == Stage::kOpen) {
     if (bell && link_.bell >= 0) {

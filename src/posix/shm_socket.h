@@ -42,6 +42,7 @@ class ShmSocket final : public Socket {
   void option_was_set(int level, int name, const void* value) override;
   Result<int> ioctl(Pass& pass, unsigned long request, void* argument) override;
   Result<int> map_received(void* value, socklen_t* length);
+  Result<int> connection_info(void* value, socklen_t* length);
 
   // shm_transfer.cc
   Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
@@ -67,6 +68,7 @@ class ShmSocket final : public Socket {
 
   // shm_socket.cc
   void leave_table(Reason reason);
+  void stay_candidate();
   Result<void> to_kernel(Reason reason);
   void ring();
   void look();

@@ -10,6 +10,7 @@
 #include "base/real.h"
 #include "engine/stats.h"
 #include "posix/epoll_set.h"
+#include "posix/kernel_events.h"
 #include "posix/received_descriptors.h"
 #include "posix/request_thread.h"
 #include "posix/same_host.h"
@@ -51,6 +52,7 @@ void dispose_of(const std::vector<int>& descriptors) {
 void ShmSocket::begin(Pass& pass) {
   shm::Poller& poller = *pass.engine().links();
   stats::forget_kernel(shadow());
+  prepare_kernel_events();
   if (!has_room(poller) || !poller.watch_tcp(link_)) return give_up(Reason::resources);
   poller.set_deadline(link_, pass.now() + kMeetsWithin);
   pass.engine().touch();
@@ -179,7 +181,7 @@ bool ShmSocket::open_rings() {
 
 bool ShmSocket::refuse() {
   count(Counter::shm_refused);
-  give_up(Reason::same_host_unmet);
+  give_up(Reason::same_host_refused);
   return false;
 }
 
@@ -200,6 +202,7 @@ bool ShmSocket::may_give_up() {
 
 void ShmSocket::leave_table(Reason reason) {
   Engine* engine = Engine::get();
+  const bool alone = fds.find(number_) == this && descriptors == 1;
   if (fds.find(number_) == this) candidates.forget(number_);
   end_link();
   stage_ = Stage::kKernel;
@@ -207,7 +210,23 @@ void ShmSocket::leave_table(Reason reason) {
   stats::note_kernel(shadow(), reason);
   engine->touch();
   ++readiness_epoch;
+  // Who went with a fork, or could not be met, may come again.
+  if (alone &&
+      (reason == Reason::inherited || reason == Reason::same_host_left || reason == Reason::same_host_unmet))
+    stay_candidate();
   fds.forget(this);
+}
+
+/// In the real set it is by the program's own data again, once it has left the table.
+void ShmSocket::stay_candidate() {
+  EpollItem* const item = watches;
+  if (item != nullptr && (item->next_of_file != nullptr || item->fd != number_ || !item->armed)) return;
+  candidates.again(number_);
+  if (item == nullptr) return candidates.note_membership(-1, EPOLL_CTL_DEL, number_, {});
+  epoll_event event{};
+  event.events = item->events;
+  event.data = item->data;
+  candidates.note_membership(item->set->kernel_fd(), EPOLL_CTL_ADD, number_, event);
 }
 
 Result<void> ShmSocket::detach(Pass&, Reason reason) { return to_kernel(reason); }

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/poll.h"
 #include "base/private_fds.h"
 #include "base/proc.h"
 #include "base/real.h"
@@ -200,7 +201,8 @@ std::vector<int> receive_descriptors(int from) {
 
 bool message_arrived(int fd) {
   pollfd readable{fd, POLLIN, 0};
-  return real.poll(&readable, 1, 0) > 0;
+  const timespec none{};
+  return poll_beyond_limit({&readable, 1}, &none, nullptr) > 0;
 }
 
 }  // namespace accel::posix

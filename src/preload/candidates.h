@@ -113,6 +113,11 @@ inline auto on_kernel(Make make, Serve serve, Arguments... arguments) {
     if (candidates.has(std::get<0>(all))) [[unlikely]]
       candidates.note_option(std::get<0>(all), std::get<1>(all), std::get<2>(all), std::get<3>(all),
                              std::get<4>(all));
+  } else if constexpr (kUse == CandidateUse::kEnd) {
+    if (candidates.has(std::get<0>(all))) [[unlikely]] {
+      candidates.closes(std::get<0>(all));
+      if (forgotten_too_late(std::get<0>(all))) return serve();
+    }
   } else if constexpr (kUse != CandidateUse::kNone) {
     bool late = candidates.has(std::get<0>(all)) && forgotten_too_late(std::get<0>(all));
     if constexpr (kUse == CandidateUse::kReplace)

@@ -33,11 +33,11 @@ def postgresql(host, accel):
     (directory / "pg_hba.conf").write_text("host all all 0.0.0.0/0 trust\nlocal all all trust\n")
     command = [*as_postgres(), BINARIES / "postgres", "-D", directory, "-h", host.address, "-p", PORT, "-k", directory,
                "-c", "fsync=off", "-c", "max_connections=60"]
-    with server(host, list(map(str, command)), PORT, accel):
+    with server(host, list(map(str, command)), PORT, accel) as child:
         # It listens before it has started.
         asked = [BINARIES / "pg_isready", "-h", directory, "-p", PORT]
         until(lambda: "accepting" in host.run(asked, check=False), "a database that accepts connections")
-        yield
+        yield child
 
 
 def pgbench(client, target, accel, *words):

@@ -160,7 +160,7 @@ ELSEWHERE = {
     "libraries": "no test: libnl is not installed",
     "disabled": "tests/preload/harmless_test.py: no socket is looked at",
     "duplicate_tuple": "tests/engine/paths_test.cc",
-    "same_host": "tests/posix/same_host.py", "same_host_unmet": "tests/posix/same_host.py",
+    "same_host": "tests/posix/same_host.py", "same_host_unmet": "tests/posix/same_host.py", "same_host_refused": "tests/posix/same_host.py",
     "same_host_pending": "no test: it lasts until the other end has come", "same_host_left": "tests/posix/same_host.py",
     "iwarp": "tests/posix/siw.py", "iwarp_undecided": "tests/posix/siw.py", "iwarp_plain": "tests/posix/siw.py",
 }

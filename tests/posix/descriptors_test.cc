@@ -145,4 +145,25 @@ TEST(Descriptors, NoMoreMayBeOpened) {
   EXPECT_EQ(far.all(), "abcd");
 }
 
+// On one host the two ends may be about to meet then: what that waits for is not asked by poll(2), which
+// refuses.
+TEST(Descriptors, NoMoreMayBeOpenedBehindTheFirstByte) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  for (int i = 0; i < 12; ++i) {
+    Echo far;
+    write_all(far.fd, "a");
+    usleep(static_cast<useconds_t>(i * 100));
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const double used = cpu_seconds();
+    usleep(100'000);
+    EXPECT_LT(cpu_seconds() - used, 0.05);
+    EXPECT_EQ(read_exactly(far.fd, 1), "a");
+    exchange(far.fd, "b");
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(far.all(), "ab");
+  }
+}
+
 }  // namespace

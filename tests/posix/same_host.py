@@ -28,6 +28,25 @@ while data := c.recv(65536):
         os.waitpid(child, 0)
     c.sendall(data)
 """
+# The same, waiting by epoll in a set that its children have as well.
+EPOLL_SERVER = SERVER.replace("c, _ = listener.accept()", """c, _ = listener.accept()
+import select
+waits = select.epoll()
+waits.register(c, select.EPOLLIN)
+""").replace("while data := c.recv(65536):", "while waits.poll() and (data := c.recv(65536)):")
+# Each connection is a child's.
+FORKING_SERVER = """
+import os, socket, sys
+listener = socket.create_server((sys.argv[1], 0))
+print(listener.getsockname()[1], flush=True)
+c, _ = listener.accept()
+if os.fork() == 0:
+    listener.close()
+    while data := c.recv(65536): c.sendall(data)
+    os._exit(0)
+c.close()
+os.wait()
+"""
 # Reads commands: "exchange N", "fork", "bulk N"; answers each.
 CLIENT = """
 import os, socket, sys, threading
@@ -119,14 +138,31 @@ for begin in range(0, 640, 8):
 print("done", flush=True)
 """
 
+# Lets no descriptor be opened as its connections meet.
+LIMITED_CLIENT = """
+import resource, socket, sys, time
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+for i in range(10):
+    c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+    time.sleep(0.02)  # the server waits, by the library
+    c.sendall(b"a")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    time.sleep(0.2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert c.recv(1) == b"a"
+    c.close()
+print("done", flush=True)
+sys.stdin.read()
+"""
+
 
 class Pair:
     """Of a client and its server on the near host; `ends`: which of them have libaccel."""
 
-    def __init__(self, lab, client=True, server=True, port=0):
+    def __init__(self, lab, client=True, server=True, port=0, serves=SERVER):
         run = [sys.executable, "-c"]
         options = {"stdout": subprocess.PIPE, "text": True, "require": False, "env": SETTINGS}
-        self.server = lab.near.popen([*run, SERVER, "127.0.0.1"], accel=server, **options)
+        self.server = lab.near.popen([*run, serves, "127.0.0.1"], accel=server, **options)
         self.port = int(self.server.stdout.readline())
         self.client = lab.near.popen([*run, CLIENT, "127.0.0.1", self.port, port], accel=client, stdin=subprocess.PIPE, **options)
 
@@ -160,15 +196,31 @@ def moves(lab):
     pair.end()
 
 
-def goes_back(lab, what):
-    pair = Pair(lab)
+def goes_back(lab, what, serves=SERVER):
+    pair = Pair(lab, serves=serves)
     pair.do("exchange 100")
     assert pair.path()[0] == "shm", pair.path()
     pair.do(what)
-    pair.do("exchange 100")
-    pair.do("bulk 3000000")
+    pair.do("exchange 4")
     assert pair.path() == ("kernel", "inherited" if what == "fork" else "same_host_left"), pair.path()
     assert pair.counter("shm_left") == 1
+    pair.do("bulk 3000000")
+    # The child has ended, so each process has the connection alone again.
+    for _ in range(20):
+        pair.do("exchange 100")
+        if pair.path()[0] == "shm":
+            break
+    assert pair.path()[0] == "shm" and pair.counter("shm_opened") == 2, pair.path()
+    pair.do("bulk 3000000")
+    pair.end()
+
+
+def moves_in_a_child(lab):
+    pair = Pair(lab, serves=FORKING_SERVER)
+    pair.do("exchange 100")
+    assert pair.path()[0] == "shm", pair.path()
+    pair.do("bulk 3000000")
+    assert pair.path()[0] == "shm" and pair.counter("shm_left") == 0, pair.path()
     pair.end()
 
 
@@ -212,6 +264,7 @@ def betrayed(lab):
     assert stranger.stdout.readline() == "met\n"
     until(lambda: statistics(client.pid)["counters"].get("shm_refused", 0) == 1, "the stranger is refused")
     assert statistics(client.pid)["counters"].get("shm_opened", 0) == 0
+    assert [s["reason"] for s in statistics(client.pid)["sockets"] if s["remote"].endswith(f":{port}")] == ["same_host_refused"]
     lab.near.stop(stranger)  # which has kept the duplicates of both ends, and with them the connection
     client.stdin.close()
     assert client.wait(20) == 0 and listening.wait(20) == 0
@@ -229,16 +282,32 @@ def end_in_the_meeting(lab):
     assert counters.get("shm_opened", 0) > 20 and counters.get("shm_refused", 0) > 20, counters
 
 
+def meets_without_descriptors(lab):
+    """What it waits for then is not asked by poll(2), which refuses: the library would look for it without end."""
+    options = {"accel": True, "require": False, "env": {**SETTINGS, "ACCEL_SAME_HOST_AFTER": "0"}, "stdout": subprocess.PIPE, "text": True}
+    server = lab.near.popen([sys.executable, "-c", ENDS_SERVER, "127.0.0.1"], **options)
+    client = lab.near.popen([sys.executable, "-c", LIMITED_CLIENT, "127.0.0.1", server.stdout.readline().strip()], stdin=subprocess.PIPE, **options)
+    assert client.stdout.readline() == "done\n"
+    counters = statistics(client.pid)["counters"]
+    client.stdin.close()
+    assert client.wait(20) == 0
+    lab.near.stop(server)
+    assert counters.get("housekeeping_polls", 0) < 2000, counters
+
+
 def main():
     with Lab() as lab:
         moves(lab)
         for what in ("fork", "server_forks"):
             goes_back(lab, what)
+        goes_back(lab, "server_forks", EPOLL_SERVER)
+        moves_in_a_child(lab)
         killed(lab)
         unmet(lab)
         betrayed(lab)
         end_in_the_meeting(lab)
-    print("in shared memory, back, unmet, killed, betrayed, and ended as they met: all bytes arrived")
+        meets_without_descriptors(lab)
+    print("in shared memory, back and there again, in a child, unmet, killed, betrayed, and ended as they met: all bytes arrived")
 
 
 if __name__ == "__main__":
