@@ -196,6 +196,7 @@ void Candidates::after_fork_in_child() {
 
 void Candidates::note_membership(int set, int operation, int fd, const epoll_event& event) {
   Slot& slot = slots_[fd];
+  if ((slot.word.load(std::memory_order_relaxed) & kConnection) == 0) return;  // a listener stays where it is
   const bool other = slot.set >= 0 && slot.set != set;
   if (other || (event.events & kUnknown) != 0) return forget(fd);
   slot.set = operation == EPOLL_CTL_DEL ? -1 : set;

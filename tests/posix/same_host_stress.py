@@ -9,6 +9,7 @@ depends on who is interrupted where. --kills: instead, one of the two programs i
 call returns, what has come is right, and no descriptor is left.
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import random
@@ -48,8 +49,11 @@ def round_of(lab, program, number):
 
 def connections(process):
     """Sockets that the program has: the library's own descriptors are above."""
-    numbers = [n for n in os.listdir(f"/proc/{process.pid}/fd") if int(n) < 900]
-    return sum(os.readlink(f"/proc/{process.pid}/fd/{n}").startswith("socket:") for n in numbers)
+    found = 0
+    for number in os.listdir(f"/proc/{process.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            found += int(number) < 900 and os.readlink(f"/proc/{process.pid}/fd/{number}").startswith("socket:")
+    return found
 
 
 def kill_one(lab, program, number):
@@ -86,7 +90,11 @@ def main():
     try:
         with Lab() as lab:
             if options.kills:
-                killed = [kill_one(lab, options.program, number) for number in range(options.kills)]
+                killed = []
+                for number in range(options.kills):
+                    killed.append(kill_one(lab, options.program, number))
+                    if number % 20 == 19:
+                        print(f"{number + 1} kills", flush=True)
                 print(f"{killed.count('server')} servers and {killed.count('client')} clients were killed")
                 return
             there = back = number = 0
