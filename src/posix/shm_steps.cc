@@ -9,8 +9,10 @@
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/stats.h"
+#include "posix/calls.h"
 #include "posix/epoll_set.h"
 #include "posix/kernel_events.h"
+#include "posix/own_thread.h"
 #include "posix/received_descriptors.h"
 #include "posix/request_thread.h"
 #include "posix/same_host.h"
@@ -210,15 +212,18 @@ void ShmSocket::leave_table(Reason reason) {
   stats::note_kernel(shadow(), reason);
   engine->touch();
   ++readiness_epoch;
-  // Who went with a fork, or could not be met, may come again.
-  if (alone &&
-      (reason == Reason::inherited || reason == Reason::same_host_left || reason == Reason::same_host_unmet))
-    stay_candidate();
+  // What went with a fork, or could not be met, may come again.
+  const bool passing =
+      reason == Reason::inherited || reason == Reason::same_host_left || reason == Reason::same_host_unmet;
+  if (alone && passing) stay_candidate();
   fds.forget(this);
 }
 
-/// In the real set it is by the program's own data again, once it has left the table.
+/// In the real set it is by the program's own data again, once it has left the table. Of a program with
+/// threads one may be in a call that goes on in the kernel now: it is not among those that are counted, and
+/// would never hear of the ring.
 void ShmSocket::stay_candidate() {
+  if (retired() || sockets_stay() || never_waits() || !alone_but_for_own_threads()) return;
   EpollItem* const item = watches;
   if (item != nullptr && (item->next_of_file != nullptr || item->fd != number_ || !item->armed)) return;
   candidates.again(number_);
