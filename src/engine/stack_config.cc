@@ -76,6 +76,9 @@ StackConfig stack_config(const Settings& s) {
   c.ecn_ask = ecn == 1 || ecn == 3 || ecn == 4;
   c.ecn_fallback = sysctl("/proc/sys/net/ipv4/tcp_ecn_fallback", 1) != 0;
   c.syn_cookies = sysctl("/proc/sys/net/ipv4/tcp_syncookies", 1) != 0;
+  c.fast_open = static_cast<uint32_t>(sysctl("/proc/sys/net/ipv4/tcp_fastopen", 1));
+  c.fast_open_black_hole =
+      std::chrono::seconds(sysctl("/proc/sys/net/ipv4/tcp_fastopen_blackhole_timeout_sec", 0));
   c.abort_on_overflow = sysctl("/proc/sys/net/ipv4/tcp_abort_on_overflow", 0) != 0;
   c.slow_start_after_idle = sysctl("/proc/sys/net/ipv4/tcp_slow_start_after_idle", 1) != 0;
   c.window_scaling = sysctl("/proc/sys/net/ipv4/tcp_window_scaling", 1) != 0;

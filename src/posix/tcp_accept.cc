@@ -80,6 +80,8 @@ Result<BoundFlow*> TcpSocket::open_listener(Pass& pass) {
       shadow_option(SOL_SOCKET, SO_BINDTOIFINDEX), static_cast<File*>(this));
   if (flow && choice.accelerated())
     pass.stack().tcp().listen_shut(*pass.engine().listener(**flow), shut_read_, shut_write_);
+  if (flow && choice.accelerated())
+    pass.stack().tcp().set_fast_open(*pass.engine().listener(**flow), fast_open_server_of(*this));
   const int defer = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT);
   if (flow && choice.accelerated() && defer != 0)
     pass.stack().tcp().set_defer_accept(*pass.engine().listener(**flow), std::chrono::seconds(defer));

@@ -130,10 +130,11 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   }
   if (state_ == State::kConnected || state_ == State::kListening) return err(EISCONN);
   if (disconnecting_) return err(EINVAL);
+  if (state_ == State::kConnecting && pass.stack().tcp().waits_for_text(*conn_)) return err(EISCONN);
   if (state_ == State::kConnecting) return finish_connect(pass, err(EALREADY));
   Result<Endpoint> remote = from_sockaddr(address, length, domain());
   if (!remote || shadow_connected(shadow())) return kOnKernel;
-  if (wants_iwarp(pass, *remote)) return connect_as_iwarp(pass, address, length);
+  if (!fast_open_ && wants_iwarp(pass, *remote)) return connect_as_iwarp(pass, address, length);
   return start_connect(pass, *remote, flowinfo_to_send(*this, address));
 }
 
@@ -201,6 +202,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   flowinfo_ = flowinfo & ~0x00300000u;  // IP6_ECN_flow_init()
   TcpSettings settings = read_settings();
   settings.flow_label = flowinfo & kFlowLabelMask;
+  if (fast_open_) settings.fast_open |= kFastOpenMessage;
   settings.replies_may_be_misdirected =
       pass.engine().replies_may_be_misdirected(pass, choice.route.interface) &&
       config().settings.require == Require::kOff;
@@ -231,6 +233,7 @@ Result<int> TcpSocket::start_connect(Pass& pass, const Endpoint& remote, uint32_
   left_unacked_ = left_unsent_ = 0;
   left_name_ = {};
   set_state(State::kConnecting);
+  if (pass.stack().tcp().waits_for_text(*conn_)) return 0;
   return finish_connect(pass, err(EINPROGRESS));
 }
 

@@ -17,6 +17,8 @@ struct LongTcpInfo : tcp_info {
   uint8_t tcpi_younger[272];
 };
 
+constexpr int kOpenedBySyn = 128;  ///< TCPI_OPT_TFO_CHILD of younger kernels
+
 void fill(LongTcpInfo& out, const TcpInfo& in) {
   out.tcpi_state = static_cast<uint8_t>(in.state);
   out.tcpi_ca_state = in.congestion_state;
@@ -26,7 +28,9 @@ void fill(LongTcpInfo& out, const TcpInfo& in) {
   out.tcpi_options =
       static_cast<uint8_t>((in.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (in.sack ? TCPI_OPT_SACK : 0) |
                            (in.window_scaling ? TCPI_OPT_WSCALE : 0) | (in.ecn ? TCPI_OPT_ECN : 0) |
-                           (in.ecn_seen ? TCPI_OPT_ECN_SEEN : 0));
+                           (in.ecn_seen ? TCPI_OPT_ECN_SEEN : 0) | (in.syn_text ? TCPI_OPT_SYN_DATA : 0) |
+                           (in.opened_by_syn ? kOpenedBySyn : 0));
+  out.tcpi_fastopen_client_fail = static_cast<uint8_t>(in.fast_open_failure & 3);
   out.tcpi_snd_wscale = in.snd_wscale;
   out.tcpi_rcv_wscale = in.rcv_wscale;
   out.tcpi_rto = in.rto_us;

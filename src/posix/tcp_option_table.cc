@@ -4,6 +4,7 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
+#include <charconv>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -42,6 +43,47 @@ uint64_t max_pacing_rate_of(const Socket& s) {
              : kNoPacing;
 }
 
+namespace {
+
+/// The host's keys, as proc_tcp_fastopen_key() shows them: "%08x-%08x-%08x-%08x", with a comma and the older
+/// one behind. All zero: there is none yet.
+void read_host_keys(FastOpenServer& out) {
+  const std::string text = read_proc("/proc/sys/net/ipv4/tcp_fastopen_key");
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end && out.key_count < out.keys.size()) {
+    std::array<uint32_t, 4> words{};
+    for (uint32_t& word : words) {
+      const auto [next, error] = std::from_chars(at, end, word, 16);
+      if (error != std::errc()) return;
+      at = next < end ? next + 1 : end;
+    }
+    const FastOpenKey key{uint64_t{words[1]} << 32 | words[0], uint64_t{words[3]} << 32 | words[2]};
+    if (key == FastOpenKey{}) return;
+    out.keys[out.key_count++] = key;
+  }
+}
+
+}  // namespace
+
+FastOpenServer fast_open_server_of(const Socket& s) {
+  FastOpenServer out;
+  out.limit = static_cast<uint32_t>(s.shadow_option(IPPROTO_TCP, TCP_FASTOPEN));
+  if (out.limit == 0) return out;
+  out.no_cookie = s.shadow_option(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) != 0;
+  socklen_t size = sizeof out.keys;
+  if (real.getsockopt(s.shadow(), IPPROTO_TCP, TCP_FASTOPEN_KEY, out.keys.data(), &size) == 0)
+    out.key_count = static_cast<uint8_t>(size / sizeof(FastOpenKey));
+  if (out.key_count == 0) read_host_keys(out);
+  return out;
+}
+
+uint8_t fast_open_wishes(const Socket& s) {
+  return static_cast<uint8_t>(
+      (s.shadow_option(IPPROTO_TCP, TCP_FASTOPEN_CONNECT) != 0 ? kFastOpenConnect : 0) |
+      (s.shadow_option(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) != 0 ? kFastOpenNoCookie : 0));
+}
+
 bool discovers_mtu(const Socket& s) {
   return s.shadow_option(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT) != IP_PMTUDISC_DONT;
 }
@@ -59,11 +101,13 @@ bool usual_discovery(const Socket& s) {
 }
 
 /// Without TFO_SERVER_ENABLE in net.ipv4.tcp_fastopen (the kernel's default) tcp_try_fastopen() gives no
-/// cookie and takes no data, whatever the listener says: then it is a listener like another.
-bool without_fast_open(const Socket& s) {
+/// cookie and takes no data, whatever the listener says: then it is a listener like another. With it we have
+/// to know the key, since the kernel answers SYNs to the same listener.
+bool serves_fast_open(const Socket& s) {
   constexpr int kServerEnable = 2;
   return s.shadow_option(IPPROTO_TCP, TCP_FASTOPEN) == 0 ||
-         (sysctl("/proc/sys/net/ipv4/tcp_fastopen", 1) & kServerEnable) == 0;
+         (sysctl("/proc/sys/net/ipv4/tcp_fastopen", 1) & kServerEnable) == 0 ||
+         fast_open_server_of(s).key_count > 0;
 }
 
 // Level, name, effect, inherited by accepted connections, what changes in the protocol's settings.
@@ -133,8 +177,10 @@ constexpr Option kOptions[] = {
     {IPPROTO_TCP, TCP_INQ, kKeep, true},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, kKeep, false},
     {IPPROTO_TCP, TCP_THIN_DUPACK, kShadow, false},  // without effect in the kernel
-    {IPPROTO_TCP, TCP_FASTOPEN, kKeep, false, nullptr, 0, without_fast_open},
-    {IPPROTO_TCP, TCP_FASTOPEN_CONNECT, kKernel, false},
+    {IPPROTO_TCP, TCP_FASTOPEN, kKeep, false, nullptr, 0, serves_fast_open},
+    {IPPROTO_TCP, TCP_FASTOPEN_KEY, kKeep, false},
+    {IPPROTO_TCP, TCP_FASTOPEN_CONNECT, kKeep, false},
+    {IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, kKeep, false},
     {IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, kKernel, true},
     {IPPROTO_TCP, TCP_ULP, kKernel, false},
     {IPPROTO_TCP, TCP_MD5SIG, kKernel, false},

@@ -11,6 +11,10 @@ bool has_congestion(const Socket& s);
 Congestion own_congestion(const Socket& s);
 /// SO_MAX_PACING_RATE in bytes/s; kNoPacing: not set.
 uint64_t max_pacing_rate_of(const Socket& s);
+/// Of a listener: TCP_FASTOPEN with its keys, its own (TCP_FASTOPEN_KEY) or the host's. No keys: they may not
+/// be read.
+FastOpenServer fast_open_server_of(const Socket& s);
+uint8_t fast_open_wishes(const Socket& s);  ///< bits of FastOpenWish
 /// IP_PMTUDISC_DONT, which is the default where net.ipv4.ip_no_pmtu_disc is on.
 bool discovers_mtu(const Socket& s);
 

@@ -81,6 +81,7 @@ TcpSettings TcpSocket::read_settings() {
   s.congestion = own_congestion(*this);
   s.max_pacing_rate = max_pacing_rate_of(*this);
   s.dont_fragment = discovers_mtu(*this);
+  s.fast_open = fast_open_wishes(*this);
   s.defer_ack = shadow_option(IPPROTO_TCP, TCP_DEFER_ACCEPT) != 0;
   linger keep{};
   socklen_t length = sizeof keep;
@@ -253,6 +254,12 @@ void TcpSocket::keep_option(Pass& pass, int level, int name) {
         if (state_ == State::kListening && flow_ != nullptr)
           pass.stack().tcp().set_defer_accept(*pass.engine().listener(*flow_),
                                               std::chrono::seconds(shadow_option(level, name)));
+        break;
+      case TCP_FASTOPEN:
+      case TCP_FASTOPEN_KEY:
+      case TCP_FASTOPEN_NO_COOKIE:
+        if (state_ == State::kListening && flow_ != nullptr)
+          pass.stack().tcp().set_fast_open(*pass.engine().listener(*flow_), fast_open_server_of(*this));
         break;
       case TCP_CONGESTION:
         s.congestion = own_congestion(*this);

@@ -169,6 +169,7 @@ Result<void> TcpSocket::detach(Pass& pass, Reason reason) {
 /// device went with its routes) the attempt ends with the kernel's error, and the socket is unconnected.
 Result<void> TcpSocket::restart_in_kernel(Pass& pass) {
   const Endpoint remote = pass.stack().tcp().remote(*conn_);
+  const std::vector<uint8_t> text = pass.stack().tcp().text_of_syn(*conn_);
   pass.engine().forget(pass, conn_);
   conn_ = nullptr;
   sockaddr_storage name{};
@@ -176,7 +177,9 @@ Result<void> TcpSocket::restart_in_kernel(Pass& pass) {
   (void)to_sockaddr(remote, domain(), reinterpret_cast<sockaddr*>(&name), &length);
   const int flags = real.fcntl(shadow(), F_GETFL);
   real.fcntl(shadow(), F_SETFL, flags | O_NONBLOCK);
-  const Result<int> begun = from_libc(real.connect(shadow(), reinterpret_cast<sockaddr*>(&name), length));
+  const auto* peer = reinterpret_cast<sockaddr*>(&name);
+  const Result<int> begun =
+      text.empty() ? from_libc(real.connect(shadow(), peer, length)) : restart_with_text(text, peer, length);
   real.fcntl(shadow(), F_SETFL, flags);
   if (begun || begun.is(EINPROGRESS)) return {};
   pending_error_ = static_cast<int>(begun.error());
@@ -186,6 +189,22 @@ Result<void> TcpSocket::restart_in_kernel(Pass& pass) {
   notify(kError | kHangUp | kWritable | kReadable);
   pass.engine().touch();
   return begun.error();
+}
+
+/// The program has given text that left with the SYN: the kernel takes it over with another SYN, which needs
+/// no cookie. What the peer does not take of it is sent again.
+Result<int> TcpSocket::restart_with_text(std::span<const uint8_t> text, const sockaddr* peer,
+                                         socklen_t length) {
+  const int on = 1;
+  real.setsockopt(shadow(), IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, &on, sizeof on);
+  const Result<ssize_t> taken = from_libc(real.sendto(
+      shadow(), text.data(), text.size(), MSG_FASTOPEN | MSG_DONTWAIT | MSG_NOSIGNAL, peer, length));
+  if (!taken && !taken.is(EINPROGRESS)) return taken.error();
+  if (taken && static_cast<size_t>(*taken) == text.size()) return 0;
+  sockaddr none{};
+  none.sa_family = AF_UNSPEC;
+  real.connect(shadow(), &none, sizeof none);
+  return err(ECONNABORTED);  // rather than without a part of it
 }
 
 void TcpSocket::unanswered(Pass& pass) {

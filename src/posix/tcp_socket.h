@@ -143,6 +143,7 @@ class TcpSocket final : public Socket {
   static uint32_t scope_of(Pass& pass, const TcpConn& conn);
   void set_state(State state);
   Result<void> restart_in_kernel(Pass& pass);
+  Result<int> restart_with_text(std::span<const uint8_t> text, const sockaddr* peer, socklen_t length);
   void become_kernels(Reason reason);
 
   bool conflicts(Pass& pass, const sockaddr* address, socklen_t length) const;
@@ -204,6 +205,8 @@ class TcpSocket final : public Socket {
 
   // tcp_transfer.cc
   Result<size_t> take(Pass& pass, std::span<const iovec> into, size_t want, size_t peeked, int flags);
+  Errno open_by_message(Pass& pass, const msghdr* message, int flags, bool wait);
+  Result<size_t> send_with_syn(Pass& pass, std::span<const iovec> data, bool wait);
   Result<ssize_t> receive_urgent(Pass& pass, msghdr* message, int flags);
   void put_control(Pass& pass, msghdr* message);
   Errno take_pending_error();
@@ -261,6 +264,7 @@ class TcpSocket final : public Socket {
   uint16_t left_mss_ = 0;            ///< likewise, for TCP_MAXSEG
   std::optional<uint16_t> set_mss_;  ///< TCP_MAXSEG as this process has set it; 0: taken back
   bool inq_ = false;                 ///< TCP_INQ
+  bool fast_open_ = false;           ///< connect() is MSG_FASTOPEN's
   bool linger_ = false;              ///< SO_LINGER
   Duration linger_time_{0};
   uint32_t backlog_ = 0;       ///< listen()'s

@@ -169,13 +169,50 @@ bool TcpSocket::wants_completions(Pass& pass) {
   return shadow_option(SOL_SOCKET, SO_ZEROCOPY) != 0;
 }
 
+/// tcp_sendmsg_fastopen(), as far as it connects: the SYN waits for the text then. 0: goes on as a write.
+Errno TcpSocket::open_by_message(Pass& pass, const msghdr* message, int flags, bool wait) {
+  constexpr uint32_t kClientEnable = 1;
+  Stack& stack = pass.stack();
+  if (state_ == State::kKernel || (!live() && state_ != State::kUndecided)) return kOnKernel;
+  if (live() && stack.tcp().state(*conn_) == TcpState::kClosed) return {};
+  if (live() && stack.tcp().waits_for_text(*conn_)) return {};
+  if (live() && !in_handshake(stack)) return err(EISCONN);
+  if (live()) {
+    if (!wait) return err(EALREADY);
+    const Result<int> r = finish_connect(pass, err(EALREADY));
+    return r ? Errno{} : r.error();
+  }
+  if ((stack.config().fast_open & kClientEnable) == 0) return kOnKernel;  // EOPNOTSUPP
+  const auto* address = static_cast<const sockaddr*>(message->msg_name);
+  sa_family_t family = AF_UNSPEC;
+  if (address == nullptr || message->msg_namelen < sizeof family || !get_user(family, &address->sa_family) ||
+      family == AF_UNSPEC)
+    return kOnKernel;
+  if (message->msg_controllen != 0 || (flags & (MSG_ZEROCOPY | MSG_OOB)) != 0) veto = Reason::option;
+  fast_open_ = true;
+  const Result<int> r = connect(pass, address, message->msg_namelen);
+  fast_open_ = false;
+  return r ? Errno{} : r.error();
+}
+
+/// The first write of a connection whose SYN waits for it. Returns what the SYN has taken along; where it may
+/// wait the handshake is over.
+Result<size_t> TcpSocket::send_with_syn(Pass& pass, std::span<const iovec> data, bool wait) {
+  const Result<size_t> taken = pass.stack().tcp().send(*conn_, data, {}, pass.now());
+  if (!taken) return taken.error();
+  if (!wait) return *taken > 0 ? taken : err(EINPROGRESS);
+  const Result<int> r = finish_connect(pass, err(EINPROGRESS));
+  if (r || (r.is(EINPROGRESS) && *taken > 0)) return taken;
+  return r.error();
+}
+
 Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags) {
   Result<size_t> size = iov_bytes(*message);
   if (!size) return size.error();
+  const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
+  if ((flags & MSG_FASTOPEN) != 0)
+    if (Errno refused = open_by_message(pass, message, flags, wait); refused != Errno{}) return refused;
   if (!live()) return take_pending_error();
-  if ((flags & MSG_FASTOPEN) != 0 && pass.stack().tcp().state(*conn_) != TcpState::kClosed &&
-      !in_handshake(pass.stack()))
-    return err(EISCONN);  // tcp_sendmsg_fastopen()
   if (message->msg_controllen != 0 && pass.stack().tcp().state(*conn_) != TcpState::kClosed) {
     const Control control = control_of(*message);
     if (control == Control::kInvalid) return err(EINVAL);
@@ -187,11 +224,17 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     return detach(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   pass.in_turn(this);
   Stack& stack = pass.stack();
-  const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   TcpWrite how{.more = (flags & MSG_MORE) != 0, .urgent = (flags & MSG_OOB) != 0};
   const Instant deadline = deadline_after(pass, send_timeout);
   IovCursor from(vector_of(*message));
   size_t sent = 0;
+  if (stack.tcp().waits_for_text(*conn_)) {
+    Result<size_t> first = send_with_syn(pass, from.window(), wait);
+    if (!first) return first.error();
+    sent = *first;
+    from.advance(sent);
+    if (!wait || sent == *size || !live()) return static_cast<ssize_t>(sent);
+  }
   for (;;) {
     how.record_end = (flags & MSG_EOR) != 0 && from.whole();
     Result<size_t> n = stack.tcp().send(*conn_, from.window(), how, pass.now());

@@ -45,7 +45,7 @@ bool leads_out(const msghdr& m, int domain) {
   return to && !to->address.is_any() && !to->address.is_loopback() && !to->address.is_multicast();
 }
 
-/// MSG_FASTOPEN has the shadow connect, in plain TCP.
+/// MSG_FASTOPEN connects in plain TCP.
 bool only_as_iwarp(const msghdr& m, int domain) {
   if (!config().wants_iwarp || m.msg_name == nullptr) return false;
   Result<Endpoint> to = from_sockaddr(static_cast<const sockaddr*>(m.msg_name), m.msg_namelen, domain);
@@ -65,11 +65,10 @@ Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel
     Socket* s = can_read_parts(*message) ? call.socket() : nullptr;
     if (s != nullptr) {
       stream = s->kind() != FileKind::kUdp;
-      const bool wants = !stream && call.pass() == nullptr && leads_out(*message, s->domain());
-      if (stream && (flags & MSG_FASTOPEN) != 0) {
-        if (only_as_iwarp(*message, s->domain())) return err(EOPNOTSUPP);  // as where tcp_fastopen is off
-        s->veto = Reason::option;
-      }
+      const bool opens = !stream || (flags & MSG_FASTOPEN) != 0;
+      const bool wants = opens && call.pass() == nullptr && leads_out(*message, s->domain());
+      if (stream && opens && only_as_iwarp(*message, s->domain()))
+        return err(EOPNOTSUPP);  // as where tcp_fastopen is off
       Result<Pass*> pass = call.engine(wants);
       if (!pass)
         r = pass.error();

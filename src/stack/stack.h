@@ -51,6 +51,7 @@ class Stack {
   void set_routes(std::vector<RouteEntry> routes, bool ask = false);
   /// The host's settings are others from now on, as the kernel heeds them where it uses them. Secrets stay.
   void follow_host(const StackConfig& config);
+  const StackConfig& config() const;
   /// What leaves from `local` to `remote`: packets are kept until learn_route() tells, or resume() is called
   /// without that, which drops them.
   using RouteQuestion = RouteLookup;

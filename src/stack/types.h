@@ -132,6 +132,26 @@ using Seconds = std::chrono::duration<int32_t>;
 /// Congestion controls, by the kernel's names: cubic, reno, bbr.
 enum class Congestion : uint8_t { kCubic, kReno, kBbr };
 
+/// Bits of TcpSettings::fast_open (RFC 7413).
+enum FastOpenWish : uint8_t {
+  kFastOpenConnect = 1,  ///< TCP_FASTOPEN_CONNECT
+  kFastOpenMessage = 2,  ///< MSG_FASTOPEN: the SYN leaves with the first write, whatever is known of the peer
+  kFastOpenNoCookie = 4,  ///< TCP_FASTOPEN_NO_COOKIE
+};
+
+/// TCP_INFO's tcpi_fastopen_client_fail.
+enum FastOpenFailure : uint8_t { kNoFastOpenCookie = 1, kFastOpenNotAcked = 2, kFastOpenSynAgain = 3 };
+
+using FastOpenKey = std::array<uint64_t, 2>;
+
+/// Of a listener with TCP_FASTOPEN.
+struct FastOpenServer {
+  uint32_t limit = 0;  ///< connections whose handshakes are not through; 0: it takes no text of SYNs
+  std::array<FastOpenKey, 2> keys{};  ///< cookies are made with the first, and are good with both
+  uint8_t key_count = 0;
+  bool no_cookie = false;  ///< TCP_FASTOPEN_NO_COOKIE
+};
+
 constexpr uint64_t kNoPacing = ~0ull;  ///< of rates: there is no limit
 
 /// Socket options that the protocol acts on; the layer above sets them before open or at any time
@@ -170,6 +190,7 @@ struct TcpSettings {
   /// Replies may come by a device that is not ours. After the first timeout of an active connection no SYN is
   /// sent, but the layer above told (kUnanswered): it may have the connection begin anew elsewhere.
   bool replies_may_be_misdirected = false;
+  uint8_t fast_open = 0;  ///< FastOpenWish
 };
 
 /// Real state for TCP_INFO and `accel stat`. Durations in µs, sizes in bytes but where said.
@@ -178,8 +199,11 @@ struct TcpInfo {
   uint8_t congestion_state = 0;  ///< the kernel's enum tcp_ca_state
   uint8_t backoff = 0, retransmits = 0, probes = 0, snd_wscale = 0, rcv_wscale = 0;
   bool timestamps = false, sack = false, window_scaling = false;
-  bool ecn = false;       ///< RFC 3168 was agreed to
-  bool ecn_seen = false;  ///< a packet with ECT or CE has come
+  bool ecn = false;               ///< RFC 3168 was agreed to
+  bool ecn_seen = false;          ///< a packet with ECT or CE has come
+  bool syn_text = false;          ///< text of the SYN was acknowledged (RFC 7413)
+  bool opened_by_syn = false;     ///< a listener took it before the ACK of its SYN-ACK
+  uint8_t fast_open_failure = 0;  ///< FastOpenFailure
   uint32_t rto_us = 0, rtt_us = 0, rttvar_us = 0, min_rtt_us = 0, snd_mss = 0, rcv_mss = 0, pmtu = 0;
   uint32_t snd_cwnd_segments = 0, snd_ssthresh_segments = 0, unacked_segments = 0, sacked_segments = 0,
            lost_segments = 0, resent_segments = 0, advertised_mss = 0;
@@ -294,8 +318,10 @@ struct StackConfig {
   bool frto = true;                            ///< net.ipv4.tcp_frto
   bool ecn_accept = true;                      ///< net.ipv4.tcp_ecn: ECN is agreed to where a peer asks
   bool ecn_ask = false;                        ///< and asked for by connect()
-  bool ecn_fallback = true;  ///< net.ipv4.tcp_ecn_fallback: a SYN that comes again asks no more
-  bool syn_cookies = true;   ///< net.ipv4.tcp_syncookies
+  bool ecn_fallback = true;          ///< net.ipv4.tcp_ecn_fallback: a SYN that comes again asks no more
+  bool syn_cookies = true;           ///< net.ipv4.tcp_syncookies
+  uint32_t fast_open = 1;            ///< net.ipv4.tcp_fastopen
+  Duration fast_open_black_hole{0};  ///< net.ipv4.tcp_fastopen_blackhole_timeout_sec
   bool window_scaling = true, sack = true, timestamps = true;  ///< net.ipv4.tcp_*
   bool abort_on_overflow = false;                              ///< likewise
   bool slow_start_after_idle = true;                           ///< likewise

@@ -99,6 +99,7 @@ class Reader {
   }
   void writing() {
     give(static_cast<size_t>(number(2)), call_.arguments.size() > 3 ? static_cast<uint32_t>(number(3)) : 0);
+    if (call_.name == "sendto" && (op_.flags & MSG_FASTOPEN) != 0) op_.number = port(4, 8080);
   }
   /// Bytes of [{..., 1000}, {..., 200}].
   size_t bytes_of(const Value& vector) const {

@@ -49,6 +49,9 @@ const std::map<std::string, int64_t> kConstants = {NAME(AF_INET),
                                                    NAME(TCP_CONGESTION),
                                                    NAME(TCP_DEFER_ACCEPT),
                                                    NAME(TCP_INFO),
+                                                   NAME(TCP_FASTOPEN),
+                                                   NAME(TCP_FASTOPEN_CONNECT),
+                                                   NAME(TCP_FASTOPEN_NO_COOKIE),
                                                    NAME(SHUT_RD),
                                                    NAME(SHUT_WR),
                                                    NAME(SHUT_RDWR),
@@ -64,6 +67,7 @@ const std::map<std::string, int64_t> kConstants = {NAME(AF_INET),
                                                    NAME(MSG_DONTWAIT),
                                                    NAME(MSG_NOSIGNAL),
                                                    NAME(MSG_WAITALL),
+                                                   NAME(MSG_FASTOPEN),
                                                    NAME(POLLIN),
                                                    NAME(POLLOUT),
                                                    NAME(POLLERR),
@@ -96,6 +100,11 @@ const std::map<std::string, int64_t> kConstants = {NAME(AF_INET),
                                                    NAME(TCPI_OPT_ECN_SEEN),
                                                    NAME(TCPI_OPT_SACK),
                                                    NAME(TCPI_OPT_WSCALE),
+                                                   NAME(TCPI_OPT_SYN_DATA),
+                                                   {"TCPI_OPT_TFO_CHILD", 128},    // of Linux 6.14
+                                                   {"TFO_COOKIE_UNAVAILABLE", 1},  // of linux/tcp.h
+                                                   {"TFO_DATA_NOT_ACKED", 2},
+                                                   {"TFO_SYN_RETRANSMITTED", 3},
                                                    NAME(INADDR_ANY),
                                                    {"TCP_INFINITE_SSTHRESH", 0x7fffffff}};
 const std::map<std::string, int> kErrors = {
@@ -103,7 +112,7 @@ const std::map<std::string, int> kErrors = {
     NAME(ECONNRESET),   NAME(ETIMEDOUT),   NAME(EPIPE),      NAME(ENOTCONN),      NAME(EINVAL),
     NAME(EHOSTUNREACH), NAME(ENETUNREACH), NAME(EADDRINUSE), NAME(EADDRNOTAVAIL), NAME(EBADF),
     NAME(ECONNABORTED), NAME(ENOPROTOOPT), NAME(EPROTO),     NAME(EMSGSIZE),      NAME(EACCES),
-    NAME(EINTR)};
+    NAME(EOPNOTSUPP),   NAME(EINTR)};
 #undef NAME
 
 }  // namespace

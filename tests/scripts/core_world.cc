@@ -29,12 +29,31 @@ constexpr uint32_t kFrame = 4096;  // as AF_XDP's
 constexpr MacAddress kOwnMac{2, 0, 0, 0, 0, 1}, kPeerMac{2, 0, 0, 0, 0, 2};
 constexpr Duration kTolerance = 1ms;
 
+constexpr int64_t kTfoChild = 128;  // TCPI_OPT_TFO_CHILD
+
+/// Two keys of net.ipv4.tcp_fastopen_key at most.
+FastOpenServer fast_open_keys(const std::string& text) {
+  FastOpenServer out;
+  std::array<uint32_t, 4> words{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end && out.key_count < out.keys.size()) {
+    for (uint32_t& word : words) {
+      at = std::from_chars(at, end, word, 16).ptr;
+      if (at < end) ++at;
+    }
+    out.keys[out.key_count++] = {uint64_t{words[1]} << 32 | words[0], uint64_t{words[3]} << 32 | words[2]};
+  }
+  return out;
+}
+
 /// A stream socket, told of edges as the layer above is.
 struct Socket {
   TcpSettings settings;
   uint16_t port = 0;
   uint32_t backlog = 0;
   int64_t defer_accept = 0;
+  uint32_t fast_open = 0;  ///< TCP_FASTOPEN
   bool nonblocking = false, connecting = false, shut_read = false, shut_write = false;
   bool linger = false;
   Duration linger_time{0};
@@ -99,6 +118,8 @@ class CoreWorld final : public World {
   std::optional<Answer> connect(Going& g, Socket& s);
   std::optional<Answer> read(Going& g, Socket& s);
   std::optional<Answer> write(Going& g, Socket& s);
+  std::optional<Answer> open(Going& g, Socket& s);
+  std::optional<Answer> write_first(Going& g, Socket& s);
   std::optional<Answer> poll(Going& g, Socket& s);
   std::optional<Answer> close(Going& g, Socket& s);
   Answer listen(const Operation& op, Socket& s);
@@ -120,6 +141,7 @@ class CoreWorld final : public World {
   std::list<Going> going_;
   int next_fd_ = 100;
   uint16_t next_port_ = 50000;
+  FastOpenServer fast_open_;  ///< net.ipv4.tcp_fastopen_key
 };
 
 // ---------------------------------------------------------------- time and frames
@@ -327,6 +349,9 @@ Answer CoreWorld::listen(const Operation& op, Socket& s) {
   if (!r) return Answer::failed(static_cast<int>(r.error()));
   s.listener = *r;
   if (s.defer_accept) stack().tcp().set_defer_accept(*s.listener, std::chrono::seconds(s.defer_accept));
+  FastOpenServer fast = fast_open_;
+  fast.limit = s.fast_open;
+  stack().tcp().set_fast_open(*s.listener, fast);
   return answer(0);
 }
 
@@ -349,23 +374,31 @@ std::optional<Answer> CoreWorld::accept(Going& g, Socket& s) {
   return out;
 }
 
+/// connect() as far as it does not wait.
+std::optional<Answer> CoreWorld::open(Going& g, Socket& s) {
+  if (s.port == 0) s.port = next_port_++;
+  Route route;
+  route.source = addresses.own;
+  route.next_hop = gateway();
+  route.mtu = mtu_;
+  auto r = stack().tcp().connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route,
+                                 s.settings, &s, now_);
+  if (!r) return Answer::failed(static_cast<int>(r.error()));
+  s.conn = *r;
+  s.connecting = true;
+  return std::nullopt;
+}
+
 std::optional<Answer> CoreWorld::connect(Going& g, Socket& s) {
   if (!s.conn) {
-    if (s.port == 0) s.port = next_port_++;
-    Route route;
-    route.source = addresses.own;
-    route.next_hop = gateway();
-    route.mtu = mtu_;
-    auto r = stack().tcp().connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route,
-                                   s.settings, &s, now_);
-    if (!r) return Answer::failed(static_cast<int>(r.error()));
-    s.conn = *r;
-    s.connecting = true;
+    if (auto failed = open(g, s)) return failed;
+    if (stack().tcp().waits_for_text(*s.conn)) return answer(0);
     if (s.nonblocking) return Answer::failed(EINPROGRESS);
     return std::nullopt;
   }
   const TcpState state = stack().tcp().state(*s.conn);
   if (state == TcpState::kSynSent || state == TcpState::kSynReceived) {
+    if (stack().tcp().waits_for_text(*s.conn)) return Answer::failed(EISCONN);
     if (s.nonblocking) return Answer::failed(EALREADY);
     return std::nullopt;
   }
@@ -401,13 +434,39 @@ std::optional<Answer> CoreWorld::read(Going& g, Socket& s) {
   return out;
 }
 
+/// tcp_sendmsg_fastopen(), and what it does for TCP_FASTOPEN_CONNECT. Nothing: the write goes on as any.
+std::optional<Answer> CoreWorld::write_first(Going& g, Socket& s) {
+  const Operation& op = g.operation;
+  const bool wait = !s.nonblocking && (op.flags & MSG_DONTWAIT) == 0;
+  if ((op.flags & MSG_FASTOPEN) != 0 && g.begins && g.begun == now_ && g.done == 0) {
+    if ((config_.fast_open & 1) == 0) return Answer::failed(EOPNOTSUPP);
+    if (s.conn) {
+      const TcpState state = stack().tcp().state(*s.conn);
+      const bool opening = state == TcpState::kSynSent || state == TcpState::kSynReceived;
+      return Answer::failed(opening ? EALREADY : EISCONN);
+    }
+    s.settings.fast_open |= kFastOpenMessage;
+    if (auto failed = open(g, s)) return failed;
+  }
+  if (!s.conn || !stack().tcp().waits_for_text(*s.conn)) return std::nullopt;
+  const iovec v{const_cast<uint8_t*>(op.bytes.data()), op.bytes.size()};
+  auto r = stack().tcp().send(*s.conn, {&v, 1}, {}, now_);
+  if (!r) return Answer::failed(static_cast<int>(r.error()));
+  g.done = *r;
+  if (!wait) return g.done > 0 ? answer(static_cast<int64_t>(g.done)) : Answer::failed(EINPROGRESS);
+  return std::nullopt;
+}
+
 std::optional<Answer> CoreWorld::write(Going& g, Socket& s) {
   const Operation& op = g.operation;
+  if (auto first = write_first(g, s)) return first;
   if (!s.conn) return Answer::failed(EPIPE);
   const bool wait = !s.nonblocking && (op.flags & MSG_DONTWAIT) == 0;
   const TcpWrite how{.more = (op.flags & MSG_MORE) != 0,
                      .urgent = (op.flags & MSG_OOB) != 0,
                      .record_end = (op.flags & MSG_EOR) != 0};
+  const TcpState state = stack().tcp().state(*s.conn);
+  if (wait && g.done > 0 && state == TcpState::kSynSent) return std::nullopt;
   while (g.done < op.bytes.size()) {
     const iovec v{const_cast<uint8_t*>(op.bytes.data()) + g.done, op.bytes.size() - g.done};
     auto r = stack().tcp().send(*s.conn, {&v, 1}, how, now_);
@@ -493,6 +552,10 @@ bool take_tcp_option(TcpSettings& t, const Operation& op) {
       return t.window_clamp = u, true;
     case TCP_MAXSEG:
       return t.max_segment = static_cast<uint16_t>(v), true;
+    case TCP_FASTOPEN_CONNECT:
+      return t.fast_open |= kFastOpenConnect, true;
+    case TCP_FASTOPEN_NO_COOKIE:
+      return t.fast_open |= kFastOpenNoCookie, true;
     case TCP_NOTSENT_LOWAT:
       return t.notsent_low_water = u, true;
     case TCP_CONGESTION:
@@ -532,6 +595,10 @@ Answer CoreWorld::set_option(const Operation& op, Socket& s) {
   }
   if (op.level == IPPROTO_TCP && op.name == TCP_DEFER_ACCEPT) {
     s.defer_accept = op.number;
+    return answer(0);
+  }
+  if (op.level == IPPROTO_TCP && op.name == TCP_FASTOPEN) {
+    s.fast_open = static_cast<uint32_t>(op.number);
     return answer(0);
   }
   TcpSettings& t = s.conn       ? stack().tcp().settings(*s.conn)
@@ -576,7 +643,9 @@ std::optional<int64_t> CoreWorld::info(int fd, const std::string& field) {
       {"backoff", i.backoff},
       {"options", (i.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (i.sack ? TCPI_OPT_SACK : 0) |
                       (i.window_scaling ? TCPI_OPT_WSCALE : 0) | (i.ecn ? TCPI_OPT_ECN : 0) |
-                      (i.ecn_seen ? TCPI_OPT_ECN_SEEN : 0)},
+                      (i.ecn_seen ? TCPI_OPT_ECN_SEEN : 0) | (i.syn_text ? TCPI_OPT_SYN_DATA : 0) |
+                      (i.opened_by_syn ? kTfoChild : 0)},
+      {"fastopen_client_fail", i.fast_open_failure},
       {"snd_wscale", i.snd_wscale},
       {"rcv_wscale", i.rcv_wscale},
       {"rto", i.rto_us},
@@ -632,6 +701,10 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
   if (name == "net.ipv4.tcp_congestion_control") {
     return take_congestion(defaults_, value);
   }
+  if (name == "net.ipv4.tcp_fastopen_key") {
+    fast_open_ = fast_open_keys(value);
+    return true;
+  }
   if (numbers.empty()) return false;
   const uint32_t v = numbers[0];
   using Set = std::function<void()>;
@@ -648,6 +721,8 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
          config_.ecn_accept = v != 0;
          config_.ecn_ask = v == 1;
        }},
+      {"tcp_fastopen", [&] { config_.fast_open = v; }},
+      {"tcp_fastopen_blackhole_timeout_sec", [&] { config_.fast_open_black_hole = std::chrono::seconds(v); }},
       {"tcp_ecn_fallback", [&] { config_.ecn_fallback = v != 0; }},
       {"tcp_min_snd_mss", [&] { config_.min_snd_mss = v; }},
       {"tcp_syn_linear_timeouts", [&] { config_.syn_linear_timeouts = v; }},

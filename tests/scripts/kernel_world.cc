@@ -296,9 +296,14 @@ Answer perform(const Operation& op, const Addresses& ends) {
     }
     case Kind::kRead:
       return read_from(op);
-    case Kind::kWrite:
+    case Kind::kWrite: {
+      const SocketAddress to = address_of(ends.peer, op.number);
+      if (op.number != 0)
+        return answer_of(sendto(op.fd, op.bytes.data(), op.bytes.size(),
+                                static_cast<int>(op.flags) | MSG_NOSIGNAL, to.raw(), to.length));
       return answer_of(
           send(op.fd, op.bytes.data(), op.bytes.size(), static_cast<int>(op.flags) | MSG_NOSIGNAL));
+    }
     case Kind::kShutdown:
       return answer_of(shutdown(op.fd, static_cast<int>(op.number)));
     case Kind::kClose:
@@ -347,6 +352,7 @@ std::optional<int64_t> KernelWorld::info(int fd, const std::string& field) {
   socklen_t length = sizeof i;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &length) != 0) return std::nullopt;
   if (field == "tcpi_snd_wscale") return int64_t{i.tcpi_snd_wscale};  // bit fields
+  if (field == "tcpi_fastopen_client_fail") return int64_t{i.tcpi_fastopen_client_fail};
   if (field == "tcpi_rcv_wscale") return int64_t{i.tcpi_rcv_wscale};
 #define FIELD(name) \
   { #name, static_cast < int64_t>(i.name) }

@@ -11,8 +11,6 @@
 namespace accel::scripts {
 namespace {
 
-constexpr uint8_t kFastOpenOption = 34;
-
 class Parser {
  public:
   Parser(const std::string& path, const std::string& text) : text_(text) { script_.path = path; }
@@ -340,15 +338,30 @@ class Parser {
     return number32();
   }
 
+  std::vector<uint8_t> hexadecimal() {
+    skip();
+    std::string digits;
+    while (!done() && std::isxdigit(static_cast<unsigned char>(peek()))) digits += text_[at_++];
+    if (digits.size() % 2 != 0) fail("a cookie of whole bytes expected");
+    std::vector<uint8_t> out;
+    for (size_t i = 0; i < digits.size(); i += 2)
+      out.push_back(static_cast<uint8_t>(std::stoul(digits.substr(i, 2), nullptr, 16)));
+    return out;
+  }
+
   OptionSpec tcp_option() {
     const std::string name = word();
-    if (name == "nop") return {option::kNop, {}, {}, {}};
-    if (name == "eol") return {option::kEnd, {}, {}, {}};
-    if (name == "sackOK") return {option::kSackPermitted, {}, {}, {}};
-    if (name == "mss") return {option::kMss, number32(), {}, {}};
-    if (name == "wscale") return {option::kWindowScale, number32(), {}, {}};
-    if (name == "FO") return {kFastOpenOption, {}, {}, {}};
+    if (name == "nop") return {option::kNop};
+    if (name == "eol") return {option::kEnd};
+    if (name == "sackOK") return {option::kSackPermitted};
+    if (name == "mss") return {option::kMss, number32()};
+    if (name == "wscale") return {option::kWindowScale, number32()};
     OptionSpec out;
+    if (name == "FO" || name == "FOEXP") {
+      out.kind = name == "FO" ? option::kFastOpen : option::kExperiment;
+      out.cookie = hexadecimal();
+      return out;
+    }
     if (name == "TS") {
       out.kind = option::kTimestamps;
       if (!take_word("val")) fail("'val' expected");

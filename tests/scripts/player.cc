@@ -1,5 +1,7 @@
 #include "player.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -68,6 +70,9 @@ std::optional<Failure> Player::on(const Event& e) {
                     e.action);
 }
 
+/// Where in its stream a segment's text begins: the SYN has the number before it.
+static uint32_t first_byte(const SegmentSpec& s) { return s.seq - ((s.flags & kSyn) != 0 ? 0 : 1); }
+
 std::optional<Failure> Player::inject(const SegmentSpec& s) {
   const Ports ports = s.ports ? Ports{s.ports->from, s.ports->to} : default_;
   Flow& flow = flow_of(ports);
@@ -96,7 +101,7 @@ std::optional<Failure> Player::inject(const SegmentSpec& s) {
     else if (flow.stamp_offset)
       *o.b += *flow.stamp_offset;
   }
-  for (uint32_t i = 0; i < s.length; ++i) out.payload.push_back(stream_byte(s.seq - 1 + i));
+  for (uint32_t i = 0; i < s.length; ++i) out.payload.push_back(stream_byte(first_byte(s) + i));
   note(world_.now(), "<", s);
   world_.inject(packet_of(out));
   return std::nullopt;
@@ -198,7 +203,7 @@ std::string Player::difference(const SegmentSpec& expected, const Segment& s, Fl
   if (expected.urgent.value_or(0) != s.urgent) return "urgent pointer";
   if (expected.ecn && s.ecn != *expected.ecn) return "ECN";
   for (uint32_t i = 0; i < s.length; ++i)
-    if (s.payload[i] != stream_byte(expected.seq - 1 + i))
+    if (s.payload[i] != stream_byte(first_byte(expected) + i))
       return "byte " + std::to_string(i) + " of its text";
   return expected.any_options ? "" : option_difference(expected, s, flow);
 }
@@ -207,7 +212,7 @@ std::string Player::option_difference(const SegmentSpec& expected, const Segment
   if (s.options.size() != expected.options.size()) return "options";
   for (size_t i = 0; i < s.options.size(); ++i) {
     const OptionSpec &a = expected.options[i], &b = s.options[i];
-    if (a.kind != b.kind || a.sack.size() != b.sack.size()) return "options";
+    if (a.kind != b.kind || a.sack.size() != b.sack.size() || a.cookie != b.cookie) return "options";
     if (a.kind == option::kTimestamps) {
       if (std::string wrong = stamp_difference(a, b, flow); !wrong.empty()) return wrong;
     } else if (a.a != b.a) {
@@ -285,7 +290,8 @@ std::optional<Failure> Player::take_answers() {
     if (!wrong.empty()) return Failure{r.line, wrong};
     const auto kind = r.operation.kind;
     if (kind == Operation::Kind::kAccept && r.pending->answer->value >= 0) info_fd_ = r.call->result.number;
-    if (kind == Operation::Kind::kConnect) info_fd_ = r.call->arguments[0].number;
+    const bool opens = kind == Operation::Kind::kConnect || (r.operation.flags & MSG_FASTOPEN) != 0;
+    if (opens) info_fd_ = r.call->arguments[0].number;
     running_.erase(running_.begin() + static_cast<long>(i));
   }
   return std::nullopt;

@@ -47,7 +47,8 @@ struct Moment {
 struct OptionSpec {
   uint8_t kind = 0;                  ///< of the wire
   std::optional<uint32_t> a{}, b{};  ///< MSS; shift; val and ecr, where a star leaves either open
-  std::vector<std::pair<uint32_t, uint32_t>> sack;  ///< in the script's numbers
+  std::vector<std::pair<uint32_t, uint32_t>> sack{};  ///< in the script's numbers
+  std::vector<uint8_t> cookie{};                      ///< of Fast Open
 };
 
 struct PortPair {

@@ -39,6 +39,8 @@ Bytes options_of(const Segment& s) {
       put32(body, begin);
       put32(body, end);
     }
+    if (o.kind == option::kExperiment) put16(body, option::kFastOpenMagic);
+    body.insert(body.end(), o.cookie.begin(), o.cookie.end());
     out.push_back(static_cast<uint8_t>(2 + body.size()));
     out.insert(out.end(), body.begin(), body.end());
   }
@@ -102,6 +104,8 @@ OptionSpec option_of(uint8_t kind, std::span<const uint8_t> body) {
   if (kind == option::kSack)
     for (size_t i = 0; i + 8 <= body.size(); i += 8)
       o.sack.emplace_back(load_be32(&body[i]), load_be32(&body[i + 4]));
+  if (kind == option::kFastOpen) o.cookie.assign(body.begin(), body.end());
+  if (kind == option::kExperiment && body.size() >= 2) o.cookie.assign(body.begin() + 2, body.end());
   return o;
 }
 
@@ -126,6 +130,14 @@ std::string text_of(const OptionSpec& o) {
       for (const auto& [begin, end] : o.sack)
         out.append(" ").append(std::to_string(begin)).append(":").append(std::to_string(end));
       return out;
+    case option::kFastOpen:
+    case option::kExperiment: {
+      out = o.kind == option::kFastOpen ? "FO" : "FOEXP";
+      if (!o.cookie.empty()) out += ' ';
+      for (const uint8_t byte : o.cookie)
+        for (const uint32_t half : {byte >> 4, byte & 15}) out += "0123456789abcdef"[half];
+      return out;
+    }
     default:
       return "option-" + std::to_string(o.kind);
   }

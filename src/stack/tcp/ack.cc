@@ -84,6 +84,14 @@ static void advance_una(TcpContext& t, TcpConn& c, uint32_t ack, const TcpOption
   if (e.rtt.count() >= 0) sample_rtt(t, c, e.rtt);
 }
 
+void acknowledge_syn_text(TcpContext& t, TcpConn& c, uint32_t ack, Instant now) {
+  AckEvent e;
+  e.ack = ack;
+  e.delivered_before = c.high_delivered;
+  advance_una(t, c, ack, {}, e, now);
+  if (c.delivered > 1) --c.delivered;  // it is one with its SYN
+}
+
 /// SND.WND <- SEG.WND by SND.WL1 (RFC 9293), and when the ACK is new, as Linux' tcp_may_update_window(): of
 /// segments with the same numbers the widest window holds, but for one that is shut.
 static void take_window(TcpConn& c, const TcpSegmentInfo& s, AckEvent& e) {

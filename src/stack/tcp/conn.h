@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "stack/core.h"
+#include "stack/tcp/fast_open.h"
 #include "stack/tcp/options.h"
 #include "stack/tcp/rates.h"
 #include "stack/tcp/reassembly.h"
@@ -264,8 +265,10 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t ts_recent = 0;
   uint32_t ts_recent_ms = 0;  ///< when it was taken
   bool ts_recent_valid = false;
-  bool deaf = false;    ///< its local address is gone: what comes is dropped (TcpLayer::set_deaf())
-  bool orphan = false;  ///< the application has closed it: counted in TcpContext::orphans
+  bool deaf = false;              ///< its local address is gone: what comes is dropped (TcpLayer::set_deaf())
+  bool orphan = false;            ///< the application has closed it: counted in TcpContext::orphans
+  uint8_t fast_open = 0;          ///< FastOpenState
+  uint8_t fast_open_failure = 0;  ///< FastOpenFailure
 
   // ---- congestion and loss ----
   Recovery recovery = Recovery::kOpen;
@@ -383,6 +386,7 @@ struct TcpListener : StackSocket {
   TcpConn* embryo_head = nullptr;  ///< newest first
   TcpConn* embryo_tail = nullptr;
   uint32_t embryo_size = 0;
+  FastOpenQueue fast_open;
 };
 
 }  // namespace accel

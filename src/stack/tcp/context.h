@@ -11,7 +11,7 @@
 namespace accel {
 
 struct TcpContext {
-  explicit TcpContext(StackCore& core_in) : core(core_in) {}
+  explicit TcpContext(StackCore& core_in) : core(core_in), fast_open(core_in.config.secret[1]) {}
   StackCore& core;
   TimerWheel wheel;
   ChunkCache chunks;
@@ -40,6 +40,7 @@ struct TcpContext {
     Instant until;
   };
   std::vector<CookieEnd> cookie_ends;
+  FastOpenContext fast_open;
   TcpConn* current = nullptr;  ///< being worked on: its end frees it only afterwards
   Instant stalled_until = kNever;
 
@@ -157,6 +158,41 @@ void enter_established(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Insta
 void send_handshake(TcpContext& t, TcpConn& c, Instant now);
 void take_syn_options(const TcpContext& t, TcpConn& c, const TcpOptions& o, Instant now);
 
+/// tcp_init_transfer(): its buffers, its congestion control, its keepalive.
+void begin_transfer(TcpContext& t, TcpConn& c, Instant now);
+void inherit_settings(const TcpContext& t, TcpConn& c);
+/// In SYN-SENT or SYN-RECEIVED: of our SYN, and perhaps of text that left with it.
+inline bool acknowledges_syn(const TcpConn& c, uint32_t ack) {
+  return seq_gt(ack, c.iss) && seq_le(ack, c.snd_nxt);
+}
+
+// ---- fast_open.cc ----
+/// An embryo whose SYN lets it be a connection at once: it is in its listener's queue. Else its SYN-ACK may
+/// get a cookie.
+bool open_at_once(TcpContext& t, TcpListener& l, TcpConn& c, const TcpSegmentInfo& s, const Packet* frame,
+                  Instant now);
+/// The option of the SYN or SYN-ACK that is about to leave.
+FastOpenCookie cookie_of_syn(TcpContext& t, TcpConn& c, Instant now);
+/// Of one with kFastOpenHalf: the ACK of its SYN-ACK has come (false: none that could be), its SYN has come
+/// again, the SYN-ACK has timed out, its peer has reset it.
+bool confirm_child(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
+void repeat_syn_ack(TcpContext& t, TcpConn& c);
+void time_out_child(TcpContext& t, TcpConn& c, Instant now);
+void leave_half(TcpContext& t, const TcpConn& c, bool reset, Instant now);
+/// The listener is gone.
+void leave_listener(TcpContext& t, const TcpListener& l);
+/// connect() of a socket that asks for Fast Open. True: the SYN waits for the first write.
+bool begin_fast_open(TcpContext& t, TcpConn& c, Instant now);
+/// That write: sends the SYN; returns how much of the text it took along.
+size_t send_first_text(TcpContext& t, TcpConn& c, std::span<const iovec> data, Instant now);
+/// The SYN-ACK, once the connection is established. True: it may bring text, too.
+bool take_fast_open_answer(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
+                           Instant now);
+/// A timeout, the first with retransmits of 0. `over`: the connection ends by it.
+void note_fast_open_timeout(TcpContext& t, TcpConn& c, bool over, Instant now);
+/// The connection ends.
+void end_fast_open(TcpContext& t, TcpConn& c, Instant now);
+
 // ---- ecn.cc ----
 /// Whether the answer to a SYN agrees to ECN.
 bool agrees_to_ecn(const TcpContext& t, const TcpSegmentInfo& syn);
@@ -175,7 +211,8 @@ void take_marks(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s);
 TcpListener* find_listener(const TcpContext& t, const Endpoint& local, const Endpoint& remote,
                            InterfaceId interface);
 /// False: the flow is the kernel's, which alone listens or has a way back.
-bool on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss_hint, Instant now);
+bool on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, const Packet* frame, uint32_t iss_hint,
+            Instant now);
 void link_embryo(TcpListener& l, TcpConn& c);
 void unlink_embryo(TcpConn& c);
 /// The way to answer the segment; no hop: there is none.
@@ -213,6 +250,8 @@ void reset_by_peer(TcpContext& t, TcpConn& c);
 /// False: the ACK is unacceptable, the segment is dropped.
 bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now);
 void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt);
+/// Text that left with the SYN, which was acknowledged as well.
+void acknowledge_syn_text(TcpContext& t, TcpConn& c, uint32_t ack, Instant now);
 
 // ---- text.cc ----
 void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
@@ -323,6 +362,10 @@ void detect_lost(TcpContext& t, TcpConn& c, Instant now);
 void mark_lost(TcpConn& c, SentSegment& s);
 void mark_all_lost(TcpConn& c);
 void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now);
+/// tcp_enter_loss()
+void enter_loss(TcpContext& t, TcpConn& c, Instant now);
+/// tcp_non_congestion_loss_retransmit()
+void resend_without_congestion(TcpContext& t, TcpConn& c);
 
 // ---- congestion: newreno.cc, cubic.cc, hystart.cc ----
 uint32_t initial_window(uint32_t mss);

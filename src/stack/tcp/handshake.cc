@@ -100,9 +100,21 @@ void take_syn_options(const TcpContext& t, TcpConn& c, const TcpOptions& o, Inst
 void send_handshake(TcpContext& t, TcpConn& c, Instant now) {
   c.handshake_due = false;
   if (c.makes_way) return;
-  send_syn(t, c, c.tcp_state == TcpState::kSynReceived, now);
+  send_syn(t, c, c.tcp_state != TcpState::kSynSent, now);
   c.retransmit_mode = RetransmitMode::kHandshake;
   set_timer(t, c, kTimerRetransmit, next_timeout(c, now));
+}
+
+void begin_transfer(TcpContext& t, TcpConn& c, Instant now) {
+  c.copied_seq = c.rcv_nxt;
+  c.snd_small = c.high_delivered = c.snd_una;
+  c.quick_acks = kQuickAcks;
+  c.last_received = c.last_ack_received = c.last_sent = now;
+  begin_receive_tuning(t, c, now);
+  begin_send_tuning(t, c);
+  choose_congestion(c, now);
+  begin_pacing(c, now);
+  if (c.settings.keepalive) restart_keepalive(t, c, now);
 }
 
 static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
@@ -117,17 +129,15 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   c.retransmits = 0;
   c.retransmit_mode = RetransmitMode::kTimeout;
   clear_timer(c, kTimerRetransmit);
-  c.copied_seq = c.rcv_nxt;
-  c.snd_small = c.high_delivered = c.snd_una;
-  c.quick_acks = kQuickAcks;
-  c.last_received = c.last_ack_received = now;
   // The echoed timestamp tells which of the SYNs it was. Without one a handshake that timed out leaves 3 s
   // (RFC 6298 section 5.7). With TCP_DEFER_ACCEPT nothing was lost, and its time is no round trip's.
   TcpOptions o;
   const bool echoed =
       resent > 0 && c.timestamps_ok && parse_options(s.options, o) && o.has_timestamps && o.tsecr != 0;
   const uint32_t way_ms = timestamp_clock(now) + c.ts_offset - o.tsecr;
-  const bool timed = !c.defer_acked && c.last_sent != Instant{};  // a cookie keeps no time
+  // A cookie keeps no time; of text that left with the SYN the time is taken below.
+  const bool with_text = (c.fast_open & kFastOpenText) != 0 && s.ack != c.iss + 1;
+  const bool timed = !c.defer_acked && c.last_sent != Instant{} && !with_text;
   if (c.defer_acked || resent == 0) {
     if (timed) sample_rtt(t, c, now - c.last_sent);
   } else if (echoed && way_ms < 120'000) {
@@ -139,24 +149,28 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   const bool first_one = echoed && o.tsecr == timestamp_clock(c.last_sent) + c.ts_offset;
   const bool lost_again = resent > 1 && !c.defer_acked && !first_one;
   c.cwnd = lost_again ? c.snd_mss : initial_window(c.snd_mss);
-  c.last_sent = now;
   c.delivered = 1;  // the SYN
-  begin_receive_tuning(t, c, now);
-  begin_send_tuning(t, c);
-  choose_congestion(c, now);
-  begin_pacing(c, now);
-  if (c.settings.keepalive) restart_keepalive(t, c, now);
+  begin_transfer(t, c, now);
 }
 
 constexpr Duration kDeferredAck = 200ms;   ///< Linux' TCP_DELACK_MAX
 constexpr Duration kTimeoutAtLeast = 8ms;  ///< Linux' TCP_TIMEOUT_MIN: two ticks
 
+/// Behind a SYN that asked for Fast Open (tcp_fastopen_add_skb()).
+static void take_answer_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
+                             Packet* frame, Instant now) {
+  TcpSegmentInfo text = s;
+  text.seq = c.rcv_nxt;
+  text.flags &= static_cast<uint8_t>(~(kSyn | kFin));
+  take_text(t, c, text, o, frame, now);
+  c.fast_open |= kFastOpenTaken;
+}
+
 void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
                     Instant now) {
   // First, the ACK bit (RFC 9293 section 3.10.7.3).
   if (s.flags & kAck) {
-    bool good = s.ack == c.snd_nxt;
-    if (!good) {
+    if (!acknowledges_syn(c, s.ack)) {
       t.core.drop(frame, Counter::drop_tcp_bad_ack);
       // The reset frees a peer that has an old connection of these ports yet: then the SYN is welcome.
       if (c.retransmits == 0 && !c.settings.replies_may_be_misdirected)
@@ -192,6 +206,10 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
     establish(t, c, s, now);
     t.count(Counter::tcp_active_opens);
     t.core.mark_ready(c, kWritable);
+    if (c.fast_open != 0) {
+      if (!take_fast_open_answer(t, c, s, o, now)) return FramePool::release(frame);  // the text has the ACK
+      if (s.payload_length > 0) take_answer_text(t, c, s, o, std::exchange(frame, nullptr), now);
+    }
     if (c.settings.defer_ack) {
       set_timer(t, c, kTimerAck, now + kDeferredAck);
     } else {
@@ -207,13 +225,13 @@ void input_syn_sent(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const Tc
     c.handshake_due = true;
     want_output(t, c);
   }
-  // Text and FIN on the SYN: rare (no Fast Open), the peer sends them again.
+  // Text and FIN on the SYN, without Fast Open: rare, the peer sends them again.
   FramePool::release(frame);
 }
 
 /// The connection has its listener's options as they are now (inet_csk_clone_lock()), but for what the SYN
 /// was answered with.
-static void inherit_settings(const TcpContext& t, TcpConn& c) {
+void inherit_settings(const TcpContext& t, TcpConn& c) {
   const TcpSettings answered = std::exchange(c.settings, c.listener->settings);
   c.settings.max_segment = answered.max_segment;
   c.settings.window_clamp = answered.window_clamp;
@@ -231,6 +249,7 @@ void enter_established(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Insta
   } else {
     t.count(Counter::tcp_active_opens);
     t.core.mark_ready(c, kWritable);
+    if ((c.fast_open & kFastOpenText) != 0) (void)take_fast_open_answer(t, c, s, {}, now);
   }
   c.fin_queued |= c.write_shut;
   if (c.fin_queued) c.tcp_state = TcpState::kFinWait1;  // tcp_rcv_state_process() ends TCP_SYN_RECV so
@@ -250,7 +269,7 @@ static void make_way(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now) {
-  if (s.ack != c.snd_nxt) {
+  if (!acknowledges_syn(c, s.ack)) {
     t.count(Counter::drop_tcp_bad_ack);
     c.active ? answer_reset(t, s) : make_way(t, c, now);
     return false;

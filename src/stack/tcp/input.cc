@@ -7,6 +7,7 @@ namespace accel::tcp {
 
 void reset_by_peer(TcpContext& t, TcpConn& c) {
   t.count(Counter::tcp_resets_received);
+  if ((c.fast_open & kFastOpenHalf) != 0) leave_half(t, c, true, t.core.now);
   int error = c.tcp_state == TcpState::kCloseWait ? EPIPE : ECONNRESET;  // as Linux' tcp_reset()
   if (c.tcp_state == TcpState::kSynReceived) {
     if (!c.active) return destroy(t, c);  // back to LISTEN
@@ -126,7 +127,7 @@ static bool check_syn(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   if (!(s.flags & kSyn)) return true;
   // The SYN-ACK of a simultaneous open: its ACK is what we wait for.
   if (c.tcp_state == TcpState::kSynReceived && c.active && (s.flags & kAck) && s.seq + 1 == c.rcv_nxt &&
-      s.ack == c.snd_nxt)
+      acknowledges_syn(c, s.ack))
     return true;
   if (c.tcp_state == TcpState::kSynReceived && s.seq == c.irs) {  // our SYN-ACK got lost: tcp_check_req()
     if (answer_limited(t, c.answered_invalid, s, now)) return false;
@@ -175,6 +176,7 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
   if (!(s.flags & kAck)) return t.core.drop(frame, Counter::drop_tcp_no_ack);
   if (c.tcp_state == TcpState::kSynReceived && !complete_handshake(t, c, s, now))
     return FramePool::release(frame);
+  if ((c.fast_open & kFastOpenHalf) != 0 && !confirm_child(t, c, s, now)) return FramePool::release(frame);
   if (!take_ack(t, c, s, o, now)) return FramePool::release(frame);
   if (c.fin_sent && !c.fin_acked && c.snd_una == c.snd_nxt) {
     on_fin_acked(t, c, now);
@@ -221,6 +223,10 @@ void take_from_ack_on(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const 
 static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
                                Packet* frame, Instant now) {
   uint32_t end = s.seq + s.payload_length + ((s.flags & kSyn) ? 1 : 0) + ((s.flags & kFin) ? 1 : 0);
+  if ((c.fast_open & kFastOpenHalf) != 0 && s.seq == c.irs && (s.flags & (kSyn | kAck | kRst)) == kSyn) {
+    if (!answer_limited(t, c.answered_invalid, s, now)) repeat_syn_ack(t, c);  // tcp_check_req()
+    return FramePool::release(frame);
+  }
   if (!check_timestamp(t, c, s, o, now) || !check_sequence(t, c, s, end, now) || !check_reset(t, c, s, now) ||
       !check_syn(t, c, s, now))
     return FramePool::release(frame);
@@ -231,7 +237,8 @@ static void input_synchronized(TcpContext& t, TcpConn& c, const TcpSegmentInfo& 
 /// sequence number that is expected, as in Linux with tcp_rfc1337 = 0: it is how a peer that reuses its port
 /// with an older-looking SYN gets out of our way, having seen our ACK. False: the newer SYN is not for a
 /// listener of ours, and the tuple is the kernel's.
-static bool input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo& s, Instant now) {
+static bool input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo& s, const Packet* frame,
+                            Instant now) {
   auto o = parse_options(s.options);
   if (!o) {
     t.count(Counter::drop_tcp_header);
@@ -251,7 +258,7 @@ static bool input_time_wait(TcpContext& t, TcpTimeWait& w, const TcpSegmentInfo&
       uint32_t iss = w.snd_nxt + 65535 + 2;
       destroy_time_wait(t, w, true);
       TcpListener* l = find_listener(t, s.local, s.remote, s.interface);
-      return l != nullptr && on_syn(t, *l, s, iss ? iss : 1, now);
+      return l != nullptr && on_syn(t, *l, s, frame, iss ? iss : 1, now);
     }
   }
   t.count(old ? Counter::drop_tcp_paws : Counter::drop_tcp_old);
@@ -304,7 +311,7 @@ static void input_unknown(TcpContext& t, Packet* frame, const TcpSegmentInfo& s,
   TcpListener* l = opening || kind == 0 ? find_listener(t, s.local, s.remote, s.interface) : nullptr;
   if (l != nullptr && (kind == 0 || (s.flags & kFin) != 0)) {  // tcp_rcv_state_process()
     t.count(Counter::drop_tcp_no_ack);
-  } else if (l != nullptr && on_syn(t, *l, s, 0, now)) {
+  } else if (l != nullptr && on_syn(t, *l, s, frame, 0, now)) {
     // taken, or dropped
   } else if (was_forgotten(t, s, now)) {
     return leave_to_kernel(t, frame, s);
@@ -334,7 +341,8 @@ void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant n
   if (!vouched && !t.core.admit(frame, {s.remote.address, s.local.address, s.interface}, s.ip_header)) return;
   if (!e) return input_unknown(t, frame, s, now);
   if (e->kind == TcpEntry::Kind::kTimeWait) {
-    if (!input_time_wait(t, static_cast<TcpTimeWait&>(*e), s, now)) return input_unknown(t, frame, s, now);
+    if (!input_time_wait(t, static_cast<TcpTimeWait&>(*e), s, frame, now))
+      return input_unknown(t, frame, s, now);
     return FramePool::release(frame);
   }
   auto& c = static_cast<TcpConn&>(*e);

@@ -132,8 +132,8 @@ void fill_embryo(TcpContext& t, TcpConn& c, const TcpListener& l, const TcpSegme
 constexpr uint32_t kLeastHandshakes = 64;
 
 /// The part of on_syn() that has a way for its answers.
-static void open_passively(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, const Way& way,
-                           uint32_t iss, Instant now) {
+static void open_passively(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, const Packet* frame,
+                           const Way& way, uint32_t iss, Instant now) {
   auto options = parse_options(s.options);
   if (!options) return t.count(Counter::drop_tcp_header);
   if (accept_queue_full(l)) return t.count(Counter::drop_tcp_backlog);
@@ -148,16 +148,18 @@ static void open_passively(TcpContext& t, TcpListener& l, const TcpSegmentInfo& 
   insert(t, *c);
   link_embryo(l, *c);
   t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, FlowEvent::kOpened});
+  (void)open_at_once(t, l, *c, s, frame, now);
   c->handshake_due = true;  // by flush(), when the flow has been steered
   want_output(t, *c);
 }
 
-bool on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, uint32_t iss, Instant now) {
+bool on_syn(TcpContext& t, TcpListener& l, const TcpSegmentInfo& s, const Packet* frame, uint32_t iss,
+            Instant now) {
   if (l.stopped) return false;
   const Way way = way_back(t, s);
   if (way.by_kernel) return false;
   if (way.hop)
-    open_passively(t, l, s, way, iss, now);
+    open_passively(t, l, s, frame, way, iss, now);
   else
     t.count(Counter::drop_no_way_back);
   return true;
@@ -194,7 +196,7 @@ Result<TcpConn*> TcpLayer::connect(const Endpoint& local, const Endpoint& remote
   c->rcv_edge = std::min(receive_space(t, *c), 65535u);  // relative until the peer's SYN
   set_way(t, *c, *t.core.hop(route), route.mtu);
   insert(t, *c);
-  send_handshake(t, *c, now);
+  if (!begin_fast_open(t, *c, now)) send_handshake(t, *c, now);
   return c;
 }
 
@@ -302,6 +304,7 @@ void TcpLayer::close_listener(TcpListener* l) {
     if (c->handshake_due) send_handshake(t, *c, t.core.now);  // it came before close(): its ACK is reset
     destroy(t, *c);
   }
+  leave_listener(t, *l);
   while (TcpConn* c = accept(*l)) close(c, true, t.core.now);
   t.core.unlist(*l);
   delete l;

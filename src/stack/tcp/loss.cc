@@ -397,10 +397,9 @@ static void suspect_black_hole(const TcpContext& t, TcpConn& c, Instant now) {
   refresh_mss(t, c);
 }
 
-void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
-  t.count(Counter::tcp_timeouts);
+void enter_loss(TcpContext& t, TcpConn& c, Instant now) {
   // RFC 2018 section 8: after a timeout trust SACKs only where the peer has not taken them back.
-  if (c.sent.front().sacked)
+  if (!c.sent.empty() && c.sent.front().sacked)
     for (uint32_t i = 0; i < c.sent.size(); ++i) {
       SentSegment& s = c.sent[i];
       if (!s.sacked) continue;
@@ -438,8 +437,22 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
   c.rack_from = c.snd_una;
   c.sent.forget_resent();
   mark_all_lost(c);
+}
+
+void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now) {
+  t.count(Counter::tcp_timeouts);
+  enter_loss(t, c, now);
   if (c.backoff < 16) ++c.backoff;
   restart_retransmit(t, c, now);
+  want_output(t, c);
+}
+
+void resend_without_congestion(TcpContext& t, TcpConn& c) {
+  c.recovery = Recovery::kTimeout;
+  c.recovery_point = c.snd_nxt;
+  c.undo_retransmits = -1;
+  c.frto = c.frto_probe = false;
+  mark_all_lost(c);
   want_output(t, c);
 }
 

@@ -1,6 +1,7 @@
 // TCP options: a pure parser and the writers (RFC 9293 section 3.2, RFC 7323, RFC 2018).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -30,8 +31,9 @@ struct TcpOptions {
 
 namespace option {
 constexpr uint8_t kEnd = 0, kNop = 1, kMss = 2, kWindowScale = 3, kSackPermitted = 4, kSack = 5,
-                  kTimestamps = 8;
-constexpr uint32_t kTimestampsLength = 12;  ///< two NOPs and the option
+                  kTimestamps = 8, kFastOpen = 34, kExperiment = 254;
+constexpr uint16_t kFastOpenMagic = 0xf989;  ///< of kExperiment: RFC 7413 appendix B
+constexpr uint32_t kTimestampsLength = 12;   ///< two NOPs and the option
 }  // namespace option
 
 constexpr uint32_t load_be32(const uint8_t* p) {
@@ -123,6 +125,42 @@ constexpr std::optional<TcpOptions> parse_options(std::span<const uint8_t> bytes
   return out;
 }
 
+/// Of TCP Fast Open (RFC 7413). `length`: bytes of the cookie, 0: it asks for one, -1: there is no option.
+struct FastOpenCookie {
+  int8_t length = -1;
+  bool experimental = false;
+  std::array<uint8_t, 16> bytes{};
+  std::span<const uint8_t> value() const { return {bytes.data(), static_cast<size_t>(length)}; }
+};
+
+/// tcp_parse_fastopen_option() of a segment's options, which parse_options() has found good.
+constexpr FastOpenCookie find_fast_open(std::span<const uint8_t> options) {
+  FastOpenCookie out;
+  for (size_t i = 0; i + 1 < options.size();) {
+    const uint8_t kind = options[i];
+    if (kind == option::kEnd) break;
+    if (kind == option::kNop) {
+      ++i;
+      continue;
+    }
+    const size_t length = options[i + 1];
+    if (length < 2 || i + length > options.size()) break;
+    const auto body = options.subspan(i + 2, length - 2);
+    i += length;
+    const bool experiment =
+        kind == option::kExperiment && body.size() >= 2 && (body[0] << 8 | body[1]) == option::kFastOpenMagic;
+    if (kind != option::kFastOpen && !experiment) continue;
+    const auto cookie = body.subspan(experiment ? 2 : 0);
+    if (cookie.size() % 2 != 0) continue;
+    out = {};
+    out.experimental = experiment;
+    if (!cookie.empty() && (cookie.size() < 4 || cookie.size() > out.bytes.size())) continue;
+    out.length = static_cast<int8_t>(cookie.size());
+    for (size_t k = 0; k < cookie.size(); ++k) out.bytes[k] = cookie[k];
+  }
+  return out;
+}
+
 /// Two NOPs and timestamps: option::kTimestampsLength bytes.
 inline uint32_t put_timestamps(uint8_t* p, uint32_t tsval, uint32_t tsecr) {
   p[0] = p[1] = option::kNop;
@@ -148,7 +186,7 @@ inline uint32_t put_sack(uint8_t* p, std::span<const SackBlock> blocks) {
   return static_cast<uint32_t>(at - p);
 }
 
-/// What a SYN offers or a SYN-ACK agrees to; at most 20 bytes, a multiple of 4.
+/// What a SYN offers or a SYN-ACK agrees to; at most 40 bytes, a multiple of 4.
 struct SynOptions {
   uint16_t mss = 0;
   bool sack_permitted = false;
@@ -157,7 +195,23 @@ struct SynOptions {
   uint8_t wscale = 0;
   uint32_t tsval = 0;
   uint32_t tsecr = 0;
+  FastOpenCookie fast_open;
 };
+
+inline uint32_t put_fast_open(uint8_t* p, const FastOpenCookie& cookie) {
+  uint8_t* at = p;
+  const auto value = cookie.value();
+  at[0] = cookie.experimental ? option::kExperiment : option::kFastOpen;
+  at[1] = static_cast<uint8_t>((cookie.experimental ? 4 : 2) + value.size());
+  at += 2;
+  if (cookie.experimental) {
+    store_be16(at, option::kFastOpenMagic);
+    at += 2;
+  }
+  at = std::copy(value.begin(), value.end(), at);
+  while ((at - p) % 4 != 0) *at++ = option::kNop;
+  return static_cast<uint32_t>(at - p);
+}
 
 inline uint32_t put_syn_options(uint8_t* p, const SynOptions& o) {
   uint8_t* at = p;
@@ -185,6 +239,7 @@ inline uint32_t put_syn_options(uint8_t* p, const SynOptions& o) {
     at[3] = o.wscale;
     at += 4;
   }
+  if (o.fast_open.length >= 0) at += put_fast_open(at, o.fast_open);
   return static_cast<uint32_t>(at - p);
 }
 

@@ -168,6 +168,7 @@ struct Bare {
   uint8_t flags;
   uint16_t window;
   std::span<const uint8_t> options;
+  std::span<const uint8_t> text{};
 };
 
 static void send_bare(TcpContext& t, Hop& hop, const HeaderFields& fields, const Bare& b) {
@@ -177,9 +178,11 @@ static void send_bare(TcpContext& t, Hop& hop, const HeaderFields& fields, const
   t.core.make_template(hop, b.local.address, b.remote.address, Protocol::kTcp, fields, headers);
   uint8_t* header = frame->data() + headers.length;
   uint32_t length = kHeader + static_cast<uint32_t>(b.options.size());
-  put_headers(frame->data(), headers, length, 0);
+  put_headers(frame->data(), headers, length + static_cast<uint32_t>(b.text.size()), 0);
   std::copy(b.options.begin(), b.options.end(), header + kHeader);
   put_tcp_header(header, b.local.port, b.remote.port, b.seq, b.ack, length, b.flags, b.window, 0);
+  std::copy(b.text.begin(), b.text.end(), header + length);
+  length += static_cast<uint32_t>(b.text.size());
   store_checksum(header + 16, finish_sum(add_sums(pseudo_sum(headers, length), sum_bytes(header, length))));
   frame->length = headers.length + length;
   t.core.transmit(frame, hop);
@@ -243,7 +246,11 @@ void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
   o.wscale = c.rcv_wscale;
   o.tsval = timestamp_clock(now) + c.ts_offset;
   o.tsecr = ack ? c.ts_recent : 0;
-  std::array<uint8_t, 24> options;
+  const bool with_text = !ack && c.retransmits == 0 && (c.fast_open & kFastOpenText) != 0;
+  std::vector<uint8_t> text(with_text ? c.send_queue.size() : 0);
+  if (with_text) c.send_queue.copy(text.data(), c.send_queue.begin(), c.send_queue.size());
+  if (c.fast_open != 0) o.fast_open = cookie_of_syn(t, c, now);
+  std::array<uint8_t, kMaxSegmentOptions> options;
   uint32_t n = put_syn_options(options.data(), o);
   uint32_t window = ack ? c.rcv_edge - c.rcv_nxt : c.rcv_edge;
   uint8_t flags = ack ? kSyn | kAck : uint8_t{kSyn};
@@ -259,7 +266,8 @@ void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now) {
              ack ? c.rcv_nxt : 0,
              flags,
              static_cast<uint16_t>(std::min(window, 65535u)),
-             {options.data(), n}});
+             {options.data(), n},
+             text});
   if (ack) note_ack_sent(c);
   note_numbers_sent(c);
 }
@@ -461,7 +469,10 @@ static bool sends_data(TcpState s) {
 }
 
 void output(TcpContext& t, TcpConn& c, Instant now) {
-  if (c.handshake_due) return send_handshake(t, c, now);
+  if (c.handshake_due) {
+    send_handshake(t, c, now);
+    if ((c.fast_open & kFastOpenHalf) == 0) return;
+  }
   if (c.tcp_state == TcpState::kClosed || c.tcp_state == TcpState::kSynSent ||
       c.tcp_state == TcpState::kSynReceived)
     return;

@@ -127,6 +127,10 @@ Result<size_t> TcpLayer::send(TcpConn& c, std::span<const iovec> data, TcpWrite 
     return err(error ? error : EPIPE);
   }
   if (c.tcp_state == TcpState::kSynSent || c.tcp_state == TcpState::kSynReceived) {
+    if ((c.fast_open & kFastOpenWaits) != 0) {
+      const bool readable = can_read(data, 65535);  // else the SYN goes alone: tcp_send_syn_data()
+      return send_first_text(t, c, readable ? data : std::span<const iovec>(), now);
+    }
     c.no_space = true;
     return err(EAGAIN);
   }

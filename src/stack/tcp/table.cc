@@ -58,6 +58,10 @@ void announce_closed(TcpContext& t, const TcpEntry& e, InterfaceId interface) {
 }
 
 static void detach(TcpContext& t, TcpConn& c) {
+  if (c.fast_open != 0) {
+    end_fast_open(t, c, t.core.now);
+    c.fast_open &= kFastOpenTaken | kFastOpenChild;
+  }
   clear_timers(t, c);
   unlist_pending(t, c);
   unlink_embryo(c);

@@ -323,6 +323,7 @@ uint32_t TcpLayer::readiness(const TcpConn& c) const {
       c.no_space = true;
     if (c.urgent_valid) ready |= kUrgent;
   }
+  if ((c.fast_open & kFastOpenWaits) != 0) ready |= kWritable;
   if (c.error) ready |= kError;
   return ready;
 }
@@ -368,6 +369,7 @@ InterfaceId TcpLayer::interface(const TcpConn& c) const { return c.interface; }
 /// Linux' tcp_inq(): up to the urgent mark.
 size_t TcpLayer::readable_bytes(const TcpConn& c) const {
   if (!c.synchronized() && c.tcp_state != TcpState::kClosed) return 0;
+  if ((c.fast_open & kFastOpenHalf) != 0) return 0;
   if (!c.urgent_in || c.settings.oob_inline || seq_lt(c.urgent_seq, c.copied_seq) ||
       !seq_lt(c.urgent_seq, c.rcv_nxt))
     return c.unread();
@@ -377,11 +379,11 @@ size_t TcpLayer::readable_bytes(const TcpConn& c) const {
 /// Linux' tcp_ioctl(): a FIN counts, what a closed connection had left stays.
 size_t TcpLayer::unacked_bytes(const TcpConn& c) const {
   if (c.tcp_state == TcpState::kClosed) return c.left_unacked;
-  return c.synchronized() ? c.write_seq() - c.snd_una : 0;
+  return c.synchronized() && (c.fast_open & kFastOpenHalf) == 0 ? c.write_seq() - c.snd_una : 0;
 }
 size_t TcpLayer::unsent_bytes(const TcpConn& c) const {
   if (c.tcp_state == TcpState::kClosed) return c.left_unsent;
-  return c.synchronized() ? c.write_seq() - c.snd_nxt : 0;
+  return c.synchronized() && (c.fast_open & kFastOpenHalf) == 0 ? c.write_seq() - c.snd_nxt : 0;
 }
 void TcpLayer::connect_shut(TcpConn& c, bool read, bool write) {
   c.read_shut |= read;
@@ -487,7 +489,11 @@ TcpInfo TcpLayer::info(const TcpConn& c, Instant now) const {
   auto us = [](Duration d) { return static_cast<uint32_t>(d.count() / 1000); };
   auto ms_since = [now](Instant i) { return static_cast<uint32_t>((now - i).count() / 1'000'000); };
   TcpInfo i;
-  i.state = c.tcp_state;
+  const bool half = (c.fast_open & kFastOpenHalf) != 0 && c.tcp_state == TcpState::kEstablished;
+  i.state = half ? TcpState::kSynReceived : c.tcp_state;
+  i.syn_text = (c.fast_open & kFastOpenTaken) != 0;
+  i.opened_by_syn = (c.fast_open & kFastOpenChild) != 0;
+  i.fast_open_failure = c.fast_open_failure;
   i.congestion_state = congestion_state(c);
   i.backoff = c.backoff;
   i.probes = std::max(c.probes_out, c.keep_probes);

@@ -50,6 +50,7 @@ class TcpLayer {
   void set_backlog(TcpListener& listener, uint32_t backlog);
   TcpSettings& settings(TcpListener& listener);  ///< its connections' from the end of their handshakes on
   void set_defer_accept(TcpListener& listener, Duration d);
+  void set_fast_open(TcpListener& listener, const FastOpenServer& server);
   /// A socket that was shut down before listen(): so are its connections, from their beginning, FIN included.
   void listen_shut(TcpListener& listener, bool read, bool write);
   /// The oldest completed connection (owner is nullptr until the caller sets it), or nullptr.
@@ -94,6 +95,11 @@ class TcpLayer {
   /// Copies as much as the send buffer takes; returns bytes. Errors: EAGAIN (no room), EPIPE (shut down or
   /// closed by error), ENOTCONN, and the pending error (ECONNRESET, ETIMEDOUT ...) once.
   Result<size_t> send(TcpConn& conn, std::span<const iovec> data, TcpWrite how, Instant now);
+  /// connect() has sent no SYN: the first send() does, with as much of its text as fits. It returns that
+  /// much, which may be nothing.
+  bool waits_for_text(const TcpConn& conn) const;
+  /// In SYN-SENT: what has left with the SYN.
+  std::vector<uint8_t> text_of_syn(const TcpConn& conn) const;
   /// Copies in-order data; 0 at end of stream. `peek_offset` with peek: skips that many bytes (SO_PEEK_OFF, 0
   /// else). Errors: EAGAIN, ENOTCONN, the pending error once.
   Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,

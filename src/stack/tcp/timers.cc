@@ -63,6 +63,7 @@ static void schedule_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
+  if ((c.fast_open & kFastOpenHalf) != 0) return;  // only the SYN-ACK is sent again
   if (c.sent.empty()) {
     clear_timer(c, kTimerLoss);
     if (c.retransmit_mode != RetransmitMode::kProbe) clear_timer(c, kTimerRetransmit);
@@ -79,6 +80,7 @@ void restart_retransmit(TcpContext& t, TcpConn& c, Instant now) {
 void note_sent(TcpContext& t, TcpConn& c, Instant now) {
   const bool running =
       c.retransmit_mode == RetransmitMode::kTimeout && c.deadlines[kTimerRetransmit] != kNever;
+  if ((c.fast_open & kFastOpenHalf) != 0) return;
   if (!running)
     restart_retransmit(t, c, now);
   else if (c.loss_timer == LossTimer::kTailProbe || c.deadlines[kTimerLoss] == kNever)
@@ -95,6 +97,7 @@ static void set_probe_timer(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 void start_probe(TcpContext& t, TcpConn& c, Instant now) {
+  if ((c.fast_open & kFastOpenHalf) != 0) return;
   if (c.retransmit_mode == RetransmitMode::kProbe && c.deadlines[kTimerRetransmit] != kNever) return;
   set_probe_timer(t, c, now);
 }
@@ -121,12 +124,15 @@ static bool exhausted(TcpContext& t, TcpConn& c, Instant now) {
 static int timeout_error(const TcpConn& c) { return c.soft_error ? c.soft_error : ETIMEDOUT; }
 
 static void on_handshake_timer(TcpContext& t, TcpConn& c, Instant now) {
+  if ((c.fast_open & kFastOpenHalf) != 0) return time_out_child(t, c, now);
   bool passive = c.tcp_state == TcpState::kSynReceived && !c.active;
   // The first timeouts of a SYN do not double, and are counted beside TCP_SYNCNT (tcp_write_timeout()).
   const uint32_t linear = c.tcp_state == TcpState::kSynSent ? t.core.config.syn_linear_timeouts : 0;
   uint32_t limit = passive ? t.core.config.synack_retries : c.settings.syn_retries + linear;
   bool user_timeout = c.settings.user_timeout.count() > 0 && now - c.stuck_since >= c.settings.user_timeout;
-  if (c.retransmits >= limit || user_timeout || c.makes_way || !has_listener(t, c)) {
+  const bool over = c.retransmits >= limit || user_timeout;
+  if (c.fast_open != 0) note_fast_open_timeout(t, c, over, now);
+  if (over || c.makes_way || !has_listener(t, c)) {
     passive ? destroy(t, c) : fail(t, c, timeout_error(c));
     return;
   }
@@ -247,7 +253,9 @@ static void on_retransmit_timer(TcpContext& t, TcpConn& c, Instant now) {
       break;
     case RetransmitMode::kTimeout: {
       if (c.sent.empty()) break;
-      if (exhausted(t, c, now)) {
+      const bool over = exhausted(t, c, now);
+      if (c.fast_open != 0) note_fast_open_timeout(t, c, over, now);
+      if (over) {
         fail(t, c, timeout_error(c));
         break;
       }
