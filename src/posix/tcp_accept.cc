@@ -16,6 +16,7 @@
 #include "posix/acceptor_hints.h"
 #include "posix/same_host.h"
 #include "posix/siw_socket.h"
+#include "posix/tcp_option_table.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
 
