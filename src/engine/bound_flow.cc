@@ -16,7 +16,18 @@ void Worker::learn_address(const IpAddress& address) {
   if (netlink->ask_addresses(fresh)) network.addresses = std::move(fresh);
 }
 
+/// The stack knows interfaces, which come and go, the kernel devices.
+void Worker::tell_memberships(BoundFlow& flow) {
+  if (flow.udp == nullptr) return;
+  UdpMemberships known{{}, flow.groups.all_v4, flow.groups.all_v6};
+  for (const GroupMembership& m : flow.groups.memberships)
+    if (const InterfaceId id = slots.find(m.ifindex); id != kAnyInterface)
+      known.list.push_back({m.group, id, m.exclude, m.sources});
+  UdpLayer::set_memberships(*flow.udp, std::move(known));
+}
+
 PathSelector::Coverage Worker::cover_again(BoundFlow& flow) {
+  tell_memberships(flow);
   flow.uncovered = Reason::accelerated;
   if (flow.leaving) return {};
   auto covered = paths.coverage(flow, pass_now);
@@ -47,6 +58,7 @@ PathSelector::Coverage Worker::cover_again(BoundFlow& flow) {
   for (const auto& key : flow.keys)
     if (std::find(now.begin(), now.end(), key) == now.end()) steering.unsteer(key.interface, key.key);
   flow.keys = std::move(now);
+  tell_memberships(flow);  // of ports that have been opened for it
   flow.uncovered = flow.keys.empty() ? covered.why : Reason::accelerated;
   covered.keys = flow.keys;
   return covered;
@@ -88,7 +100,7 @@ Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint
   w.learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
   auto flow = std::make_unique<BoundFlow>();
-  static_cast<BoundEnd&>(*flow) = {Protocol::kTcp, local, {}, v6_only, bound_ifindex};
+  static_cast<BoundEnd&>(*flow) = {Protocol::kTcp, local, {}, v6_only, bound_ifindex, {}};
   const auto [keys, why, rule] = w.paths.coverage(*flow, w.pass_now);
   if (keys.empty() && why != Reason::port_opening) {
     choice = kernel_path(why, rule);
@@ -109,7 +121,7 @@ Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint
 
 Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local,
                                     const Endpoint& remote, bool v6_only, Taking taking, int bound_ifindex,
-                                    void* owner) {
+                                    void* owner, const Groups& groups) {
   Worker& w = Worker::of(pass);
   const bool connected = remote.port != 0;
   choice = PathSelector::by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver,
@@ -118,7 +130,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoi
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
   w.learn_address(local.address);
   auto flow = std::make_unique<BoundFlow>();
-  static_cast<BoundEnd&>(*flow) = {Protocol::kUdp, local, remote, v6_only, bound_ifindex};
+  static_cast<BoundEnd&>(*flow) = {Protocol::kUdp, local, remote, v6_only, bound_ifindex, groups};
   const auto [keys, why, rule] = w.paths.coverage(*flow, w.pass_now);
   if (keys.empty() && why != Reason::port_opening) {
     choice = kernel_path(why, rule);
@@ -134,6 +146,16 @@ Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoi
   }
   flow->udp = *pcb;
   return w.admit(std::move(flow), choice);
+}
+
+void Engine::set_groups(Pass& pass, BoundFlow& flow, Groups groups) {
+  flow.groups = std::move(groups);
+  (void)Worker::of(pass).cover_again(flow);
+}
+
+bool Engine::brings_groups(Pass&, const BoundFlow& flow) const {
+  return std::any_of(flow.keys.begin(), flow.keys.end(),
+                     [](const BoundFlow::Key& k) { return k.key.local.address.is_multicast(); });
 }
 
 TcpListener* Engine::listener(BoundFlow& flow) { return flow.listener; }
@@ -222,7 +244,8 @@ PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) 
   if (choice.reason != Reason::not_decided) return choice;
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;
   const auto [keys, why, rule] = w.paths.coverage(
-      {tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only, request.bound_ifindex}, w.pass_now);
+      {tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only, request.bound_ifindex, {}},
+      w.pass_now);
   if (keys.empty()) return kernel_path(why, rule);
   if (w.opening.keeps_ready()) w.steering.keep_ends(keys);
   choice.path = w.slots[keys.front().interface].opened.kind;

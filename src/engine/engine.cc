@@ -225,6 +225,16 @@ const PortInfo* Engine::port_info(Pass& pass, InterfaceId id) const {
   Worker& w = Worker::of(pass);
   return id < w.slots.count() ? w.slots.info_of(id) : nullptr;
 }
+std::vector<int> Engine::devices(Pass& pass) const {
+  std::vector<int> found;
+  for (const auto& [ifindex, link] : Worker::of(pass).network.links)
+    if (carries_frames(link)) found.push_back(ifindex);
+  return found;
+}
+IpAddress Engine::source_towards(Pass& pass, const IpAddress& remote) {
+  const auto route = Worker::of(pass).paths.route_to({remote, {}, 0, 0, 0});
+  return route ? route->source : IpAddress{};
+}
 int64_t Engine::device_time(Pass& pass, const Datagram& datagram) const {
   Worker& w = Worker::of(pass);
   const InterfaceId id = datagram.interface;

@@ -10,11 +10,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/config.h"
 #include "base/instant.h"
 #include "base/ip.h"
 #include "base/result.h"
+#include "engine/groups.h"
 #include "engine/pass.h"
 #include "engine/path.h"
 #include "engine/upcalls.h"
@@ -98,7 +100,16 @@ class Engine {
   /// bring nothing before begin_taking().
   enum class Taking : uint8_t { kAlone, kShared, kNotYet };
   Result<BoundFlow*> bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local, const Endpoint& remote,
-                              bool v6_only, Taking taking, int bound_ifindex, void* owner);
+                              bool v6_only, Taking taking, int bound_ifindex, void* owner,
+                              const Groups& groups = {});
+  /// The socket's multicast is otherwise from now on.
+  void set_groups(Pass& pass, BoundFlow& flow, Groups groups);
+  /// The devices bring what comes to some group.
+  bool brings_groups(Pass& pass, const BoundFlow& flow) const;
+  /// By which address this host would answer `remote`; any(): there is no route.
+  IpAddress source_towards(Pass& pass, const IpAddress& remote);
+  /// Those that frames can come by.
+  std::vector<int> devices(Pass& pass) const;
   /// Forgets the connection without a packet; from now on its frames are the kernel's.
   void forget(Pass& pass, TcpConn* conn);
   /// The host has another device with an address: what is sent by `sent_by` may be answered through that one.

@@ -1,8 +1,12 @@
 #include "engine/path_selector.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "base/config.h"
+#include "base/own_table.h"
+#include "base/proc.h"
 
 namespace accel {
 namespace {
@@ -12,6 +16,17 @@ bool takes(const IpAddress& local, bool v6_only, const IpAddress& address) {
   if (local == IpAddress::any_v4()) return address.is_v4();
   if (local == IpAddress::any_v6()) return !address.is_v4() || !v6_only;
   return local == address;
+}
+
+bool forwards_groups(const std::string& device) {
+  bool forwards = false;
+  in_own_table([&] {
+    for (const char* family : {"ipv4", "ipv6"}) {
+      const std::string path = std::string("/proc/sys/net/") + family + "/conf/" + device + "/mc_forwarding";
+      forwards |= sysctl(path.c_str(), 0) != 0;
+    }
+  });
+  return forwards;
 }
 
 }  // namespace
@@ -123,6 +138,29 @@ void PathSelector::cover(const BoundEnd& end, int ifindex, const IpAddress& addr
     so_far.keys.push_back(entry);
 }
 
+/// A multicast router passes them on, and the devices above with MAC addresses of their own (macvlan) have
+/// copies.
+bool PathSelector::others_have_groups(const Link& link) const {
+  if (forwards_groups(link.name)) return true;
+  return std::any_of(network_.links.begin(), network_.links.end(), [&](const auto& other) {
+    return other.second.lower == link.ifindex && other.second.kind != "vlan";
+  });
+}
+
+void PathSelector::cover_groups(const BoundEnd& end, Instant now, Coverage& so_far) {
+  int looked_at = 0;
+  bool usable = false;
+  for (const GroupMembership& m : end.groups.memberships) {
+    if (!takes(end.local.address, end.v6_only, m.group)) continue;
+    if (end.bound_ifindex != 0 && end.bound_ifindex != m.ifindex) continue;
+    if (m.ifindex != std::exchange(looked_at, m.ifindex)) {
+      const Link* link = network_.link(m.ifindex);
+      usable = link && carries_frames(*link) && !others_have_groups(*link);
+    }
+    if (usable) cover(end, m.ifindex, m.group, now, so_far);
+  }
+}
+
 PathSelector::Coverage PathSelector::coverage(const BoundEnd& end, Instant now) {
   Coverage covered;
   const IpAddress& local = end.local.address;
@@ -130,11 +168,12 @@ PathSelector::Coverage PathSelector::coverage(const BoundEnd& end, Instant now) 
     covered.why = Reason::loopback;
     return covered;
   }
+  refresh_filter(now);
   if (local.is_multicast()) {
     covered.why = Reason::multicast;
+    if (end.groups.taken) cover_groups(end, now, covered);
     return covered;
   }
-  refresh_filter(now);
   bool elsewhere = false;  // an address of this host that is on no device with frames (lo, dummy)
   for (const LocalAddress& a : network_.addresses) {
     if (!a.usable || !takes(local, end.v6_only, a.address) || a.address.is_loopback()) continue;
@@ -147,6 +186,7 @@ PathSelector::Coverage PathSelector::coverage(const BoundEnd& end, Instant now) 
   if (elsewhere && covered.keys.empty())  // frames to it may come in anywhere
     for (const auto& [ifindex, link] : network_.links)
       if (link.up && carries_frames(link)) cover(end, ifindex, local, now, covered);
+  if (end.groups.taken) cover_groups(end, now, covered);
   return covered;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/instant.h"
+#include "engine/groups.h"
 #include "engine/interfaces.h"
 #include "engine/lock.h"
 #include "engine/netlink.h"
@@ -21,6 +22,7 @@ struct BoundEnd {
   Endpoint local, remote;
   bool v6_only = false;
   int bound_ifindex = 0;  ///< SO_BINDTODEVICE
+  Groups groups;          ///< of a UDP socket
 };
 
 /// `rule`: with Reason::firewall, as PathChoice::rule.
@@ -58,6 +60,9 @@ class PathSelector {
   void forget_routes() ACCEL_REQUIRES(worker_lock) { routes_.clear(); }
 
  private:
+  void cover_groups(const BoundEnd& end, Instant now, Coverage& so_far) ACCEL_REQUIRES(worker_lock);
+  /// Others than this host's sockets are to have what comes to groups by the device.
+  bool others_have_groups(const Link& link) const ACCEL_REQUIRES(worker_lock);
   void cover(const BoundEnd& end, int ifindex, const IpAddress& address, Instant now, Coverage& so_far)
       ACCEL_REQUIRES(worker_lock);
 

@@ -152,6 +152,7 @@ class Worker {
   PathChoice path_of(const BoundFlow& flow) const ACCEL_REQUIRES(worker_lock);
   void learn_address(const IpAddress& address) ACCEL_REQUIRES(worker_lock);
   /// Steers what an address that came brings, unsteers what one that went took. Gives what is steered.
+  void tell_memberships(BoundFlow& flow) ACCEL_REQUIRES(worker_lock);
   PathSelector::Coverage cover_again(BoundFlow& flow) ACCEL_REQUIRES(worker_lock);
   Result<BoundFlow*> admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) ACCEL_REQUIRES(worker_lock);
   void drop_flow(BoundFlow* flow) ACCEL_REQUIRES(worker_lock);

@@ -17,6 +17,7 @@
 #include "posix/early_wait.h"
 #include "posix/engine_events.h"
 #include "posix/own_thread.h"
+#include "posix/udp_groups.h"
 
 namespace accel::posix {
 namespace {
@@ -101,8 +102,10 @@ void ControlThread::step(Housekeeping::Ready ready) {
   if (ends_.load(std::memory_order_acquire)) return ev_break(loop_, EVBREAK_ALL);
   try {
     if (see_to(housekeeping_.step(ready))) housekeeping_.look_soon();
+    const Instant groups = look_at_groups();
     watch_ports();
-    const std::chrono::duration<double> left = housekeeping_.next_deadline() - monotonic_now();
+    const Instant due = std::min(housekeeping_.next_deadline(), groups);
+    const std::chrono::duration<double> left = due - monotonic_now();
     sleep_for(left.count());
   } catch (const std::bad_alloc&) {  // not through libev, which is C
     watch_ports();

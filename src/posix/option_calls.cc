@@ -7,6 +7,7 @@
 #include "posix/options.h"
 #include "posix/reuseport_programs.h"
 #include "posix/tcp_option_table.h"
+#include "posix/udp_socket.h"
 
 namespace accel::posix {
 
@@ -27,8 +28,6 @@ Result<int> set(int fd, int level, int name, const void* value, socklen_t length
   SocketCall call(fd, Pass::Polling::kSeldom, Use::kAside);
   if (call.error() != Errno{}) return call.error();
   Socket* s = call.socket();
-  if (s != nullptr && s->kind() == FileKind::kUdp && joins_group(level, name))
-    if (Result<void> r = Socket::may_use_kernel(Reason::multicast); !r) return r.error();
   if (s != nullptr && call.pass() != nullptr) {
     call.pass()->in_turn();
     Result<int> r = s->setsockopt(*call.pass(), level, name, value, length);
@@ -39,6 +38,9 @@ Result<int> set(int fd, int level, int name, const void* value, socklen_t length
   if (s == nullptr || !r) return r;
   if (is_timeout(level, name)) s->timeout_was_set(name, value);
   s->option_was_set(level, name, value);
+  if (s->kind() == FileKind::kUdp && call.pass() != nullptr && is_group_option(level, name))
+    if (Result<void> set = static_cast<UdpSocket*>(s)->groups_were_set(*call.pass()); !set)
+      return set.error();
   const auto table = s->kind() == FileKind::kUdp ? udp_options() : tcp_options();
   const Option* option = find_option(table, level, name);
   const bool unserved = option != nullptr && option->served != nullptr && !option->served(*s);

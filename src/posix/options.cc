@@ -23,19 +23,6 @@ bool vetoes(std::span<const Option> table, int level, int name, const void* valu
   return !can_read(value, length) || !std::all_of(bytes, bytes + length, [off](char c) { return c == off; });
 }
 
-bool joins_group(int level, int name) {
-  switch (name) {
-    case MCAST_JOIN_GROUP:
-    case MCAST_JOIN_SOURCE_GROUP:
-      return level == IPPROTO_IP || level == IPPROTO_IPV6;
-    case IP_ADD_MEMBERSHIP:
-    case IP_ADD_SOURCE_MEMBERSHIP:
-      return level == IPPROTO_IP;
-    default:
-      return level == IPPROTO_IPV6 && name == IPV6_ADD_MEMBERSHIP;
-  }
-}
-
 Result<int> put_option(const void* answer, size_t size, void* value, socklen_t* length,
                        NegativeSize negative) {
   socklen_t room;

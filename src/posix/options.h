@@ -45,9 +45,6 @@ std::span<const Option> udp_options();  ///< posix/udp_options.cc
 /// The row, or nullptr.
 const Option* find_option(std::span<const Option> table, int level, int name);
 
-/// setsockopt() by which the socket becomes a member of a multicast group, whose datagrams the kernel brings.
-bool joins_group(int level, int name);
-
 /// Whether what `name` was set to decides an undecided path: only the kernel does it.
 bool vetoes(std::span<const Option> table, int level, int name, const void* value, socklen_t length);
 

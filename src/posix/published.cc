@@ -109,7 +109,8 @@ void publish_shm(const ShmSocket& s, int fd, stats::Writer& writer) {
 void publish_udp(Pass& pass, const UdpSocket& s, int fd, stats::Writer& writer) {
   UdpPcb* pcb = s.flow() != nullptr ? pass.engine().udp(*s.flow()) : nullptr;
   PathChoice choice = s.choice;
-  if (s.in_group()) choice.reason = Reason::multicast;  // the path is that of the rest
+  if (s.in_group() && !s.brings_groups(pass))
+    choice.reason = Reason::multicast;  // the path is that of the rest
   if (pcb != nullptr)
     writer.udp(pass.stack(), *pcb, *pcb, fd, pass.engine().path_of(pass, *s.flow(), choice),
                s.local_endpoint(), s.remote_endpoint());

@@ -87,7 +87,7 @@ void put_ip_messages(ControlWriter& out, uint32_t control, const DatagramFacts& 
     memcpy(&info.ipi_addr, f.datagram.to.address.v4_bytes(), sizeof info.ipi_addr);
     if (f.datagram.placed) {  // ipv4_pktinfo_prepare()
       info.ipi_ifindex = f.ifindex;
-      info.ipi_spec_dst = info.ipi_addr;
+      memcpy(&info.ipi_spec_dst, f.answered_by.v4_bytes(), sizeof info.ipi_spec_dst);
     }
     out.put(IPPROTO_IP, IP_PKTINFO, info);
   }

@@ -240,6 +240,8 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && (readiness() & EPOLLOUT) != 0)
     notify(kWritable);  // sk_setsockopt()
   option_was_set(level, name, value);
+  if (is_group_option(level, name))
+    if (Result<void> r = groups_were_set(pass); !r) return r.error();
   const Option* option = find_option(kOptions, level, name);
   switch (option == nullptr ? kKernel : option->effect) {
     case kMirror:
@@ -264,7 +266,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
 
 void UdpSocket::option_was_set(int level, int name, const void* value) {
   int number = 0;
-  in_group_ |= joins_group(level, name);
+  joined_.option_was_set(level, name, value);
   if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6() && get_user(number, value))
     most6_ = static_cast<uint32_t>(number);
 }

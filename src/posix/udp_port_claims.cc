@@ -5,6 +5,7 @@
 #include "base/socket_option.h"
 #include "posix/guard.h"
 #include "posix/peer_requests.h"
+#include "posix/udp_groups.h"
 #include "posix/udp_port_owners.h"
 #include "posix/udp_socket.h"
 #include "posix/unix_rendezvous.h"
@@ -19,6 +20,7 @@ void settle_udp_port(uint16_t port) {
     auto* s = static_cast<UdpSocket*>(file);
     if (s->local_endpoint().port == port) s->settle_ownership(*guard.pass());
   });
+  settle_groups(*guard.pass(), port);
 }
 
 void claim_udp_port(int fd) {

@@ -113,6 +113,18 @@ PortOwnership ownership_at(uint16_t port, uint64_t cookie) {
   return ownership_of(cookie, users);
 }
 
+bool others_take_groups(const std::vector<UdpUser>& users, uint16_t port, uint64_t cookie) {
+  std::vector<uint64_t> ours{cookie};
+  for_each_open([&](const Socket& s) {
+    if (s.local_endpoint().port == port) ours.push_back(cookie_of(s.shadow()));
+  });
+  return std::any_of(users.begin(), users.end(), [&](const UdpUser& u) {
+    const IpAddress& local = u.local.address;
+    return (local.is_any() || local.is_multicast()) &&
+           std::find(ours.begin(), ours.end(), u.cookie) == ours.end();
+  });
+}
+
 PortOwnership ownership_of(uint64_t cookie, const std::vector<UdpUser>& users) {
   const auto own =
       std::find_if(users.begin(), users.end(), [&](const UdpUser& u) { return u.cookie == cookie; });

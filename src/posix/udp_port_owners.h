@@ -34,4 +34,8 @@ PortOwnership ownership_of(uint64_t cookie, const std::vector<UdpUser>& users);
 /// The same as of now. Under the Guard.
 PortOwnership ownership_at(uint16_t port, uint64_t cookie);
 
+/// Another of `users` than this process's sockets of the port that are open in the stack, and `cookie`'s,
+/// would take what comes to multicast groups. Under the Guard.
+bool others_take_groups(const std::vector<UdpUser>& users, uint16_t port, uint64_t cookie = 0);
+
 }  // namespace accel::posix

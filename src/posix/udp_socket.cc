@@ -102,6 +102,7 @@ void UdpSocket::revive(Pass& pass) {
   if (flow_ == nullptr) return;
   pcb(pass)->reuse_port = shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0;
   read_options(pass);
+  follow_groups(pass);
   shadows_first_ = true;
 }
 
@@ -121,6 +122,7 @@ void UdpSocket::ports_opened(Pass& pass) {
     return;
   choice = now;
   if (!choice.accelerated()) return (void)detach(pass, choice.reason);
+  follow_groups(pass);
   // What the shadow has came first.
   pollfd kernel{shadow(), POLLIN, 0};
   shadows_first_ = real.poll(&kernel, 1, 0) > 0;
@@ -143,6 +145,7 @@ void UdpSocket::settle_ownership(Pass& pass) {
 }
 
 void UdpSocket::hand_over_to_shadow(Pass& pass) {
+  ask_for_look(pass.engine());  // it is one of the others from now on
   give_queue_to_shadow(pass);
   close_flow(pass);
   state_ = State::kKernel;
@@ -173,7 +176,12 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   };
   if (decide_veto(pass) != Reason::accelerated) return decline(veto);
   if (local.address.is_loopback() || remote.address.is_loopback()) return decline(Reason::loopback);
-  if (local.address.is_multicast() || remote.address.is_multicast()) return decline(Reason::multicast);
+  if (remote.address.is_multicast()) return decline(Reason::multicast);
+  const Groups groups = joined_.touched() ? groups_now(pass, local.port) : Groups{};
+  if (local.address.is_multicast() && !groups.taken) {
+    if (role == Role::kUdpReceiver && groups.memberships.empty()) return {};  // until it has joined
+    return decline(Reason::multicast);
+  }
   request_ = flow_request(role, local, remote);
   if (remote.port != 0) {
     choice = pass.engine().choose(pass, request_);
@@ -187,7 +195,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
                                                    port_is_shared_                                ? kNotYet
                                                    : shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0 ? kShared
                                                                                                   : kAlone,
-                                                   request_.bound_ifindex, static_cast<File*>(this));
+                                                   request_.bound_ifindex, static_cast<File*>(this), groups);
   if (!flow || !choice.accelerated())
     return decline(choice.accelerated() || choice.reason == Reason::accelerated ? Reason::resources
                                                                                 : choice.reason);
@@ -196,9 +204,13 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
     pass.engine().close(pass, *flow);
     return decline(Reason::option);
   }
-  if (Result<void> r = check_required(); !r) {
+  Result<void> required = check_required();
+  if (required && joined_.any() && !pass.engine().brings_groups(pass, **flow) &&
+      choice.reason != Reason::port_opening)
+    required = may_use_kernel(Reason::multicast);
+  if (!required) {
     pass.engine().close(pass, *flow);
-    return r;
+    return required;
   }
   shadows_first_ |= flow_ == nullptr || pass.stack().udp().front(*pcb(pass)) == nullptr;
   if (flow_ != nullptr) {  // disconnect() left it for its queue
@@ -213,6 +225,7 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   refresh_from_shadow();
   read_options(pass);
   state_ = State::kOpen;
+  if (joined_.any()) ask_for_look(pass.engine());
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "posix/socket.h"
+#include "posix/udp_groups.h"
 #include "posix/udp_port_owners.h"
 
 namespace accel::posix {
@@ -58,7 +59,7 @@ class UdpSocket final : public Socket {
   BoundFlow* releasable_flow() override;
   BoundFlow* bound_flow() const override { return state_ == State::kOpen ? flow_ : nullptr; }
   void queues_released() override { flow_ = nullptr; }
-  void share_accept_queue() override { shared_ = true; }
+  void share_accept_queue() override;
   void hand_off_queue(Pass& pass) override;
   void queue_for_program(Pass& pass) override { give_queue_to_shadow(pass); }
   Result<void> detach(Pass& pass, Reason reason) override;
@@ -88,7 +89,14 @@ class UdpSocket final : public Socket {
   void settle_ownership(Pass& pass);
   bool port_is_shared() const { return port_is_shared_; }
 
-  bool in_group() const { return in_group_; }
+  // udp_groups.cc
+  bool in_group() const { return joined_.any(); }
+  bool brings_groups(Pass& pass) const;
+  bool may_take_groups() const;
+  /// Memberships, or who else has the port, may be others than before.
+  void follow_groups(Pass& pass);
+  /// setsockopt() of the shadow has been about groups. Errors: ACCEL_REQUIRE forbids what that leads to.
+  Result<void> groups_were_set(Pass& pass);
 
  private:
   enum class State : uint8_t { kUndecided, kOpen, kKernel };
@@ -124,6 +132,7 @@ class UdpSocket final : public Socket {
   Result<ssize_t> send_kernels(Pass& pass, const msghdr* message, int flags) const;
 
   // udp_options.cc
+  Groups groups_now(Pass& pass, uint16_t port);
   void read_options(Pass& pass);
   bool stamps_are_kernels(Pass& pass) const;
 
@@ -143,7 +152,7 @@ class UdpSocket final : public Socket {
   uint16_t segment_ = 0;                ///< UDP_SEGMENT
   uint32_t most6_ = 0;                  ///< IPV6_MTU, which getsockopt() does not tell
   bool v6_only_ = false;
-  bool in_group_ = false;        ///< it has joined a multicast group
+  JoinedGroups joined_;
   bool corked_ = false;          ///< UDP_CORK: the kernel collects the datagram
   bool route_kept_ = false;      ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
   bool collecting_ = false;      ///< by MSG_MORE it may have begun one
@@ -162,8 +171,9 @@ class UdpSocket final : public Socket {
 struct DatagramFacts {
   const Datagram& datagram;
   int ifindex;
-  int64_t timestamp;    ///< of its arrival, ns since the epoch
-  int64_t device_time;  ///< by the device's clock; 0: not to be told
+  int64_t timestamp;      ///< of its arrival, ns since the epoch
+  int64_t device_time;    ///< by the device's clock; 0: not to be told
+  IpAddress answered_by;  ///< this host's address for an answer; where it was sent to a group it is another
 };
 void put_control_messages(msghdr* message, uint32_t control, const DatagramFacts& facts);
 

@@ -151,9 +151,13 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
   // sock_recv_timestamp()
   const bool told = (control_ & (kTimestamp | kTimestampNs | kStampSoftware)) != 0;
   if (!told) last_arrived_ = datagram.arrived;
-  put_control_messages(message, control_,
-                       {datagram, ifindex, told ? wall_clock_at(datagram.arrived) : 0,
-                        (control_ & kStampHardware) != 0 ? pass.engine().device_time(pass, datagram) : 0});
+  IpAddress answered_by = datagram.to.address;
+  if ((control_ & kPktInfo) != 0 && answered_by.is_multicast())  // fib_compute_spec_dst()
+    answered_by = pass.engine().source_towards(pass, datagram.from.address);
+  put_control_messages(
+      message, control_,
+      {datagram, ifindex, told ? wall_clock_at(datagram.arrived) : 0,
+       (control_ & kStampHardware) != 0 ? pass.engine().device_time(pass, datagram) : 0, answered_by});
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? datagram.size : copied);
 }
 
@@ -202,8 +206,8 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   const bool v4 = to.address.is_v4();
   const bool refused = is_refused(to, *size, flags);
   const bool odd = refused || leased || to.address.is_any() || to.address.is_loopback() ||
-                   to.address.is_multicast() || shut_write_ || more || corked_ || collecting_ ||
-                   (flags & (MSG_OOB | MSG_DONTROUTE | kProbe)) != 0;
+                   to.address.is_multicast() || local_.address.is_multicast() || shut_write_ || more ||
+                   corked_ || collecting_ || (flags & (MSG_OOB | MSG_DONTROUTE | kProbe)) != 0;
   std::optional<SendControl> control;
   std::optional<FlowRequest> request;
   if (!odd) control = read_send_control(*message, v4, v6());

@@ -38,6 +38,11 @@ int score(const UdpPcb& pcb, const UdpArrival& in, int cpu) {
   return points;
 }
 
+bool takes_group(const UdpPcb& pcb, const UdpArrival& in) {
+  return !in.local.address.is_multicast() ||
+         pcb.memberships.allow(in.local.address, in.interface, in.remote.address);
+}
+
 size_t total_size(std::span<const iovec> data) {
   size_t n = 0;
   for (const iovec& v : data) n += v.iov_len;
@@ -67,6 +72,18 @@ size_t scatter(const Packet* frame, std::span<const iovec> into) {
 }
 
 }  // namespace
+
+bool UdpMemberships::allow(const IpAddress& group, InterfaceId interface, const IpAddress& source) const {
+  auto of_group = std::lower_bound(list.begin(), list.end(), group,
+                                   [](const UdpMembership& m, const IpAddress& g) { return m.group < g; });
+  for (; of_group != list.end() && of_group->group == group; ++of_group) {
+    if (of_group->interface != interface) continue;
+    const auto& sources = of_group->sources;
+    const bool named = std::find(sources.begin(), sources.end(), source) != sources.end();
+    return named != of_group->exclude;
+  }
+  return group.is_v4() ? all_v4 : all_v6;
+}
 
 UdpLayer::UdpLayer(StackCore& core)
     : core_(core),
@@ -139,6 +156,12 @@ void UdpLayer::close(UdpPcb* pcb) {
   --sockets_;
 }
 
+void UdpLayer::set_memberships(UdpPcb& pcb, UdpMemberships memberships) {
+  std::sort(memberships.list.begin(), memberships.list.end(),
+            [](const UdpMembership& a, const UdpMembership& b) { return a.group < b.group; });
+  pcb.memberships = std::move(memberships);
+}
+
 void UdpLayer::take_queue(UdpPcb& to, UdpPcb& from) {
   if (from.error != 0) to.error = std::exchange(from.error, 0);
   core_.mark_ready(to, from.edges);  // those told before are not told again
@@ -190,7 +213,7 @@ void UdpLayer::on_datagram(Packet* frame, const UdpArrival& in) {
 void UdpLayer::deliver_to_all(Packet* frame, const UdpArrival& in) {
   UdpPcb* last = nullptr;
   auto visit = [&](UdpPcb* pcb) {
-    if (score(*pcb, in, core_.cpu) < 0) return;
+    if (score(*pcb, in, core_.cpu) < 0 || !takes_group(*pcb, in)) return;
     if (last) queue(*last, *frame, nullptr, in);
     last = pcb;
   };
@@ -199,6 +222,7 @@ void UdpLayer::deliver_to_all(Packet* frame, const UdpArrival& in) {
   if (auto it = connected_.find({in.local, in.remote}); it != connected_.end())
     for (UdpPcb* pcb : it->second) visit(pcb);
   if (!last) return core_.drop(frame, Counter::drop_no_socket);
+  if (in.local.address.is_multicast()) core_.count(Counter::rx_group_datagrams);
   queue(*last, *frame, frame, in);
 }
 

@@ -34,6 +34,24 @@ struct QueuedDatagram {
 /// MTUs.
 enum class IcmpFate : uint8_t { kNotOurs, kTaken, kForKernel };
 
+/// A socket's membership of a group on an interface, with its source filter (RFC 3376 section 3.1, RFC 3810
+/// section 4.2).
+struct UdpMembership {
+  IpAddress group;
+  InterfaceId interface = kAnyInterface;
+  bool exclude = true;             ///< else `sources` alone may send
+  std::vector<IpAddress> sources;  ///< that may not
+};
+
+/// What a socket wants of multicast.
+struct UdpMemberships {
+  std::vector<UdpMembership> list;    ///< by group
+  bool all_v4 = true, all_v6 = true;  ///< IP_MULTICAST_ALL and its twin: what others have joined as well
+
+  /// net/ipv4/igmp.c ip_mc_sf_allow(), net/ipv6/mcast.c inet6_mc_check().
+  bool allow(const IpAddress& group, InterfaceId interface, const IpAddress& source) const;
+};
+
 /// A UDP socket as the protocol sees it. Owned by UdpLayer from open to close.
 struct UdpPcb : StackSocket {
   Endpoint local, remote;  ///< remote.port 0: unconnected
@@ -49,6 +67,7 @@ struct UdpPcb : StackSocket {
   int error = 0;                       ///< pending, errno
   uint32_t flow_hash = 0;  ///< of the flow that it was connected to last, Linux' sk_txhash; 0: never was
   UdpMtuOptions mtu;
+  UdpMemberships memberships;
   uint16_t ip_id = 0;  ///< of the next datagram, while connected
   uint32_t receive_buffer = 0;
   uint64_t queued_bytes = 0;   ///< payload
@@ -99,6 +118,7 @@ class UdpLayer {
   /// error for it), EAGAIN/ENOBUFS (no buffer).
   Result<size_t> send(UdpPcb& pcb, std::span<const iovec> data, const Endpoint& from, const Endpoint& to,
                       const Route& route, const UdpFields& fields, Instant now);
+  static void set_memberships(UdpPcb& pcb, UdpMemberships memberships);
   static void set_mtu_options(UdpPcb& pcb, const UdpMtuOptions& options) { pcb.mtu = options; }
   /// The next datagram's facts, or nullptr.
   static const Datagram* front(const UdpPcb& pcb) { return pcb.head ? &pcb.head->info : nullptr; }
