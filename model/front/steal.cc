@@ -51,6 +51,9 @@ uint16_t order_of(const FlowRule& rule) {
 accel::Result<Stolen> to_steal(const FlowRule& rule) {
   Stolen s;
   s.order = order_of(rule);
+  // Holds for what has an Ethernet header. What the kernel sends to a group and loops back to its own members
+  // (dev_loopback_xmit()) has none, and passes no NIC.
+  s.compares.push_back({Compare::kLink, 0, {0}, {0}, false});
   if (rule.kind == FlowKind::kAllDefault) return s;  // everything
   if (rule.kind == FlowKind::kMulticastDefault) {
     const uint8_t bit = 1;

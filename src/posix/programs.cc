@@ -24,6 +24,7 @@
 #include "posix/rights.h"
 #include "posix/same_host.h"
 #include "posix/siw_socket.h"
+#include "posix/udp_socket.h"
 
 namespace accel::posix {
 namespace {
@@ -44,6 +45,7 @@ void hand_to_program(Pass* pass, File* file) {
   file->has_program = true;
   if (file->kind() == FileKind::kTcp)
     file->share_accept_queue();  // a program that ends hands off there what it has
+  if (file->kind() == FileKind::kUdp && pass != nullptr) static_cast<UdpSocket*>(file)->follow_groups(*pass);
   if (dormant(*file)) {
     note_program(file);
     ask_owners(file);

@@ -13,6 +13,7 @@
 #include "base/user_memory.h"
 #include "engine/housekeeping.h"
 #include "posix/early_wait.h"
+#include "posix/fork_state.h"
 #include "posix/udp_port_owners.h"
 #include "posix/udp_socket.h"
 #include "posix/unix_rendezvous.h"
@@ -108,6 +109,9 @@ void for_each_member(F visit) {
 /// A socket has joined a group since the last look.
 std::atomic<bool> look_asked_for{false};
 
+/// Some socket of this process has joined one. Under the Guard.
+bool groups_joined = false;
+
 /// A port that has groups, as the last look found it.
 struct Watched {
   uint16_t port;
@@ -170,16 +174,25 @@ Groups JoinedGroups::read(int fd, std::span<const int> devices) {
   return groups;
 }
 
-/// What other processes share comes by the kernel's queue.
-bool UdpSocket::may_take_groups() const { return config().settings.multicast && !elsewhere_too && !shared_; }
-
-void UdpSocket::share_accept_queue() {
-  shared_ = true;
-  Engine* engine = Engine::get();
-  if (joined_.any() && engine != nullptr) ask_for_look(*engine);
+/// Processes that have one socket have one queue, the kernel's.
+bool UdpSocket::may_take_groups() const {
+  return config().settings.multicast && !groups_lent_ && !has_program && !dormant(*this);
 }
 
+/// The lock is held over fork().
+void UdpSocket::share_accept_queue() {
+  shared_ = groups_lent_ = true;
+  Engine* engine = Engine::get();
+  if (engine == nullptr || flow_ == nullptr) return;
+  Pass pass{*engine, Pass::OverFork{}};
+  follow_groups(pass);
+}
+
+/// Those who have got it by fork() have gone, or have closed it.
+void UdpSocket::end_lending() { groups_lent_ = groups_lent_ && others_have(this); }
+
 Groups UdpSocket::groups_now(Pass& pass, uint16_t port) {
+  groups_joined = true;
   Groups groups = joined_.read(shadow(), pass.engine().devices(pass));
   groups.taken = !groups.memberships.empty() && may_take_groups() &&
                  !others_take_groups(users_of_udp_port(port), port, cookie_of(shadow()));
@@ -219,8 +232,11 @@ Result<void> UdpSocket::groups_were_set(Pass& pass) {
 }
 
 void settle_groups(Pass& pass, uint16_t port) {
+  if (!groups_joined || port == 0) return;
   for_each_member([&](UdpSocket& s) {
-    if (s.local_endpoint().port == port) s.follow_groups(pass);
+    if (s.local_endpoint().port != port) return;
+    if (s.port_is_shared()) s.settle_ownership(pass);  // those who had it may have gone
+    s.follow_groups(pass);
   });
 }
 
@@ -233,6 +249,7 @@ Instant look_at_groups() {
     Guard guard(Pass::Polling::kNo);
     if (guard.pass() == nullptr) return kNever;
     for_each_member([&](UdpSocket& s) {
+      s.end_lending();
       const uint16_t port = s.local_endpoint().port;
       const bool taken = s.brings_groups(*guard.pass());
       const auto known =

@@ -145,10 +145,10 @@ void UdpSocket::settle_ownership(Pass& pass) {
 }
 
 void UdpSocket::hand_over_to_shadow(Pass& pass) {
-  ask_for_look(pass.engine());  // it is one of the others from now on
   give_queue_to_shadow(pass);
   close_flow(pass);
   state_ = State::kKernel;
+  settle_groups(pass, shadow_name().port);  // it is one of the others from now on
 }
 
 Result<void> UdpSocket::detach(Pass& pass, Reason reason) {

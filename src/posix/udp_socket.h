@@ -93,6 +93,7 @@ class UdpSocket final : public Socket {
   bool in_group() const { return joined_.any(); }
   bool brings_groups(Pass& pass) const;
   bool may_take_groups() const;
+  void end_lending();
   /// Memberships, or who else has the port, may be others than before.
   void follow_groups(Pass& pass);
   /// setsockopt() of the shadow has been about groups. Errors: ACCEL_REQUIRE forbids what that leads to.
@@ -153,9 +154,10 @@ class UdpSocket final : public Socket {
   uint32_t most6_ = 0;                  ///< IPV6_MTU, which getsockopt() does not tell
   bool v6_only_ = false;
   JoinedGroups joined_;
-  bool corked_ = false;          ///< UDP_CORK: the kernel collects the datagram
-  bool route_kept_ = false;      ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
-  bool collecting_ = false;      ///< by MSG_MORE it may have begun one
+  bool groups_lent_ = false;  ///< other processes have had it by fork(): what comes to groups is the shadow's
+  bool corked_ = false;       ///< UDP_CORK: the kernel collects the datagram
+  bool route_kept_ = false;   ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU
+  bool collecting_ = false;   ///< by MSG_MORE it may have begun one
   bool shadows_first_ = false;   ///< what the shadow has queued is older than what we have
   bool port_is_shared_ = false;  ///< others have taken what it would, or may
   bool shared_ = false;          ///< there was a fork(): another process may have it, too

@@ -1,5 +1,5 @@
-// Multicast is the kernel's: groups are joined by the kernel socket below, which has what comes to them,
-// while the same socket's own datagrams go by the device's queues. A program sees one socket.
+// Multicast: groups are joined by the kernel socket below. What comes to them comes by the device's queues,
+// as the socket's own datagrams do, while no other socket of the host has the port (posix/udp_groups.h).
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <poll.h>
@@ -178,6 +178,134 @@ TEST_P(Multicast, EveryMemberHasItsCopy) {
   far.finish();
 }
 
+TEST_P(Multicast, ComesToWhoIsBoundToTheGroup) {
+  Fd fd = udp_socket(GetParam());
+  Address name = group(GetParam(), 0);
+  ASSERT_EQ(bind(fd, name.raw(), name.size), 0) << strerror(errno);
+  Far far("speaker", {std::to_string(GetParam()), std::to_string(port_of(fd))});
+  ASSERT_EQ(far.word(), "ready");
+  EXPECT_EQ(next(fd, 0), "nothing");
+  ASSERT_EQ(membership(fd, GetParam(), MCAST_JOIN_GROUP), 0) << strerror(errno);
+  for (int i = 0; i < 20; ++i) {
+    const std::string number = std::to_string(i);
+    far.say("u not for it");
+    far.say("g " + number);
+    EXPECT_EQ(next(fd), number);
+  }
+  ASSERT_EQ(membership(fd, GetParam(), MCAST_LEAVE_GROUP), 0);
+  ASSERT_EQ(membership(fd, GetParam(), MCAST_JOIN_GROUP), 0);
+  far.say("g again");
+  EXPECT_EQ(next(fd), "again");
+  far.say("end");
+  far.finish();
+}
+
+TEST_P(Multicast, ComesToWhoJoinedBeforeBinding) {
+  Fd fd = udp_socket(GetParam());
+  ASSERT_EQ(membership(fd, GetParam(), MCAST_JOIN_GROUP), 0) << strerror(errno);
+  const Address name = any(0, GetParam());
+  ASSERT_EQ(bind(fd, name.raw(), name.size), 0) << strerror(errno);
+  Far far("speaker", {std::to_string(GetParam()), std::to_string(port_of(fd))});
+  ASSERT_EQ(far.word(), "ready");
+  for (int i = 0; i < 20; ++i) {
+    const std::string number = std::to_string(i);
+    far.say("g " + number);
+    EXPECT_EQ(next(fd), number);
+  }
+  far.say("end");
+  far.finish();
+}
+
+// What is sent once the call has returned comes, or does not.
+TEST_P(Multicast, FollowsEachJoinAndLeave) {
+  Fd fd = member(GetParam());
+  Far far("speaker", {std::to_string(GetParam()), std::to_string(port_of(fd))});
+  ASSERT_EQ(far.word(), "ready");
+  for (int i = 0; i < 50; ++i) {
+    const std::string number = std::to_string(i);
+    far.say("g in " + number);
+    EXPECT_EQ(next(fd), "in " + number);
+    ASSERT_EQ(membership(fd, GetParam(), MCAST_LEAVE_GROUP), 0);
+    far.say("g out " + number);
+    far.say("u own " + number);
+    EXPECT_EQ(next(fd), "own " + number);
+    ASSERT_EQ(membership(fd, GetParam(), MCAST_JOIN_GROUP), 0);
+  }
+  far.say("end");
+  far.finish();
+}
+
+TEST_P(Multicast, EightSocketsHaveEachACopy) {
+  std::vector<Fd> members;
+  members.push_back(member(GetParam()));
+  for (int i = 1; i < 8; ++i) members.push_back(member(GetParam(), port_of(members[0])));
+  Far far("speaker", {std::to_string(GetParam()), std::to_string(port_of(members[0]))});
+  ASSERT_EQ(far.word(), "ready");
+  for (int i = 0; i < 20; ++i) {
+    const std::string number = std::to_string(i);
+    far.say("g " + number);
+    for (const Fd& m : members) EXPECT_EQ(next(m), number);
+  }
+  members.resize(3);
+  far.say("g for three");
+  for (const Fd& m : members) EXPECT_EQ(next(m), "for three");
+  far.say("end");
+  far.finish();
+}
+
+// A socket that libaccel leaves to the kernel (IP_RECVOPTS) is another that has the port.
+TEST_P(Multicast, ComesToTheKernelsSocketBeside) {
+  Fd fd = member(GetParam());
+  Far far("speaker", {std::to_string(GetParam()), std::to_string(port_of(fd))});
+  ASSERT_EQ(far.word(), "ready");
+  far.say("g for one");
+  EXPECT_EQ(next(fd), "for one");
+  {
+    Fd beside = udp_socket(GetParam());
+    set_option(beside, SOL_SOCKET, SO_REUSEADDR, 1);
+    set_option(beside, SOL_SOCKET, SO_NO_CHECK, 1);
+    const Address name = any(port_of(fd), GetParam());
+    ASSERT_EQ(bind(beside, name.raw(), name.size), 0) << strerror(errno);
+    ASSERT_EQ(membership(beside, GetParam(), MCAST_JOIN_GROUP), 0) << strerror(errno);
+    far.say("g for two");
+    EXPECT_EQ(next(fd), "for two");
+    EXPECT_EQ(next(beside), "for two");
+  }
+  far.say("g for one again");
+  EXPECT_EQ(next(fd), "for one again");
+  far.say("end");
+  far.finish();
+}
+
+// Parent and child have one queue.
+TEST_P(Multicast, ComesToParentOrChild) {
+  Fd fd = member(GetParam());
+  Far far("speaker", {std::to_string(GetParam()), std::to_string(port_of(fd))});
+  ASSERT_EQ(far.word(), "ready");
+  far.say("g before");
+  EXPECT_EQ(next(fd), "before");
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string got = next(fd);
+    (void)!write(told[1], got.data(), got.size());
+    _exit(0);
+  }
+  far.say("g for the child");  // which alone reads
+  char text[64];
+  const ssize_t n = read(told[0], text, sizeof text);
+  ASSERT_GT(n, 0);
+  EXPECT_EQ(std::string(text, static_cast<size_t>(n)), "for the child");
+  waitpid(child, nullptr, 0);
+  close(told[0]);
+  close(told[1]);
+  far.say("g for the parent");
+  EXPECT_EQ(next(fd), "for the parent");
+  far.say("end");
+  far.finish();
+}
+
 TEST(MulticastSending, ReachesTheOthersAndOneself) {
   Far far("listener");
   const auto port = static_cast<uint16_t>(far.number());
@@ -221,6 +349,47 @@ TEST(MulticastSources, AreChosenAndBlocked) {
   far.finish();
 }
 
+// A list of sources is set as a whole, and grows and shrinks.
+TEST(MulticastSources, AreAList) {
+  Fd fd = member(AF_INET);
+  Far far("speaker", {std::to_string(AF_INET), std::to_string(port_of(fd))});
+  ASSERT_EQ(far.word(), "ready");
+  const auto set = [&](uint32_t mode, std::vector<Address> sources) {
+    std::vector<char> memory(GROUP_FILTER_SIZE(sources.size() + 1));
+    auto& filter = *reinterpret_cast<group_filter*>(memory.data());
+    filter.gf_interface = device();
+    memcpy(&filter.gf_group, kGroup4.raw(), sizeof(sockaddr_in));
+    filter.gf_fmode = mode;
+    filter.gf_numsrc = static_cast<uint32_t>(sources.size());
+    for (size_t i = 0; i < sources.size(); ++i)
+      memcpy(&filter.gf_slist[i], sources[i].raw(), sizeof(sockaddr_in));
+    ASSERT_EQ(setsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, &filter,
+                         static_cast<socklen_t>(GROUP_FILTER_SIZE(sources.size()))),
+              0)
+        << strerror(errno);
+  };
+  const Address other = address("192.0.2.1", 0);
+  const auto comes = [&](const std::string& word, bool wanted) {
+    far.say("g " + word);
+    far.say("u own");
+    if (wanted) {
+      EXPECT_EQ(next(fd), word);
+    }
+    EXPECT_EQ(next(fd), "own");
+  };
+  comes("any source", true);
+  set(MCAST_EXCLUDE, {other, there(0)});
+  comes("excluded", false);
+  set(MCAST_EXCLUDE, {other});
+  comes("not excluded", true);
+  set(MCAST_INCLUDE, {other});
+  comes("not included", false);
+  set(MCAST_INCLUDE, {other, there(0)});
+  comes("included", true);
+  far.say("end");
+  far.finish();
+}
+
 TEST(MulticastAll, WithoutJoining) {
   Fd fd = udp_at(any());
   Fd joined = udp_at(any());
@@ -259,6 +428,8 @@ TEST(MulticastInfo, TellsTheGroup) {
     const Address wanted = to_group ? kGroup4 : here();
     EXPECT_EQ(info.ipi_addr.s_addr, reinterpret_cast<const sockaddr_in*>(&wanted.storage)->sin_addr.s_addr);
     EXPECT_EQ(info.ipi_ifindex, static_cast<int>(device()));
+    const Address mine = here();
+    EXPECT_EQ(info.ipi_spec_dst.s_addr, reinterpret_cast<const sockaddr_in*>(&mine.storage)->sin_addr.s_addr);
     const Address peer = there(0);
     EXPECT_EQ(reinterpret_cast<sockaddr_in*>(&from.storage)->sin_addr.s_addr,
               reinterpret_cast<const sockaddr_in*>(&peer.storage)->sin_addr.s_addr);
