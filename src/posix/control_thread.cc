@@ -16,8 +16,8 @@
 #include "engine/housekeeping.h"
 #include "posix/early_wait.h"
 #include "posix/engine_events.h"
+#include "posix/group_looks.h"
 #include "posix/own_thread.h"
-#include "posix/udp_groups.h"
 
 namespace accel::posix {
 namespace {

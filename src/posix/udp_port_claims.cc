@@ -3,9 +3,9 @@
 #include <netinet/in.h>
 
 #include "base/socket_option.h"
+#include "posix/group_looks.h"
 #include "posix/guard.h"
 #include "posix/peer_requests.h"
-#include "posix/udp_groups.h"
 #include "posix/udp_port_owners.h"
 #include "posix/udp_socket.h"
 #include "posix/unix_rendezvous.h"

@@ -13,6 +13,7 @@
 #include "engine/shown_socket.h"
 #include "engine/stats.h"
 #include "posix/flow_label.h"
+#include "posix/group_looks.h"
 #include "posix/unix_rendezvous.h"
 #include "posix/wait.h"
 #include "stack/udp.h"

@@ -5,8 +5,8 @@
 
 #include <optional>
 
+#include "posix/joined_groups.h"
 #include "posix/socket.h"
-#include "posix/udp_groups.h"
 #include "posix/udp_port_owners.h"
 
 namespace accel::posix {
