@@ -231,6 +231,11 @@ std::vector<int> Engine::devices(Pass& pass) const {
     if (carries_frames(link)) found.push_back(ifindex);
   return found;
 }
+int Engine::device_with(Pass& pass, const IpAddress& address) const {
+  for (const LocalAddress& a : Worker::of(pass).network.addresses)
+    if (a.usable && a.address == address) return a.ifindex;
+  return 0;
+}
 IpAddress Engine::source_towards(Pass& pass, const IpAddress& remote) {
   const auto route = Worker::of(pass).paths.route_to({remote, {}, 0, 0, 0});
   return route ? route->source : IpAddress{};

@@ -110,6 +110,8 @@ class Engine {
   IpAddress source_towards(Pass& pass, const IpAddress& remote);
   /// Those that frames can come by.
   std::vector<int> devices(Pass& pass) const;
+  /// 0: none has the address.
+  int device_with(Pass& pass, const IpAddress& address) const;
   /// Forgets the connection without a packet; from now on its frames are the kernel's.
   void forget(Pass& pass, TcpConn* conn);
   /// The host has another device with an address: what is sent by `sent_by` may be answered through that one.

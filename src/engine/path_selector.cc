@@ -62,7 +62,8 @@ PathChoice PathSelector::choose(const FlowRequest& request, bool needs_all_queue
   if (auto ruled = by_configuration(request.role, request.remote); ruled.reason != Reason::not_decided)
     return ruled;
   if (to.is_loopback() || to.is_any()) return kernel_path(Reason::loopback);
-  if (to.is_multicast()) return kernel_path(Reason::multicast);
+  const bool to_group = to.is_multicast() && request.role == Role::kUdpSender;
+  if (to.is_multicast() && !to_group) return kernel_path(Reason::multicast);
   const IpAddress from = request.local.address.is_any() ? IpAddress{} : request.local.address;
   auto answer = route_to({to, from, request.bound_ifindex, request.mark, request.tos});
   if (!answer) return kernel_path(Reason::no_route);
@@ -74,7 +75,8 @@ PathChoice PathSelector::choose(const FlowRequest& request, bool needs_all_queue
     case RouteType::kBroadcast:
       return kernel_path(Reason::broadcast);
     case RouteType::kMulticast:
-      return kernel_path(Reason::multicast);
+      if (!to_group || routes_groups(answer->ifindex, now)) return kernel_path(Reason::multicast);
+      break;
     case RouteType::kUnusual:
       return kernel_path(Reason::route_unusual);
   }
@@ -100,7 +102,7 @@ PathChoice PathSelector::choose(const FlowRequest& request, bool needs_all_queue
   choice.path = slots_[*id].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = *id;
-  choice.route.next_hop = answer->gateway.is_any() ? to : answer->gateway;
+  choice.route.next_hop = to_group || answer->gateway.is_any() ? to : answer->gateway;
   choice.route.mtu = interfaces_.mtu_by(*id, answer->mtu);
   choice.route.mtu_locked = answer->mtu_locked;
   return choice;
@@ -136,6 +138,15 @@ void PathSelector::cover(const BoundEnd& end, int ifindex, const IpAddress& addr
   const SteeredKey entry{*id, key};
   if (std::find(so_far.keys.begin(), so_far.keys.end(), entry) == so_far.keys.end())
     so_far.keys.push_back(entry);
+}
+
+/// A multicast router's device. Asked for each datagram, so the answer is kept for a second.
+bool PathSelector::routes_groups(int ifindex, Instant now) {
+  if (router_.ifindex != ifindex || now >= router_.until) {
+    const Link* link = network_.link(ifindex);
+    router_ = {ifindex, link == nullptr || forwards_groups(link->name), now + 1s};
+  }
+  return router_.is_one;
 }
 
 /// A multicast router passes them on, and the devices above with MAC addresses of their own (macvlan) have

@@ -60,6 +60,7 @@ class PathSelector {
   void forget_routes() ACCEL_REQUIRES(worker_lock) { routes_.clear(); }
 
  private:
+  bool routes_groups(int ifindex, Instant now);
   void cover_groups(const BoundEnd& end, Instant now, Coverage& so_far) ACCEL_REQUIRES(worker_lock);
   /// Others than this host's sockets are to have what comes to groups by the device.
   bool others_have_groups(const Link& link) const ACCEL_REQUIRES(worker_lock);
@@ -73,6 +74,11 @@ class PathSelector {
   Steering& steering_;
   Netlink* netlink_ = nullptr;
   RouteCache routes_;
+  struct {
+    int ifindex = 0;
+    bool is_one = false;
+    Instant until{};
+  } router_;  ///< the device that was asked about last
 };
 
 }  // namespace accel

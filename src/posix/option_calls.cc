@@ -37,7 +37,7 @@ Result<int> set(int fd, int level, int name, const void* value, socklen_t length
   Result<int> r = from_libc(real.setsockopt(fd, level, name, value, length));
   if (s == nullptr || !r) return r;
   if (is_timeout(level, name)) s->timeout_was_set(name, value);
-  s->option_was_set(level, name, value);
+  s->option_was_set(level, name, value, length);
   if (s->kind() == FileKind::kUdp && call.pass() != nullptr && is_group_option(level, name))
     if (Result<void> set = static_cast<UdpSocket*>(s)->groups_were_set(*call.pass()); !set)
       return set.error();

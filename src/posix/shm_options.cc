@@ -81,14 +81,14 @@ Result<int> ShmSocket::setsockopt(Pass& pass, int level, int name, const void* v
     return kOnKernel;
   }
   Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length));
-  if (r) option_was_set(level, name, value);
+  if (r) option_was_set(level, name, value, length);
   // As tcp_set_rcvlowat() and sk_setsockopt() wake who waits.
   if (r && level == SOL_SOCKET && name == SO_RCVLOWAT && readable() >= low_water_) notify(kReadable);
   if (r && level == SOL_SOCKET && name == SO_SNDBUF && (readiness() & EPOLLOUT) != 0) notify(kWritable);
   return r;
 }
 
-void ShmSocket::option_was_set(int level, int name, const void* value) {
+void ShmSocket::option_was_set(int level, int name, const void* value, socklen_t /*length*/) {
   if (level != SOL_SOCKET) return;
   if (name == SO_RCVTIMEO || name == SO_SNDTIMEO || name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW)
     timeout_was_set(name, value);

@@ -39,7 +39,7 @@ class ShmSocket final : public Socket {
   // shm_options.cc
   Result<int> getsockopt(Pass&, int level, int name, void* value, socklen_t* length) override;
   Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) override;
-  void option_was_set(int level, int name, const void* value) override;
+  void option_was_set(int level, int name, const void* value, socklen_t length) override;
   Result<int> ioctl(Pass& pass, unsigned long request, void* argument) override;
   Result<int> map_received(void* value, socklen_t* length);
   Result<int> connection_info(void* value, socklen_t* length);

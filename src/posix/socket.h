@@ -37,7 +37,7 @@ class Socket : public File {
   virtual Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) = 0;
   virtual Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) = 0;
   /// The shadow took a setsockopt() that it does not tell of later.
-  virtual void option_was_set(int /*level*/, int /*name*/, const void* /*value*/) {}
+  virtual void option_was_set(int /*level*/, int /*name*/, const void* /*value*/, socklen_t /*length*/) {}
   virtual Result<int> ioctl(Pass& pass, unsigned long request, void* argument) = 0;
   virtual Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) = 0;
   virtual Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) = 0;

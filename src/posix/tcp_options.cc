@@ -53,7 +53,7 @@ Result<int> put_timeout(Duration d, void* value, socklen_t* length) {
 
 }  // namespace
 
-void TcpSocket::option_was_set(int level, int name, const void* value) {
+void TcpSocket::option_was_set(int level, int name, const void* value, socklen_t /*length*/) {
   int number = 0;
   if (level == IPPROTO_TCP && name == TCP_MAXSEG && get_user(number, value))
     set_mss_ = static_cast<uint16_t>(number);
@@ -138,7 +138,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     if (to_v4 && !pass.stack().tcp().remote(*conn_).address.is_v4()) return err(EADDRNOTAVAIL);
     return detach(pass, Reason::option) ? kOnKernel : r.error();
   }
-  option_was_set(level, name, value);
+  option_was_set(level, name, value, length);
   const Option* option = find_option(tcp_options(), level, name);
   switch (option == nullptr ? kKernel : option->effect) {
     case kShadow:

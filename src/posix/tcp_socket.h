@@ -111,7 +111,7 @@ class TcpSocket final : public Socket {
   // tcp_options.cc
   Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;
   Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) override;
-  void option_was_set(int level, int name, const void* value) override;
+  void option_was_set(int level, int name, const void* value, socklen_t length) override;
 
   /// The shadow is both processes' from now on. The child must not write to it: the parent may be handing the
   /// connection back to it.

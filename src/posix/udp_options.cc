@@ -91,9 +91,9 @@ constexpr Option kOptions[] = {
     {IPPROTO_IP, IP_FREEBIND, kShadow, false},
     {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, kShadow, false},
     {IPPROTO_IP, IP_LOCAL_PORT_RANGE, kShadow, false},
-    {IPPROTO_IP, IP_MULTICAST_TTL, kShadow, false},  // multicast is the shadow's
-    {IPPROTO_IP, IP_MULTICAST_LOOP, kShadow, false},
-    {IPPROTO_IP, IP_MULTICAST_IF, kShadow, false},
+    {IPPROTO_IP, IP_MULTICAST_TTL, kKeep, false},
+    {IPPROTO_IP, IP_MULTICAST_LOOP, kKeep, false},
+    {IPPROTO_IP, IP_MULTICAST_IF, kKeep, false},
     {IPPROTO_IP, IP_MULTICAST_ALL, kShadow, false},
     {IPPROTO_IP, IP_ADD_MEMBERSHIP, kShadow, false},
     {IPPROTO_IP, IP_DROP_MEMBERSHIP, kShadow, false},
@@ -128,9 +128,9 @@ constexpr Option kOptions[] = {
     {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, kKeep, false},
     {IPPROTO_IPV6, kFlowInfoSend, kKeep, false},
     {IPPROTO_IPV6, kFlowLabelManager, kKernel, false},
-    {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, kShadow, false},
-    {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, kShadow, false},
-    {IPPROTO_IPV6, IPV6_MULTICAST_IF, kShadow, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, kKeep, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, kKeep, false},
+    {IPPROTO_IPV6, IPV6_MULTICAST_IF, kKeep, false},
     {IPPROTO_IPV6, IPV6_MULTICAST_ALL, kShadow, false},
     {IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, kShadow, false},
     {IPPROTO_IPV6, IPV6_DROP_MEMBERSHIP, kShadow, false},
@@ -184,6 +184,27 @@ uint32_t stamps_told(int flags, uint32_t control) {
 
 }  // namespace
 
+/// IP_MULTICAST_IF as do_ip_setsockopt() reads it: the device's index, which getsockopt() does not tell.
+int UdpSocket::device_named(const void* value, socklen_t length) {
+  ip_mreqn by{};
+  if (length < sizeof by || !get_user(by, value)) return 0;
+  return by.imr_ifindex;
+}
+
+void UdpSocket::read_group_options() {
+  in_addr by{};
+  socklen_t length = sizeof by;
+  to_groups_ = {};
+  if (real.getsockopt(shadow(), IPPROTO_IP, IP_MULTICAST_IF, &by, &length) == 0)
+    to_groups_.source = IpAddress::from_v4_bytes(&by);
+  to_groups_.loops_v4 = shadow_option(IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
+  to_groups_.ttl = static_cast<uint8_t>(shadow_option(IPPROTO_IP, IP_MULTICAST_TTL, 1));
+  if (!v6()) return;
+  to_groups_.loops_v6 = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
+  to_groups_.hops = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 1);
+  to_groups_.device_v6 = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_IF);
+}
+
 std::span<const Option> udp_options() { return kOptions; }
 
 /// What the shadow's options mean for what we do ourselves.
@@ -203,6 +224,7 @@ void UdpSocket::read_options(Pass& pass) {
     auto_flow_label_ = shadow_option(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 1) != 0;
     flowinfo_send_ = shadow_option(IPPROTO_IPV6, kFlowInfoSend) != 0;
   }
+  read_group_options();
   corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
   segment_ = static_cast<uint16_t>(shadow_option(IPPROTO_UDP, UDP_SEGMENT));
   UdpMtuOptions mtu;
@@ -239,7 +261,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   if (Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length)); !r) return r;
   if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && (readiness() & EPOLLOUT) != 0)
     notify(kWritable);  // sk_setsockopt()
-  option_was_set(level, name, value);
+  option_was_set(level, name, value, length);
   if (is_group_option(level, name))
     if (Result<void> r = groups_were_set(pass); !r) return r.error();
   const Option* option = find_option(kOptions, level, name);
@@ -264,9 +286,10 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   return detach(pass, Reason::option) ? Result<int>(0) : err(ENOPROTOOPT);
 }
 
-void UdpSocket::option_was_set(int level, int name, const void* value) {
+void UdpSocket::option_was_set(int level, int name, const void* value, socklen_t length) {
   int number = 0;
   joined_.option_was_set(level, name, value);
+  if (level == IPPROTO_IP && name == IP_MULTICAST_IF) group_device_ = device_named(value, length);
   if (level == IPPROTO_IPV6 && name == IPV6_MTU && v6() && get_user(number, value))
     most6_ = static_cast<uint32_t>(number);
 }

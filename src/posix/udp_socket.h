@@ -82,7 +82,7 @@ class UdpSocket final : public Socket {
   // udp_options.cc
   Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) override;
   Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) override;
-  void option_was_set(int level, int name, const void* value) override;
+  void option_was_set(int level, int name, const void* value, socklen_t length) override;
 
   BoundFlow* flow() const { return flow_; }
   /// Others have its port, or had: it takes what comes if that is its own (posix/udp_port_owners.h).
@@ -126,6 +126,7 @@ class UdpSocket final : public Socket {
   };
   Result<ssize_t> send_ours(Pass& pass, std::span<const iovec> data, const Sending& how, bool wait);
   bool mixes_families(const Endpoint& to) const;
+  bool kernel_sends_to_group(const Endpoint& to) const;
   bool is_refused(const Endpoint& to, size_t size, int flags) const;
   /// The question of path selection for one datagram. nullopt: as read_send_control() says.
   std::optional<FlowRequest> request_for(Pass& pass, const msghdr& message, const Endpoint& to,
@@ -134,6 +135,8 @@ class UdpSocket final : public Socket {
 
   // udp_options.cc
   Groups groups_now(Pass& pass, uint16_t port);
+  static int device_named(const void* value, socklen_t length);
+  void read_group_options();
   void read_options(Pass& pass);
   bool stamps_are_kernels(Pass& pass) const;
 
@@ -154,6 +157,15 @@ class UdpSocket final : public Socket {
   uint32_t most6_ = 0;                  ///< IPV6_MTU, which getsockopt() does not tell
   bool v6_only_ = false;
   JoinedGroups joined_;
+  /// How a datagram to a group leaves.
+  struct ToGroups {
+    IpAddress source;                       ///< IP_MULTICAST_IF by an address; any(): as routing chooses
+    int device_v6 = 0;                      ///< IPV6_MULTICAST_IF
+    int hops = 1;                           ///< IPV6_MULTICAST_HOPS; -1: the route's
+    uint8_t ttl = 1;                        ///< IP_MULTICAST_TTL
+    bool loops_v4 = true, loops_v6 = true;  ///< IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP
+  } to_groups_;
+  int group_device_ = 0;      ///< IP_MULTICAST_IF by an index
   bool groups_lent_ = false;  ///< other processes have had it by fork(): what comes to groups is the shadow's
   bool corked_ = false;       ///< UDP_CORK: the kernel collects the datagram
   bool route_kept_ = false;   ///< by a send to the peer since IP_TOS changed: the kernel knows its MTU

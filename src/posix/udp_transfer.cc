@@ -206,7 +206,7 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   const bool v4 = to.address.is_v4();
   const bool refused = is_refused(to, *size, flags);
   const bool odd = refused || leased || to.address.is_any() || to.address.is_loopback() ||
-                   to.address.is_multicast() || local_.address.is_multicast() || shut_write_ || more ||
+                   kernel_sends_to_group(to) || local_.address.is_multicast() || shut_write_ || more ||
                    corked_ || collecting_ || (flags & (MSG_OOB | MSG_DONTROUTE | kProbe)) != 0;
   std::optional<SendControl> control;
   std::optional<FlowRequest> request;
@@ -243,13 +243,25 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   if (flow_ == nullptr) return send_kernels(pass, message, flags);
   if (path.route.mtu != 0 && !control->by_ip) choice.route = path.route;
   if (label == kNoFlowLabel && auto_flow_label_) label = kAutoFlowLabel;
-  const UdpFields fields{control->tos.value_or(v4 ? tos_ : traffic_class_),
-                         control->ttl.value_or(v4 ? ttl_ : hop_limit_), label,
+  const uint8_t ttl = to.address.is_multicast() ? v4 ? to_groups_.ttl : static_cast<uint8_t>(to_groups_.hops)
+                      : v4 ? ttl_
+                                                : hop_limit_;
+  const UdpFields fields{control->tos.value_or(v4 ? tos_ : traffic_class_), control->ttl.value_or(ttl), label,
                          control->segment.value_or(segment_)};
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;
   Result<ssize_t> r = send_ours(pass, vector_of(*message), {to, path.route, fields}, wait);
   route_kept_ |= r.ok() && message->msg_namelen == 0 && !control->by_ip;
   return r.is(EMSGSIZE) ? send_kernels(pass, message, flags) : r;
+}
+
+/// The kernel alone knows who of this host is a member of the group, and has what is looped back. Groups of a
+/// scope of their own (RFC 4007) are left to it as well, and a limit of hops that it takes from the route.
+bool UdpSocket::kernel_sends_to_group(const Endpoint& to) const {
+  if (!to.address.is_multicast()) return false;
+  if (!config().settings.multicast || state_ != State::kOpen || remote_.port != 0) return true;
+  if (to.address.is_v4()) return to_groups_.loops_v4 || to_groups_.ttl == 0;
+  const uint8_t scope = to.address.bytes[1] & 0xf;
+  return to_groups_.loops_v6 || to_groups_.hops <= 0 || scope <= 2;
 }
 
 /// What udp_sendmsg() and its twin refuse before they look at anything else.
@@ -278,7 +290,13 @@ std::optional<FlowRequest> UdpSocket::request_for(Pass& pass, const msghdr& mess
     device = scope;
   }
   if (device != 0 && request.bound_ifindex != 0 && device != request.bound_ifindex) return {};
+  const bool to_group = to.address.is_multicast();
+  if (device == 0 && request.bound_ifindex == 0 && to_group)
+    device = v4 ? group_device_ : to_groups_.device_v6;
+  if (device == 0 && to_group && v4 && !to_groups_.source.is_any())
+    device = pass.engine().device_with(pass, to_groups_.source);
   if (device != 0) request.bound_ifindex = device;
+  if (to_group && v4 && request.local.address.is_any()) request.local.address = to_groups_.source;
   if (!v4 && to.address.is_link_local() && request.bound_ifindex == 0) return {};
   if (!control.source) return request;
   // Of IPv4's source routing makes sure.

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""What is sent to a multicast group: group_sends.py kernel|near
+
+Source, device, TTL and traffic class are those that the options say. Without a loop to the host's own members it leaves by the device's
+queues; with one the kernel sends it, and the members have it."""
+import os
+import pathlib
+import subprocess
+import sys
+
+here = pathlib.Path(__file__).resolve()
+sys.path.insert(0, str(here.parents[1] / "lab"))
+sys.path.insert(0, str(here.parents[1] / "apps"))
+from lab import Lab  # noqa: E402
+from programs import statistics  # noqa: E402
+
+COUNT, PORT, GROUP4, GROUP6 = 20, 7000, "239.77.0.11", "ff15::7711"
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+# Tells of each datagram: its text, source, TTL and TOS.
+FAR = f"""
+import socket, struct, sys
+family, index = int(sys.argv[1]), socket.if_nametoindex(sys.argv[2])
+s = socket.socket(family, socket.SOCK_DGRAM)
+s.bind(("", {PORT}))
+if family == socket.AF_INET:
+    s.setsockopt(0, 35, socket.inet_aton("{GROUP4}") + bytes(4) + struct.pack("i", index))
+    s.setsockopt(0, 12, 1), s.setsockopt(0, 13, 1)  # IP_RECVTTL, IP_RECVTOS
+else:
+    s.setsockopt(41, 20, socket.inet_pton(family, "{GROUP6}") + struct.pack("i", index))
+    s.setsockopt(41, 51, 1), s.setsockopt(41, 66, 1)  # IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS
+print("joined", flush=True)
+while True:
+    data, control, _, peer = s.recvmsg(100, 200)
+    told = {{name: int.from_bytes(value[:4], "little") for _, name, value in control}}
+    print(data.decode(), peer[0], *(told[n] for n in ((2, 1) if family == socket.AF_INET else (52, 67))), flush=True)
+"""
+# "option LEVEL NAME HEX" or "send N" or "own": what the socket itself has got since.
+NEAR = f"""
+import socket, sys
+family, group = int(sys.argv[1]), sys.argv[2]
+s = socket.socket(family, socket.SOCK_DGRAM)
+s.bind((sys.argv[3], {PORT}))
+s.setblocking(False)
+for line in sys.stdin:
+    word, *rest = line.split()
+    if word == "option":
+        s.setsockopt(int(rest[0]), int(rest[1]), bytes.fromhex(rest[2]))
+        print("set", flush=True)
+    elif word == "send":
+        for i in range(int(rest[0])): s.sendto(str(i).encode(), (group, {PORT}))
+        print("sent", flush=True)
+    else:
+        got = 0
+        try:
+            while True: s.recv(100); got += 1
+        except BlockingIOError: print(got, flush=True)
+"""
+
+
+def number(value):
+    return value.to_bytes(4, "little").hex()
+
+
+class Sender:
+    def __init__(self, lab, accelerated, family, group, bound):
+        self.process = lab.near.popen([sys.executable, "-c", NEAR, str(family), group, bound], accelerated, require=False, **PIPES)
+
+    def ask(self, words):
+        self.process.stdin.write(f"{words}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def sent(self):
+        counters = statistics(self.process.pid).get("counters", {})
+        return counters.get("udp_sent", 0), counters.get("udp_sent_by_kernel", 0)
+
+
+def run(lab, accelerated, family, bound, options, wanted, by_device, own=0):
+    """`wanted`: source, TTL and TOS of each datagram."""
+    group = GROUP4 if family == 2 else GROUP6
+    far = lab.far.popen([sys.executable, "-c", FAR, str(family), lab.far.device], False, **PIPES)
+    assert far.stdout.readline() == "joined\n"
+    near = Sender(lab, accelerated, family, group, bound)
+    for option in options:
+        assert near.ask("option " + option) == "set"
+    assert near.ask("send 1") == "sent"  # resolves, and opens what has to be
+    far.stdout.readline()
+    before = near.sent()
+    assert near.ask(f"send {COUNT}") == "sent"
+    told = [far.stdout.readline().split() for _ in range(COUNT)]
+    after = near.sent()
+    assert told == [[str(i), *map(str, wanted)] for i in range(COUNT)], told[:3]
+    if accelerated:
+        assert (after[0] - before[0], after[1] - before[1]) == ((COUNT, 0) if by_device else (0, COUNT)), (before, after, options)
+    got = near.ask("own")
+    assert got == str(own), got
+    near.process.communicate()
+    far.kill()
+    far.wait()
+
+
+def main(mode):
+    accelerated = mode == "near"
+    with Lab() as lab:
+        address, address6 = lab.near.address, lab.near.address6
+        index = int(lab.near.ip("-o", "link", "show", "dev", lab.near.device).split(":")[0])
+        in4, in6 = (f"0 34 {number(0)}", f"41 19 {number(0)}")  # no loop
+        by_index = f"0 32 {bytes(8).hex()}{number(index)}"
+        by_address = "0 32 " + bytes(map(int, address.split("."))).hex()
+        run(lab, accelerated, 2, "0.0.0.0", [in4, by_index], (address, 1, 0), True)
+        run(lab, accelerated, 2, "0.0.0.0", [in4, by_address, f"0 33 {number(5)}", f"0 1 {number(0x10)}"], (address, 5, 0x10), True)
+        run(lab, accelerated, 2, address, [in4], (address, 1, 0), True)
+        run(lab, accelerated, 10, "::", [in6, f"41 17 {number(index)}", f"41 18 {number(7)}", f"41 67 {number(0x20)}"], (address6, 7, 0x20), True)
+        joined = "0 35 " + bytes(map(int, GROUP4.split("."))).hex() + bytes(4).hex() + number(index)
+        run(lab, accelerated, 2, "0.0.0.0", [joined, by_index], (address, 1, 0), False, own=COUNT + 1)
+        run(lab, accelerated, 2, "0.0.0.0", [joined, in4, by_index], (address, 1, 0), True)
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("needs root")
+        sys.exit(77)
+    main(sys.argv[1])
