@@ -68,6 +68,7 @@ std::atomic<bool> has_automatic_names{false};
 constinit Candidates candidates;  // never any
 void Candidates::enter(int, uint32_t) {}
 void Candidates::note_option(int, int, int, const void*, socklen_t) {}
+void Candidates::closes(int) {}
 void take_candidate(int) {}
 
 // A table without files' lives.
