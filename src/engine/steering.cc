@@ -43,7 +43,7 @@ Result<void> Steering::steer(InterfaceId id, const FlowKey& key, bool shared, in
   return {};
 }
 
-void Steering::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
+void Steering::unsteer(InterfaceId id, const FlowKey& key, void (FlowSteering::*how)(const FlowKey&)) {
   if (barred()) return unsteer_later(id, key);
   Table& table = tables_[id];
   auto entry = table.flows.find(key);
@@ -53,7 +53,8 @@ void Steering::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
   count_.fetch_sub(1, std::memory_order_relaxed);
   FlowSteering* port = slots_.carrier(id).opened.port.flows();  // a lost one's rules may outlive the device
   if (port == nullptr) return;
-  paused ? port->pause(slots_.tagged(id, key)) : port->unsteer(slots_.tagged(id, key));
+  (port->*how)(slots_.tagged(id, key));
+  if (port->rules_to_remove()) notices_.add(Notices::kRulesToRemove);
 }
 
 void Steering::end_pause(InterfaceId id, const FlowKey& key) {
@@ -61,9 +62,10 @@ void Steering::end_pause(InterfaceId id, const FlowKey& key) {
   if (port != nullptr && !barred() && !tables_[id].flows.contains(key)) port->unsteer(slots_.tagged(id, key));
 }
 
-void Steering::unsteer_closed() {
+void Steering::unsteer_closed(bool ended) {
   if (closed_.empty() || barred()) return;
-  for (const SteeredKey& closed : closed_) unsteer(closed.interface, closed.key);
+  const auto how = ended ? &FlowSteering::unsteer_ended : &FlowSteering::unsteer;
+  for (const SteeredKey& closed : closed_) unsteer(closed.interface, closed.key, how);
   closed_.clear();
 }
 
