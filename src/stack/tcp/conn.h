@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "stack/core.h"
-#include "stack/tcp/fast_open.h"
+#include "stack/tcp/fast_open_state.h"
 #include "stack/tcp/options.h"
 #include "stack/tcp/rates.h"
 #include "stack/tcp/reassembly.h"

@@ -1,5 +1,5 @@
 // TCP Fast Open (RFC 7413), as Linux' tcp_fastopen.c.
-#include "stack/tcp/fast_open.h"
+#include "stack/tcp/fast_open_state.h"
 
 #include <algorithm>
 
