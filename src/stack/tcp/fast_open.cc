@@ -1,9 +1,8 @@
 // TCP Fast Open (RFC 7413), as Linux' tcp_fastopen.c.
-#include "stack/tcp/fast_open_state.h"
-
 #include <algorithm>
 
 #include "stack/tcp/context.h"
+#include "stack/tcp/fast_open_state.h"
 #include "stack/tcp/siphash.h"
 #include "stack/tcp/tcp.h"
 
