@@ -104,10 +104,77 @@ std::optional<Quoted> parse_quoted(std::span<const uint8_t> b, bool v6) {
   return q;
 }
 
+/// Segments of a burst that are next in a connection's text, one behind the other: TCP takes them as one, as
+/// the kernel does behind its GRO. What differs but for text and sequence number is not joined, nor what
+/// comes behind a gap, of which each ACK is to tell.
+class SegmentRun {
+ public:
+  explicit SegmentRun(StackCore& core) : core_(core) {}
+  SegmentRun(const SegmentRun&) = delete;
+  SegmentRun& operator=(const SegmentRun&) = delete;
+  ~SegmentRun() { end(); }
+
+  /// Owns the frame. `last`: nothing can follow it.
+  void add(Packet* frame, const TcpSegmentInfo& s, bool last) {
+    if (head_ != nullptr && continues(s)) {
+      join(frame, s);
+      if (closes_ || last) end();
+      return;
+    }
+    end();
+    if (last || !may_begin(s)) return core_.tcp->on_segment(frame, s, core_.now);
+    head_ = frame;
+    s_ = s;
+    closes_ = joined_ = false;
+  }
+
+  void end() {
+    if (head_ != nullptr) core_.tcp->on_segment(std::exchange(head_, nullptr), s_, core_.now);
+  }
+
+ private:
+  static constexpr uint32_t kMostText = 65535;
+
+  static bool may_begin(const TcpSegmentInfo& s) { return s.flags == kAck && s.payload_length > 0; }
+
+  bool continues(const TcpSegmentInfo& s) {
+    const bool fits = s.payload_length > 0 && s.payload_length <= s_.segment_length &&
+                      s_.payload_length + s.payload_length <= kMostText;
+    const bool same = s.seq == s_.seq + s_.payload_length && (s.flags & ~(kPsh | kFin)) == kAck &&
+                      s.ack == s_.ack && s.window == s_.window && s.interface == s_.interface &&
+                      s.tos == s_.tos && s.local == s_.local && s.remote == s_.remote &&
+                      std::ranges::equal(s.options, s_.options);
+    return fits && same && (joined_ || core_.tcp->expects(s_));
+  }
+
+  void join(Packet* frame, const TcpSegmentInfo& s) {
+    Packet* tail = joined_ ? tail_ : head_;
+    while (tail->more != nullptr) tail = tail->more;
+    frame->trim_front(s.payload_offset);
+    tail->more = tail_ = frame;
+    joined_ = true;
+    s_.payload_length += s.payload_length;
+    ++s_.segments;
+    s_.flags |= s.flags;
+    closes_ = s.flags != kAck || s.payload_length < s_.segment_length;
+  }
+
+  StackCore& core_;
+  Packet* head_ = nullptr;
+  Packet* tail_ = nullptr;
+  TcpSegmentInfo s_;
+  bool joined_ = false;
+  bool closes_ = false;  ///< nothing may follow: a short one, PSH or FIN
+};
+
 /// Takes one frame from Ethernet to its transport. Lives for the frame.
 class Ingress {
  public:
-  Ingress(StackCore& core, InterfaceId id) : core_(core) { a_.interface = id; }
+  /// `run`: of the burst, if there is one; `last`: the frame is the last of it.
+  Ingress(StackCore& core, InterfaceId id, SegmentRun* run = nullptr, bool last = true)
+      : core_(core), run_(run), last_(last) {
+    a_.interface = id;
+  }
 
   /// One that begins with its IP header.
   void on_packet(Packet* frame) {
@@ -269,8 +336,11 @@ class Ingress {
     s.urgent = tcp.urgent;
     s.options = std::as_const(*frame).bytes().subspan(sizeof(TcpHeader), header - sizeof(TcpHeader));
     s.payload_offset = header;
-    s.payload_length = a_.length - header;
-    core_.tcp->on_segment(frame, s, core_.now);
+    s.payload_length = s.segment_length = a_.length - header;
+    if (run_ != nullptr)
+      run_->add(frame, s, last_);
+    else
+      core_.tcp->on_segment(frame, s, core_.now);
   }
 
   void on_udp(Packet* frame) {
@@ -348,6 +418,8 @@ class Ingress {
   }
 
   StackCore& core_;
+  SegmentRun* const run_;
+  const bool last_;
   Arrival a_;
   bool for_kernel_ = false;  ///< an ICMP error that the kernel is to have
   bool whole_ = false;       ///< put together from fragments
@@ -421,15 +493,28 @@ void StackCore::resume(Instant at) {
   }
 }
 
+/// The most usual burst, which needs no SegmentRun.
+static void take_one(StackCore& core, Packet* frame, InterfaceId id) {
+  frame->interface = id;
+  core.count(Counter::rx_frames);
+  core.count(Counter::rx_bytes, frame->total());
+  if (core.interfaces[id].present)
+    Ingress(core, id).on_frame(frame);
+  else
+    core.drop(frame, Counter::drop_no_interface);
+}
+
 void StackCore::on_packets(std::span<Packet* const> frames, InterfaceId id, Instant at) {
   now = at;
+  if (frames.size() == 1) return take_one(*this, frames[0], id);
   uint64_t bytes = 0;
+  SegmentRun run(*this);
   for (size_t i = 0; i < frames.size(); ++i) {
     if (i + 1 < frames.size()) __builtin_prefetch(frames[i + 1]->data());
     bytes += frames[i]->total();
     frames[i]->interface = id;
     if (interfaces[id].present)
-      Ingress(*this, id).on_frame(frames[i]);
+      Ingress(*this, id, &run, i + 1 == frames.size()).on_frame(frames[i]);
     else
       drop(frames[i], Counter::drop_no_interface);
   }

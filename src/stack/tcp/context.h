@@ -155,7 +155,7 @@ bool complete_handshake(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Inst
 void take_for_established(TcpContext& t, TcpConn& c, Instant now);
 /// SYN-RECEIVED ends; `s`: the last segment of the handshake. A listener's connection joins its queue.
 void enter_established(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
-void send_handshake(TcpContext& t, TcpConn& c, Instant now);
+[[gnu::cold]] void send_handshake(TcpContext& t, TcpConn& c, Instant now);
 void take_syn_options(const TcpContext& t, TcpConn& c, const TcpOptions& o, Instant now);
 
 /// tcp_init_transfer(): its buffers, its congestion control, its keepalive.
@@ -169,29 +169,29 @@ inline bool acknowledges_syn(const TcpConn& c, uint32_t ack) {
 // ---- fast_open.cc ----
 /// An embryo whose SYN lets it be a connection at once: it is in its listener's queue. Else its SYN-ACK may
 /// get a cookie.
-bool open_at_once(TcpContext& t, TcpListener& l, TcpConn& c, const TcpSegmentInfo& s, const Packet* frame,
-                  Instant now);
+[[gnu::cold]] bool open_at_once(TcpContext& t, TcpListener& l, TcpConn& c, const TcpSegmentInfo& s,
+                                const Packet* frame, Instant now);
 /// The option of the SYN or SYN-ACK that is about to leave.
-FastOpenCookie cookie_of_syn(TcpContext& t, TcpConn& c, Instant now);
+[[gnu::cold]] FastOpenCookie cookie_of_syn(TcpContext& t, TcpConn& c, Instant now);
 /// Of one with kFastOpenHalf: the ACK of its SYN-ACK has come (false: none that could be), its SYN has come
 /// again, the SYN-ACK has timed out, its peer has reset it.
-bool confirm_child(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
-void repeat_syn_ack(TcpContext& t, TcpConn& c);
-void time_out_child(TcpContext& t, TcpConn& c, Instant now);
-void leave_half(TcpContext& t, const TcpConn& c, bool reset, Instant now);
+[[gnu::cold]] bool confirm_child(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instant now);
+[[gnu::cold]] void repeat_syn_ack(TcpContext& t, TcpConn& c);
+[[gnu::cold]] void time_out_child(TcpContext& t, TcpConn& c, Instant now);
+[[gnu::cold]] void leave_half(TcpContext& t, const TcpConn& c, bool reset, Instant now);
 /// The listener is gone.
 void leave_listener(TcpContext& t, const TcpListener& l);
 /// connect() of a socket that asks for Fast Open. True: the SYN waits for the first write.
-bool begin_fast_open(TcpContext& t, TcpConn& c, Instant now);
+[[gnu::cold]] bool begin_fast_open(TcpContext& t, TcpConn& c, Instant now);
 /// That write: sends the SYN; returns how much of the text it took along.
-size_t send_first_text(TcpContext& t, TcpConn& c, std::span<const iovec> data, Instant now);
+[[gnu::cold]] size_t send_first_text(TcpContext& t, TcpConn& c, std::span<const iovec> data, Instant now);
 /// The SYN-ACK, once the connection is established. True: it may bring text, too.
-bool take_fast_open_answer(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
-                           Instant now);
+[[gnu::cold]] bool take_fast_open_answer(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s,
+                                         const TcpOptions& o, Instant now);
 /// A timeout, the first with retransmits of 0. `over`: the connection ends by it.
-void note_fast_open_timeout(TcpContext& t, TcpConn& c, bool over, Instant now);
+[[gnu::cold]] void note_fast_open_timeout(TcpContext& t, TcpConn& c, bool over, Instant now);
 /// The connection ends.
-void end_fast_open(TcpContext& t, TcpConn& c, Instant now);
+[[gnu::cold]] void end_fast_open(TcpContext& t, TcpConn& c, Instant now);
 
 // ---- ecn.cc ----
 /// Whether the answer to a SYN agrees to ECN.
@@ -251,7 +251,7 @@ void reset_by_peer(TcpContext& t, TcpConn& c);
 bool take_ack(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Instant now);
 void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt);
 /// Text that left with the SYN, which was acknowledged as well.
-void acknowledge_syn_text(TcpContext& t, TcpConn& c, uint32_t ack, Instant now);
+[[gnu::cold]] void acknowledge_syn_text(TcpContext& t, TcpConn& c, uint32_t ack, Instant now);
 
 // ---- text.cc ----
 void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
@@ -363,9 +363,9 @@ void mark_lost(TcpConn& c, SentSegment& s);
 void mark_all_lost(TcpConn& c);
 void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now);
 /// tcp_enter_loss()
-void enter_loss(TcpContext& t, TcpConn& c, Instant now);
+[[gnu::cold]] void enter_loss(TcpContext& t, TcpConn& c, Instant now);
 /// tcp_non_congestion_loss_retransmit()
-void resend_without_congestion(TcpContext& t, TcpConn& c);
+[[gnu::cold]] void resend_without_congestion(TcpContext& t, TcpConn& c);
 
 // ---- congestion: newreno.cc, cubic.cc, hystart.cc ----
 uint32_t initial_window(uint32_t mss);
@@ -457,7 +457,7 @@ void refuse_text(TcpContext& t, const TcpConn& c, uint32_t ack);
 /// RST (or ACK) without a connection: the answer to `s`.
 void answer_reset(TcpContext& t, const TcpSegmentInfo& s);
 void answer_time_wait(TcpContext& t, const TcpTimeWait& w, Instant now);
-void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now);
+[[gnu::cold]] void send_syn(TcpContext& t, TcpConn& c, bool ack, Instant now);
 void want_output(TcpContext& t, TcpConn& c);
 void unlist_pending(TcpContext& t, TcpConn& c);
 

@@ -45,7 +45,7 @@ void take_marks(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s) {
   }
   c.ecn |= kEcnSeen;
   if (s.ecn != kCe) return;
-  t.count(Counter::tcp_ce_marks);
+  t.count(Counter::tcp_ce_marks, s.segments);
   if (c.ecn & kEcnEchoDue) return;
   enter_quick_acks(t, c, kMostQuickAcks);
   c.ecn |= kEcnEchoDue;

@@ -157,8 +157,8 @@ constexpr Duration kDeferredAck = 200ms;   ///< Linux' TCP_DELACK_MAX
 constexpr Duration kTimeoutAtLeast = 8ms;  ///< Linux' TCP_TIMEOUT_MIN: two ticks
 
 /// Behind a SYN that asked for Fast Open (tcp_fastopen_add_skb()).
-static void take_answer_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o,
-                             Packet* frame, Instant now) {
+[[gnu::cold]] static void take_answer_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s,
+                                           const TcpOptions& o, Packet* frame, Instant now) {
   TcpSegmentInfo text = s;
   text.seq = c.rcv_nxt;
   text.flags &= static_cast<uint8_t>(~(kSyn | kFin));

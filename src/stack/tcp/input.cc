@@ -355,7 +355,7 @@ void on_segment(TcpContext& t, Packet* frame, const TcpSegmentInfo& s, Instant n
   TcpOptions options;
   if (!parse_options(s.options, options)) return t.core.drop(frame, Counter::drop_tcp_header);
   Working working(t, c);
-  ++c.segments_in;
+  c.segments_in += s.segments;
   c.keep_probes = 0;
   if (c.tcp_state == TcpState::kSynSent)
     input_syn_sent(t, c, s, options, frame, now);

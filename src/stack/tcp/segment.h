@@ -35,13 +35,15 @@ struct TcpSegmentInfo {
   uint16_t ip_header = 0;  ///< bytes of it, right before Packet::data()
   uint32_t seq = 0;
   uint32_t ack = 0;
-  uint16_t window = 0;  ///< unscaled
+  uint16_t window = 0;    ///< unscaled
+  uint16_t segments = 1;  ///< that came, one right behind the other, and are one here (SegmentRun)
   uint16_t urgent = 0;
   std::span<const uint8_t> options;  ///< unparsed, inside the frame's first buffer
   uint32_t payload_offset =
       0;  ///< from Packet::data() of the first buffer; may lie beyond it only when payload is empty
   uint32_t payload_length =
       0;  ///< over the whole chain; bytes after it (padding of short frames) are already cut off
+  uint32_t segment_length = 0;  ///< payload of the longest of `segments`
 };
 
 /// Ethernet (with 802.1Q) and IP header of a flow, ready to copy in front of each segment. Made by

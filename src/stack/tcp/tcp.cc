@@ -30,6 +30,12 @@ void TcpLayer::on_segment(Packet* frame, const TcpSegmentInfo& segment, Instant 
   tcp::on_segment(*context_, frame, segment, now);
 }
 
+bool TcpLayer::expects(const TcpSegmentInfo& s) const {
+  const TcpConn* c = find_connection(*context_, s.local, s.remote);
+  return c != nullptr && c->synchronized() && s.seq == c->rcv_nxt && c->out_of_order == nullptr &&
+         !c->urgent_in;
+}
+
 bool TcpLayer::on_icmp_error(const Endpoint& local, const Endpoint& remote, uint32_t seq, int error,
                              bool hard, uint32_t mtu, Instant now) {
   TcpContext& t = *context_;

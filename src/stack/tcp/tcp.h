@@ -14,6 +14,12 @@ namespace accel {
 struct StackCore;
 struct TcpContext;  // stack/tcp/context.h
 
+/// What BBR tells of itself (TCP_CC_INFO's tcp_bbr_info). Gains are in 256ths.
+struct BbrInfo {
+  uint64_t bandwidth = 0;  ///< bytes/s
+  uint32_t min_rtt_us = 0, pacing_gain = 0, window_gain = 0;
+};
+
 class TcpLayer {
  public:
   explicit TcpLayer(StackCore& core);
@@ -24,6 +30,8 @@ class TcpLayer {
   // ---- from ingress ----
   /// Takes ownership of the frame.
   void on_segment(Packet* frame, const TcpSegmentInfo& segment, Instant now);
+  /// The segment's text is what the connection waits for next, with nothing behind a gap.
+  bool expects(const TcpSegmentInfo& segment) const;
   /// An ICMP error that quotes a segment we sent. `error`: what a socket would get (ECONNREFUSED,
   /// EHOSTUNREACH ...); `hard`: it ends a connection that is being opened. `mtu`: not 0 for fragmentation
   /// needed / packet too big. False: no connection has the flow, or the sequence number is not in flight (RFC
@@ -125,6 +133,7 @@ class TcpLayer {
   /// or TCP_CORK cleared: what waited goes, as far as Nagle allows, with TCP_NODELAY all of it.
   void settings_changed(TcpConn& conn, Instant now, bool push = false);
   TcpInfo info(const TcpConn& conn, Instant now) const;
+  std::optional<BbrInfo> bbr_info(const TcpConn& conn) const;  ///< where BBR runs
   TcpState state(const TcpConn& conn) const;
   Endpoint local(const TcpConn& conn) const;
   Endpoint remote(const TcpConn& conn) const;

@@ -265,7 +265,7 @@ static bool answers_fin(const TcpConn& c) {
 void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOptions& o, Packet* frame,
                Instant now) {
   uint32_t seq = s.seq, length = s.payload_length, offset = s.payload_offset;
-  ++c.data_segments_in;
+  c.data_segments_in += s.segments;
   note_text_arrived(t, c, now);
   if (c.ecn & kEcnOk) take_marks(t, c, s);
   measure_receive_rtt(c, s, o, now);
@@ -287,8 +287,8 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOpti
     return t.core.drop(frame, Counter::drop_tcp_beyond_window);
   }
   length = std::min(length, room);
-  if (s.payload_length >= c.rcv_mss)
-    c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(s.payload_length, c.own_mss));
+  if (s.segment_length >= c.rcv_mss)
+    c.rcv_mss = static_cast<uint16_t>(std::min<uint32_t>(s.segment_length, c.own_mss));
   if (seq == c.rcv_nxt && !find_memory_in_order(t, c, *frame)) {
     owe_ack(t, c, true, now);
     return t.core.drop(frame, Counter::drop_tcp_memory);
@@ -305,7 +305,7 @@ void take_text(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, const TcpOpti
   bool filled_gap = c.out_of_order != nullptr;
   append_in_order(t, c, payload);
   if (filled_gap) drain_out_of_order(t, c, seq);
-  if (s.payload_length < c.rcv_mss || (s.flags & kPsh)) c.pushed = true;
+  if (s.segment_length < c.rcv_mss || (s.flags & kPsh)) c.pushed = true;
   if ((s.flags & kFin) && c.rcv_nxt == s.seq + s.payload_length && answers_fin(c)) c.pingpong = true;
   ack_in_order(t, c, filled_gap, now);
   if (has_for_reader(t, c, c.settings.receive_low_water)) t.core.mark_ready(c, kReadable);
