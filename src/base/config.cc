@@ -14,6 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/spelling.h"
+
 namespace accel {
 namespace {
 
@@ -48,9 +50,9 @@ void read_environment(const ConfigSource& source, Config& config, std::vector<st
     const char* value = source.env(std::string(rows[i].env).c_str());
     if (!value || !*value) return false;
     if (set_setting(config.settings, i, value)) return true;
-    problems.push_back(std::string(rows[i].env) + ": \"" + value +
-                       "\" is not a value of it; allowed: " + rows[i].allowed);
-    config.misread = true;
+    problems.push_back(std::string(rows[i].env) + ": \"" + value + "\" is not a value of it" +
+                       meant_perhaps(value, rows[i].allowed) + "; allowed: " + rows[i].allowed);
+    if (!rows[i].tuning) config.misread = true;
     return false;
   };
   // The profile first: other variables win over it.
@@ -62,20 +64,6 @@ void read_environment(const ConfigSource& source, Config& config, std::vector<st
     config.disabled = *off != '\0' && std::strcmp(off, "0") != 0;
 }
 
-/// How many letters must be changed, added or taken away (Levenshtein).
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      size_t changed = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
-    }
-  }
-  return row[b.size()];
-}
-
 /// Misspelt ones only: the prefix may be another program's too.
 void report_unknown_variables(const ConfigSource& source, std::vector<std::string>& problems) {
   std::vector<std::string_view> known{"ACCEL_CONFIG", "ACCEL_APP_ID", "ACCEL_DISABLE"};
@@ -84,7 +72,7 @@ void report_unknown_variables(const ConfigSource& source, std::vector<std::strin
     if (name.size() > 64 || std::find(known.begin(), known.end(), name) != known.end()) continue;
     size_t allowed = name.size() < kEnvPrefix.size() + 6 ? 1 : 2;
     for (std::string_view right : known)
-      if (distance(name, right) <= allowed) {
+      if (edit_distance(name, right) <= allowed) {
         problems.push_back(name + ": no such setting; meant is perhaps " + std::string(right));
         break;
       }
@@ -193,6 +181,7 @@ Config load_config(const ConfigSource& source, std::vector<std::string>& problem
   if (!source.file.empty()) read_config_file(source, config, problems);
   read_environment(source, config, problems);
   report_unknown_variables(source, problems);
+  if (!problems.empty()) config.first_problem = problems.front();
   if (config.misread) {
     // What the operator wanted is not known for certain: the kernel's way is the one that cannot be wrong.
     config.settings.path = Path::kKernel;
@@ -208,6 +197,17 @@ Config load_config(const ConfigSource& source, std::vector<std::string>& problem
   for (const Rule& rule : config.rules)
     config.wants_iwarp |= rule.iwarp.value_or(Iwarp::kOff) != Iwarp::kOff && !config.disabled;
   return config;
+}
+
+std::string meant_perhaps(std::string_view word, std::string_view allowed) {
+  std::vector<std::string_view> words;
+  while (!allowed.empty()) {
+    const size_t end = allowed.find_first_of(" |,");
+    if (end != 0) words.push_back(allowed.substr(0, end));
+    allowed = end == std::string_view::npos ? std::string_view{} : allowed.substr(end + 1);
+  }
+  const std::string_view meant = nearest_word(word, words);
+  return meant.empty() ? "" : "; meant is perhaps \"" + std::string(meant) + "\"";
 }
 
 const char* environment(const char* name) {

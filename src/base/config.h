@@ -36,9 +36,12 @@ struct Config {
   std::vector<Rule> rules;   ///< of the application that matched; the first match wins
   bool wants_iwarp = false;  ///< some connection or listener may be iWARP
   bool disabled = false;     ///< ACCEL_DISABLE=1: nothing is accelerated in this process
-  bool misread = false;     ///< something was not understood: settings.path is kKernel and there are no rules
-  std::string file;         ///< the file that was read, or ""
-  std::string application;  ///< name of the application that matched, or ""
+  /// Something was not understood that decides which sockets are accelerated: settings.path is kKernel and
+  /// there are no rules.
+  bool misread = false;
+  std::string first_problem;  ///< of those that were found, or ""
+  std::string file;           ///< the file that was read, or ""
+  std::string application;    ///< name of the application that matched, or ""
   /// A call that needs a port does not return before it is open.
   bool waits_for_ports() const {
     return settings.wait_for_ports || settings.require != Require::kOff || settings.path == Path::kStack ||
@@ -69,12 +72,15 @@ struct ConfigSource {
   std::vector<std::string> env_names;  ///< the ACCEL_* variables that are set, to find misspelt ones
 };
 
-/// Never fails: what is wrong is added to `problems`, one line each ("FILE:LINE: ... allowed: ...").
+/// Never fails: what is wrong is added to `problems`, one line each ("FILE:LINE:COLUMN: ... allowed: ...").
 Config load_config(const ConfigSource& source, std::vector<std::string>& problems);
 
 /// The sections of the file alone, as load_config reads them: [default] and the first application that
 /// matches go into `config`. Everything in the file is checked.
 void read_config_file(const ConfigSource& source, Config& config, std::vector<std::string>& problems);
+
+/// `; meant is perhaps "X"`: the one of `allowed` ("a | b", "a, b") that `word` resembles; or "".
+std::string meant_perhaps(std::string_view word, std::string_view allowed);
 
 /// "10.0.0.0/8", "2001:db8::/32", "[2001:db8::1]", "192.0.2.1", "*".
 bool parse_prefix(std::string_view text, std::optional<IpAddress>* prefix, uint8_t* length);

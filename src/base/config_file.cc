@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <list>
 
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
@@ -31,6 +32,8 @@ constexpr size_t kMaxFile = 1 << 20;
 constexpr size_t kMaxProblems = 20;
 /// toml++ nests one table for each dot of a key, without limit, and destroys them recursively.
 constexpr size_t kMaxDots = 64;
+constexpr unsigned kMaxDepth = 4;  ///< of files that include others
+constexpr size_t kMaxFiles = 16;
 
 /// Errors are errno numbers.
 Result<std::string> read_file(const std::string& path) {
@@ -132,64 +135,110 @@ class FileReader {
       : source_(source), config_(config), problems_(problems) {}
 
   void read() {
-    auto text = read_file(source_.file);
-    if (!text) {
-      if (text.is(ENOENT) && !source_.file_must_exist) return;
-      fail(0, std::string("cannot be read: ") + std::strerror(static_cast<int>(text.error())) +
-                  "; allowed: a readable file of at most 1 MiB");
-      return;
-    }
+    if (!load(source_.file, 0)) return;
     config_.file = source_.file;
-    if (size_t line = find_overlong_key(*text)) {
-      fail(line, "too many dots in a line; allowed: 64");
-      return;
-    }
-    if (size_t line = make_ascii(*text)) {
-      fail(line, "a character that is not ASCII; allowed: those in comments, and \\u00e4 in strings");
-      return;
-    }
-    toml::parse_result parsed = toml::parse(*text, source_.file);
-    if (!parsed) {
-      fail(parsed.error().source().begin.line,
-           std::string(parsed.error().description()) + "; allowed: TOML 1.0 (https://toml.io)");
-      return;
-    }
-    read_sections(parsed.table());
+    for (const File* file : defaults_) read_default(*file);
+    for (const File* file : applications_) read_applications(*file);
   }
 
  private:
-  void read_sections(const toml::table& root) {
-    for (auto&& [key, node] : root) {
-      if (key != "default" && key != "application") {
-        fail(key.source().begin.line, unknown(key.str(), "[default], [[application]]"));
-      }
+  struct File {
+    std::string name;
+    toml::table root;
+  };
+
+  /// The file's table, behind those of the files that it includes. False: there is none.
+  bool load(const std::string& name, unsigned depth) {
+    file_ = name;
+    auto text = read_file(name);
+    if (!text) {
+      if (text.is(ENOENT) && depth == 0 && !source_.file_must_exist) return false;
+      fail({}, std::string("cannot be read: ") + std::strerror(static_cast<int>(text.error())) +
+                   "; allowed: a readable file of at most 1 MiB");
+      return false;
     }
-    if (const toml::node* node = root.get("default")) {
+    if (size_t line = find_overlong_key(*text)) {
+      fail(start_of(line), "too many dots in a line; allowed: 64");
+      return false;
+    }
+    if (size_t line = make_ascii(*text)) {
+      fail(start_of(line),
+           "a character that is not ASCII; allowed: those in comments, and \\u00e4 in strings");
+      return false;
+    }
+    toml::parse_result parsed = toml::parse(*text, name);
+    if (!parsed) {
+      fail(parsed.error().source().begin,
+           std::string(parsed.error().description()) + "; allowed: TOML 1.0 (https://toml.io)");
+      return false;
+    }
+    files_.push_back({name, std::move(parsed).table()});
+    File& file = files_.back();
+    applications_.push_back(&file);
+    load_included(file, depth);
+    defaults_.push_back(&file);
+    return true;
+  }
+
+  void load_included(const File& file, unsigned depth) {
+    const toml::node* node = file.root.get("include");
+    if (!node) return;
+    const auto load_one = [&](const toml::node& element) {
+      auto name = element.value_exact<std::string>();
+      file_ = file.name;
+      if (!name || name->empty()) {
+        fail(position(element),
+             "include is not the name of a file; allowed: include = \"FILE\", [\"FILE\", ...]");
+      } else if (depth + 1 >= kMaxDepth || files_.size() >= kMaxFiles) {
+        fail(position(element),
+             "include goes too deep, or in a circle; allowed: " + std::to_string(kMaxDepth) + " levels, " +
+                 std::to_string(kMaxFiles) + " files");
+      } else {
+        const size_t slash = file.name.rfind('/');
+        const bool relative = (*name)[0] != '/' && slash != std::string::npos;
+        load(relative ? file.name.substr(0, slash + 1) + *name : *name, depth + 1);
+      }
+    };
+    if (const toml::array* list = node->as_array())
+      for (const toml::node& element : *list) load_one(element);
+    else
+      load_one(*node);
+  }
+
+  void read_default(const File& file) {
+    file_ = file.name;
+    for (auto&& [key, node] : file.root)
+      if (key != "default" && key != "application" && key != "include")
+        fail(key.source().begin, unknown(key.str(), "include, default, application"));
+    if (const toml::node* node = file.root.get("default")) {
       if (const toml::table* table = node->as_table())
         read_section(*table, config_, config_.misread, false);
       else
-        fail(line_of(*node), "default is not a section; allowed: [default]");
+        fail(position(*node), "default is not a section; allowed: [default]");
     }
-    const toml::node* node = root.get("application");
+  }
+
+  void read_applications(const File& file) {
+    file_ = file.name;
+    const toml::node* node = file.root.get("application");
     if (!node) return;
     const toml::array* all = node->as_array();
-    if (!all) return fail(line_of(*node), "application is not a list of sections; allowed: [[application]]");
-    bool matched = false;
+    if (!all) return fail(position(*node), "application is not a list of sections; allowed: [[application]]");
     for (const toml::node& element : *all) {
       const toml::table* table = element.as_table();
       if (!table) {
-        fail(line_of(element), "not a section; allowed: [[application]]");
+        fail(position(element), "not a section; allowed: [[application]]");
         continue;
       }
       // Every section is checked; the first one that matches counts.
       bool unreadable = false;
-      bool ours = application_matches(*table, unreadable) && !matched;
+      bool ours = application_matches(*table, unreadable) && !matched_;
       Config ignored;
       bool misread = false;
       read_section(*table, ours ? config_ : ignored, misread, true);
       if (unreadable || (ours && misread)) config_.misread = true;
       if (ours) {
-        matched = true;
+        matched_ = true;
         if (const toml::node* name = table->get("name")) config_.application = name->value_or(std::string{});
       }
     }
@@ -200,8 +249,7 @@ class FileReader {
     auto id = text_of(table, "user_id", unreadable);
     if (unreadable) return false;
     if (!name && !id) {
-      problem(table.source().begin.line,
-              "application without name; allowed: name = \"GLOB\", user_id = \"ID\"");
+      problem(table.source().begin, "application without name; allowed: name = \"GLOB\", user_id = \"ID\"");
       unreadable = true;
       return false;
     }
@@ -216,7 +264,7 @@ class FileReader {
     const toml::node* node = table.get(key);
     if (!node) return {};
     if (auto text = node->value_exact<std::string>()) return text;
-    problem(line_of(*node), std::string(key) + " is not a string; allowed: text in quotes");
+    problem(position(*node), std::string(key) + " is not a string; allowed: text in quotes");
     unreadable = true;
     return {};
   }
@@ -238,7 +286,7 @@ class FileReader {
       }
       size_t row = row_of(key.str());
       if (row == rows.size()) {
-        problem(key.source().begin.line, unknown(key.str(), keys(application)));
+        problem(key.source().begin, unknown(key.str(), keys(application)));
         misread = true;
         continue;
       }
@@ -248,9 +296,11 @@ class FileReader {
       // `require` is a word, but require = true is what its environment variable suggests.
       if (rows[row].name == "require" && node.is_boolean()) kind_fits = true;
       if (!kind_fits || !set_setting(into.settings, row, *text)) {
-        problem(line_of(node), std::string(rows[row].name) + " = " + (text ? shortened(*text) : "?") +
-                                   " is not a value of it; allowed: " + rows[row].allowed);
-        misread = true;
+        problem(position(node), std::string(rows[row].name) + " = " + (text ? shortened(*text) : "?") +
+                                    " is not a value of it" +
+                                    meant_perhaps(text ? *text : "", rows[row].allowed) +
+                                    "; allowed: " + rows[row].allowed);
+        if (!rows[row].tuning) misread = true;
       }
     }
   }
@@ -258,7 +308,7 @@ class FileReader {
   void read_rules(const toml::node& node, Config& into, bool& misread) {
     const toml::array* list = node.as_array();
     if (!list) {
-      problem(line_of(node), "rule is not a list of sections; allowed: [[application.rule]]");
+      problem(position(node), "rule is not a list of sections; allowed: [[application.rule]]");
       misread = true;
       return;
     }
@@ -266,7 +316,7 @@ class FileReader {
       Rule rule;
       const toml::table* table = element.as_table();
       bool good = table && read_rule(*table, rule);
-      if (!table) problem(line_of(element), "not a section; allowed: [[application.rule]]");
+      if (!table) problem(position(element), "not a section; allowed: [[application.rule]]");
       if (good)
         into.rules.push_back(rule);
       else
@@ -281,8 +331,8 @@ class FileReader {
       const auto& node = entry.second;
       auto text = scalar(node);
       auto bad = [&](std::string_view allowed) {
-        problem(line_of(node), std::string(key.str()) + " = " + (text ? shortened(*text) : "?") +
-                                   " is not a value of it; allowed: " + std::string(allowed));
+        problem(position(node), std::string(key.str()) + " = " + (text ? shortened(*text) : "?") +
+                                    " is not a value of it; allowed: " + std::string(allowed));
         good = false;
       };
       if (key == "role") {
@@ -310,12 +360,12 @@ class FileReader {
         if (!text || !parse_ports(*text, &rule.first_port, &rule.last_port))
           bad("\"6379\", \"6379-6380\", \"*\"");
       } else {
-        problem(key.source().begin.line, unknown(key.str(), "role, address, ports, path, iwarp"));
+        problem(key.source().begin, unknown(key.str(), "role, address, ports, path, iwarp"));
         good = false;
       }
     }
     if (good && !rule.path && !rule.iwarp) {
-      problem(table.source().begin.line,
+      problem(table.source().begin,
               "rule that decides nothing; allowed: path = \"auto | stack | kernel\", iwarp");
       good = false;
     }
@@ -333,8 +383,9 @@ class FileReader {
       }
       allowed.append(i ? " | " : "").append(kWords<E>[i]);
     }
-    problem(line_of(node), std::string(key) + " = " + shortened(scalar(node).value_or("?")) +
-                               " is not a value of it; allowed: " + allowed);
+    problem(position(node), std::string(key) + " = " + shortened(scalar(node).value_or("?")) +
+                                " is not a value of it" + meant_perhaps(scalar(node).value_or(""), allowed) +
+                                "; allowed: " + allowed);
     return false;
   }
 
@@ -364,20 +415,22 @@ class FileReader {
   }
 
   static std::string unknown(std::string_view key, const std::string& allowed) {
-    return "unknown key \"" + shortened(key) + "\"; allowed: " + allowed;
+    return "unknown key \"" + shortened(key) + "\"" + meant_perhaps(key, allowed) + "; allowed: " + allowed;
   }
 
-  static toml::source_index line_of(const toml::node& node) { return node.source().begin.line; }
+  static toml::source_position position(const toml::node& node) { return node.source().begin; }
+  static toml::source_position start_of(size_t line) { return {static_cast<toml::source_index>(line), 1}; }
 
-  void problem(size_t line, const std::string& text) {
+  void problem(toml::source_position at, const std::string& text) {
     if (++count_ > kMaxProblems) return;
-    std::string where = source_.file + (line ? ":" + std::to_string(line) : "");
+    std::string where = file_;
+    if (at.line) where += ":" + std::to_string(at.line) + ":" + std::to_string(at.column);
     problems_.push_back(count_ == kMaxProblems ? source_.file + ": and more" : where + ": " + text);
   }
 
   /// A problem that concerns every program.
-  void fail(size_t line, const std::string& text) {
-    problem(line, text);
+  void fail(toml::source_position at, const std::string& text) {
+    problem(at, text);
     config_.misread = true;
   }
 
@@ -385,6 +438,12 @@ class FileReader {
   Config& config_;
   std::vector<std::string>& problems_;
   size_t count_ = 0;
+  std::string file_;       ///< the one that is being read
+  std::list<File> files_;  ///< with those that they include
+  /// Included files come first, so that a file wins over what it includes; of applications the first that
+  /// matches counts.
+  std::vector<const File*> defaults_, applications_;
+  bool matched_ = false;  ///< an application
 };
 
 }  // namespace

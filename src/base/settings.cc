@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 namespace accel {
@@ -76,18 +77,23 @@ std::string list_words() {
   return all;
 }
 
+/// The words that decide how; all others decide which sockets are accelerated.
+template <class E>
+constexpr bool is_tuning = std::is_same_v<E, XdpMode> || std::is_same_v<E, LogLevel>;
+
 }  // namespace
 
 std::span<const SettingText> setting_texts() {
   // Never destroyed: a thread may still need it while the program's destructors run.
   static const auto& rows = *new std::vector<SettingText>{
-#define SETTING(name, env, type, default_value, min, max, help) \
-  {#name, env, std::to_string(default_value), std::to_string(min) + "-" + std::to_string(max), help, false},
+#define SETTING(name, env, type, default_value, min, max, help)                                      \
+  {#name, env, std::to_string(default_value), std::to_string(min) + "-" + std::to_string(max), help, \
+   false, true},
 #define FLAG(name, env, default_value, help) \
-  {#name, env, default_value ? "true" : "false", "true | false", help, false},
+  {#name, env, default_value ? "true" : "false", "true | false", help, false, true},
 #define CHOICE(name, env, type, default_value, help) \
-  {#name, env, std::string(word(type::default_value)), list_words<type>(), help, true},
-#define TEXT(name, env, default_value, help) {#name, env, default_value, "text", help, true},
+  {#name, env, std::string(word(type::default_value)), list_words<type>(), help, true, is_tuning<type>},
+#define TEXT(name, env, default_value, help) {#name, env, default_value, "text", help, true, false},
 #include "base/settings.def"
 #undef SETTING
 #undef FLAG
@@ -147,6 +153,14 @@ bool set_setting(Settings& settings, size_t index, std::string_view text) {
     default:
       return false;
   }
+}
+
+std::string_view profile_text(Profile profile) {
+#define PROFILE_TEXT(of, text) \
+  if (profile == Profile::of) return text;
+#include "base/settings.def"
+#undef PROFILE_TEXT
+  return {};
 }
 
 void apply_profile(Settings& settings, Profile profile) {

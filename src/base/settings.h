@@ -15,7 +15,17 @@ namespace accel {
 enum class Path : uint8_t { kAuto, kStack, kKernel };
 enum class Require : uint8_t { kOff, kAny, kXdp, kMlx5, kShm };
 enum class SameHost : uint8_t { kOff, kAuto, kRequire };
-enum class Profile : uint8_t { kDefault, kLatency, kThroughput, kFrugal };
+enum class Profile : uint8_t {
+  kDefault,
+  kLatency,
+  kThroughput,
+  kFrugal,
+  kNginx,
+  kRedis,
+  kHaproxy,
+  kMemcached,
+  kMarketData
+};
 enum class XdpMode : uint8_t { kAuto, kZerocopy, kCopy, kGeneric };
 enum class Iwarp : uint8_t { kOff, kPrefer, kRequire };
 enum class FirewallUse : uint8_t { kRespect, kIgnore };
@@ -28,8 +38,8 @@ inline constexpr std::array<std::string_view, 3> kWords<Path>{"auto", "stack", "
 template <>
 inline constexpr std::array<std::string_view, 5> kWords<Require>{"off", "any", "xdp", "mlx5", "shm"};
 template <>
-inline constexpr std::array<std::string_view, 4> kWords<Profile>{"default", "latency", "throughput",
-                                                                 "frugal"};
+inline constexpr std::array<std::string_view, 9> kWords<Profile>{
+    "default", "latency", "throughput", "frugal", "nginx", "redis", "haproxy", "memcached", "market-data"};
 template <>
 inline constexpr std::array<std::string_view, 4> kWords<XdpMode>{"auto", "zerocopy", "copy", "generic"};
 template <>
@@ -66,6 +76,9 @@ struct SettingText {
   std::string allowed;        ///< "0-256", "true | false", "auto | stack | kernel", "text"
   std::string_view help;
   bool quoted;  ///< its value is a string in the file
+  /// It decides how something is done, not for whom or whether: where its value is not understood, the
+  /// default serves.
+  bool tuning;
 };
 std::span<const SettingText> setting_texts();
 
@@ -74,6 +87,9 @@ std::string setting_value(const Settings& settings, size_t index);
 
 /// Reads `text` into row `index`. False: not allowed, nothing changed.
 bool set_setting(Settings& settings, size_t index, std::string_view text);
+
+/// What a profile is for; "" of the default.
+std::string_view profile_text(Profile profile);
 
 /// What the profile changes of `settings`.
 void apply_profile(Settings& settings, Profile profile);

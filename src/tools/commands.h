@@ -22,8 +22,21 @@ int check(bool json);
 /// 0: something was shown; 1: no such process, or none uses libaccel.
 int stat(std::optional<int> pid, bool json);
 
-/// `what`: settings, counters, reasons or sample. Generated from the tables; docs/ and config/ hold the
-/// results.
+struct ImportOptions {
+  std::vector<std::string> files;
+  bool environment = false;
+};
+/// Prints libaccel.toml. 1: a file cannot be read, and nothing was printed.
+int import(const ImportOptions& options);
+
+/// The names that docs() knows: documents generated from the tables (docs/ and config/ hold the results), the
+/// manual's pages, completions for shells, the schema of the configuration.
+std::vector<std::string> documents();
 int docs(const std::string& what);
+
+/// The parts of docs() that are in files of their own.
+void print_manual(const std::string& page);       ///< accel.1, libaccel.toml.5, libaccel.7
+void print_completion(const std::string& shell);  ///< bash, zsh
+void print_schema();
 
 }  // namespace accel::tools

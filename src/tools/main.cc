@@ -1,12 +1,18 @@
 // accel: run a program with libaccel, see what a machine offers, see what running programs do.
-#include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string_view>
+#include <system_error>
 
-#include "tools/commands.h"
+#include "base/spelling.h"
+#include "tools/command_line.h"
 
+namespace accel::tools {
 namespace {
+
+constexpr int kWrongUse = 2;
 
 /// Takes COMMAND and all that follows off the arguments of `accel run`: it is not ours to parse.
 std::vector<std::string> take_command(int& argc, char** argv) {
@@ -24,57 +30,101 @@ std::vector<std::string> take_command(int& argc, char** argv) {
   return command;
 }
 
-int parse_and_run(int argc, char** argv) {
-  using namespace accel::tools;
-  std::vector<std::string> command = take_command(argc, argv);
-  CLI::App app{"libaccel: a TCP/IP stack on the NIC's queues for unmodified programs"};
-  app.set_version_flag("--version", ACCEL_VERSION);
-  app.require_subcommand(1);
+/// The words that may stand where a wrong one does: subcommands, or the options of the subcommand.
+std::vector<std::string> words_of(const CLI::App& app) {
+  std::vector<std::string> words;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    words.push_back(sub->get_name());
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+  return words;
+}
 
-  RunOptions run_options;
-  auto* run_command = app.add_subcommand(
-      "run", "Run a program with libaccel preloaded: accel run [OPTIONS] -- COMMAND [ARGUMENT...]");
-  run_command->add_option("--profile", run_options.profile, "Defaults for this run (ACCEL_PROFILE)")
-      ->check(CLI::IsMember({"default", "latency", "throughput", "frugal"}));
-  run_command->add_option("--config", run_options.config, "Configuration file (ACCEL_CONFIG)")
-      ->check(CLI::ExistingFile);
-  run_command->add_flag("--require", run_options.require,
-                        "Sockets that cannot be accelerated fail (ACCEL_REQUIRE=1)");
+std::string suggestion(const std::string& word, const std::vector<std::string>& among) {
+  const std::vector<std::string_view> views(among.begin(), among.end());
+  const std::string_view meant = nearest_word(word.substr(0, word.find('=')), views);
+  return meant.empty() ? "" : "; meant is perhaps " + std::string(meant);
+}
 
-  bool check_json = false;
-  auto* check_command = app.add_subcommand("check", "What each NIC offers, what is missing, and its cure");
-  check_command->add_flag("--json", check_json, "Machine-readable output");
-
-  bool stat_json = false;
-  std::optional<int> pid;
-  auto* stat_command =
-      app.add_subcommand("stat", "Sockets, ports and counters of the programs that run with libaccel");
-  stat_command->add_option("PID", pid, "This process only");
-  stat_command->add_flag("--json", stat_json, "Machine-readable output");
-
-  std::string document;
-  auto* docs_command = app.add_subcommand("docs", "Print generated documents");
-  docs_command->add_option("DOCUMENT", document, "settings, counters, reasons or sample")
-      ->required()
-      ->check(CLI::IsMember({"settings", "counters", "reasons", "sample"}));
-
-  CLI11_PARSE(app, argc, argv);
-  if (*run_command) {
-    run_options.command = std::move(command);
-    return run(run_options);
+/// One line: what is wrong, what may be meant, where help is.
+int say_wrong(const CLI::App& app, const CLI::ParseError& e) {
+  const CLI::App* at = &app;
+  for (const CLI::App* sub : app.get_subcommands()) at = sub;
+  const std::string name = at == &app ? "accel" : "accel " + at->get_name();
+  std::string what = e.what();
+  const std::vector<std::string> extras = app.remaining(true);
+  if (!extras.empty()) {
+    const std::string& word = extras.front();
+    const bool option = word.starts_with("-");
+    what = (option       ? "unknown option "
+            : at == &app ? "unknown subcommand "
+                         : "unexpected argument ") +
+           word + suggestion(word, words_of(*at));
+  } else if (const size_t open = what.find("{"); open != std::string::npos) {
+    // "--profile: latncy not in {default,...}"
+    const size_t colon = what.find(": "), end = what.find(" not in ");
+    if (colon != std::string::npos && end != std::string::npos) {
+      std::vector<std::string> among;
+      for (const CLI::Option* option : at->get_options())
+        for (std::string& word : choices(*option)) among.push_back(std::move(word));
+      what += suggestion(what.substr(colon + 2, end - colon - 2), among);
+    }
   }
-  if (*check_command) return check(check_json);
-  if (*stat_command) return stat(pid, stat_json);
-  return docs(document);
+  std::fprintf(stderr, "%s: %s\n%s --help lists what there is\n", name.c_str(), what.c_str(), name.c_str());
+  return kWrongUse;
+}
+
+int dispatch(const CLI::App& app, CommandLine& line) {
+  if (app.got_subcommand("run")) return run(line.run);
+  if (app.got_subcommand("check")) return check(line.check_json);
+  if (app.got_subcommand("stat")) return stat(line.stat_pid, line.stat_json);
+  if (app.got_subcommand("import")) {
+    if (line.import.files.empty() && !line.import.environment) {
+      std::fprintf(stderr, "accel import: name a file, or --environment\n");
+      return kWrongUse;
+    }
+    return import(line.import);
+  }
+  return docs(line.document);
+}
+
+int say_unwritten(int error) {
+  std::fprintf(stderr, "accel: the output could not be written: %s\n", std::strerror(error));
+  return 1;
+}
+
+/// A full disk or a closed pipe is an error like any other.
+int flushed(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  return say_unwritten(errno);
+}
+
+int parse_and_run(int argc, char** argv) {
+  std::vector<std::string> command = take_command(argc, argv);
+  CLI::App app;
+  CommandLine line;
+  describe_command_line(app, line);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    return say_wrong(app, e);
+  }
+  line.run.command = std::move(command);
+  return dispatch(app, line);
 }
 
 }  // namespace
+}  // namespace accel::tools
 
 int main(int argc, char** argv) {
   try {
-    return parse_and_run(argc, argv);
+    return accel::tools::flushed(accel::tools::parse_and_run(argc, argv));
+  } catch (const std::system_error& e) {  // fmt::print()
+    return accel::tools::say_unwritten(e.code().value());
   } catch (const std::exception& e) {
     std::fprintf(stderr, "accel: %s\n", e.what());
-    return 2;
+    return accel::tools::kWrongUse;
   }
 }

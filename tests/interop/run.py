@@ -277,8 +277,10 @@ def main():
     if os.environ.get("INTEROP_NAMESPACE") != "yes":  # a namespace of our own: it goes with us
         os.environ["INTEROP_NAMESPACE"] = "yes"
         os.environ["INTEROP_KEEP"] = KEEP or tempfile.mkdtemp(prefix="interop-kept-")
+        # Before: it may have to fetch packages, which needs the host's network.
+        os.environ["INTEROP_GUEST"] = subprocess.run([HERE / "make_guest"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
         os.execvp("unshare", ["unshare", "--net", sys.executable, "-B", *sys.argv])
-    Siw.folder = subprocess.run([HERE / "make_guest"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    Siw.folder = os.environ["INTEROP_GUEST"]
     os.makedirs(KEEP, exist_ok=True)
     program = unittest.main(verbosity=2, exit=False)
     if not os.listdir(KEEP):

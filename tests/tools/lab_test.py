@@ -126,9 +126,10 @@ def test_config(tool, lab):
     expect(paths[0][0] == "kernel" and paths[2][0] == "kernel", paths)
     paths, said = serve("[default]\nspinn = 3\n")
     expect(paths == misread, paths)
-    expect(said.startswith('libaccel: FILE:2: unknown key "spinn"; allowed: path, require,') and said.count("\n") == 1, said)
+    expect(said.startswith('libaccel: FILE:2:1: unknown key "spinn"; meant is perhaps "spin"; allowed: path, require,') and said.count("\n") == 1, said)
     paths, said = serve("[default]\nspin = 3\n", {"ACCEL_SPIN": "-1"})
     expect(said == 'libaccel: ACCEL_SPIN: "-1" is not a value of it; allowed: 0-1000000\n', said)
+    expect(paths == [ours, loopback, ours], paths)  # the setting only tunes: its default serves
     paths, said = serve("[default]\nstats = false\n")
     expect(paths == [None, None, None] and said == "", paths, said)
     paths, said = serve("[default\n", {"ACCEL_LOG": "off"})

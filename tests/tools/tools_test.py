@@ -10,6 +10,9 @@ import sys
 import tempfile
 
 
+PROFILES = ("latency", "throughput", "frugal", "nginx", "redis", "haproxy", "memcached", "market-data")
+
+
 def call(*command, env=None, **options):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("ACCEL_") and k != "LD_PRELOAD"}
     clean.update(env or {})
@@ -23,7 +26,7 @@ def expect(condition, *what):
 
 def test_docs(o):
     for what, file in (("settings", "docs/settings.md"), ("counters", "docs/counters.md"), ("reasons", "docs/reasons.md"),
-                       ("sample", "config/libaccel.toml")):
+                       ("sample", "config/libaccel.toml"), *((f"{p}.toml", f"config/profiles/{p}.toml") for p in PROFILES)):
         text = open(os.path.join(o.source, file)).read()
         expect(call(o.tool, "docs", what).stdout == text, file, "differs from its table: ninja docs")
     # The sample is understood, as it is and with everything commented in.
@@ -32,6 +35,10 @@ def test_docs(o):
         file = os.path.join(d, "libaccel.toml")
         for text in (sample, re.sub(r"^#(?=\[|\w+ = )", "", sample, flags=re.M)):
             open(file, "w").write(text)
+            found = json.loads(call(o.tool, "check", "--json", env={"ACCEL_CONFIG": file}).stdout)["configuration"]
+            expect(found == [{"level": "ok", "what": file, "cure": ""}], found)
+        for profile in PROFILES:
+            file = os.path.join(o.source, f"config/profiles/{profile}.toml")
             found = json.loads(call(o.tool, "check", "--json", env={"ACCEL_CONFIG": file}).stdout)["configuration"]
             expect(found == [{"level": "ok", "what": file, "cure": ""}], found)
         expect(text != sample and "\nspin = 100\n" in text and "\n[[application.rule]]" in text, "nothing was commented in")
@@ -75,7 +82,9 @@ def test_check(o):
     text = call(o.tool, "check")
     expect(text.returncode == out.returncode and "privilege" in text.stdout, text)
     out = call(o.tool, "check", env={"ACCEL_SPIN": "fast"})
-    expect(out.returncode == 1 and 'ACCEL_SPIN: "fast"' in out.stdout and "0-1000000" in out.stdout, out)
+    expect('warning  ACCEL_SPIN: "fast"' in out.stdout and "0-1000000" in out.stdout, out)
+    out = call(o.tool, "check", env={"ACCEL_PATH": "fast"})
+    expect(out.returncode == 1 and 'LACK     ACCEL_PATH: "fast"' in out.stdout and "auto | stack | kernel" in out.stdout, out)
     if os.geteuid() == 0:
         out = call("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all",
                    o.tool, "check")

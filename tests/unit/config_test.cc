@@ -40,6 +40,7 @@ class ConfigTest : public ::testing::Test {
     chmod(file_.c_str(), 0600);
     unlink(file_.c_str());
     rmdir(file_.c_str());
+    for (const std::string& name : added_) unlink(name.c_str());
   }
 
   Config load(const std::string& text) {
@@ -48,20 +49,41 @@ class ConfigTest : public ::testing::Test {
     return load_config(source_, problems_);
   }
 
-  /// One line, with file and line, that says `what` and what is allowed; and the kernel's path.
-  void expect_problem(const std::string& text, int line, const std::string& what) {
+  /// One line, with file, line and column, that says `what` and what is allowed.
+  Config expect_line(const std::string& text, int line, const std::string& what) {
     Config c = load(text);
-    ASSERT_EQ(problems_.size(), 1u) << text;
-    std::string where = file_ + ":" + std::to_string(line) + ": ";
+    EXPECT_EQ(problems_.size(), 1u) << text;
+    if (problems_.empty()) return c;
+    std::string where = file_ + ":" + std::to_string(line) + ":";
     EXPECT_EQ(problems_[0].substr(0, where.size()), where) << problems_[0];
+    EXPECT_GT(std::atoi(problems_[0].c_str() + where.size()), 0) << problems_[0];
+    EXPECT_EQ(c.first_problem, problems_[0]);
     EXPECT_NE(problems_[0].find(what), std::string::npos) << problems_[0];
     EXPECT_NE(problems_[0].find("allowed: "), std::string::npos) << problems_[0];
     EXPECT_EQ(problems_[0].find('\n'), std::string::npos);
-    EXPECT_TRUE(c.misread);
+    return c;
+  }
+  /// And the kernel's path.
+  void expect_problem(const std::string& text, int line, const std::string& what) {
+    Config c = expect_line(text, line, what);
+    EXPECT_TRUE(c.misread) << text;
     EXPECT_EQ(c.path_for(Role::kTcpServer, at("10.0.0.1", 6379)), Path::kKernel);
+  }
+  /// Of a setting that decides no path: its default serves.
+  void expect_default(const std::string& text, int line, const std::string& what) {
+    Config c = expect_line(text, line, what);
+    EXPECT_FALSE(c.misread) << text;
+    EXPECT_EQ(c.settings.spin, Settings{}.spin);
+    EXPECT_EQ(c.path_for(Role::kTcpServer, at("10.0.0.1", 6379)), Path::kAuto);
+  }
+  std::string add_file(const std::string& name, const std::string& text) {
+    std::ofstream(file_ + name) << text;
+    added_.push_back(file_ + name);
+    return added_.back().substr(added_.back().rfind('/') + 1);
   }
 
   std::string file_;
+  std::vector<std::string> added_;
   std::map<std::string, std::string> env_;
   ConfigSource source_;
   std::vector<std::string> problems_;
@@ -207,6 +229,14 @@ TEST_F(ConfigTest, EnvironmentAndItsMistakes) {
   c = load("");
   ASSERT_EQ(problems_.size(), 1u);
   EXPECT_EQ(problems_[0], "ACCEL_QUEUES: \"257\" is not a value of it; allowed: 0-256");
+  EXPECT_EQ(c.settings.path, Path::kAuto) << "the number of queues decides no path";
+  EXPECT_EQ(c.settings.queues, 0u);
+  env_ = {{"ACCEL_PATH", "stak"}};
+  c = load("");
+  ASSERT_EQ(problems_.size(), 1u);
+  EXPECT_EQ(problems_[0],
+            "ACCEL_PATH: \"stak\" is not a value of it; meant is perhaps \"stack\"; allowed: auto | stack | "
+            "kernel");
   EXPECT_EQ(c.settings.path, Path::kKernel);
   env_.clear();
   source_.env_names = {"ACCEL_REQIRE", "ACCEL_SPIN", "ACCEL_BUILD", "ACCEL_X"};
@@ -227,13 +257,13 @@ TEST_F(ConfigTest, Disable) {
 
 TEST_F(ConfigTest, MistakesAreExplained) {
   expect_problem("[default]\n\nspinn = 1\n", 3, "unknown key \"spinn\"");
-  expect_problem("[default]\nspin = -1\n", 2, "0-1000000");
-  expect_problem("[default]\nspin = true\n", 2, "0-1000000");
-  expect_problem("[default]\nspin = 1.5\n", 2, "0-1000000");
-  expect_problem("[default]\nspin = [1]\n", 2, "0-1000000");
+  expect_default("[default]\nspin = -1\n", 2, "0-1000000");
+  expect_default("[default]\nspin = true\n", 2, "0-1000000");
+  expect_default("[default]\nspin = 1.5\n", 2, "0-1000000");
+  expect_default("[default]\nspin = [1]\n", 2, "0-1000000");
   expect_problem("[default]\npath = \"fast\"\n", 2, "auto | stack | kernel");
   expect_problem("[default]\npath = 1\n", 2, "auto | stack | kernel");
-  expect_problem("[default]\nhuge_pages = \"maybe\"\n", 2, "true | false");
+  expect_default("[default]\nhuge_pages = \"maybe\"\n", 2, "true | false");
   expect_problem("[defaults]\nspin = 1\n", 1, "unknown key \"defaults\"");
   expect_problem("default = 1\n", 1, "default is not a section");
   expect_problem("application = 1\n", 1, "application is not a list");
@@ -256,6 +286,53 @@ TEST_F(ConfigTest, MistakesAreExplained) {
   expect_problem(rule + "iwarp = \"yes\"\n", 5, "off | prefer | require");
   expect_problem("[[application]]\nname='*'\n[[application.rule]]\nrole='tcp_server'\n", 3,
                  "decides nothing");
+}
+
+TEST_F(ConfigTest, SuggestsWhatIsMeant) {
+  expect_problem("[default]\nspinn = 1\n", 2, ":2:1: unknown key \"spinn\"; meant is perhaps \"spin\"; ");
+  expect_problem("[default]\n  path = 'kernal'\n", 2,
+                 ":2:10: path = kernal is not a value of it; meant is perhaps \"kernel\"; ");
+  expect_problem("[defualt]\nspin = 1\n", 1, "meant is perhaps \"default\"");
+  expect_default("[default]\nlog = 'warnin'\n", 2, "meant is perhaps \"warning\"");
+  expect_problem("[[application]]\nname='*'\n[[application.rule]]\nrole='tcp_servr'\npath='stack'\n", 4,
+                 "meant is perhaps \"tcp_server\"");
+  load("[default]\nzzzzzz = 1\n");
+  EXPECT_EQ(problems_[0].find("perhaps"), std::string::npos) << problems_[0];
+}
+
+TEST_F(ConfigTest, Include) {
+  const std::string more =
+      add_file(".more",
+               "[default]\nspin = 1\nrx_ring = 128\n[[application]]\nname = '*'\nspin = 9\n"
+               "tx_ring = 256\n");
+  Config c = load("include = '" + more + "'\n[default]\nspin = 2\n");
+  EXPECT_TRUE(problems_.empty()) << problems_[0];
+  EXPECT_EQ(c.settings.rx_ring, 128u);
+  EXPECT_EQ(c.settings.spin, 9u) << "an application of the included file";
+  EXPECT_EQ(c.application, "*");
+  EXPECT_EQ(c.file, file_);
+  c = load("include = ['" + more + "']\n[default]\nspin = 2\n[[application]]\nname = 'redis*'\n");
+  EXPECT_EQ(c.settings.spin, 2u) << "the file itself wins over what it includes";
+  EXPECT_EQ(c.settings.tx_ring, Settings{}.tx_ring) << "its application is the first that matches";
+  c = load("include = '" + file_ + ".more'\n");
+  EXPECT_TRUE(problems_.empty());
+  EXPECT_EQ(c.settings.rx_ring, 128u);
+}
+
+TEST_F(ConfigTest, IncludeThatFails) {
+  expect_problem("include = 3\n", 1, "include is not the name of a file");
+  expect_problem("include = ['']\n", 1, "include is not the name of a file");
+  const std::string self = file_.substr(file_.rfind('/') + 1);
+  expect_problem("include = '" + self + "'\n", 1, "in a circle");
+  EXPECT_TRUE(load("include = ['" + self + "', '" + self + "']\n").misread);
+  EXPECT_LE(problems_.size(), 20u);
+  EXPECT_TRUE(load("include = 'not-there'\n").misread);
+  ASSERT_EQ(problems_.size(), 1u);
+  EXPECT_EQ(problems_[0].find("/tmp/not-there: cannot be read: No such file"), 0u) << problems_[0];
+  const std::string bad = add_file(".bad", "[default]\n\npath = 'x'\n");
+  EXPECT_TRUE(load("include = '" + bad + "'\n").misread);
+  ASSERT_EQ(problems_.size(), 1u);
+  EXPECT_EQ(problems_[0].find(file_ + ".bad:3:8: "), 0u) << problems_[0];
 }
 
 TEST_F(ConfigTest, AnothersMistakeIsReportedButConcernsOnlyIt) {
@@ -291,7 +368,7 @@ TEST_F(ConfigTest, HostileFiles) {
   for (const std::string& text :
        {dots + "=1\n", "[" + dots + "]\n", "[[" + dots + "]]\n", nested, tables, combined,
         std::string(2 << 20, 'a'), std::string(1 << 20, '"'), std::string("a\0b=1", 5),
-        "[default]\nlog = \"" + std::string(500000, 'x') + "\"\n"}) {
+        "[default]\npath = \"" + std::string(500000, 'x') + "\"\n"}) {
     // A thread with a small stack, as some programs' are.
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
