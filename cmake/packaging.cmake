@@ -11,11 +11,13 @@ file(MAKE_DIRECTORY ${accel_made})
 # ---- libaccel: what programs are preloaded with
 install(TARGETS accel accel-xdp-module LIBRARY COMPONENT libaccel NAMELINK_SKIP)
 install(FILES README.md docs/settings.md docs/counters.md docs/reasons.md docs/compatibility.md docs/security.md docs/mlx5.md docs/tcp.md
+              docs/quickstart.md docs/troubleshooting.md docs/observability.md docs/containers.md docs/comparison.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT libaccel)
 if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")  # a package has its copyright file instead
   install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT libaccel)
 endif()
 install(FILES config/libaccel.toml DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT libaccel)
+install(DIRECTORY config/apparmor config/grafana config/kubernetes DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT libaccel)
 install(DIRECTORY config/profiles DESTINATION ${CMAKE_INSTALL_DATADIR}/libaccel COMPONENT libaccel FILES_MATCHING PATTERN "*.toml")
 
 # The drop-ins name the library where this installation puts it.

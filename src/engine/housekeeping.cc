@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "base/config.h"
@@ -11,6 +12,8 @@
 #include "base/real.h"
 #include "engine/stack_config.h"
 #include "engine/stats.h"
+#include "engine/tap.h"
+#include "engine/wish.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -132,7 +135,29 @@ std::optional<StackConfig> Housekeeping::read_settings() {
   const Instant now = clock_now();
   if (now < settings_due_) return std::nullopt;
   settings_due_ = now + kFollowSettings;
-  return changed_stack_config(config().settings);
+  return changed_stack_config(settings_);
+}
+
+/// What accel set changes. The stack follows with the host's settings, at once.
+void Housekeeping::follow_wish() {
+  const std::optional<std::string> wish = stats::wish();
+  if (!wish) return;
+  const size_t equals = wish->find('=');
+  const std::string key = wish->substr(0, equals);
+  if (key == "capture" && equals != std::string::npos)
+    return stats::answer_wish(
+        tap::turn(static_cast<uint32_t>(std::strtoul(wish->c_str() + equals + 1, nullptr, 10))));
+  auto rows = setting_texts();
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const SettingText& r) { return r.name == key; });
+  if (equals == std::string::npos || row == rows.end()) return stats::answer_wish("there is no such setting");
+  if (!changes_live(key)) return stats::answer_wish("it is read once, when the program starts");
+  if (!set_setting(settings_, static_cast<size_t>(row - rows.begin()), wish->substr(equals + 1)))
+    return stats::answer_wish("not a value of it; allowed: " + row->allowed);
+  set_log_level(settings_.log);
+  worker_.longest_spin = std::chrono::microseconds(settings_.spin);
+  if (const auto changed = changed_stack_config(settings_)) worker_.stack->follow_host(*changed);
+  stats::answer_wish("");
 }
 
 /// True: somebody has to stand in for the application.
@@ -146,6 +171,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool chores = now >= chores_due_;
   if (chores) chores_due_ = now + kChores;
   const bool asked = stats::requested();
+  if (asked) follow_wish();
   worker_.tick(now, chores);
   const bool woken = std::exchange(wakes_seen_, worker_.sleepers.wakes()) != worker_.sleepers.wakes();
   const bool doubtful = std::any_of(worker_.slots.begin(), worker_.slots.end(),
@@ -221,6 +247,7 @@ void Housekeeping::serve(Events& events) {
     worker_.look_at_ports();
     worker_.look_for_misdirected(now);
     worker_.follow_firewall();
+    if (stats::requested()) follow_wish();
     lost = worker_.interfaces.any_lost();
     unaccepted = worker_.has_unaccepted();
     next = quiet ? worker_.next_poll(now) : now;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/config.h"
 #include "base/result.h"
 #include "engine/housekeeping_requests.h"
 #include "engine/lock.h"
@@ -77,6 +78,7 @@ class Housekeeping {
   void tick(Events& events);
   bool look_round(Events& events, bool came_by);
   std::optional<StackConfig> read_settings();
+  void follow_wish() ACCEL_REQUIRES(worker_lock);
   bool may_skip(bool came_by) const;
   void begin_serving(Events& events);
   void serve(Events& events);
@@ -103,6 +105,7 @@ class Housekeeping {
   Instant changes_due_ = kNever, tick_due_ = kNever, serving_due_ = kNever, watch_due_ = kNever,
           look_due_ = kNever, opening_due_ = kNever, removal_due_ = kNever;
   Instant chores_due_{}, settings_due_{};  ///< at a tick
+  Settings settings_ = config().settings;  ///< and what accel set has changed since
   Duration tick_after_ = HousekeepingRequests::kRest;
   bool ticks_busily_ = false;  ///< as the last tick left it
   Instant doubted_{};          ///< when the application was last absent, or more came than it took

@@ -16,6 +16,8 @@
 #include "base/inherited_filter.h"
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "engine/tap.h"
+#include "engine/wish.h"
 
 namespace accel::stats {
 namespace {
@@ -48,6 +50,7 @@ void fill_header(Page& p) {
   copy_text(p.config_file, sizeof p.config_file, c.file);
   copy_text(p.application, sizeof p.application, c.application);
   copy_text(p.profile, sizeof p.profile, word(c.settings.profile));
+  copy_text(p.mistake, sizeof p.mistake, c.first_problem);
   p.pid = static_cast<int32_t>(getpid());
   p.size = sizeof(Page);
   p.counters = static_cast<uint32_t>(Counter::kCount);
@@ -124,6 +127,7 @@ void note_helper(int pid, const char* why) {
 }
 
 void after_fork_in_child() {
+  tap::abandon();
   Page* p = current.exchange(nullptr, std::memory_order_acq_rel);
   if (!p) return;
   munmap(p, sizeof(Page));
@@ -136,6 +140,22 @@ void after_fork_in_child() {
 bool requested() {
   Page* p = page();
   return p && p->asked.load(std::memory_order_relaxed) != p->answered.load(std::memory_order_relaxed);
+}
+
+std::optional<std::string> wish() {
+  Page* p = page();
+  if (!p || p->wish.asked.load(std::memory_order_acquire) == p->wish.answered.load(std::memory_order_relaxed))
+    return std::nullopt;
+  char text[sizeof p->wish.text];
+  std::memcpy(text, p->wish.text, sizeof text);
+  return std::string(text, strnlen(text, sizeof text));
+}
+
+void answer_wish(const std::string& why_not) {
+  Page* p = page();
+  if (!p) return;
+  copy_text(p->wish.answer, sizeof p->wish.answer, why_not);
+  p->wish.answered.store(p->wish.asked.load(std::memory_order_relaxed), std::memory_order_release);
 }
 
 void note_kernel(int fd, Reason reason, uint8_t rule) {

@@ -19,7 +19,7 @@ namespace accel::stats {
 
 inline constexpr char kStatsName[] = "libaccel-stats";
 inline constexpr uint64_t kMagic = 0x7461747363636131;  // "1accstat"
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr uint32_t kMaxPorts = 32;
 inline constexpr uint32_t kMaxRows = 65536;  ///< sockets beyond it are counted, not listed
 inline constexpr uint32_t kMaxRules = 255;
@@ -29,6 +29,24 @@ inline constexpr uint32_t kMaxNotes = 65536;  ///< by descriptor
 struct Address {
   uint8_t bytes[16];  ///< IPv4 in its mapped form
   uint16_t port;      ///< host byte order
+};
+
+/// What keeps a TCP connection from sending more.
+enum class Limit : uint8_t {
+  kNone,         ///< not open
+  kApplication,  ///< everything that the program gave is sent
+  kReceiver,     ///< the peer's window is full
+  kCongestion,   ///< the congestion window is full
+  kPacing,       ///< what remains is due later (SO_MAX_PACING_RATE)
+  kRing,         ///< the device's ring or a buffer for a frame; or the pacing of BBR
+};
+
+/// A setting that is to change while the process runs. One asker at a time: it locks the page's file (flock).
+struct Wish {
+  std::atomic<uint64_t> asked;     ///< by the asker, behind the text
+  std::atomic<uint64_t> answered;  ///< by the process, behind its answer
+  char text[192];                  ///< "key=value"
+  char answer[192];                ///< "": done; else why not
 };
 
 /// A socket on one of our paths.
@@ -43,10 +61,14 @@ struct SocketRow {
   uint32_t retransmits, queue_in,
       queue_out;  ///< bytes waiting to be read / acknowledged; of a listener: connections to accept
   uint64_t rx_bytes, tx_bytes, drops;
-  uint8_t rule;  ///< of Page::rule, with Reason::firewall; 0: none
-  uint8_t unused[7];
+  uint8_t rule;   ///< of Page::rule, with Reason::firewall; 0: none
+  uint8_t limit;  ///< Limit
+  uint8_t unused[2];
+  uint32_t unsent;         ///< of queue_out: not sent yet
+  uint64_t delivery_rate;  ///< bytes a second, as the last acknowledgements show it
+  uint64_t busy_us, receiver_limited_us, buffer_limited_us;  ///< as TCP_INFO
 };
-static_assert(sizeof(SocketRow) == 104);
+static_assert(sizeof(SocketRow) == 136);
 
 struct PortRow {
   char name[16];
@@ -76,11 +98,13 @@ struct Page {
   char config_file[256];
   char application[64];
   char profile[16];
+  char mistake[256];  ///< the first of the configuration; "": none
   // when the first TCP connection or listener is accelerated
   int32_t helper;      ///< pid of the helper, in the process's pid namespace; 0: none
   char no_helper[92];  ///< why there is none though it is wanted; empty: not known yet, or not wanted
   // as they refuse sockets: rules of the host's packet filters, from 1 on, written once each
   char rule[kMaxRules + 1][96];
+  Wish wish;
   // the exchange
   std::atomic<uint64_t> asked;     ///< by readers
   std::atomic<uint64_t> answered;  ///< by the process

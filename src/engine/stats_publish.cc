@@ -55,6 +55,18 @@ void publish_ports(Pass& pass, Page& page) {
   page.ports = n;
 }
 
+/// As of this moment.
+Limit limit_of(const TcpInfo& info, size_t unacked) {
+  if (info.state != TcpState::kEstablished && info.state != TcpState::kCloseWait) return Limit::kNone;
+  if (info.notsent_bytes == 0) return Limit::kApplication;
+  const size_t in_flight = unacked - std::min<size_t>(unacked, info.notsent_bytes);
+  if (in_flight + std::min<size_t>(info.notsent_bytes, info.snd_mss) > info.snd_wnd) return Limit::kReceiver;
+  const uint32_t out = info.unacked_segments + info.resent_segments;
+  const uint32_t away = info.sacked_segments + info.lost_segments;
+  if (out - std::min(out, away) >= info.snd_cwnd_segments) return Limit::kCongestion;
+  return info.max_pacing_rate != kNoPacing ? Limit::kPacing : Limit::kRing;
+}
+
 }  // namespace
 
 void Writer::add(const SocketRow& row) {
@@ -80,6 +92,12 @@ void Writer::tcp(Stack& stack, const TcpConn& conn, int fd, const PathChoice& ch
   row.queue_out = narrow(stack.tcp().unacked_bytes(conn));
   row.rx_bytes = info.bytes_received;
   row.tx_bytes = info.bytes_sent - info.bytes_retransmitted;
+  row.limit = static_cast<uint8_t>(limit_of(info, stack.tcp().unacked_bytes(conn)));
+  row.unsent = info.notsent_bytes;
+  row.delivery_rate = info.delivery_rate;
+  row.busy_us = info.busy_us;
+  row.receiver_limited_us = info.window_limited_us;
+  row.buffer_limited_us = info.buffer_limited_us;
   add(row);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/cancellation.h"
 #include "base/real.h"
+#include "engine/tap.h"
 
 namespace accel {
 namespace {
@@ -24,6 +25,13 @@ constexpr Duration kRetryTransmit = 100us;
 /// Those that the device makes of it; 0: it goes as it is.
 uint32_t segments(const Packet& frame, uint32_t size) {
   return frame.tso_size == 0 ? 0 : (size - frame.header_length + frame.tso_size - 1) / frame.tso_size;
+}
+
+/// For accel capture.
+tap::Where tapped(const PortSlots& slots, InterfaceId id) ACCEL_REQUIRES(worker_lock) {
+  const PortInfo* info = slots.info_of(id);
+  return {info != nullptr ? static_cast<uint32_t>(info->ifindex) : 0,
+          static_cast<uint8_t>(slots[id].opened.kind)};
 }
 
 }  // namespace
@@ -132,6 +140,7 @@ bool Worker::poll(Instant now) {
       const size_t n = port->rx_burst(frames);
       if (n == 0) break;
       busy = true;
+      if (tap::on()) tap::received({frames, n}, tapped(slots, id));
       stack->on_packets({frames, n}, id, now, sched_getcpu());
       if (n < kBurst) break;
       crowded = true;
@@ -256,7 +265,9 @@ void Worker::transmit(InterfaceId id) {
     const bool contended = sleepers.threads() > 1;
     telling_deferred |= contended;
     port->defer_telling(contended);
+    if (tap::on()) tap::sending({burst, n}, tapped(slots, id));
     const size_t taken = port->tx_burst({burst, n});
+    if (tap::on()) tap::sent(taken);
     for (size_t i = 0; i < taken; ++i) {
       bytes += sizes[i];  // NOLINT: filled by the loop above
       if (cuts[i] == 0) continue;

@@ -1,6 +1,8 @@
 // accel check: what this machine offers, what it lacks, and the cure for each lack.
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,19 +14,13 @@
 #include "firewall/firewall.h"
 #include "mlx5/device.h"
 #include "tools/commands.h"
+#include "tools/finding.h"
 #include "tools/machine.h"
+#include "tools/preloading.h"
+#include "tools/rdma.h"
 
 namespace accel::tools {
 namespace {
-
-enum class Level { kOk, kWarning, kLack };
-
-struct Finding {
-  Level level = Level::kOk;
-  std::string what;
-  std::string cure;
-};
-using Findings = std::vector<Finding>;
 
 const char* level_name(Level l) { return l == Level::kOk ? "ok" : l == Level::kWarning ? "warning" : "lack"; }
 
@@ -112,10 +108,54 @@ Findings judge_kernel(const Machine& m) {
     all.push_back({Level::kOk, fmt::format("Linux {}", m.kernel), ""});
   if (m.bpf_jit == 0)
     all.push_back({Level::kWarning, "BPF programs are interpreted", "sysctl net.core.bpf_jit_enable=1"});
-  if (!m.rdma_devices.empty()) {
-    std::string names;
-    for (auto& name : m.rdma_devices) names += (names.empty() ? "" : ", ") + name;
-    all.push_back({Level::kOk, "RDMA devices: " + names, ""});
+  return all;
+}
+
+/// What libaccel loads when it is needed, as the dynamic linker of this host finds it.
+Findings judge_libraries() {
+  constexpr struct {
+    const char* name;
+    const char* package;
+    const char* whom;
+    bool needed;
+  } kLibraries[] = {{"libnl-3.so.200", "libnl-3-200", "the engine", true},
+                    {"libnl-route-3.so.200", "libnl-route-3-200", "the engine", true},
+                    {"libev.so.4", "libev4", "the engine", true},
+                    {"libxdp.so.1", "libxdp1", "AF_XDP", true},
+                    {"libbpf.so.1", "libbpf1", "AF_XDP", true},
+                    {"libibverbs.so.1", "libibverbs1 ibverbs-providers", "mlx5", false},
+                    {"libisal.so.2", "libisal2", "soft-iWARP", false}};
+  Findings all;
+  std::string fine;
+  for (const auto& library : kLibraries) {
+    if (void* handle = dlopen(library.name, RTLD_LAZY | RTLD_LOCAL)) {
+      dlclose(handle);
+      fine += (fine.empty() ? "" : ", ") + std::string(library.name);
+      continue;
+    }
+    all.push_back(
+        {library.needed ? Level::kLack : Level::kWarning,
+         fmt::format("{}, which {} needs, cannot be loaded: {}", library.name, library.whom, dlerror()),
+         fmt::format("apt-get install {}", library.package), "library"});
+  }
+  if (!fine.empty()) all.insert(all.begin(), {Level::kOk, fine, ""});
+  const auto preloaded = find_preload_library();
+  if (!preloaded) {
+    all.push_back({Level::kLack, "libaccel.so is neither beside this program nor where it was installed",
+                   "install the package libaccel", "library"});
+    return all;
+  }
+  all.push_back({Level::kOk, preloaded->string(), ""});
+  for (const char* module : {"libaccel-xdp.so", "libaccel-mlx5.so"}) {
+    const std::string file = (preloaded->parent_path() / module).string();
+    if (access(file.c_str(), R_OK) == 0)
+      all.push_back({Level::kOk, file, ""});
+    else
+      all.push_back({Level::kWarning, fmt::format("{} is not there", file),
+                     std::string(module) == "libaccel-xdp.so"
+                         ? "install the package libaccel"
+                         : "for ConnectX NICs: install the package libaccel-mlx5",
+                     "library"});
   }
   return all;
 }
@@ -264,8 +304,10 @@ Findings judge_flows(const Nic& nic, const Config& config, firewall::Firewall& f
 
 nlohmann::json to_json(const Findings& all) {
   nlohmann::json list = nlohmann::json::array();
-  for (const Finding& f : all)
+  for (const Finding& f : all) {
     list.push_back({{"level", level_name(f.level)}, {"what", f.what}, {"cure", f.cure}});
+    if (!f.sign.empty()) list.back()["sign"] = f.sign;
+  }
   return list;
 }
 
@@ -298,6 +340,30 @@ void print(const Findings& all) {
   }
 }
 
+nlohmann::json to_json(const Rdma& rdma) {
+  nlohmann::json devices = nlohmann::json::array();
+  for (const RdmaDevice& d : rdma.devices)
+    devices.push_back({{"name", d.name},
+                       {"driver", d.driver},
+                       {"kind", d.kind},
+                       {"use", d.use},
+                       {"uverbs", d.uverbs},
+                       {"provider", d.provider},
+                       {"findings", to_json(d.findings)}});
+  return {{"devices", devices}, {"findings", to_json(rdma.findings)}};
+}
+
+void print(const Rdma& rdma) {
+  if (rdma.devices.empty() && rdma.findings.empty()) return;
+  fmt::print("rdma\n");
+  print(rdma.findings);
+  for (const RdmaDevice& d : rdma.devices) {
+    fmt::print("  {}: {}{}{}\n           {}\n", d.name, d.driver.empty() ? "driver unknown" : d.driver,
+               d.kind.empty() ? "" : ", ", d.kind, d.use);
+    print(d.findings);
+  }
+}
+
 void print_nic(const Nic& nic, const Findings& findings, bool is_usable) {
   std::string addresses;
   for (auto& a : nic.addresses) addresses += (addresses.empty() ? "" : " ") + a;
@@ -310,7 +376,16 @@ void print_nic(const Nic& nic, const Findings& findings, bool is_usable) {
 
 }  // namespace
 
-int check(bool as_json) {
+int check(const CheckOptions& options) {
+  const bool as_json = options.json;
+  const Rdma rdma = look_at_rdma(options.root);
+  if (options.root != "/") {  // another tree: of the rest nothing is known
+    if (as_json)
+      fmt::print("{}\n", nlohmann::json{{"rdma", to_json(rdma)}}.dump(2));
+    else
+      print(rdma);
+    return 0;
+  }
   Machine machine = look_at_machine();
   std::vector<std::string> problems;
   Config config = load_config(process_source(), problems);
@@ -322,7 +397,8 @@ int check(bool as_json) {
                {"privilege", judge_privilege(machine)},
                {"memory", judge_memory(machine, config.settings)},
                {"configuration", {}},
-               {"firewall", {}}};
+               {"firewall", {}},
+               {"libraries", judge_libraries()}};
   for (const std::string& p : problems)
     parts[3].findings.push_back({config.misread ? Level::kLack : Level::kWarning, p,
                                  "mend it; accel docs settings lists what is allowed"});
@@ -352,6 +428,10 @@ int check(bool as_json) {
       print(part.findings);
     }
   }
+  if (as_json)
+    j["rdma"] = to_json(rdma);
+  else
+    print(rdma);
   for (const Nic& nic : machine.nics) {
     Findings findings = judge_nic(nic, config);
     for (Finding& f : judge_flows(nic, config, filters)) findings.push_back(std::move(f));

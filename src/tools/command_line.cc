@@ -27,12 +27,59 @@ void describe_command_line(CLI::App& app, CommandLine& into) {
 
   auto* check =
       app.add_subcommand("check", "What this machine and each NIC offer, what is missing, its cure");
-  check->add_flag("--json", into.check_json, "Machine-readable output");
+  check->add_flag("--json", into.check.json, "Machine-readable output");
+  check
+      ->add_option("--root", into.check.root,
+                   "RDMA devices of another tree (an image), by its sys, dev, etc and proc")
+      ->check(CLI::ExistingDirectory);
 
   auto* stat =
       app.add_subcommand("stat", "Sockets, ports and counters of the programs that run with libaccel");
-  stat->add_option("PID", into.stat_pid, "This process only");
-  stat->add_flag("--json", into.stat_json, "Machine-readable output");
+  stat->add_option("PROCESS", into.stat.target, "A pid, or a name (a glob): these processes only");
+  stat->add_flag("--once", into.stat.once, "Print once; else it is live on a terminal");
+  stat->add_flag("--json", into.stat.json, "Machine-readable output, with a version");
+  stat->add_option("--filter", into.stat.filter,
+                   "Sockets whose line has this text (path, state, address, reason, limit)");
+  stat->add_option("--sort", into.stat.sort, "Order of sockets, the most first")
+      ->check(CLI::IsMember(std::vector<std::string>{"rate", "rx", "tx", "rtt", "retransmits", "queue"}));
+  stat->add_option("--interval", into.stat.interval, "Seconds between two looks of the live view")
+      ->check(CLI::Range(0.1, 3600.0));
+
+  auto* explain =
+      app.add_subcommand("explain", "Each decision about one socket in order, and what would change it");
+  explain->add_option("PID", into.explain.pid, "The process")->required();
+  explain->add_option("SOCKET", into.explain.socket, "Its descriptor, or its ends: LOCAL or LOCAL-REMOTE")
+      ->required();
+  explain->add_flag("--json", into.explain.json, "Machine-readable output");
+
+  auto* ss = app.add_subcommand("ss", "Sockets of accelerated programs in the columns of ss");
+  ss->add_flag("-t,--tcp", into.ss.tcp, "TCP only");
+  ss->add_flag("-u,--udp", into.ss.udp, "UDP only");
+  ss->add_flag("-l,--listening", into.ss.listening, "Listeners only");
+  ss->add_flag("-a,--all", into.ss.all, "Listeners too");
+  ss->add_flag("-i,--info", into.ss.info, "TCP's figures below each connection");
+  ss->add_flag("-p,--processes", into.ss.processes, "The process and descriptor");
+
+  auto* set = app.add_subcommand("set", "Change a setting of a process while it runs");
+  set->add_option("PID", into.set.pid, "The process")->required();
+  set->add_option("ASSIGNMENT", into.set.assignments,
+                  "KEY=VALUE: spin, log, delayed_ack_ms, min_rto_ms, send_buffer, receive_buffer")
+      ->required();
+
+  auto* metrics =
+      app.add_subcommand("metrics", "Counters and sockets of all processes as Prometheus reads them");
+  metrics->add_option("--listen", into.metrics.listen,
+                      "Serve them by HTTP at ADDRESS:PORT, path /metrics; else print them");
+
+  auto* capture =
+      app.add_subcommand("capture", "Frames of accelerated sockets, both ways, into a pcapng file");
+  capture->add_option("TARGET", into.capture.target,
+                      "A pid, a device, or a program's name; all for every process");
+  capture->add_option("FILTER", into.capture.filter, "A filter of libpcap (tcpdump's)");
+  capture->add_option("-w,--write", into.capture.file, "The file; - is standard output")->required();
+  capture->add_option("--snap", into.capture.snap, "Most bytes of a frame")->check(CLI::Range(64, 65536));
+  capture->add_option("--count", into.capture.count, "End after so many frames");
+  capture->add_option("--seconds", into.capture.seconds, "End after so long")->check(CLI::Range(0.0, 1e6));
 
   auto* import =
       app.add_subcommand("import", "Translate a configuration of VMA, XLIO or Onload into libaccel.toml");

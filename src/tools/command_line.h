@@ -11,9 +11,13 @@ namespace accel::tools {
 
 struct CommandLine {
   RunOptions run;
-  bool check_json = false;
-  std::optional<int> stat_pid;
-  bool stat_json = false;
+  CheckOptions check;
+  StatOptions stat;
+  SsOptions ss;
+  ExplainOptions explain;
+  SetOptions set;
+  MetricsOptions metrics;
+  CaptureOptions capture;
   ImportOptions import;
   std::string document;
 };

@@ -1,6 +1,7 @@
 // The `accel` command: one function a subcommand. Each returns the exit status.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,11 +17,59 @@ struct RunOptions {
 /// Does not return when the command could be executed.
 int run(const RunOptions& options);
 
+struct CheckOptions {
+  bool json = false;
+  std::string root = "/";  ///< another tree: its RDMA devices are looked at, and no more
+};
 /// 0: at least one device can be used; 1: none, with the cure for each lack.
-int check(bool json);
+int check(const CheckOptions& options);
 
+struct StatOptions {
+  std::string target;  ///< a pid, or a glob on the program's name; "": all
+  bool json = false;
+  bool once = false;  ///< also on a terminal
+  std::string filter, sort;
+  double interval = 2;  ///< of the live view, in seconds
+};
 /// 0: something was shown; 1: no such process, or none uses libaccel.
-int stat(std::optional<int> pid, bool json);
+int stat(const StatOptions& options);
+
+struct SsOptions {
+  bool tcp = false, udp = false, listening = false, all = false, info = false, processes = false;
+};
+/// Accelerated sockets in ss's columns.
+int ss(const SsOptions& options);
+
+struct ExplainOptions {
+  int pid = 0;
+  std::string socket;  ///< a descriptor, or ends: LOCAL, or LOCAL-REMOTE
+  bool json = false;
+};
+/// Each decision about a socket in order, and what would change it.
+int explain(const ExplainOptions& options);
+
+struct SetOptions {
+  int pid = 0;
+  std::vector<std::string> assignments;  ///< "key=value"
+};
+int set(const SetOptions& options);
+
+struct MetricsOptions {
+  std::string listen;  ///< ADDRESS:PORT; "": print them once
+};
+/// Prometheus's text format.
+int metrics(const MetricsOptions& options);
+
+struct CaptureOptions {
+  std::string target;  ///< a pid, a device, or a glob on the program's name; "": all
+  std::vector<std::string> filter;
+  std::string file;
+  uint32_t snap = 65536;
+  uint64_t count = 0;
+  double seconds = 0;
+};
+/// Frames of accelerated sockets into a pcapng file, until it is told to end.
+int capture(const CaptureOptions& options);
 
 struct ImportOptions {
   std::vector<std::string> files;

@@ -265,10 +265,6 @@ Machine look_at_machine() {
   look_at_privilege(m);
   look_at_memory(m);
   if (auto jit = read_line("/proc/sys/net/core/bpf_jit_enable"); !jit.empty()) m.bpf_jit = jit == "0" ? 0 : 1;
-  std::error_code error;
-  for (fs::directory_iterator i("/sys/class/infiniband", error), end; !error && i != end; i.increment(error))
-    m.rdma_devices.push_back(i->path().filename().string());
-
   int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   XdpFeatures features;
   m.nics = list_nics();

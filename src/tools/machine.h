@@ -40,8 +40,7 @@ struct Machine {
   uint64_t memlock = 0;          ///< RLIMIT_MEMLOCK in bytes, ~0: none
   uint64_t huge_page_bytes = 0;  ///< size of one
   uint64_t huge_pages_free = 0, huge_pages_total = 0;
-  int bpf_jit = -1;  ///< net.core.bpf_jit_enable, -1: unknown
-  std::vector<std::string> rdma_devices;
+  int bpf_jit = -1;       ///< net.core.bpf_jit_enable, -1: unknown
   std::vector<Nic> nics;  ///< but loopback
 };
 

@@ -76,8 +76,16 @@ int say_wrong(const CLI::App& app, const CLI::ParseError& e) {
 
 int dispatch(const CLI::App& app, CommandLine& line) {
   if (app.got_subcommand("run")) return run(line.run);
-  if (app.got_subcommand("check")) return check(line.check_json);
-  if (app.got_subcommand("stat")) return stat(line.stat_pid, line.stat_json);
+  if (app.got_subcommand("check")) return check(line.check);
+  if (app.got_subcommand("stat")) return stat(line.stat);
+  if (app.got_subcommand("explain")) return explain(line.explain);
+  if (app.got_subcommand("ss")) return ss(line.ss);
+  if (app.got_subcommand("set")) return set(line.set);
+  if (app.got_subcommand("metrics")) return metrics(line.metrics);
+  if (app.got_subcommand("capture")) {
+    if (line.capture.target == "all") line.capture.target.clear();
+    return capture(line.capture);
+  }
   if (app.got_subcommand("import")) {
     if (line.import.files.empty() && !line.import.environment) {
       std::fprintf(stderr, "accel import: name a file, or --environment\n");

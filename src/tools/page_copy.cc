@@ -23,6 +23,7 @@ void copy_facts(const stats::Page& page, ProcessStats& into) {
   into.application = text_of(page.application);
   into.config_file = text_of(page.config_file);
   into.profile = text_of(page.profile);
+  into.mistake = text_of(page.mistake);
   into.helper = once(page.helper);
   into.no_helper = text_of(page.no_helper);
   into.engine = once(page.has_engine) != 0;

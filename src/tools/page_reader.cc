@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include <unordered_map>
 
 #include "tools/page_copy.h"
+#include "tools/preloading.h"
 
 namespace accel::tools {
 namespace {
@@ -91,13 +93,16 @@ struct Mapping {
           mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, opened, 0);
       if (memory != MAP_FAILED) page = static_cast<Page*>(memory);
     }
-    close(opened);
+    fd = opened;
     if (page &&
         (once(page->magic) != stats::kMagic || once(page->version) != stats::kVersion ||
          once(page->pid) != inner_pid(pid) || once(page->counters) != static_cast<uint32_t>(Counter::kCount)))
       drop();
   }
-  ~Mapping() { drop(); }
+  ~Mapping() {
+    drop();
+    if (fd >= 0) close(fd);
+  }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   void drop() {
@@ -105,6 +110,7 @@ struct Mapping {
     page = nullptr;
   }
   Page* page = nullptr;
+  int fd = -1;
 };
 
 struct Candidate {
@@ -207,7 +213,107 @@ std::optional<Candidate> open_process(int pid) {
   return c;
 }
 
+bool is_mapped(int pid, std::string_view name) {
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  for (std::string line; std::getline(maps, line);)
+    if (line.ends_with(name)) return true;
+  return false;
+}
+
+std::string program_of(int pid) {
+  std::ifstream comm(fmt::format("/proc/{}/comm", pid));
+  std::string name;
+  std::getline(comm, name);
+  return name;
+}
+
+/// Its own and its threads' children.
+std::vector<int> children_of(int pid) {
+  std::vector<int> all;
+  std::error_code error;
+  for (fs::directory_iterator i(fmt::format("/proc/{}/task", pid), error), end; !error && i != end;
+       i.increment(error)) {
+    std::ifstream list(i->path() / "children");
+    for (int child; list >> child;) all.push_back(child);
+  }
+  return all;
+}
+
 }  // namespace
+
+Sight look_for(int pid) {
+  std::error_code error;
+  if (!fs::exists(fmt::format("/proc/{}", pid), error)) return Sight::kNoProcess;
+  if (access(fmt::format("/proc/{}/fd", pid).c_str(), R_OK | X_OK) != 0 ||
+      !std::ifstream(fmt::format("/proc/{}/maps", pid)))
+    return Sight::kForeign;
+  fs::directory_iterator probe(fmt::format("/proc/{}/fd", pid), error);
+  if (error) return error.value() == ENOENT ? Sight::kNoProcess : Sight::kForeign;
+  if (open_process(pid)) return Sight::kPage;
+  return is_mapped(pid, "/libaccel.so") ? Sight::kNoSocket : Sight::kNoLibaccel;
+}
+
+std::string text_of(Sight sight, int pid) {
+  switch (sight) {
+    case Sight::kNoProcess:
+      return fmt::format("process {} does not exist", pid);
+    case Sight::kForeign:
+      return fmt::format("process {} is another user's: run as that user, or as root", pid);
+    case Sight::kNoSocket:
+      return fmt::format(
+          "process {} has libaccel, but no Internet socket of it was made yet (or the setting stats is off)",
+          pid);
+    case Sight::kNoLibaccel:
+      return fmt::format("process {} runs without libaccel: {}", pid, why_not_preloaded(pid));
+    case Sight::kPage:
+      break;
+  }
+  return fmt::format("process {} uses libaccel", pid);
+}
+
+std::vector<PlainChild> plain_children(int pid) {
+  std::vector<PlainChild> all;
+  for (int child : children_of(pid)) {
+    const std::string program = program_of(child);
+    if (program.empty() || program == "accel-guard" || look_for(child) == Sight::kPage) continue;
+    const Sight sight = look_for(child);
+    if (sight == Sight::kNoProcess) continue;
+    all.push_back({child, program,
+                   sight == Sight::kForeign    ? "another user's"
+                   : sight == Sight::kNoSocket ? "libaccel is in it; it has made no Internet socket"
+                                               : "without libaccel: " + why_not_preloaded(child)});
+  }
+  return all;
+}
+
+std::vector<int> descriptors_named(int pid, const std::string& name) {
+  std::vector<int> found;
+  for (const auto& [fd, what] : descriptors(pid))
+    if (what.find("memfd:" + name) != std::string::npos) found.push_back(fd);
+  return found;
+}
+
+std::string send_wish(int pid, const std::string& text) {
+  auto process = open_process(pid);
+  if (!process) return text_of(look_for(pid), pid);
+  if (!process->result.engine) return "nothing is accelerated in the process yet: set it for its start";
+  Page& page = *process->mapping->page;
+  if (text.size() >= sizeof page.wish.text) return "too long";
+  if (flock(process->mapping->fd, LOCK_EX) != 0) return std::strerror(errno);  // goes with the descriptor
+  std::memset(page.wish.text, 0, sizeof page.wish.text);
+  std::memcpy(page.wish.text, text.data(), text.size());
+  const uint64_t wish = page.wish.asked.fetch_add(1) + 1;
+  page.asked.fetch_add(1);  // housekeeping looks
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (page.wish.answered.load(std::memory_order_acquire) != wish) {
+    if (std::chrono::steady_clock::now() > deadline)
+      return "the process does not answer: it is stopped, or busy";
+    std::this_thread::sleep_for(2ms);
+  }
+  char answer[sizeof page.wish.answer];
+  std::memcpy(answer, page.wish.answer, sizeof answer);
+  return {answer, strnlen(answer, sizeof answer)};
+}
 
 std::vector<ProcessStats> read_processes(std::optional<int> pid) {
   std::vector<Candidate> found;

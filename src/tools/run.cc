@@ -1,6 +1,4 @@
-#include <elf.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,23 +11,12 @@
 #include <sstream>
 
 #include "tools/commands.h"
+#include "tools/preloading.h"
 
 namespace accel::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Beside this program first, so that a build tree or an unpacked archive uses its own.
-std::optional<fs::path> find_library() {
-  std::error_code error;
-  fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& place :
-       {here / "../lib", here / ".." / ACCEL_LIBDIR, here, fs::path(ACCEL_INSTALL_LIBDIR)}) {
-    fs::path library = place / "libaccel.so";
-    if (fs::is_regular_file(library, error)) return fs::canonical(library, error);
-  }
-  return {};
-}
 
 /// As execvp finds it; empty when it does not.
 fs::path find_command(const std::string& name) {
@@ -44,29 +31,6 @@ fs::path find_command(const std::string& name) {
   return {};
 }
 
-/// Why the dynamic linker will not preload anything into this program; "" when it will, or when that is not
-/// known (a script).
-std::string obstacle(const fs::path& program) {
-  struct stat facts {};
-  if (::stat(program.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode)) return "";
-  if ((facts.st_mode & S_ISUID && facts.st_uid != getuid()) ||
-      (facts.st_mode & S_ISGID && facts.st_gid != getgid()))
-    return "is setuid or setgid";
-  std::ifstream file(program, std::ios::binary);
-  Elf64_Ehdr header{};
-  file.read(reinterpret_cast<char*>(&header), sizeof header);
-  if (!file || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return "";
-  if (header.e_ident[EI_CLASS] != ELFCLASS64) return "is a 32-bit program";
-  for (unsigned i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr segment{};
-    file.seekg(static_cast<std::streamoff>(header.e_phoff + uint64_t{i} * header.e_phentsize));
-    file.read(reinterpret_cast<char*>(&segment), sizeof segment);
-    if (!file) return "";
-    if (segment.p_type == PT_INTERP) return "";
-  }
-  return "is linked statically";
-}
-
 }  // namespace
 
 int run(const RunOptions& options) {
@@ -74,7 +38,7 @@ int run(const RunOptions& options) {
     fmt::print(stderr, "accel run: no command given: accel run -- COMMAND [ARGUMENT...]\n");
     return 2;
   }
-  auto library = find_library();
+  auto library = find_preload_library();
   if (!library) {
     fmt::print(stderr, "accel run: libaccel.so is neither beside this program nor in {}\n",
                ACCEL_INSTALL_LIBDIR);
@@ -85,7 +49,7 @@ int run(const RunOptions& options) {
                library->string());
     return 2;
   }
-  if (std::string why = obstacle(find_command(options.command[0])); !why.empty()) {
+  if (std::string why = preload_obstacle(find_command(options.command[0])); !why.empty()) {
     fmt::print(stderr,
                "accel run: {} {}: libaccel cannot be preloaded into it, its sockets stay with the kernel\n",
                options.command[0], why);

@@ -1,113 +1,63 @@
-#include <arpa/inet.h>
+// accel stat --once and --json: what there is at this moment. top.cc has the live view.
 #include <fmt/format.h>
+#include <fnmatch.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/counters.h"
 #include "tools/commands.h"
+#include "tools/names.h"
 #include "tools/page_reader.h"
+#include "tools/view.h"
 
 namespace accel::tools {
 namespace {
 
 using nlohmann::json;
 
-struct ReasonText {
-  const char* name;
-  const char* text;
-};
-constexpr ReasonText kReasons[] = {
-#define REASON(name, text) {#name, text},
-#include "engine/reasons.def"
-#undef REASON
-};
-constexpr ReasonText kNoReason{"unknown", "a reason that this version of accel does not know"};
+/// Of the layout of --json: a program that reads it asks for this.
+constexpr int kJsonVersion = 2;
 
-const ReasonText& reason(uint8_t number) {
-  return number < std::size(kReasons) ? kReasons[number] : kNoReason;
-}
-
-template <size_t N>
-const char* pick(const char* const (&names)[N], uint8_t number) {
-  return number < N ? names[number] : "?";
-}
-/// In the order of PathKind and of the kernel's TCP states (stack.h).
-constexpr const char* kPaths[] = {"undecided", "kernel", "xdp", "mlx5", "iwarp", "shm"};
-constexpr const char* kStates[] = {"-",          "established", "syn-sent",  "syn-received",
-                                   "fin-wait-1", "fin-wait-2",  "time-wait", "closed",
-                                   "close-wait", "last-ack",    "listen",    "closing"};
-
-const char* protocol_name(uint8_t protocol) {
-  return protocol == IPPROTO_TCP ? "tcp" : protocol == IPPROTO_UDP ? "udp" : "-";
-}
-
-std::string address_text(const stats::Address& a) {
-  char text[INET6_ADDRSTRLEN] = "";
-  bool v4 = true;
-  for (int i = 0; i < 10; ++i) v4 = v4 && a.bytes[i] == 0;
-  v4 = v4 && a.bytes[10] == 0xff && a.bytes[11] == 0xff;
-  bool none = a.port == 0;
-  for (int i = v4 ? 12 : 0; i < 16; ++i) none = none && a.bytes[i] == 0;
-  if (none) return "*";
-  if (v4) return fmt::format("{}:{}", inet_ntop(AF_INET, a.bytes + 12, text, sizeof text), a.port);
-  return fmt::format("[{}]:{}", inet_ntop(AF_INET6, a.bytes, text, sizeof text), a.port);
-}
-
-/// Names come from another process: only what is printable.
-std::string printable(const std::string& text) {
-  std::string out;
-  for (unsigned char c : text) out += c >= 32 && c < 127 ? static_cast<char>(c) : '?';
-  return out;
-}
-
-std::string name_of(const stats::PortRow& port) {
-  return printable({port.name, strnlen(port.name, sizeof port.name)});
-}
-
-json to_json(const ProcessStats& p, const stats::SocketRow& s) {
+json to_json(const ProcessStats& p, const ShownSocket& s) {
   json j = {{"fd", s.fd},
             {"protocol", protocol_name(s.protocol)},
-            {"path", pick(kPaths, s.path)},
-            {"reason", reason(s.reason).name},
-            {"reason_text", reason(s.reason).text},
+            {"path", path_name(s.path)},
+            {"reason", reason_text(s.reason).name},
+            {"reason_text", why(p, s)},
             {"local", address_text(s.local)},
-            {"remote", address_text(s.remote)},
-            {"rx_bytes", s.rx_bytes},
-            {"tx_bytes", s.tx_bytes},
-            {"queue_in", s.queue_in},
-            {"queue_out", s.queue_out},
-            {"drops", s.drops}};
-  if (s.rule != 0) j["rule"] = printable(p.rules[s.rule]);
+            {"remote", address_text(s.remote)}};
+  if (!s.rule.empty()) j["rule"] = printable(s.rule);
+  if (s.protocol == IPPROTO_TCP) j["state"] = state_name(s.state);
+  if (s.kernel) return j;
+  j["rx_bytes"] = s.row.rx_bytes;
+  j["tx_bytes"] = s.row.tx_bytes;
+  j["queue_in"] = s.row.queue_in;
+  j["queue_out"] = s.row.queue_out;
+  j["drops"] = s.row.drops;
   if (s.protocol == IPPROTO_TCP) {
-    j["state"] = pick(kStates, s.state);
-    j["rtt_us"] = s.rtt_us;
-    j["rttvar_us"] = s.rttvar_us;
-    j["cwnd"] = s.cwnd;
-    j["mss"] = s.mss;
-    j["retransmits"] = s.retransmits;
+    j["rtt_us"] = s.row.rtt_us;
+    j["rttvar_us"] = s.row.rttvar_us;
+    j["cwnd"] = s.row.cwnd;
+    j["mss"] = s.row.mss;
+    j["retransmits"] = s.row.retransmits;
+    j["limit"] = limit_name(s.row.limit);
+    j["unsent"] = s.row.unsent;
+    j["delivery_rate"] = s.row.delivery_rate;
+    j["busy_us"] = s.row.busy_us;
+    j["receiver_limited_us"] = s.row.receiver_limited_us;
+    j["buffer_limited_us"] = s.row.buffer_limited_us;
   }
   return j;
 }
 
-json to_json(const KernelSocket& s) {
-  json j = {{"fd", s.fd},
-            {"protocol", protocol_name(s.protocol)},
-            {"path", "kernel"},
-            {"reason", reason(s.reason).name},
-            {"reason_text", reason(s.reason).text},
-            {"local", address_text(s.local)},
-            {"remote", address_text(s.remote)}};
-  if (!s.rule.empty()) j["rule"] = printable(s.rule);
-  if (s.protocol == IPPROTO_TCP) j["state"] = pick(kStates, s.state);
-  return j;
-}
-
 json to_json(const stats::PortRow& p) {
-  return {{"name", name_of(p)},
-          {"path", pick(kPaths, p.kind)},
+  return {{"name", port_name(p)},
+          {"path", path_name(p.kind)},
           {"ifindex", p.ifindex},
           {"queues_held", p.queues_held},
           {"queues_total", p.queues_total},
@@ -117,12 +67,13 @@ json to_json(const stats::PortRow& p) {
           {"mtu", p.mtu}};
 }
 
-json to_json(const ProcessStats& p) {
+json to_json(const ProcessStats& p, const StatOptions& options) {
   json j = {{"pid", p.pid},
             {"program", printable(p.program)},
             {"profile", printable(p.profile)},
             {"application", printable(p.application)},
             {"config_file", printable(p.config_file)},
+            {"mistake", printable(p.mistake)},
             {"engine", p.engine},
             {"helper", p.helper},
             {"no_helper", printable(p.no_helper)},
@@ -130,54 +81,55 @@ json to_json(const ProcessStats& p) {
             {"socket_count", uint64_t{p.socket_count} + p.kernel_sockets.size()},
             {"sockets", json::array()},
             {"ports", json::array()},
+            {"children", json::array()},
             {"counters", p.counters}};
-  for (auto& s : p.sockets) j["sockets"].push_back(to_json(p, s));
-  for (auto& s : p.kernel_sockets) j["sockets"].push_back(to_json(s));
+  for (const ShownSocket& s : chosen_sockets(p, options)) j["sockets"].push_back(to_json(p, s));
   for (auto& port : p.ports) j["ports"].push_back(to_json(port));
+  for (auto& child : plain_children(p.pid))
+    j["children"].push_back({{"pid", child.pid}, {"program", printable(child.program)}, {"why", child.why}});
   return j;
 }
 
 std::string fd_text(int fd) { return fd < 0 ? "-" : std::to_string(fd); }
 
-void print_sockets(const ProcessStats& p) {
-  fmt::print("  {:<5} {:>5} {:<9} {:<12} {:<22} {:<22} {:>12} {:>12} {:>8} {:>6} {:>7}  {}\n", "PROTO", "FD",
-             "PATH", "STATE", "LOCAL", "REMOTE", "RX", "TX", "RTT", "CWND", "RETRANS", "REASON");
-  for (const stats::SocketRow& s : p.sockets) {
-    bool connection = s.protocol == IPPROTO_TCP && s.rtt_us > 0;
-    fmt::print("  {:<5} {:>5} {:<9} {:<12} {:<22} {:<22} {:>12} {:>12} {:>8} {:>6} {:>7}  {}\n",
-               protocol_name(s.protocol), fd_text(s.fd), pick(kPaths, s.path),
-               s.protocol == IPPROTO_TCP ? pick(kStates, s.state) : "-", address_text(s.local),
-               address_text(s.remote), s.rx_bytes, s.tx_bytes,
-               connection ? fmt::format("{}us", s.rtt_us) : "-", connection ? std::to_string(s.cwnd) : "-",
-               s.retransmits,
-               s.rule == 0 ? reason(s.reason).text : "firewall: " + printable(p.rules[s.rule]));
+void print_sockets(const ProcessStats& p, const std::vector<ShownSocket>& sockets) {
+  constexpr const char* kRow =
+      "  {:<5} {:>5} {:<9} {:<12} {:<22} {:<22} {:>12} {:>12} {:>8} {:>6} {:>7} {:<11}  {}\n";
+  fmt::print(kRow, "PROTO", "FD", "PATH", "STATE", "LOCAL", "REMOTE", "RX", "TX", "RTT", "CWND", "RETRANS",
+             "LIMIT", "REASON");
+  for (const ShownSocket& s : sockets) {
+    const bool tcp = s.protocol == IPPROTO_TCP;
+    const bool connection = !s.kernel && tcp && s.row.rtt_us > 0;
+    const auto figure = [&](uint64_t value) { return s.kernel ? std::string("-") : std::to_string(value); };
+    fmt::print(
+        kRow, protocol_name(s.protocol), fd_text(s.fd), path_name(s.path), tcp ? state_name(s.state) : "-",
+        address_text(s.local), address_text(s.remote), figure(s.row.rx_bytes), figure(s.row.tx_bytes),
+        connection ? fmt::format("{}us", s.row.rtt_us) : "-", connection ? std::to_string(s.row.cwnd) : "-",
+        figure(s.row.retransmits), limit_name(s.limit), why(p, s));
   }
-  for (const KernelSocket& s : p.kernel_sockets)
-    fmt::print("  {:<5} {:>5} {:<9} {:<12} {:<22} {:<22} {:>12} {:>12} {:>8} {:>6} {:>7}  {}\n",
-               protocol_name(s.protocol), fd_text(s.fd), "kernel",
-               s.protocol == IPPROTO_TCP ? pick(kStates, s.state) : "-", address_text(s.local),
-               address_text(s.remote), "-", "-", "-", "-", "-",
-               s.rule.empty() ? reason(s.reason).text : "firewall: " + printable(s.rule));
   if (p.socket_count > p.sockets.size()) fmt::print("  ... and {} more\n", p.socket_count - p.sockets.size());
 }
 
-void print(const ProcessStats& p) {
+void print(const ProcessStats& p, const StatOptions& options) {
   fmt::print("{} (pid {}), profile {}", printable(p.program), p.pid, printable(p.profile));
   if (!p.config_file.empty()) fmt::print(", {}", printable(p.config_file));
   if (!p.application.empty()) fmt::print(" [{}]", printable(p.application));
   if (!p.engine) fmt::print(", everything on the kernel's path");
   if (!p.answered) fmt::print(", DOES NOT ANSWER: stopped or busy, figures are old");
   fmt::print("\n");
+  if (!p.mistake.empty()) fmt::print("  mistake in the configuration: {}\n", printable(p.mistake));
   if (!p.no_helper.empty())
     fmt::print("  no helper (peers learn of kill -9 when they next send): {}\n", printable(p.no_helper));
   if (p.sockets.empty() && p.kernel_sockets.empty())
     fmt::print("  no sockets\n");
   else
-    print_sockets(p);
+    print_sockets(p, chosen_sockets(p, options));
+  for (auto& child : plain_children(p.pid))
+    fmt::print("  child {} ({}): {}\n", child.pid, printable(child.program), child.why);
   if (!p.ports.empty())
     fmt::print("  {:<15} {:<5} {:>9} {:<10} {:>6}\n", "PORT", "KIND", "QUEUES", "MODE", "MTU");
   for (const stats::PortRow& port : p.ports)
-    fmt::print("  {:<15} {:<5} {:>9} {:<10} {:>6}\n", name_of(port), pick(kPaths, port.kind),
+    fmt::print("  {:<15} {:<5} {:>9} {:<10} {:>6}\n", port_name(port), path_name(port.kind),
                fmt::format("{}/{}", port.queues_held, port.queues_total),
                port.zero_copy ? "zero-copy" : "copy", port.mtu);
   bool heading = true;
@@ -193,24 +145,63 @@ void print(const ProcessStats& p) {
 
 }  // namespace
 
-int stat(std::optional<int> pid, bool as_json) {
+std::optional<int> pid_of(const std::string& target) {
+  if (target.empty() || target.find_first_not_of("0123456789") != std::string::npos || target.size() > 9)
+    return {};
+  return std::stoi(target);
+}
+
+std::vector<ProcessStats> chosen_processes(const std::string& target) {
+  const std::optional<int> pid = pid_of(target);
   std::vector<ProcessStats> all = read_processes(pid);
-  if (as_json) {
-    json j = {{"processes", json::array()}};
-    for (auto& p : all) j["processes"].push_back(to_json(p));
+  if (!target.empty() && !pid)
+    std::erase_if(all,
+                  [&](const ProcessStats& p) { return fnmatch(target.c_str(), p.program.c_str(), 0) != 0; });
+  return all;
+}
+
+std::vector<ShownSocket> chosen_sockets(const ProcessStats& p, const StatOptions& options) {
+  std::vector<ShownSocket> all = sockets_of(p);
+  if (!options.filter.empty())
+    std::erase_if(all, [&](const ShownSocket& s) {
+      const std::string text = fmt::format(
+          "{} {} {} {} {} {} {}", protocol_name(s.protocol), path_name(s.path), state_name(s.state),
+          address_text(s.local), address_text(s.remote), reason_text(s.reason).name, limit_name(s.limit));
+      return text.find(options.filter) == std::string::npos;
+    });
+  const auto by = [&](auto key) {
+    std::stable_sort(all.begin(), all.end(),
+                     [&](const ShownSocket& a, const ShownSocket& b) { return key(a) > key(b); });
+  };
+  if (options.sort == "rx") by([](const ShownSocket& s) { return s.row.rx_bytes; });
+  if (options.sort == "tx") by([](const ShownSocket& s) { return s.row.tx_bytes; });
+  if (options.sort == "rtt") by([](const ShownSocket& s) { return s.row.rtt_us; });
+  if (options.sort == "retransmits") by([](const ShownSocket& s) { return s.row.retransmits; });
+  if (options.sort == "queue")
+    by([](const ShownSocket& s) { return s.row.queue_in + uint64_t{s.row.queue_out}; });
+  return all;
+}
+
+int say_nothing_found(const char* command, const std::string& target) {
+  const std::optional<int> pid = pid_of(target);
+  const std::string text = pid              ? text_of(look_for(*pid), *pid)
+                           : target.empty() ? "no process of yours uses libaccel for a socket"
+                                            : "no process of that name uses libaccel for a socket: " + target;
+  fmt::print(stderr, "accel {}: {}\n", command, text);
+  return 1;
+}
+
+int stat(const StatOptions& options) {
+  if (!options.json && !options.once && isatty(STDOUT_FILENO) != 0) return top(options);
+  const std::vector<ProcessStats> all = chosen_processes(options.target);
+  if (options.json) {
+    json j = {{"version", kJsonVersion}, {"processes", json::array()}};
+    for (auto& p : all) j["processes"].push_back(to_json(p, options));
     fmt::print("{}\n", j.dump(2));
   } else {
-    for (auto& p : all) print(p);
+    for (auto& p : all) print(p, options);
   }
-  if (!all.empty()) return 0;
-  if (pid)
-    fmt::print(stderr,
-               "accel stat: process {} has no accelerated socket and was left none on the kernel, does not "
-               "exist, or is another user's\n",
-               *pid);
-  else
-    fmt::print(stderr, "accel stat: no process of yours uses libaccel for a socket\n");
-  return 1;
+  return all.empty() ? say_nothing_found("stat", options.target) : 0;
 }
 
 }  // namespace accel::tools

@@ -3,14 +3,19 @@ import argparse
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
-from lab import Lab  # noqa: E402
+from lab import Lab, until  # noqa: E402
 
 # Says "ready", takes one connection, echoes what it gets; a UDP socket and a loopback listener beside it.
 SERVER = """
@@ -98,6 +103,152 @@ def test_stat(tool, lab):
     expect(f"{lab.near.device}: veth" in text and "usable" in text, text)
 
 
+def call(tool, *words, status=0):
+    done = subprocess.run([tool, *map(str, words)], text=True, capture_output=True, timeout=60)
+    expect(done.returncode == status, words, done)
+    return done.stderr if status else done.stdout
+
+
+def test_see(tool, lab):
+    """ss, explain, set and metrics of a server with one connection."""
+    server = Program(lab.near, SERVER, lab.near.address, True)
+    client = Program(lab.far, CLIENT, lab.near.address, True)
+    listener, local, udp = server.fds
+    accepted, = (s for s in stat(tool, server.pid)["sockets"] if s.get("state") == "established")
+    expect(accepted["limit"] == "application" and accepted["unsent"] == 0 and accepted["delivery_rate"] > 0 and accepted["busy_us"] > 0, accepted)
+
+    told = call(tool, "ss", "-tip")
+    line, = (row for row in told.splitlines() if f"pid={server.pid},fd={accepted['fd']}" in row)
+    expect(line.split()[:2] == ["tcp", "ESTAB"] and accepted["remote"] in line, line)
+    expect("cwnd:" in told and "bytes_received:100000" in told, told)
+    listening = call(tool, "ss", "-tlp")
+    expect(f"pid={server.pid},fd={listener}" in listening and f"fd={accepted['fd']})" not in listening, listening)
+    expect(f"pid={server.pid},fd={udp}" in call(tool, "ss", "-up", "-l") and "tcp" not in call(tool, "ss", "-ua"))
+
+    for name in (accepted["fd"], f"{accepted['local']}-{accepted['remote']}"):
+        text = call(tool, "explain", server.pid, name)
+        expect("path xdp, accelerated" in text and text.count(" yes") == 9, text)
+    loopback = json.loads(call(tool, "explain", server.pid, local, "--json"))["sockets"][0]
+    verdicts = [d["verdict"] for d in loopback["decisions"]]
+    expect(verdicts == ["yes"] * 3 + ["no"] + ["not reached"] * 5 and loopback["reason"] == "loopback" and loopback["cure"], loopback)
+    expect("has no such socket: 999" in call(tool, "explain", server.pid, 999, status=1))
+
+    call(tool, "set", server.pid, "spin=0", "delayed_ack_ms=20")
+    expect("no setting; meant is perhaps spin" in call(tool, "set", server.pid, "spinn=0", status=2))
+    expect("not a value of it; allowed: 0-1000000" in call(tool, "set", server.pid, "spin=fast", status=2))
+    expect("read once" in call(tool, "set", server.pid, "queues=1", status=2))
+    expect("is not KEY=VALUE" in call(tool, "set", server.pid, "spin", status=2))
+
+    text = call(tool, "metrics")
+    labels = f'pid="{server.pid}",program="'
+    expect(f'libaccel_up{{{labels}' in text and "libaccel_tcp_passive_opens_total{" in text, text[:2000])
+    check_format(text)
+    listening = subprocess.Popen([tool, "metrics", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    try:
+        port = listening.stdout.readline().split("port ")[1].split(",")[0]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            expect(answer.headers["Content-Type"].startswith("text/plain; version=0.0.4"), answer.headers)
+            served = answer.read().decode()
+        expect(labels in served, served[:500])
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=30)
+            expect(False, "/other is served")
+        except urllib.error.HTTPError as error:
+            expect(error.code == 404, error)
+    finally:
+        listening.terminate()
+        expect(listening.wait(20) == 0, listening.returncode)
+    # Every metric of the dashboard is one.
+    names = set(re.findall(r"^# TYPE (\w+)", text, re.M))
+    dashboard = (pathlib.Path(__file__).resolve().parents[2] / "config/grafana/libaccel.json").read_text()
+    asked = set(re.findall(r"libaccel_\w+", " ".join(t["expr"] for p in json.loads(dashboard)["panels"] for t in p["targets"])))
+    expect(asked and asked <= names, asked - names)
+    client.child.kill()
+
+
+def check_format(text):
+    """Prometheus's: each metric has its help and type once, before its samples, which stand together."""
+    seen, current = set(), None
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            current = line.split()[2]
+            expect(current not in seen and line.split()[3] in ("counter", "gauge"), line)
+            seen.add(current)
+        elif not line.startswith("#"):
+            expect(re.fullmatch(rf'{current}\{{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\}} [0-9]+', line), current, line)
+
+
+def test_told_apart(tool, lab):
+    """No such process, another user's, without libaccel, no socket yet; children without it are listed."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    expect(f"process {gone.pid} does not exist" in call(tool, "stat", gone.pid, status=1))
+    plain = subprocess.Popen(["sleep", "60"])
+    expect(f"process {plain.pid} runs without libaccel: LD_PRELOAD does not name it" in call(tool, "stat", plain.pid, status=1))
+    quiet = lab.near.popen(["sleep", "60"], accel=True, require=False)
+    until(lambda: "libaccel.so" in open(f"/proc/{quiet.pid}/maps").read(), "sleep is there")
+    expect("no Internet socket of it was made yet" in call(tool, "stat", quiet.pid, status=1))
+    told = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", tool, "stat", str(plain.pid)], text=True, capture_output=True)
+    if told.returncode != 126 and told.returncode != 127:
+        expect(f"process {plain.pid} is another user's" in told.stderr, told)
+    expect("no process of that name" in call(tool, "stat", "no-such-name", status=1))
+    parent = Program(lab.near, "import os, subprocess\n" + SERVER.replace('print("ready"', 'c = subprocess.Popen(["sleep", "60"], env={}); print("ready"'),
+                     lab.near.address, True)
+    children = stat(tool, parent.pid)["children"]
+    expect([c["program"] for c in children] == ["sleep"] and "LD_PRELOAD does not name it" in children[0]["why"], children)
+    named = json.loads(call(tool, "stat", "python3*", "--json"))
+    expect(named["version"] == 2 and parent.pid in [p["pid"] for p in named["processes"]], named)
+    kernel = json.loads(call(tool, "stat", parent.pid, "--json", "--filter", "loopback"))["processes"][0]["sockets"]
+    expect([s["reason"] for s in kernel] == ["loopback"], kernel)
+    for process in (plain, quiet):
+        process.kill()
+        process.wait()
+
+
+def test_capture(tool, lab):
+    """What tshark reads of a capture is the conversation: both ways, checksums right, nanoseconds, comments; filters and bounds hold."""
+    if not shutil.which("tshark"):
+        print("skipped: tshark is not installed")
+        sys.exit(77)
+    server = Program(lab.near, SERVER, lab.near.address, True)
+    file = str(lab.directory / "a.pcapng")
+    others = str(lab.directory / "b.pcapng")
+    taking = [subprocess.Popen([tool, "capture", str(server.pid), *words], stderr=subprocess.PIPE, text=True)
+              for words in (["-w", file, "tcp", "port", "7000"],)]
+    expect("1 process" in taking[0].stderr.readline(), taking)
+    client = Program(lab.far, CLIENT, lab.near.address, False)
+    lab.far.run(["python3", "-c", f"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('{lab.near.address}', 7002))"])
+    time.sleep(1)
+    taking[0].send_signal(signal.SIGINT)
+    said = taking[0].communicate(timeout=60)[1]
+    expect(taking[0].returncode == 0 and " 0 dropped" in said, said)
+
+    def fields(name, *wanted, display=""):
+        words = ["tshark", "-n", "-r", name, "-o", "tcp.check_checksum:TRUE", "-T", "fields", *(w for f in wanted for w in ("-e", f))]
+        done = subprocess.run(words + (["-Y", display] if display else []), text=True, capture_output=True)
+        expect(done.returncode == 0, done)
+        return [line.split("\t") for line in done.stdout.splitlines()]
+
+    rows = fields(file, "frame.time_epoch", "ip.src", "tcp.dstport", "tcp.len", "tcp.checksum.status", "frame.comment")
+    expect(rows and all(len(r) == 6 for r in rows), rows[:3])
+    both = {r[1] for r in rows}
+    expect(both == {lab.near.address, lab.far.address}, both)
+    received = sum(int(r[3] or 0) for r in rows if r[1] == lab.far.address)
+    sent = sum(int(r[3] or 0) for r in rows if r[1] == lab.near.address)
+    expect(received >= 100000 and sent >= 100000, received, sent)
+    expect(all(r[4] == "1" for r in rows if r[1] == lab.far.address), "checksums of received segments")
+    expect(all(len(r[0].split(".")[1]) == 9 for r in rows) and any(not r[0].endswith("000") for r in rows), rows[0])
+    expect(any(f"({server.pid}) fd" in r[5] and "path xdp" in r[5] for r in rows), rows[-1])
+    expect(not fields(file, "frame.number", display="udp"), "the filter let UDP pass")
+    expect(not fields(file, "frame.number", display="tcp.analysis.lost_segment"), "segments lack")
+    expect(stat(tool, server.pid)["fresh"], "the server goes on")
+    expect("syntax error" in call(tool, "capture", server.pid, "tcp", "prt", "-w", others, status=2))
+    expect("No such file" in call(tool, "capture", server.pid, "-w", "/nonexistent/x", status=1))
+    call(tool, "capture", server.pid, "-w", others, "--seconds", "0.2")
+    expect(fields(others, "frame.number") == [], "silence")
+    client.child.kill()
+
+
 def test_config(tool, lab):
     def serve(text, env=None):
         """The paths and reasons of the three sockets, and what the program said, under a configuration."""
@@ -138,7 +289,7 @@ def test_config(tool, lab):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["stat", "config"])
+    parser.add_argument("part", choices=["stat", "config", "see", "told_apart", "capture"])
     parser.add_argument("--tool", required=True)
     parser.add_argument("--build", required=True)
     options = parser.parse_args()
