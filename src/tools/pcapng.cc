@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 namespace accel::tools {
 namespace {
@@ -26,7 +27,8 @@ void option(std::string& to, uint16_t code, std::string_view value) {
 }
 
 template <class T>
-void option(std::string& to, uint16_t code, T value) {
+void number_option(std::string& to, uint16_t code, T value) {
+  static_assert(std::is_integral_v<T>);
   option(to, code, std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
 }
 
@@ -78,7 +80,7 @@ uint32_t Pcapng::add_interface(const std::string& name, const std::string& descr
   put(body, snap);
   option(body, kName, name);
   option(body, kDescription, description);
-  option(body, kResolution, uint8_t{9});
+  number_option(body, kResolution, uint8_t{9});
   end_options(body);
   block(kInterface, body);
   return interfaces_++;
@@ -93,7 +95,7 @@ void Pcapng::add_frame(const Frame& frame, const std::string& comment) {
   body.append(reinterpret_cast<const char*>(frame.bytes.data()), frame.bytes.size());
   pad(body);
   if (!comment.empty()) option(body, kComment, comment);
-  option(body, kFlags, uint32_t{frame.outgoing ? 2U : 1U});
+  number_option(body, kFlags, uint32_t{frame.outgoing ? 2U : 1U});
   end_options(body);
   block(kPacket, body);
 }
@@ -102,8 +104,8 @@ void Pcapng::add_statistics(uint32_t interface, uint64_t received, uint64_t drop
   std::string body;
   put(body, interface);
   put_time(body, nanoseconds);
-  option(body, kReceived, received);
-  option(body, kDropped, dropped);
+  number_option(body, kReceived, received);
+  number_option(body, kDropped, dropped);
   end_options(body);
   block(kStatistics, body);
 }

@@ -46,12 +46,16 @@ def main():
         for document, text in commands():
             words = shlex.split(text.split(" > ")[0])
             here = {"PID": str(server.pid), "FD": str(server.fds[0]), "eth0": lab.near.device, "/etc/libvma.conf": str(vma), "latency.opf": str(opf),
-                    "127.0.0.1:9477": "127.0.0.1:0", "nginx": "python3*", "FILE.pcapng": str(capture), "FILE": str(capture), "/tmp/a.pcapng": str(capture),
+                    "127.0.0.1:9477": "127.0.0.1:0", "FILE.pcapng": str(capture), "FILE": str(capture), "/tmp/a.pcapng": str(capture),
                     "COMMAND": "true", "[ARGUMENT...]": ""}
+            if words[1] == "stat":
+                here["nginx"] = "python3*"
             words = [here.get(w, w) for w in words[1:] if here.get(w, w)]
-            if words[0] == "run":  # its options; the program is not this test's matter
+            if len(words) == 1 and words[0] not in ("check", "stat", "ss", "metrics"):  # only named: it exists
+                words.append("--help")
+            elif words[0] == "run":  # its options; the program is not this test's matter
                 words = words[:words.index("--") + 1] + ["true"] if "--" in words else words + ["--", "true"]
-            if words[0] == "capture":
+            elif words[0] == "capture":
                 words += ["--seconds", "0.2"] if "-w" in words else ["-w", str(capture), "--seconds", "0.2"]
             if words[:2] == ["metrics", "--listen"]:
                 words = ["metrics"]
