@@ -2,9 +2,7 @@
 
 #include <rdma/ib_user_verbs.h>
 
-#include "model/front/environment.h"
 #include "model/front/privileged.h"
-#include "model/front/raw.h"
 #include "model/front/refuse.h"
 
 namespace model {
@@ -96,12 +94,6 @@ const Commands::Entry* Commands::find(uint32_t number, bool extended) {
   return nullptr;
 }
 
-void Commands::take_time(const Entry& entry) {
-  const uint64_t microseconds = environment().rule_time;
-  if (microseconds != 0 && (entry.run == create_flow || entry.run == destroy_flow))
-    raw::sleep(microseconds * 1000);
-}
-
 int Context::command(std::span<const uint8_t> bytes) {
   ib_uverbs_cmd_hdr header;
   if (abandoned_) return EIO;
@@ -112,7 +104,6 @@ int Context::command(std::span<const uint8_t> bytes) {
   const Commands::Entry* entry =
       Commands::find(header.command & IB_USER_VERBS_CMD_COMMAND_MASK, request.extended);
   if (entry == nullptr) return EOPNOTSUPP;
-  Commands::take_time(*entry);
   const Call one(*this);
   if (!started_ && entry->run != Commands::get_context) return EINVAL;
   const auto body = bytes.subspan(sizeof header);

@@ -94,8 +94,6 @@ struct Commands {
   static int create_rss_qp(Context&, Request&);
   template <class Queue>
   static bool move(Context&, Queue&, QueueState& now, QueueState to);
-  /// Rules take the firmware its time, while everything else goes on.
-  static void take_time(const Entry&);
   static int error(const accel::Result<void>& r) { return r ? 0 : static_cast<int>(r.error()); }
 };
 

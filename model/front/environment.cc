@@ -10,15 +10,9 @@ const Environment& environment() {
       const char* value = getenv(name);
       return std::string(value == nullptr ? "" : value);
     };
-    return new Environment{.netdev = get("MLX5_MODEL_NETDEV"),
-                           .sysfs = get("SYSFS_PATH"),
-                           .report = get("MLX5_MODEL_REPORT"),
-                           .faults = get("MLX5_MODEL_FAULTS"),
-                           .refuse = get("MLX5_MODEL_REFUSE"),
-                           .rules = get("MLX5_MODEL_RULES"),
-                           .rule_time = strtoul(get("MLX5_MODEL_RULE_TIME").c_str(), nullptr, 10),
-                           .clock = get("MLX5_MODEL_CLOCK"),
-                           .part = get("MLX5_MODEL_PART")};
+    return new Environment{get("MLX5_MODEL_NETDEV"), get("SYSFS_PATH"),        get("MLX5_MODEL_REPORT"),
+                           get("MLX5_MODEL_FAULTS"), get("MLX5_MODEL_REFUSE"), get("MLX5_MODEL_RULES"),
+                           get("MLX5_MODEL_CLOCK"),  get("MLX5_MODEL_PART")};
   }();
   return *kRead;
 }

@@ -12,10 +12,8 @@ struct Environment {
   std::string faults;  // MLX5_MODEL_FAULTS, see faults.h
   std::string refuse;  // MLX5_MODEL_REFUSE, see refuse.h
   std::string rules;   // MLX5_MODEL_RULES: room for so many of each priority; empty: for any number
-  unsigned long rule_time =
-      0;              // MLX5_MODEL_RULE_TIME: microseconds that the firmware takes to make or remove a rule
-  std::string clock;  // MLX5_MODEL_CLOCK: "real", stamps are the time of day; empty: the counter's
-  std::string part;   // MLX5_MODEL_PART: the PCI device, four hexadecimal digits; empty: 1017, a ConnectX-5
+  std::string clock;   // MLX5_MODEL_CLOCK: "real", stamps are the time of day; empty: the counter's
+  std::string part;    // MLX5_MODEL_PART: the PCI device, four hexadecimal digits; empty: 1017, a ConnectX-5
 };
 
 const Environment& environment();

@@ -80,7 +80,6 @@ int Context::invoke(ib_uverbs_ioctl_hdr* header, bool has_net_raw) {
       in_place ? reinterpret_cast<const uint8_t*>(&in->data) : reinterpret_cast<const uint8_t*>(in->data),
       in->len};
   if (out != nullptr) request.core_answer = {reinterpret_cast<uint8_t*>(out->data), out->len};
-  Commands::take_time(*entry);
   const Call one(*this);
   return started_ ? Commands::execute(*this, *entry, request) : EINVAL;
 }

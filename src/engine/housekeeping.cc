@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <utility>
 
@@ -38,8 +37,7 @@ constexpr Duration kWatch = 1ms;          ///< threads are out that others rely 
 constexpr int kWatchesInVain = 4;         ///< then it ends
 constexpr Duration kOfferAgain = 5ms;     ///< connections that nobody has accepted
 constexpr Duration kSettle = 10ms;        ///< changes of routes and links come in flocks: read once
-constexpr Duration kGather = 20ms;    ///< rules to be removed: many at once, and the tuple may be used again
-constexpr Duration kSoonest = 100us;  ///< of what is due already, after a step
+constexpr Duration kSoonest = 100us;      ///< of what is due already, after a step
 
 }  // namespace
 
@@ -66,7 +64,7 @@ void Housekeeping::abandon_in_child() {
 }
 
 Instant Housekeeping::next_deadline() const {
-  return std::min({changes_due_, tick_due_, serving_due_, watch_due_, look_due_, opening_due_, removal_due_});
+  return std::min({changes_due_, tick_due_, serving_due_, watch_due_, look_due_, opening_due_});
 }
 
 Housekeeping::Events Housekeeping::step(Ready ready) {
@@ -82,7 +80,6 @@ Housekeeping::Events Housekeeping::step(Ready ready) {
   }
   // The slot of a lost port is that of its device's next one, which comes behind.
   if (opening_due_ <= now && !worker_.interfaces.any_lost()) open_ports();
-  if (removal_due_ <= now) remove_rules();
   if (watch_due_ <= now) watch_threads();
   if (look_due_ <= now) look();
   if (serving_ && (ready.ports || serving_due_ <= now)) serve(events);
@@ -105,7 +102,6 @@ void Housekeeping::take_requests() {
     arm_look();
   }
   if (requests_.take(Request::kPorts)) opening_due_ = now;
-  if (requests_.take(Request::kRules)) removal_due_ = now + kGather;
   if (requests_.take(Request::kDoubt)) {
     doubted_ = now;
     if (!serving_) tick_due_ = std::min(tick_due_, now + kBusyTick);
@@ -282,21 +278,6 @@ void Housekeeping::open_ports() {
   const Instant next = worker_.open_requested(false, &ports_opened_);
   opening_due_ = next == kNever ? kNever : std::max(next, clock_now() + kSoonest);
   if (ports_opened_ && serving_) stop_serving();  // the new ones' descriptors
-}
-
-/// A batch of each port: the next ones come behind what else is due. A port that is closed meanwhile waits.
-void Housekeeping::remove_rules() {
-  requests_.removal_begins();
-  std::array<FlowSteering*, kMaxInterfaces> ports;
-  size_t begun = 0;
-  {
-    const Locked held(worker_);
-    for (PortSlot& slot : worker_.slots)
-      if (FlowSteering* flows = slot.opened.port.flows(); flows != nullptr && flows->begin_removal())
-        ports[begun++] = flows;
-  }
-  for (size_t i = 0; i < begun; ++i) ports[i]->remove_rules();  // NOLINT: filled by the loop above
-  removal_due_ = begun != 0 ? clock_now() + kSoonest : kNever;
 }
 
 void Housekeeping::watch_threads() {

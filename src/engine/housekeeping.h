@@ -87,7 +87,6 @@ class Housekeeping {
   void forget_ports();
   void open_ports();
   void watch_threads();
-  void remove_rules();
   void look();
   void take_changes();
   void follow(NetworkChanges& changes);
@@ -103,7 +102,7 @@ class Housekeeping {
   NetworkChanges pending_;
   // When each is to be done next.
   Instant changes_due_ = kNever, tick_due_ = kNever, serving_due_ = kNever, watch_due_ = kNever,
-          look_due_ = kNever, opening_due_ = kNever, removal_due_ = kNever;
+          look_due_ = kNever, opening_due_ = kNever;
   Instant chores_due_{}, settings_due_{};  ///< at a tick
   Settings settings_ = config().settings;  ///< and what accel set has changed since
   Duration tick_after_ = HousekeepingRequests::kRest;

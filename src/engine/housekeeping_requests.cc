@@ -22,7 +22,6 @@ Result<void> HousekeepingRequests::open() {
 
 void HousekeepingRequests::abandon_in_child() {
   if (const int open = std::exchange(fd_, -1); open >= 0) close_private(open);
-  removal_asked_ = false;
 }
 
 void HousekeepingRequests::wake() const {

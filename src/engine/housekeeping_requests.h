@@ -45,10 +45,6 @@ class HousekeepingRequests {
   static constexpr Duration kLookLate = 8ms;
   /// Some ports are to be opened (PortOpening::request). Under the worker's lock.
   void ports_requested();
-  /// Rules of devices are to be removed (FlowSteering::begin_removal). Under the worker's lock.
-  void rules_to_remove() {
-    if (!removal_asked_.exchange(true, std::memory_order_relaxed)) ask(Request::kRules);
-  }
   /// How long an idle tick may be late for what comes due meanwhile.
   static constexpr Duration kRest = 500ms;
 
@@ -57,11 +53,9 @@ class HousekeepingRequests {
   int fd() const { return fd_; }
   /// To be called before take(): a request that comes in between wakes again.
   void drain();
-  enum class Request : uint8_t { kTicks, kWatch, kLook, kPorts, kDoubt, kRules };
+  enum class Request : uint8_t { kTicks, kWatch, kLook, kPorts, kDoubt };
   /// True: there has been one since the last call.
   bool take(Request request) { return wanted_[index(request)].exchange(false, std::memory_order_relaxed); }
-  /// Before it looks for rules: what is noted from here on is asked for anew.
-  void removal_begins() { removal_asked_.store(false, std::memory_order_relaxed); }
   /// All is quiet: needed() is to tell of the end of that.
   void set_idle(bool idle) { idle_.store(idle, std::memory_order_relaxed); }
   /// `trusting`: ticks are rare, since the application has always been there. `ticks_look`: they come often
@@ -80,8 +74,7 @@ class HousekeepingRequests {
   void end_trust();
 
   std::atomic<bool> idle_{false};
-  std::atomic<bool> removal_asked_{false};
-  std::atomic<bool> wanted_[6]{};
+  std::atomic<bool> wanted_[5]{};
   /// The value of next_look_ while ticks are the looks: nobody has to wake the thread.
   static constexpr Instant kTicksLook{};
   Instant next_look_ = kNever;  ///< under the worker's lock

@@ -14,7 +14,6 @@ class Notices {
     kThreadOut = 1,  ///< threads are out that others rely on: Sleepers::distrust_the_late() is to be called
     kApplicationBegan = 2,  ///< there is a first accelerated socket
     kPortsRequested = 4,    ///< PortOpening::first() may be due
-    kRulesToRemove = 8,     ///< FlowSteering::rules_to_remove()
   };
   void add(Notice notice) ACCEL_REQUIRES(worker_lock) { bits_ |= notice; }
   bool any() const ACCEL_REQUIRES(worker_lock) { return bits_ != 0; }

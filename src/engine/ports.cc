@@ -125,7 +125,6 @@ OpenedPort open_mlx5(const Link& link, FramePool& pool) {
   options.tx_batch = settings.mlx5_tx_batch;
   options.multi_packet = settings.mlx5_multi_packet;
   options.striding = settings.mlx5_striding_rq;
-  options.remote_rules = settings.mlx5_remote_rules;
   options.cqe_compression = settings.mlx5_cqe_compression;
   options.moderation_count = settings.mlx5_moderation_count;
   options.moderation_usec = settings.mlx5_moderation_usec;

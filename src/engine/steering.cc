@@ -43,7 +43,7 @@ Result<void> Steering::steer(InterfaceId id, const FlowKey& key, bool shared, in
   return {};
 }
 
-void Steering::unsteer(InterfaceId id, const FlowKey& key, void (FlowSteering::*how)(const FlowKey&)) {
+void Steering::unsteer(InterfaceId id, const FlowKey& key, bool paused) {
   if (barred()) return unsteer_later(id, key);
   Table& table = tables_[id];
   auto entry = table.flows.find(key);
@@ -53,8 +53,7 @@ void Steering::unsteer(InterfaceId id, const FlowKey& key, void (FlowSteering::*
   count_.fetch_sub(1, std::memory_order_relaxed);
   FlowSteering* port = slots_.carrier(id).opened.port.flows();  // a lost one's rules may outlive the device
   if (port == nullptr) return;
-  (port->*how)(slots_.tagged(id, key));
-  if (port->rules_to_remove()) notices_.add(Notices::kRulesToRemove);
+  paused ? port->pause(slots_.tagged(id, key)) : port->unsteer(slots_.tagged(id, key));
 }
 
 void Steering::end_pause(InterfaceId id, const FlowKey& key) {
@@ -62,10 +61,9 @@ void Steering::end_pause(InterfaceId id, const FlowKey& key) {
   if (port != nullptr && !barred() && !tables_[id].flows.contains(key)) port->unsteer(slots_.tagged(id, key));
 }
 
-void Steering::unsteer_closed(bool ended) {
+void Steering::unsteer_closed() {
   if (closed_.empty() || barred()) return;
-  const auto how = ended ? &FlowSteering::unsteer_ended : &FlowSteering::unsteer;
-  for (const SteeredKey& closed : closed_) unsteer(closed.interface, closed.key, how);
+  for (const SteeredKey& closed : closed_) unsteer(closed.interface, closed.key);
   closed_.clear();
 }
 

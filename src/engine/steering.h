@@ -44,17 +44,14 @@ class Steering {
   Result<void> steer(InterfaceId id, const FlowKey& key, bool shared = false, int shadow = -1)
       ACCEL_REQUIRES(worker_lock);
   /// Once for each steer(). `paused`: by Port::pause(), until end_pause().
-  void unsteer(InterfaceId id, const FlowKey& key, bool paused = false) ACCEL_REQUIRES(worker_lock) {
-    unsteer(id, key, paused ? &FlowSteering::pause : &FlowSteering::unsteer);
-  }
+  void unsteer(InterfaceId id, const FlowKey& key, bool paused = false) ACCEL_REQUIRES(worker_lock);
   /// Of a key that may be steered again since.
   void end_pause(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock);
   /// By unsteer_closed().
   void unsteer_later(InterfaceId id, const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
     closed_.push_back({id, key});
   }
-  /// `ended`: the kernel has none of these connections.
-  void unsteer_closed(bool ended) ACCEL_REQUIRES(worker_lock);
+  void unsteer_closed() ACCEL_REQUIRES(worker_lock);
   /// libibverbs takes malloc() for each rule, and the calling thread is in a handler, which may have
   /// interrupted that: no connect() and no listen() there, and rules go later.
   bool barred() const ACCEL_REQUIRES(worker_lock);
@@ -106,8 +103,6 @@ class Steering {
     bool has_steered = false;
   };
 
-  void unsteer(InterfaceId id, const FlowKey& key, void (FlowSteering::*how)(const FlowKey&))
-      ACCEL_REQUIRES(worker_lock);
   void add_to_helper(InterfaceId id, const FlowKey& key, Flow& flow) ACCEL_REQUIRES(worker_lock);
 
   PortSlots& slots_;

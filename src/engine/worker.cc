@@ -72,7 +72,6 @@ void Worker::tell_housekeeping() {
   const uint8_t told = notices.take();
   if ((told & Notices::kThreadOut) != 0) housekeeping.watch();
   if ((told & Notices::kApplicationBegan) != 0) housekeeping.application_began();
-  if ((told & Notices::kRulesToRemove) != 0) housekeeping.rules_to_remove();
   if ((told & Notices::kPortsRequested) != 0) {
     opens_ports.store(true, std::memory_order_relaxed);
     housekeeping.ports_requested();
@@ -181,7 +180,7 @@ void Worker::send(Instant now) {
   neighbours.resolve();
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (!stack->tx_queue(id).empty()) transmit(id);
-  unsteer_closed(true);
+  unsteer_closed();
 }
 
 void Worker::tell(Instant now) {
@@ -222,9 +221,9 @@ void Worker::steer_opened() {
   changes.clear();
 }
 
-void Worker::unsteer_closed(bool ended) {
+void Worker::unsteer_closed() {
   steer_opened();  // what flush() closed
-  steering.unsteer_closed(ended);
+  steering.unsteer_closed();
 }
 
 void Worker::notify_edges() {

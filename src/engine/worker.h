@@ -121,8 +121,7 @@ class Worker {
 
   // ---- flows that the stack has opened and closed (worker.cc) ----
   void steer_opened() ACCEL_REQUIRES(worker_lock);  ///< before flush(): the SYN-ACK must not overtake
-  /// `ended`: the kernel has none of these connections, so their rules may stay for a while.
-  void unsteer_closed(bool ended = false) ACCEL_REQUIRES(worker_lock);
+  void unsteer_closed() ACCEL_REQUIRES(worker_lock);
   Result<void> steer_connection(InterfaceId id, const FlowKey& key, int shadow = -1)
       ACCEL_REQUIRES(worker_lock);
   /// The connection is there: the helper's table has its sequence numbers from now on.

@@ -137,10 +137,6 @@ void DirectPort::unsteer(const FlowKey& key) {
   if (flows_) flows_->remove(key);
 }
 
-void DirectPort::unsteer_ended(const FlowKey& key) {
-  if (flows_) flows_->remove(key, true);
-}
-
 void DirectPort::take_acks(const FlowKey& key, bool on) {
   if (flows_) flows_->take_acks(key, on);
 }
@@ -228,7 +224,6 @@ void DirectPort::read_device_events() {
 Mlx5Stats DirectPort::stats() const {
   Mlx5Stats now = stats_;
   now.rx_refused += receive_->refused();
-  now.rx_dropped = receive_->dropped();
   now.rx_no_buffer = receive_->empty();
   now.tx_refused = send_.refused();
   now.rules = (flows_ ? flows_->rules() : 0) + (standing_ ? standing_->rules() : 0);
@@ -245,7 +240,6 @@ void DirectPort::count(Counters& to) {
   to.add(Counter::drop_other_host, now.other_host - before.other_host);
   to.add(Counter::mlx5_to_kernel_failed, now.to_kernel_failed - before.to_kernel_failed);
   to.add(Counter::mlx5_rx_refused, now.rx_refused - before.rx_refused);
-  to.add(Counter::mlx5_rx_dropped, now.rx_dropped - before.rx_dropped);
   to.add(Counter::mlx5_rx_no_buffer, now.rx_no_buffer - before.rx_no_buffer);
   to.add(Counter::mlx5_tx_refused, now.tx_refused - before.tx_refused);
   to.add(Counter::mlx5_shares_taken, now.shares_taken - before.shares_taken);

@@ -59,10 +59,6 @@ class DirectPort final : public Mlx5Port {
   Result<void> steer(const FlowKey& key) override { return steer(key, false); }
   Result<void> steer_shared(const FlowKey& key) override { return steer(key, true); }
   void unsteer(const FlowKey& key) override;
-  void unsteer_ended(const FlowKey& key) override;
-  bool rules_to_remove() const override { return flows_ && flows_->rules_to_remove(); }
-  bool begin_removal() override { return flows_ && flows_->begin_removal(); }
-  void remove_rules() override { flows_->remove_rules(); }
   void take_acks(const FlowKey& key, bool on) override;
   bool by_device_rules() const override { return true; }
   void abandon_in_child() override;

@@ -1,7 +1,5 @@
 #include "mlx5/flow_table.h"
 
-#include <sched.h>
-
 #include <bit>
 #include <optional>
 #include <utility>
@@ -13,10 +11,6 @@ namespace {
 /// shares and the one of the whole are there together. A VLAN's go before those without, which bring tagged
 /// frames as well (make()).
 constexpr uint16_t kExact = 0, kShare = 2, kLocalEnd = 4, kRemoteEnd = 6;
-
-/// Rules that are removed as one: whoever needs one of them waits for all, and so does the control thread's
-/// other work.
-constexpr size_t kBatch = 64;
 
 constexpr uint32_t kEthernetHeader = 14;
 constexpr uint16_t kVlan = 0x8100, kIpv4 = 0x0800, kIpv6 = 0x86dd;
@@ -90,7 +84,6 @@ FlowTable::FlowTable(RuleMaker& device, uint32_t owner, ListenerSharing* sharing
 Result<void*> FlowTable::make(RuleMaker::Match match) {
   if (match.key.vlan == 0) ++match.priority;
   auto rule = device_.create(match);
-  if (no_room(rule) && make_room()) rule = device_.create(match);
   if (rule) ++rules_;
   return rule;
 }
@@ -137,24 +130,15 @@ Result<void> FlowTable::add_connected(const FlowKey& key) {
       return {};
     }
   }
-  if (void* kept = take_back(key)) {
-    connected_[key] = {kept, Cover::kOwnRule};
-    return {};
-  }
-  // Another process may have the remote end's: then each connection has its own, which goes before it.
-  if (remote_ends_ && add_under_remote(key, err(ENOSPC))) return {};
   auto rule = make({.key = key, .priority = kExact, .tag = tags_.exact()});
   if (!rule) return no_room(rule) ? add_under_remote(key, err(ENOSPC)) : Result<void>(rule.error());
   connected_[key] = {*rule, Cover::kOwnRule};
   return {};
 }
 
-/// One rule for all connections to that remote end, told apart here: as asked for, or where the device is
-/// full.
+/// The device is full: one rule for all connections to that remote end, told apart here.
 Result<void> FlowTable::add_under_remote(const FlowKey& key, Errno why) {
-  const FlowKey remote = remote_of(key);
-  await_removal(remote);
-  auto [entry, is_new] = remotes_.try_emplace(remote);
+  auto [entry, is_new] = remotes_.try_emplace(remote_of(key));
   if (is_new) {
     auto rule = make({.key = key, .any_local_port = true, .priority = kRemoteEnd, .tag = tags_.wide()});
     if (!rule) {
@@ -196,17 +180,11 @@ void FlowTable::uncover(WideRules& wide, const FlowKey& key) {
   drop_if_unused(wide, at);
 }
 
-void FlowTable::uncover_remote(const FlowKey& key, bool later) {
-  if (!later) return uncover(remotes_, key);
-  if (const auto at = remotes_.find(key); at != remotes_.end() && --at->second.covered == 0)
-    unused_remotes_.push_back(key);
-}
-
 void FlowTable::take_acks(const FlowKey& key, bool on) {
   if (const auto at = bound_.find(key); at != bound_.end()) at->second.takes_acks = on;
 }
 
-void FlowTable::remove(const FlowKey& key, bool later) {
+void FlowTable::remove(const FlowKey& key) {
   if (!key.is_connected()) {
     const auto at = bound_.find(key);
     if (at == bound_.end()) return;
@@ -223,78 +201,17 @@ void FlowTable::remove(const FlowKey& key, bool later) {
   connected_.erase(at);
   switch (flow.cover) {
     case Cover::kOwnRule:
-      if (later) return (void)leaving_.emplace(key, flow.rule);
       device_.destroy(flow.rule);
       --rules_;
       return;
     case Cover::kLocal:
       return uncover(bound_, local_of(key));
     case Cover::kRemote:
-      return uncover_remote(remote_of(key), later);
+      return uncover(remotes_, remote_of(key));
   }
-}
-
-/// The rule of a connection that had the same tuple. One that is just being removed has to be gone first: the
-/// device may refuse a second one.
-void* FlowTable::take_back(const FlowKey& key) {
-  const auto at = leaving_.find(key);
-  if (at == leaving_.end()) {
-    await_removal(key);
-    return nullptr;
-  }
-  void* const rule = at->second;
-  leaving_.erase(at);
-  return rule;
-}
-
-void FlowTable::await_removal(const FlowKey& key) {
-  if (is_removing() && removed_.contains(key)) await_removal();
-}
-
-void FlowTable::await_removal() {
-  while (is_removing()) sched_yield();
-}
-
-/// What is to go goes now.
-bool FlowTable::make_room() {
-  bool any = is_removing();
-  await_removal();
-  while (begin_removal()) {
-    remove_rules();
-    any = true;
-  }
-  return any;
-}
-
-bool FlowTable::begin_removal() {
-  if (is_removing()) return false;
-  removed_.clear();
-  for (; batch_.size() < kBatch && !leaving_.empty(); leaving_.erase(leaving_.begin())) {
-    removed_.insert(leaving_.begin()->first);
-    batch_.push_back(leaving_.begin()->second);
-  }
-  for (; batch_.size() < kBatch && !unused_remotes_.empty(); unused_remotes_.pop_back()) {
-    const auto at = remotes_.find(unused_remotes_.back());
-    if (at == remotes_.end() || at->second.covered != 0) continue;
-    removed_.insert(at->first);
-    batch_.push_back(at->second.rule);
-    remotes_.erase(at);
-  }
-  if (batch_.empty()) return false;
-  rules_ -= batch_.size();
-  removing_.store(true, std::memory_order_release);
-  return true;
-}
-
-void FlowTable::remove_rules() {
-  for (void* rule : batch_) device_.destroy(rule);
-  batch_.clear();
-  removing_.store(false, std::memory_order_release);
 }
 
 void FlowTable::clear() {
-  await_removal();
-  for (const auto& [key, rule] : leaving_) device_.destroy(rule);
   for (const auto& [key, flow] : connected_)
     if (flow.rule) device_.destroy(flow.rule);
   for (WideRules* wide : {&bound_, &remotes_})
@@ -306,10 +223,6 @@ void FlowTable::clear() {
 
 void FlowTable::abandon() {
   connected_.clear();
-  leaving_.clear();
-  unused_remotes_.clear();
-  removing_.store(false, std::memory_order_relaxed);  // in a child no thread is
-  batch_.clear();
   bound_.clear();
   uncovered_.clear();
   remotes_.clear();
@@ -403,9 +316,7 @@ void FlowTable::serve() {
 }
 
 bool FlowTable::is_ours(const Packet& frame, uint32_t tag) {
-  // Exact rules of connections that are gone may still bring frames.
-  if (tag == tags_.exact() && leaving_.empty() && !is_removing() && !is_tagged(frame))
-    return !is_v4_fragment(frame);
+  if (tag == tags_.exact() && !is_tagged(frame)) return !is_v4_fragment(frame);
   const auto summary = summarize(frame);
   if (!summary) return true;  // malformed: the stack counts it
   const FlowKey& key = summary->key;

@@ -7,21 +7,15 @@
 // segment of such a connection has come, SYNs to that local end cost one: the kernel is asked whether it has
 // the tuple, since a SYN that anybody can send must not begin a second connection of it.
 //
-// To make or remove a rule is a command of the device's firmware. Those of connections that have ended may be
-// removed later and many at once, without the worker's lock (begin_removal()): what they bring until then is
-// the kernel's, and a connection of the same tuple has the rule again.
-//
 // Where several processes listen or receive datagrams at one local end each has shares of it (shares.h), by a
 // rule for each.
 // Before a share is given up the connections under it get rules of their own.
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/ip.h"
@@ -66,19 +60,9 @@ class FlowTable final : private ListenerSharing::Holder {
 
   /// `shared`: with other processes, as far as they are such too. Connected flows are not.
   Result<void> add(const FlowKey& key, bool shared = true);
-  /// `later`: nobody waits for what the rule would bring, which stays until begin_removal().
-  void remove(const FlowKey& key, bool later = false);
+  void remove(const FlowKey& key);
   void take_acks(const FlowKey& key, bool on);  ///< Port::take_acks()
   void clear();
-
-  /// For all connections to one remote end a rule, and none for each.
-  void prefer_remote_ends() { remote_ends_ = true; }
-  bool rules_to_remove() const { return !leaving_.empty() || !unused_remotes_.empty(); }
-  /// Takes some such rules for remove_rules(); false: there are none, or others are being removed.
-  bool begin_removal();
-  /// Removes them: one thread's, without the lock that all else needs, after begin_removal().
-  void remove_rules();
-
   /// What the others who listen have said: rules for the shares that are ours.
   void serve();
   /// Forgets without touching the device: a forked child's.
@@ -140,13 +124,7 @@ class FlowTable final : private ListenerSharing::Holder {
   void destroy_all(Wide& entry);
   Result<void> add_connected(const FlowKey& key);
   Result<void> add_under_remote(const FlowKey& key, Errno why);
-  void* take_back(const FlowKey& key);
-  void await_removal(const FlowKey& key);
-  void await_removal();
-  bool make_room();
-  bool is_removing() const { return removing_.load(std::memory_order_acquire); }
   void uncover(WideRules& wide, const FlowKey& key);
-  void uncover_remote(const FlowKey& key, bool later);
   void drop_if_unused(WideRules& wide, WideRules::iterator at);
   void drop_uncovered();
   Result<void*> make(RuleMaker::Match match);
@@ -159,14 +137,6 @@ class FlowTable final : private ListenerSharing::Holder {
   WideRules bound_;                 ///< listeners and bound UDP sockets
   std::vector<FlowKey> uncovered_;  ///< closed ones that hold() may have taken the last connection of
   WideRules remotes_;               ///< remote ends, when the device has no room for a rule a connection
-  /// Of connections that are gone: what begin_removal() takes.
-  std::unordered_map<FlowKey, void*, Hash> leaving_;
-  std::vector<FlowKey> unused_remotes_;
-  /// What it took last. The rules are remove_rules()'s while removing_.
-  std::unordered_set<FlowKey, Hash> removed_;
-  std::vector<void*> batch_;
-  std::atomic<bool> removing_{false};
-  bool remote_ends_ = false;
   size_t rules_ = 0;
   uint64_t shares_taken_ = 0, shares_given_ = 0;
 };

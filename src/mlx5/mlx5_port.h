@@ -24,7 +24,6 @@ struct Mlx5Options {
   uint32_t tx_batch = 64;                      ///< descriptors to one completion
   bool multi_packet = true;                    ///< several small frames in a descriptor, where the device can
   bool striding = false;                       ///< a striding receive queue, where the device can
-  bool remote_rules = false;                   ///< a rule for each remote end instead of each connection
   bool cqe_compression = false;                ///< receive completions compressed, where the device can
   uint32_t moderation_count = 0;               ///< frames before a sleeper is woken ...
   uint32_t moderation_usec = 0;                ///< ... or microseconds; 0: at once
@@ -46,7 +45,6 @@ struct Mlx5Options {
 struct Mlx5Stats {
   uint64_t recoveries = 0;    ///< times that error completions had the queues reset
   uint64_t rx_refused = 0;    ///< frames of impossible length, or longer than their buffers
-  uint64_t rx_dropped = 0;    ///< frames that found no descriptor, as the device's completions tell
   uint64_t rx_no_buffer = 0;  ///< refills that found the pool empty
   uint64_t tx_refused = 0;    ///< frames that no descriptor can hold
   uint64_t to_kernel = 0;     ///< frames that came by our rules and were the kernel's: given to it

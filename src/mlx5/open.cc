@@ -165,7 +165,6 @@ bool DirectPort::make_queues(Evidence& seen) {
   if (const auto begun = standing_->begin(); !begun)
     return stop(seen, Stage::kSteer, static_cast<int>(begun.error()));
   flows_.emplace(*standing_, owner, sharing_.get(), options_.kernel_has);
-  if (options_.remote_rules) flows_->prefer_remote_ends();
   describe(limits);
   note_descriptors(true);
   inlet_.open();

@@ -100,13 +100,6 @@ class FlowSteering {
   virtual Result<void> steer_shared(const FlowKey& key) { return steer(key); }
   /// Undoes steer(); unknown keys are ignored.
   virtual void unsteer(const FlowKey& key) = 0;
-  /// As unsteer(), of a connection that has ended. A device that takes its time for each rule may keep the
-  /// rule until it is removed, and what that brings is the kernel's. begin_removal() takes some such rules,
-  /// under the lock, and where that is true remove_rules() follows: without the lock, beside all other calls.
-  virtual void unsteer_ended(const FlowKey& key) { unsteer(key); }
-  virtual bool rules_to_remove() const { return false; }
-  virtual bool begin_removal() { return false; }
-  virtual void remove_rules() {}
   /// The local end gets no new frames, as after unsteer(), but connections whose handshake is under way may
   /// be steered yet. Until steer() or unsteer().
   virtual void pause(const FlowKey& key) { unsteer(key); }

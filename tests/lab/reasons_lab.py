@@ -123,7 +123,7 @@ ROWS = {
     "no_privilege": Row(CONNECT, command=UNPRIVILEGED),
     "route_unusual": Row("t = listen()\n" + TCP_TO.format(to="10.98.0.2"), prepare=unusual_route("10.98.0.0/24", "nexthop", "via", "10.77.0.2", "nexthop", "via", "10.77.0.3")),
     "option": Row("t = listen()\ns = socket.socket(A, S)\ns.setsockopt(0, 11, 1)\ns.settimeout(20)\ns.connect((far, 7000))"),
-    "multicast": Row(JOIN, path="xdp"),
+    "multicast": Row(JOIN, path="xdp", env={"ACCEL_MULTICAST": "false"}),
     "broadcast": Row("t = listen()\ns = socket.socket(A, D)\ns.setsockopt(1, 6, 1)\ns.connect(('10.77.0.255', 9))"),
     "queues_elsewhere": Row(CONNECT, env={"ACCEL_QUEUES": "1"}, queues=2),
     "accepted_by_kernel": Row("l = listen('0.0.0.0')\nc = socket.create_connection(('127.0.0.1', l.getsockname()[1]))\n"

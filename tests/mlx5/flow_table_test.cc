@@ -3,11 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,14 +16,13 @@ namespace {
 struct Device : RuleMaker {
   Result<void*> create(const Match& match) override {
     if (refuse != 0) return err(refuse);
-    if (refuse_wide != 0 && match.any_local_port) return err(refuse_wide);
     if (rules.size() >= room) return err(ENOSPC);
     rules[++last] = match;
     return reinterpret_cast<void*>(last);  // NOLINT
   }
   void destroy(void* rule) override { EXPECT_EQ(rules.erase(reinterpret_cast<uintptr_t>(rule)), 1u); }
   size_t room = 1000;
-  int refuse = 0, refuse_wide = 0;
+  int refuse = 0;
   uintptr_t last = 0;
   std::map<uintptr_t, Match> rules;
 };
@@ -395,124 +391,6 @@ TEST(FlowTable, AbandonTouchesNothing) {
     table.abandon();
   }
   EXPECT_EQ(device.rules.size(), 1u);
-}
-
-// --- rules that go later ---
-
-TEST(FlowTable, RulesOfEndedConnectionsGoByBatches) {
-  Device device;
-  FlowTable table(device, 7);
-  FlowKey key = kConnection;
-  for (key.remote.port = 1000; key.remote.port < 1300; ++key.remote.port) ASSERT_TRUE(table.add(key).ok());
-  const uint32_t tag = device.rules.begin()->second.tag;
-  key.remote.port = 1000;
-  EXPECT_TRUE(table.is_ours(Frame(key).packet, tag));
-  EXPECT_FALSE(table.rules_to_remove());
-  for (key.remote.port = 1000; key.remote.port < 1299; ++key.remote.port) table.remove(key, true);
-  EXPECT_EQ(device.rules.size(), 300u);
-  EXPECT_TRUE(table.rules_to_remove());
-  key.remote.port = 1000;
-  EXPECT_FALSE(table.is_ours(Frame(key).packet, tag)) << "the rule is still there, the connection is not";
-  ASSERT_TRUE(table.begin_removal());
-  EXPECT_FALSE(table.begin_removal()) << "one batch after the other";
-  EXPECT_FALSE(table.is_ours(Frame(key).packet, tag));
-  table.remove_rules();
-  EXPECT_EQ(device.rules.size(), 300u - 64);
-  while (table.begin_removal()) table.remove_rules();
-  EXPECT_EQ(device.rules.size(), 1u);
-  EXPECT_EQ(table.rules(), 1u);
-  key.remote.port = 1299;
-  EXPECT_TRUE(table.is_ours(Frame(key).packet, tag));
-}
-
-TEST(FlowTable, ATupleThatIsUsedAgainHasItsRule) {
-  Device device;
-  FlowTable table(device, 7);
-  ASSERT_TRUE(table.add(kConnection).ok());
-  const auto made = device.last;
-  table.remove(kConnection, true);
-  ASSERT_TRUE(table.add(kConnection).ok());
-  EXPECT_EQ(device.last, made);
-  EXPECT_FALSE(table.begin_removal());
-  const uint32_t tag = device.rules.begin()->second.tag;
-  EXPECT_TRUE(table.is_ours(Frame(kConnection).packet, tag));
-}
-
-/// The device may refuse the second of two equal rules.
-TEST(FlowTable, ATupleWhoseRuleIsBeingRemovedWaits) {
-  Device device;
-  FlowTable table(device, 7);
-  ASSERT_TRUE(table.add(kConnection).ok());
-  table.remove(kConnection, true);
-  ASSERT_TRUE(table.begin_removal());
-  std::atomic<bool> added{false};
-  std::thread other([&] {
-    EXPECT_TRUE(table.add(kConnection).ok());
-    added = true;
-  });
-  FlowKey third = kConnection;
-  ++third.remote.port;
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_FALSE(added);
-  table.remove_rules();
-  other.join();
-  EXPECT_EQ(device.rules.size(), 1u);
-}
-
-TEST(FlowTable, RulesThatAreToGoMakeRoom) {
-  Device device;
-  device.room = 2;
-  FlowTable table(device, 7);
-  FlowKey key = kConnection;
-  for (int i = 0; i < 20; ++i) {
-    ++key.remote.port;
-    ASSERT_TRUE(table.add(key).ok()) << i;
-    EXPECT_EQ(device.rules.rbegin()->second.any_local_port, false);
-    table.remove(key, true);
-  }
-}
-
-TEST(FlowTable, AClosedTableLeavesNone) {
-  Device device;
-  {
-    FlowTable table(device, 7);
-    ASSERT_TRUE(table.add(kConnection).ok());
-    table.remove(kConnection, true);
-  }
-  EXPECT_TRUE(device.rules.empty());
-}
-
-// --- a rule for each remote end, as a setting ---
-
-TEST(FlowTable, RemoteEndsHaveOneRuleWhereAskedFor) {
-  Device device;
-  FlowTable table(device, 7);
-  table.prefer_remote_ends();
-  FlowKey key = kConnection;
-  for (key.local.port = 5000; key.local.port < 5100; ++key.local.port) ASSERT_TRUE(table.add(key).ok());
-  ASSERT_EQ(device.rules.size(), 1u);
-  const uint32_t tag = device.rules.begin()->second.tag;
-  EXPECT_FALSE(table.is_ours(Frame(key).packet, tag)) << "another program's";
-  key.local.port = 5000;
-  EXPECT_TRUE(table.is_ours(Frame(key).packet, tag));
-  for (key.local.port = 5000; key.local.port < 5100; ++key.local.port) table.remove(key, true);
-  EXPECT_EQ(device.rules.size(), 1u) << "the next connection may come soon";
-  ASSERT_TRUE(table.add(kConnection).ok());
-  EXPECT_FALSE(table.begin_removal()) << "and has come";
-  table.remove(kConnection, true);
-  ASSERT_TRUE(table.begin_removal());
-  table.remove_rules();
-  EXPECT_TRUE(device.rules.empty());
-}
-
-TEST(FlowTable, ARemoteEndThatAnotherProcessHasCostsARuleEach) {
-  Device device;
-  FlowTable table(device, 7);
-  table.prefer_remote_ends();
-  device.refuse_wide = EEXIST;
-  ASSERT_TRUE(table.add(kConnection).ok());
-  ASSERT_EQ(device.rules.size(), 1u);
-  EXPECT_FALSE(device.rules.begin()->second.any_local_port);
 }
 
 }  // namespace

@@ -386,16 +386,3 @@ void bbr_restart(TcpConn& c, Instant now) {
 }
 
 }  // namespace accel::tcp
-
-namespace accel {
-
-/// bbr_get_info()
-std::optional<BbrInfo> TcpLayer::bbr_info(const TcpConn& c) const {
-  if (!tcp::runs_bbr(c)) return std::nullopt;
-  const Bbr& b = *c.rates->bbr;
-  constexpr float kUnit = 256;
-  return BbrInfo{static_cast<uint64_t>(b.rate()), b.min_rtt_us, static_cast<uint32_t>(b.pacing_gain * kUnit),
-                 static_cast<uint32_t>(b.window_gain * kUnit)};
-}
-
-}  // namespace accel

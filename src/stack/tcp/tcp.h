@@ -14,12 +14,6 @@ namespace accel {
 struct StackCore;
 struct TcpContext;  // stack/tcp/context.h
 
-/// What BBR tells of itself (TCP_CC_INFO's tcp_bbr_info). Gains are in 256ths.
-struct BbrInfo {
-  uint64_t bandwidth = 0;  ///< bytes/s
-  uint32_t min_rtt_us = 0, pacing_gain = 0, window_gain = 0;
-};
-
 class TcpLayer {
  public:
   explicit TcpLayer(StackCore& core);
@@ -133,7 +127,6 @@ class TcpLayer {
   /// or TCP_CORK cleared: what waited goes, as far as Nagle allows, with TCP_NODELAY all of it.
   void settings_changed(TcpConn& conn, Instant now, bool push = false);
   TcpInfo info(const TcpConn& conn, Instant now) const;
-  std::optional<BbrInfo> bbr_info(const TcpConn& conn) const;  ///< where BBR runs
   TcpState state(const TcpConn& conn) const;
   Endpoint local(const TcpConn& conn) const;
   Endpoint remote(const TcpConn& conn) const;
