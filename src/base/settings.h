@@ -88,7 +88,7 @@ std::string setting_value(const Settings& settings, size_t index);
 /// Reads `text` into row `index`. False: not allowed, nothing changed.
 bool set_setting(Settings& settings, size_t index, std::string_view text);
 
-/// What a profile is for; "" of the default.
+/// The purpose of a profile; "" of the default.
 std::string_view profile_text(Profile profile);
 
 /// What the profile changes of `settings`.

@@ -153,6 +153,8 @@ void Engine::set_groups(Pass& pass, BoundFlow& flow, Groups groups) {
   (void)Worker::of(pass).cover_again(flow);
 }
 
+bool Engine::takes_groups(Pass&, const BoundFlow& flow) const { return flow.groups.taken; }
+
 bool Engine::brings_groups(Pass&, const BoundFlow& flow) const {
   return std::any_of(flow.keys.begin(), flow.keys.end(),
                      [](const BoundFlow::Key& k) { return k.key.local.address.is_multicast(); });

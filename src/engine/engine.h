@@ -104,6 +104,8 @@ class Engine {
                               const Groups& groups = {});
   /// The socket's multicast is otherwise from now on.
   void set_groups(Pass& pass, BoundFlow& flow, Groups groups);
+  /// As set_groups() last said, whether there is a device that can bring them or not.
+  bool takes_groups(Pass& pass, const BoundFlow& flow) const;
   /// The devices bring what comes to some group.
   bool brings_groups(Pass& pass, const BoundFlow& flow) const;
   /// By which address this host would answer `remote`; any(): there is no route.

@@ -87,7 +87,6 @@ void UdpSocket::follow_groups(Pass& pass) {
     pollfd kernel{shadow(), POLLIN, 0};
     shadows_first_ |= pass.stack().udp().front(*pcb(pass)) == nullptr && real.poll(&kernel, 1, 0) > 0;
   }
-  ask_for_look(engine);
   look_at_shadow_ = true;
   engine.touch();
 }
@@ -105,6 +104,7 @@ Result<void> UdpSocket::groups_were_set(Pass& pass) {
     return opened || opened.error() == kOnKernel ? Result<void>{} : opened;
   }
   follow_groups(pass);
+  ask_for_look(pass.engine());
   const bool served_here = !joined_.any() || brings_groups(pass) || choice.reason == Reason::port_opening;
   return served_here ? Result<void>{} : may_use_kernel(Reason::multicast);
 }
@@ -129,7 +129,7 @@ Instant look_at_groups() {
     for_each_member([&](UdpSocket& s) {
       s.end_lending();
       const uint16_t port = s.local_endpoint().port;
-      const bool taken = s.brings_groups(*guard.pass());
+      const bool taken = guard.pass()->engine().takes_groups(*guard.pass(), *s.flow());
       const auto known =
           std::find_if(ports.begin(), ports.end(), [&](const Watched& w) { return w.port == port; });
       if (known == ports.end())

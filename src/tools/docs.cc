@@ -48,7 +48,7 @@ environment. Within a section its `profile` comes first, and what the section it
 `include = "FILE"`, or a list of files, at the head of the file reads others, relative to its folder. `[default]` of the file itself wins over that
 of an included one. Of applications the first that matches counts, and those of the file itself come first.
 
-What is not understood is one line on stderr, with file, line, column and what is perhaps meant. Where only a value of a setting that tunes is wrong
+A mistake gives one line on stderr, with file, line, column and what is perhaps meant. Where only a value of a setting that tunes is wrong
 (a number, true or false, `xdp_mode`, `log`), its default serves. With any other mistake (an unknown key, a rule, a file that cannot be read) the
 programs that it concerns run on the kernel's path, reason `misread`. A mistake in `[default]`, in the file as a whole or in the environment concerns
 every program. `accel docs schema` prints a JSON schema for editors.
