@@ -97,6 +97,8 @@ void share_files(Forking& f) {
   std::vector<File*> files;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd) return;
+    // What could not leave shared memory: the child has no part in it.
+    if (file->kind() == FileKind::kShm) return;
     const bool bound = file->bound_flow() != nullptr;
     // A child may have to say that it has started a program with one whose queues are released.
     if (undecided(*file) || dormant(*file)) {
