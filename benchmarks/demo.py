@@ -2,6 +2,7 @@
 """The main job on real programs, kernel against libaccel, in two namespaces joined by veth. `./demo` runs it."""
 import nginx
 import redis
+import same_host
 import siw
 import sockperf
 from measure import report
@@ -14,6 +15,8 @@ def main():
     report("redis-benchmark, 50 clients, 3 B values", redis.measure(rounds=3, requests=60000))
     report("nginx + wrk, one worker, 64 keep-alive connections", nginx.measure(rounds=3, seconds=2))
     report("sockperf ping-pong, 64 B, blocking", sockperf.measure(rounds=3, seconds=1))
+    report("two programs of one host over 127.0.0.1, both preloaded: the kernel's loopback and shared memory",
+           same_host.measure(rounds=3, wanted=("a CPU each", "SET", "GET, 50", "keep-alive")))
     print("\nSoft-iWARP is for talking to RDMA hosts, and costs. Here without AF_XDP, libaccel at both ends, beside plain TCP:")
     report("soft-iWARP over the kernel's TCP", siw.measure())
 

@@ -52,8 +52,11 @@ void forget_refusal() ACCEL_LOCKS_UNCHECKED {
   refused.reset();
 }
 
-bool has_capability(const __user_cap_data_struct* sets, int number) {
-  return sets[number / 32].effective & (1u << (number % 32));
+bool has_capability(int number) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  return real.syscall(SYS_capget, &header, sets) == 0 &&
+         (sets[number / 32].effective & 1u << number % 32) != 0;
 }
 
 std::optional<Reason> obstacle() {
@@ -251,11 +254,8 @@ PathKind Engine::port_kind(Pass& pass, InterfaceId id) const {
   return id < w.slots.count() ? w.slots[id].opened.kind : PathKind::kUndecided;
 }
 
-bool Engine::privileged() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[2]{};
-  return real.syscall(SYS_capget, &header, sets) == 0 && has_capability(sets, CAP_NET_RAW);
-}
+bool Engine::privileged() { return has_capability(CAP_NET_RAW); }
+bool Engine::reads_filters() { return has_capability(CAP_NET_ADMIN); }
 
 /// It is, or seteuid() can make it so again.
 static bool may_be_privileged() {

@@ -54,6 +54,8 @@ class Engine {
   // ---- privilege (posix/privilege.h) ----
   /// Whether there can be a port at all (CAP_NET_RAW); what one kind needs besides, its opening tells.
   static bool privileged();
+  /// Whether this process may read all of the host's packet filters (CAP_NET_ADMIN).
+  static bool reads_filters();
   /// Since Linux 5.19 an open BPF map can be written without privilege, so a port goes on without it.
   static bool ports_outlive_privilege();
   /// The privilege may be back: what was refused for lack of it is asked again.
@@ -122,6 +124,8 @@ class Engine {
   UdpPcb* udp(BoundFlow& flow);
   void reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote);
   void close(Pass& pass, BoundFlow* flow);
+  /// When the pass began that the calling thread is in.
+  Instant pass_began() const;
   /// Another thread is asleep in wait().
   bool others_wait(Pass& pass) const;
   /// The devices bring it no more SYNs, or datagrams; what they have brought is in the stack. Of a listener
@@ -145,6 +149,10 @@ class Engine {
   /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide
   /// early.
   PathChoice covers(Pass& pass, const FlowRequest& request, bool v6_only);
+
+  /// Of an open connection within the host, whichever end has begun it: the kernel's path with the rule,
+  /// where the packet filters would not let all of it pass, or `accelerated`. Unknown rules are none.
+  PathChoice judge_on_host(Pass& pass, const Endpoint& local, const Endpoint& remote);
 
   // ---- soft-iWARP ----
   /// The process's channels, made at the first need. nullptr: no descriptor for them.

@@ -1,6 +1,7 @@
 // The host's packet filters have changed: what that means for sockets that are open.
 #include <algorithm>
 
+#include "engine/engine.h"
 #include "engine/worker.h"
 
 namespace accel {
@@ -8,6 +9,7 @@ namespace {
 
 /// Some hooks tell of no changes. They are looked at this often where no flow begins.
 constexpr Duration kBetweenIdleLooks = 5s;
+constexpr int kLoopback = 1;  // LOOPBACK_IFINDEX of the kernel's
 
 }  // namespace
 
@@ -15,9 +17,12 @@ constexpr Duration kBetweenIdleLooks = 5s;
 /// the kernel's where they are refused now; connections are handed back, so that the kernel applies the
 /// rules.
 void Worker::follow_firewall() {
-  if (flows.empty() && steering.count() == 0) return;
+  const bool on_host = shm_links && shm_links->links() > 0;
+  if (flows.empty() && steering.count() == 0 && !on_host) return;
   paths.refresh_filter(pass_now, kBetweenIdleLooks);
+  if (on_host && Engine::reads_filters()) filter.refresh(pass_now, kBetweenIdleLooks);
   if (!filter.take_changed()) return;
+  if (on_host) filters_changed.store(true, std::memory_order_relaxed);
   cover_flows();
   auto look = [](TcpConn& conn, void* self) ACCEL_REQUIRES(worker_lock) {
     auto& w = *static_cast<Worker*>(self);
@@ -54,6 +59,24 @@ void Worker::filter_connection(const TcpConn& conn) {
   if (now.reason == Reason::accelerated) return;
   const FlowKey key{Protocol::kTcp, flow.local, flow.remote};
   hand_backs.refuse(key, now.rule);
+}
+
+PathChoice Engine::judge_on_host(Pass& pass, const Endpoint& local, const Endpoint& remote) {
+  Worker& w = Worker::of(pass);
+  if (reads_filters()) w.filter.refresh(pass.now());
+  PathChoice choice;
+  choice.reason = Reason::accelerated;
+  if (w.filter.accepts_all(kLoopback)) return choice;
+  FilteredFlow flow;
+  flow.local = local;
+  flow.remote = remote;
+  flow.established = flow.routed = true;
+  flow.ifindex = kLoopback;
+  for (const bool active : {true, false}) {
+    flow.active = active;
+    if (choice = w.filter.judge(flow, pass.now()); choice.reason != Reason::accelerated) break;
+  }
+  return choice;
 }
 
 bool Worker::firewall_listens(const Endpoint& local) const {

@@ -87,6 +87,7 @@ Housekeeping::Events Housekeeping::step(Ready ready) {
   events.ports_opened = std::exchange(ports_opened_, false);
   events.port_lost = worker_.interfaces.any_lost();
   events.hand_backs_due = worker_.hand_backs.any();
+  events.filters_changed = worker_.filters_changed.exchange(false, std::memory_order_relaxed);
   return events;
 }
 

@@ -56,6 +56,9 @@ class Housekeeping {
     /// What Engine::hand_back_due() names moves to the kernel, which has what comes by any queue, then
     /// finish_hand_backs().
     bool hand_backs_due = false;
+    /// The packet filters have changed: Engine::judge_on_host() tells which connections in shared memory move
+    /// to the kernel.
+    bool filters_changed = false;
     /// Connections that nobody here has accepted, while the application does not make passes: for other
     /// processes. look_soon(), where one may come to want them.
     bool unaccepted = false;

@@ -9,6 +9,11 @@ void Engine::touch() {
   worker_->untold.add_any();
 }
 
+Instant Engine::pass_began() const {
+  worker_->held();
+  return worker_->pass_now;
+}
+
 bool Engine::has_rest(Pass& pass) const { return Worker::of(pass).cut_short; }
 
 void Engine::take_rest(Pass& pass) {

@@ -223,6 +223,7 @@ class Worker {
 
   std::atomic<bool>& opens_ports;
   Changes untold ACCEL_GUARDED_BY(worker_lock);  ///< that sleepers have not been told of
+  std::atomic<bool> filters_changed{false};      ///< Housekeeping::Events
   bool ending = false;                           ///< Engine::finish(): no port is opened any more
   bool crowded ACCEL_GUARDED_BY(worker_lock) =
       false;  ///< a poll has found a whole burst; until housekeeping has looked

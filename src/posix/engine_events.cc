@@ -5,6 +5,7 @@
 #include "posix/fork_state.h"
 #include "posix/guard.h"
 #include "posix/published.h"
+#include "posix/shm_socket.h"
 #include "posix/tcp_socket.h"
 
 namespace accel::posix {
@@ -50,6 +51,15 @@ void tell_hand_backs_due() {
   guard.pass()->engine().finish_hand_backs(*guard.pass());
 }
 
+void follow_filters() {
+  Guard guard(Pass::Polling::kNo);
+  if (guard.pass() == nullptr) return;
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (file->kind() == FileKind::kShm && fds.first_of(file) == fd)
+      static_cast<ShmSocket*>(file)->follow_filters(*guard.pass());
+  });
+}
+
 void answer_readers() {
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() != nullptr) publish_sockets(*guard.pass());
@@ -66,6 +76,7 @@ bool see_to(const Housekeeping::Events& events) {
   if (events.ports_opened) tell_ports_opened();
   if (events.port_lost && tell_port_lost()) tell_ports_opened();
   if (events.hand_backs_due) tell_hand_backs_due();
+  if (events.filters_changed) follow_filters();
   const bool again = events.unaccepted && offer_unaccepted();
   if (events.statistics) answer_readers();
   if (events.ticked) look_for_foreign_waits(events.absent);

@@ -217,6 +217,15 @@ bool Candidates::is_same(int fd) const {
 
 namespace {
 
+/// TCP has carried no byte, though calls have been made that may have moved some. A BPF sockmap may have them
+/// on another way, which no count of TCP's shows.
+bool carries_nothing(int fd) {
+  const Settings& s = config().settings;
+  if (s.same_host == SameHost::kRequire || s.same_host_after == 0) return false;
+  const std::optional<StreamCounts> counts = stream_counts(fd);
+  return counts && counts->sent + counts->read == 0;
+}
+
 /// Into the table, and from the real set into the library's. What is not known of the set for certain, or is
 /// another process's too, leaves the descriptor with the kernel.
 void enter_table(Pass& pass, int fd, const ConnectionNames& names) {
@@ -253,6 +262,7 @@ void take_candidate(int fd) {
   if (!candidates.is_held_once(fd)) return candidates.put_off(fd);
   const std::optional<ConnectionNames> names = names_of_connection(fd);
   if (!names && is_connecting(fd)) return;  // the next call finds it connected
+  if (names && carries_nothing(fd)) return candidates.put_off(fd);
   const bool fit = names && candidates.is_same(fd) && !needs_kernel(fd);
   Reason why{};
   Pass* const pass = fit && !in_handler() ? guard.open_engine(&why) : nullptr;

@@ -63,7 +63,7 @@ bool is_connecting(int fd) {
 
 std::string meeting_name(const ConnectionNames& names) {
   const bool first = names.local < names.remote;
-  std::string name = "accel-shm-";
+  std::string name = "accel-shm-1-";  // of the memory's layout as well
   for (const Endpoint& end : {first ? names.local : names.remote, first ? names.remote : names.local}) {
     char text[3];
     const auto add = [&](uint8_t byte) {

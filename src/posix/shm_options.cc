@@ -93,6 +93,7 @@ void ShmSocket::option_was_set(int level, int name, const void* value, socklen_t
   if (name == SO_RCVTIMEO || name == SO_SNDTIMEO || name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW)
     timeout_was_set(name, value);
   low_water_ = static_cast<size_t>(std::max(shadow_option(SOL_SOCKET, SO_RCVLOWAT), 1));
+  set_buffers();
 }
 
 Result<int> ShmSocket::ioctl(Pass&, unsigned long request, void* argument) {

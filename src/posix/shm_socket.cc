@@ -19,6 +19,8 @@
 namespace accel::posix {
 namespace {
 
+/// A ring stays full for so long before the kernel's buffers are used beside it.
+constexpr Duration kStalls = 50ms;
 constexpr uint32_t kIn = EPOLLIN | EPOLLRDNORM, kOut = EPOLLOUT | EPOLLWRNORM;
 
 }  // namespace
@@ -120,7 +122,34 @@ void ShmSocket::wait_for_room() {
   told_ &= ~kOut;
   if (stage_ != Stage::kOpen || link_.rings->sender->way() != Sends::kRing) return;
   link_.rings->sender->expect_room();
-  Engine::get()->links()->seen(link_);
+  Engine& engine = *Engine::get();
+  engine.links()->seen(link_);
+  if (std::exchange(stall_timed_, true)) return;
+  taken_at_stall_ = link_.rings->sender->taken();
+  engine.links()->set_deadline(link_, engine.pass_began() + kStalls);
+}
+
+/// SO_SNDBUF and SO_RCVBUF count the kernel's own memory as well: half of it is for bytes, as with
+/// net.ipv4.tcp_adv_win_scale of 1.
+void ShmSocket::set_buffers() {
+  if (!link_.rings) return;
+  const auto half = [this](int option) {
+    return static_cast<uint32_t>(std::max(shadow_option(SOL_SOCKET, option), 2)) / 2;
+  };
+  link_.rings->sender->set_buffer(half(SO_SNDBUF));
+  link_.rings->receiver->set_buffer(half(SO_RCVBUF));
+}
+
+/// The time of a wait for room is over. Where the other end has taken nothing meanwhile, what follows goes by
+/// the kernel, whose buffers hold more: two ends that write before they read would wait for each other.
+void ShmSocket::see_to_stall() {
+  stall_timed_ = false;
+  shm::Sender& sender = *link_.rings->sender;
+  if (sender.way() != Sends::kRing || sender.writable()) return;
+  if (sender.taken() != taken_at_stall_) return wait_for_room();
+  if (!sender.leave()) return;
+  Engine::get()->counters().add(Counter::shm_stalls);
+  ring();
 }
 
 /// What has begun since the last time; `by_kernel`: the kernel tells of something.
@@ -160,6 +189,7 @@ void ShmSocket::decided(uint32_t) {
       if (!alone_) Engine::get()->links()->heat(link_);
     }
     look();
+    if (late) see_to_stall();
   } else if (late) {
     Engine::get()->counters().add(Counter::shm_unmet);
     give_up(Reason::same_host_unmet);

@@ -48,6 +48,9 @@ class ShmSocket final : public Socket {
   Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
   Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) override;
 
+  /// The host's packet filters have changed.
+  void follow_filters(Pass& pass);
+
   /// For `accel stat`.
   bool is_open() const { return stage_ == Stage::kOpen; }
   const shm::Link& link() const { return link_; }
@@ -74,6 +77,8 @@ class ShmSocket final : public Socket {
   void look();
   uint32_t edges(bool by_kernel);
   void wait_for_room();
+  void see_to_stall();
+  void set_buffers();
   bool kernel_is(short events) const;
   Errno own_error() const;
   /// What shutdown(), close() and a way back to the kernel begin with: bytes that the other end did not take
@@ -122,7 +127,9 @@ class ShmSocket final : public Socket {
   uint64_t arrived_ = 0;  ///< bytes that had come into the ring then
   bool read_shut_ = false;
   bool reset_told_ = false;
-  size_t low_water_ = 1;  ///< SO_RCVLOWAT
+  size_t low_water_ = 1;         ///< SO_RCVLOWAT
+  bool stall_timed_ = false;     ///< the link's deadline is see_to_stall()'s
+  uint64_t taken_at_stall_ = 0;  ///< bytes that the other end had taken as that began
 };
 
 }  // namespace accel::posix

@@ -3,9 +3,11 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "base/config.h"
+#include "base/memory_room.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/stats.h"
@@ -34,6 +36,8 @@ size_t ring_size() { return std::bit_ceil(size_t{config().settings.same_host_rin
 
 /// Descriptors are the program's, and it shall not miss the second one that each connection has.
 constexpr rlim_t kPartOfDescriptors = 4;
+/// Rings may take this part of what the memory cgroup leaves as the first one is made.
+constexpr uint64_t kRoomPart = 8;
 /// The other end may have a larger setting.
 constexpr size_t kMostOfOthers = size_t{1} << 20;
 
@@ -41,7 +45,9 @@ bool has_room(const shm::Poller& poller) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || poller.links() >= limit.rlim_cur / kPartOfDescriptors)
     return false;
-  return poller.links() * 2 * ring_size() <= config().settings.same_host_memory;
+  static const uint64_t most =
+      std::min<uint64_t>(config().settings.same_host_memory, memory_room() / kRoomPart);
+  return (poller.links() + 1) * 2 * ring_size() <= most;
 }
 
 void dispose_of(const std::vector<int>& descriptors) {
@@ -55,10 +61,18 @@ void ShmSocket::begin(Pass& pass) {
   shm::Poller& poller = *pass.engine().links();
   stats::forget_kernel(shadow());
   prepare_kernel_events();
+  const PathChoice judged = pass.engine().judge_on_host(pass, names_.local, names_.remote);
+  if (judged.reason != Reason::accelerated) return give_up(judged.reason);
   if (!has_room(poller) || !poller.watch_tcp(link_)) return give_up(Reason::resources);
   poller.set_deadline(link_, pass.now() + kMeetsWithin);
   pass.engine().touch();
   meet();
+}
+
+void ShmSocket::follow_filters(Pass& pass) {
+  if (stage_ == Stage::kKernel) return;
+  const PathChoice now = pass.engine().judge_on_host(pass, names_.local, names_.remote);
+  if (now.reason != Reason::accelerated) (void)to_kernel(now.reason);
 }
 
 void ShmSocket::set_bell(int fd) {
@@ -174,6 +188,7 @@ bool ShmSocket::open_rings() {
   engine.links()->heat(link_);
   stage_ = Stage::kOpen;
   choice = {PathKind::kShm, Reason::same_host, {}};
+  set_buffers();
   if (const auto counts = stream_counts(shadow())) (void)link_.rings->sender->begin(counts->sent);
   count(Counter::shm_opened);
   ring();

@@ -22,6 +22,7 @@ Receiver::Way Receiver::look() {
   if (carrier == Carrier::kKernel) return way_ = Way::kKernel;
   if (tail < tail_ || tail - head_ > ring_.size()) return broken();
   tail_ = tail;
+  base_ = shared_.base.load(std::memory_order_relaxed);
   if (seen_ == Carrier::kKernel) {
     by_kernel_ = shared_.by_kernel.load(std::memory_order_relaxed);
     if (by_kernel_ < from_kernel_) return broken();
@@ -40,7 +41,7 @@ uint64_t Receiver::kernel_limit() const {
 size_t Receiver::copy(std::span<uint8_t> to, size_t offset) const {
   if (offset >= available() || to.empty()) return 0;
   const size_t size = std::min(to.size(), available() - offset);
-  const size_t at = (head_ + offset) & (ring_.size() - 1);
+  const size_t at = (head_ + offset - base_) & (ring_.size() - 1);
   const size_t first = std::min(size, ring_.size() - at);
   std::memcpy(to.data(), &ring_[at], first);
   if (first < size) std::memcpy(&to[first], ring_.data(), size - first);

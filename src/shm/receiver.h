@@ -65,6 +65,8 @@ class Receiver {
   /// before, and bytes are in the ring still.
   bool decline();
   uint64_t bytes() const { return head_; }
+  /// What SO_RCVBUF leaves for bytes: with it the sender bounds what is in the ring.
+  void set_buffer(uint32_t bytes) { shared_.receive_buffer.store(bytes, std::memory_order_relaxed); }
 
  private:
   Way broken() { return way_ = Way::kBroken; }
@@ -75,6 +77,7 @@ class Receiver {
   uint64_t by_kernel_ = 0;  ///< once the sender has begun
   uint64_t head_ = 0;       ///< the shared one is written only
   uint64_t tail_ = 0;       ///< as last seen, checked
+  uint64_t base_ = 0;       ///< as last seen: any value names a byte of the ring
   Carrier seen_ = Carrier::kKernel;
   Way way_ = Way::kKernel;
   // ---- as told last ----

@@ -27,8 +27,10 @@ struct Direction {
   // ---- written by the sender ----
   alignas(64) std::atomic<uint64_t> tail;  ///< bytes ever put into the ring
   std::atomic<uint64_t> by_kernel;
+  std::atomic<uint64_t> base;  ///< byte `base` lies at the ring's beginning; another one while it is empty
   // ---- written by the receiver ----
   alignas(64) std::atomic<uint64_t> head;  ///< bytes ever taken out
+  std::atomic<uint32_t> receive_buffer;    ///< bytes that its socket buffers; 0: as many as the ring holds
   // ---- written by both, seldom ----
   alignas(64) std::atomic<Carrier> carrier;
   std::atomic<uint32_t> reader_asleep;  ///< it wants to be told of the next byte

@@ -11,6 +11,9 @@ Sender::Way Sender::look() {
   const uint64_t head = shared_.head.load(std::memory_order_acquire);
   if (head < head_ || head > tail_) return broken();
   head_ = head;
+  // The other end may say anything: what it says is no more than a bound, and a byte is always taken.
+  const size_t of_receiver = shared_.receive_buffer.load(std::memory_order_relaxed);
+  most_ = of_receiver == 0 ? ring_.size() : std::clamp<size_t>(buffer_ + of_receiver, 1, ring_.size());
   if (carrier == (way_ == Way::kRing ? Carrier::kRing : Carrier::kEnded)) return way_;
   if (way_ != Way::kRing || carrier != Carrier::kReturned) return broken();
   return way_ = head_ == tail_ ? Way::kKernel : Way::kReturning;
@@ -33,7 +36,10 @@ size_t Sender::put(std::span<const uint8_t> bytes) {
   if (way_ != Way::kRing) return 0;
   const size_t size = std::min(bytes.size(), room());
   if (size == 0) return 0;
-  const size_t at = tail_ & (ring_.size() - 1);
+  // An empty ring is filled from its beginning: short messages touch its first page alone, and the others are
+  // no memory. The receiver has taken everything, so it looks at `base` with the next `tail` only.
+  if (used() == 0) shared_.base.store(base_ = tail_, std::memory_order_relaxed);
+  const size_t at = (tail_ - base_) & (ring_.size() - 1);
   const size_t first = std::min(size, ring_.size() - at);
   std::memcpy(&ring_[at], bytes.data(), first);
   if (first < size) std::memcpy(ring_.data(), &bytes[first], size - first);
@@ -73,7 +79,7 @@ bool Sender::changed() const {
   if (way_ != told_) return true;
   if (way_ != Way::kRing) return false;
   if (shared_.carrier.load(std::memory_order_relaxed) != Carrier::kRing) return true;
-  return !told_writable_ && tail_ - shared_.head.load(std::memory_order_relaxed) <= ring_.size() / 3 * 2;
+  return !told_writable_ && tail_ - shared_.head.load(std::memory_order_relaxed) <= most_ / 3 * 2;
 }
 
 void Sender::note_told() {
@@ -83,7 +89,7 @@ void Sender::note_told() {
 
 std::span<const uint8_t> Sender::unreturned() const {
   if (way_ != Way::kReturning) return {};
-  const size_t at = head_ & (ring_.size() - 1);
+  const size_t at = (head_ - base_) & (ring_.size() - 1);
   return std::span<const uint8_t>(ring_).subspan(at, std::min(used(), ring_.size() - at));
 }
 

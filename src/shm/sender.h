@@ -4,6 +4,7 @@
 // returns true ("ring the bell").
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -41,10 +42,13 @@ class Sender {
   /// "The ring's last byte is the stream's." False likewise.
   bool end();
 
+  uint64_t taken() const { return head_; }  ///< bytes, by the receiver
   size_t used() const { return static_cast<size_t>(tail_ - head_); }
-  size_t room() const { return ring_.size() - used(); }
+  size_t room() const { return most_ - std::min(most_, used()); }
   /// As sk_stream_is_writeable(): a third is free.
-  bool writable() const { return used() <= ring_.size() / 3 * 2; }
+  bool writable() const { return used() <= most_ / 3 * 2; }
+  /// What SO_SNDBUF leaves for bytes. The ring takes what both ends' buffers would.
+  void set_buffer(uint32_t bytes) { buffer_ = bytes; }
   /// Somebody has found no room, and is to be told of it.
   void expect_room() { told_writable_ = false; }
   /// The receiver is to tell of room that is expected. False: as changed().
@@ -66,8 +70,11 @@ class Sender {
 
   Direction& shared_;
   const std::span<uint8_t> ring_;
+  size_t most_ = ring_.size();  ///< bytes in the ring
+  uint32_t buffer_ = UINT32_MAX;
   uint64_t tail_ = 0;  ///< the shared one is written only
   uint64_t head_ = 0;  ///< as last seen, checked
+  uint64_t base_ = 0;  ///< the shared one is written only
   Way way_ = Way::kKernel;
   // ---- as told last ----
   Way told_ = Way::kKernel;

@@ -20,18 +20,18 @@ SETTINGS = {"ACCEL_SAME_HOST": "auto", "ACCEL_SAME_HOST_AFTER": "8", "ACCEL_PATH
 
 
 class OneHost:
-    """A host of the lab as programs see it that use loopback alone. All of them are preloaded."""
+    """A host of the lab as programs see it that use loopback alone. All of them are preloaded, or none."""
 
     address = "127.0.0.1"
 
-    def __init__(self, host):
-        self._host = host
+    def __init__(self, host, preloaded=True, settings=None):
+        self._host, self.preloaded, self._settings = host, preloaded, SETTINGS if settings is None else settings
 
     def __getattr__(self, name):
         return getattr(self._host, name)
 
     def popen(self, command, accel=False, env=None, require=False, **options):
-        return self._host.popen(command, True, {**SETTINGS, **(env or {})}, False, **options)
+        return self._host.popen(command, self.preloaded, {**(self._settings if self.preloaded else {}), **(env or {})}, False, **options)
 
     def run(self, *words, **options):
         return Host.run(self, *words, **options)

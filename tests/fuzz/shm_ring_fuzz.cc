@@ -27,7 +27,7 @@ struct World {
 };
 
 void scribble(Direction& d, uint8_t what, uint64_t value) {
-  switch (what % 6) {
+  switch (what % 8) {
     case 0:
       return d.tail.store(value);
     case 1:
@@ -38,6 +38,10 @@ void scribble(Direction& d, uint8_t what, uint64_t value) {
       return d.carrier.store(static_cast<Carrier>(value % 7));
     case 4:
       return d.reader_asleep.store(static_cast<uint32_t>(value));
+    case 6:
+      return d.base.store(value);
+    case 5:
+      return d.receive_buffer.store(static_cast<uint32_t>(value));
     default:
       return d.writer_asleep.store(static_cast<uint32_t>(value));
   }

@@ -155,6 +155,103 @@ print("done", flush=True)
 sys.stdin.read()
 """
 
+# Both ends write a megabyte before they read, as long as the kernel's buffers have room for it. argv[2]: a port, or how to write.
+WRITES_FIRST = """
+import select, socket, sys
+if sys.argv[2].isdigit():
+    c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+else:
+    listener = socket.create_server((sys.argv[1], 0))
+    print(listener.getsockname()[1], flush=True)
+    c, _ = listener.accept()
+def write(data):
+    if sys.argv[3] == "blocking": return c.sendall(data)
+    waits = select.poll()
+    waits.register(c, select.POLLOUT)
+    while data:
+        waits.poll()
+        data = data[c.send(data, socket.MSG_DONTWAIT):]
+def read(size):
+    got = b""
+    while len(got) < size: got += c.recv(size - len(got))
+    return got
+for i in range(100):
+    write(bytes([i]))
+    assert read(1) == bytes([i])
+data = bytes(i * 7 % 251 for i in range(1000000))
+for _ in range(2):
+    write(data)
+    assert read(len(data)) == data
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+# How much an end takes that nobody reads, with small buffers at both ends.
+FILLS = """
+import socket, sys
+if len(sys.argv) > 2:
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    c.connect((sys.argv[1], int(sys.argv[2])))
+else:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    listener.bind((sys.argv[1], 0))
+    listener.listen()
+    print(listener.getsockname()[1], flush=True)
+    c, _ = listener.accept()
+for i in range(100):
+    c.sendall(b"a")
+    assert c.recv(1) == b"a"
+if len(sys.argv) > 2:
+    sent = 0
+    try:
+        while True: sent += c.send(bytes(1000), socket.MSG_DONTWAIT)
+    except BlockingIOError: print(sent, flush=True)
+sys.stdin.read()
+"""
+
+# Both ends of a connection, whose bytes a BPF program hands from one to the other (a sockmap): TCP sees none of them. See bpf(2) and
+# linux/bpf.h for the numbers.
+SOCKMAP = """
+import ctypes, os, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+MAP_CREATE, MAP_UPDATE, PROG_LOAD, PROG_ATTACH = 0, 2, 5, 8
+SOCKMAP, SK_MSG, MSG_VERDICT, MSG_REDIRECT_MAP, INGRESS = 15, 16, 7, 60, 1
+def bpf(command, attributes):
+    data = ctypes.create_string_buffer(attributes.ljust(128, bytes(1)), 128)
+    result = libc.syscall(280 if os.uname().machine == "aarch64" else 321, command, data, 128)
+    if result < 0: raise OSError(ctypes.get_errno(), f"bpf {command}")
+    return result
+def sockmap(): return bpf(MAP_CREATE, struct.pack("IIII", SOCKMAP, 4, 4, 2))
+def instruction(code, dst=0, src=0, value=0): return struct.pack("<BBhi", code, dst | src << 4, 0, value)
+def program(map_fd, key):
+    code = [instruction(0x18, 2, 1, map_fd), instruction(0), instruction(0xb7, 3, value=key), instruction(0xb7, 4, value=INGRESS),
+            instruction(0x85, value=MSG_REDIRECT_MAP), instruction(0x95)]
+    text, licence = ctypes.create_string_buffer(b"".join(code)), ctypes.create_string_buffer(b"GPL")
+    return bpf(PROG_LOAD, struct.pack("IIQQ", SK_MSG, len(code), ctypes.addressof(text), ctypes.addressof(licence)))
+def update(map_fd, key, fd):
+    k, v = ctypes.create_string_buffer(struct.pack("I", key)), ctypes.create_string_buffer(struct.pack("I", fd))
+    bpf(MAP_UPDATE, struct.pack("IIQQQ", map_fd, 0, ctypes.addressof(k), ctypes.addressof(v), 0))
+listener = socket.create_server((sys.argv[1], 0))
+a = socket.create_connection(listener.getsockname())
+b, _ = listener.accept()
+a.settimeout(10), b.settimeout(10)
+targets = sockmap()
+for key, end in enumerate((a, b)):
+    own = sockmap()
+    bpf(PROG_ATTACH, struct.pack("III", own, program(targets, 1 - key), MSG_VERDICT))
+    update(own, 0, end.fileno())
+    update(targets, key, end.fileno())
+for i in range(100):
+    for sends, receives in ((a, b), (b, a)):
+        sends.sendall(b"%d" % i)
+        assert receives.recv(100) == b"%d" % i
+sent = struct.unpack_from("Q", a.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 200)[0]
+print("done", sent, flush=True)
+sys.stdin.read()
+"""
+
 
 class Pair:
     """Of a client and its server on the near host; `ends`: which of them have libaccel."""
@@ -250,7 +347,7 @@ def betrayed(lab):
     listening = lab.near.popen([sys.executable, "-c", SERVER, "127.0.0.1"], accel=True, env=SETTINGS, require=False, stdout=subprocess.PIPE, text=True)
     port = int(listening.stdout.readline())
     ends = sorted([own, port])
-    name = b"\x00accel-shm-"
+    name = b"\x00accel-shm-1-"
     for end in ends:
         name += (socket.inet_aton("127.0.0.1") + end.to_bytes(2, "big")).hex().encode()
     stranger = lab.near.popen([sys.executable, "-c", STRANGER, name.hex()], stdout=subprocess.PIPE, text=True)
@@ -282,6 +379,65 @@ def end_in_the_meeting(lab):
     assert counters.get("shm_opened", 0) > 20 and counters.get("shm_refused", 0) > 20, counters
 
 
+def writes_before_it_reads(lab, accel, way):
+    """More than the rings hold: what follows goes by the kernel, as before."""
+    run = [sys.executable, "-c", WRITES_FIRST, "127.0.0.1"]
+    options = {"accel": accel, "require": False, "env": SETTINGS, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    server = lab.near.popen([*run, "listen", way], **options)
+    client = lab.near.popen([*run, server.stdout.readline().strip(), way], **options)
+    for end in (server, client):
+        assert end.stdout.readline() == "done\n"
+    if accel:
+        counters = [statistics(end.pid)["counters"] for end in (server, client)]
+        assert all(c.get("shm_opened", 0) == 1 and c.get("shm_broken", 0) == 0 for c in counters), counters
+        assert sum(c.get("shm_stalls", 0) for c in counters) >= 1, counters
+    for end in (server, client):
+        end.stdin.close()
+        assert end.wait(20) == 0
+
+
+def fills_small_buffers(lab, accel):
+    run = [sys.executable, "-c", FILLS, "127.0.0.1"]
+    options = {"accel": accel, "require": False, "env": SETTINGS, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    server = lab.near.popen(run, **options)
+    client = lab.near.popen([*run, server.stdout.readline().strip()], **options)
+    sent = int(client.stdout.readline())
+    assert 8192 <= sent < 65536, sent
+    if accel:
+        assert statistics(client.pid)["counters"].get("shm_opened", 0) == 1
+    for end in (client, server):
+        end.stdin.close()
+        assert end.wait(20) == 0
+
+
+def heeds_filters(lab):
+    """A rule that might drop what the connection sends moves it back, and keeps the next one with the kernel."""
+    pair = Pair(lab)
+    pair.do("exchange 100")
+    assert pair.path()[0] == "shm", pair.path()
+    lab.near.run(["nft", "add table inet loopback; add chain inet loopback out { type filter hook output priority 0; }; "
+                  "add rule inet loopback out oif lo tcp dport 1024-65535 meta length 20000 drop"])
+    until(lambda: pair.path()[0] == "kernel", "a connection that the rules see")  # either end may be the first to hear of them
+    pair.do("exchange 300")
+    assert pair.path() == ("kernel", "firewall"), pair.path()
+    pair.end()
+    pair = Pair(lab)
+    pair.do("exchange 100")
+    assert pair.path() == ("kernel", "firewall"), pair.path()
+    pair.end()
+    lab.near.run(["nft", "delete table inet loopback"])
+
+
+def stays_in_a_sockmap(lab):
+    options = {"accel": True, "require": False, "env": SETTINGS, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    program = lab.near.popen([sys.executable, "-c", SOCKMAP, "127.0.0.1"], **options)
+    assert program.stdout.readline() == "done 0\n"
+    counters = statistics(program.pid).get("counters", {})
+    assert counters.get("shm_opened", 0) == 0, counters
+    program.stdin.close()
+    assert program.wait(20) == 0
+
+
 def meets_without_descriptors(lab):
     """What it waits for then is not asked by poll(2), which refuses: the library would look for it without end."""
     options = {"accel": True, "require": False, "env": {**SETTINGS, "ACCEL_SAME_HOST_AFTER": "0"}, "stdout": subprocess.PIPE, "text": True}
@@ -305,9 +461,15 @@ def main():
         killed(lab)
         unmet(lab)
         betrayed(lab)
+        for accel in (False, True):
+            fills_small_buffers(lab, accel)
+            for way in ("blocking", "nonblocking"):
+                writes_before_it_reads(lab, accel, way)
+        stays_in_a_sockmap(lab)
+        heeds_filters(lab)
         end_in_the_meeting(lab)
         meets_without_descriptors(lab)
-    print("in shared memory, back and there again, in a child, unmet, killed, betrayed, and ended as they met: all bytes arrived")
+    print("in shared memory, back and there again, in a child, unmet, killed, betrayed, and ended as they met, and with full rings: all bytes arrived")
 
 
 if __name__ == "__main__":

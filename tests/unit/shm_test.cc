@@ -220,6 +220,45 @@ TEST(Sender, AFullRingTakesNothing) {
   EXPECT_FALSE(pair.sender.writable());
 }
 
+TEST(Sender, ShortMessagesTouchTheRingsBeginningAlone) {
+  Pair pair;
+  ASSERT_TRUE(pair.sender.begin(0));
+  for (int i = 0; i < 1000; ++i) {
+    pair.send(100);
+    pair.receive(100);
+    pair.sender.look();
+  }
+  EXPECT_FALSE(pair.wrong);
+  EXPECT_EQ(pair.received, 100000u);
+  EXPECT_TRUE(std::all_of(pair.ring.begin() + 100, pair.ring.end(), [](uint8_t b) { return b == 0; }));
+}
+
+TEST(Sender, TheRingTakesWhatBothBuffersWould) {
+  Pair pair;
+  ASSERT_TRUE(pair.sender.begin(0));
+  pair.sender.set_buffer(1000);
+  pair.sender.look();
+  EXPECT_EQ(pair.sender.room(), kRing);  // the other end has said nothing
+  pair.receiver.set_buffer(500);
+  pair.sender.look();
+  EXPECT_EQ(pair.sender.room(), 1500u);
+  pair.send(2000);
+  EXPECT_EQ(pair.sender.used(), 1500u);
+  EXPECT_EQ(pair.sender.room(), 0u);
+  EXPECT_FALSE(pair.sender.writable());
+  pair.receive(501);
+  pair.sender.look();
+  EXPECT_TRUE(pair.sender.writable());
+  pair.receiver.set_buffer(10);  // less than there is
+  pair.sender.set_buffer(0);
+  pair.sender.look();
+  EXPECT_EQ(pair.sender.room(), 0u);
+  EXPECT_FALSE(pair.sender.writable());
+  pair.receiver.set_buffer(UINT32_MAX);
+  pair.sender.look();
+  EXPECT_EQ(pair.sender.room(), kRing - 999);
+}
+
 TEST(Sender, ALyingReceiverBreaksIt) {
   for (const uint64_t head : {uint64_t{11}, UINT64_MAX, uint64_t{1} << 40}) {
     Pair pair;
