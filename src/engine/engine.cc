@@ -44,12 +44,15 @@ WorkerLock open_lock;
 /// Why this process has no engine, once that is settled; nothing that is found out here changes while it
 /// runs.
 std::optional<Reason> refused ACCEL_GUARDED_BY(open_lock);
+/// Likewise, where it would have nothing but connections within the host.
+std::optional<Reason> no_ports ACCEL_GUARDED_BY(open_lock);
 bool listener_inherited = false;
 
 /// The child has this thread only, and another may have held the lock.
 void forget_refusal() ACCEL_LOCKS_UNCHECKED {
   new (&open_lock) WorkerLock;
   refused.reset();
+  no_ports.reset();
 }
 
 bool has_capability(int number) {
@@ -57,6 +60,13 @@ bool has_capability(int number) {
   __user_cap_data_struct sets[2]{};
   return real.syscall(SYS_capget, &header, sets) == 0 &&
          (sets[number / 32].effective & 1u << number % 32) != 0;
+}
+
+/// It is, or seteuid() can make it so again.
+bool may_be_privileged() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2]{};
+  return real.syscall(SYS_capget, &header, sets) == 0 && (sets[0].permitted & 1u << CAP_NET_RAW) != 0;
 }
 
 std::optional<Reason> obstacle() {
@@ -69,13 +79,16 @@ std::optional<Reason> obstacle() {
         call, call);
     return Reason::filter;
   }
-  if (!config().wants_iwarp && config().settings.same_host == SameHost::kOff) {
-    if (config().misread) return Reason::misread;
-    if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
-    if (!Engine::privileged()) {
-      log(LogLevel::kInfo, "its sockets stay on the kernel: %s", reason_text(Reason::no_privilege));
-      return Reason::no_privilege;
-    }
+  return {};
+}
+
+std::optional<Reason> obstacle_for_ports() {
+  if (config().wants_iwarp) return {};
+  if (config().misread) return Reason::misread;
+  if (config().settings.path == Path::kKernel && config().rules.empty()) return Reason::path_setting;
+  if (!Engine::privileged()) {
+    log(LogLevel::kInfo, "its sockets stay on the kernel: %s", reason_text(Reason::no_privilege));
+    return Reason::no_privilege;
   }
   return {};
 }
@@ -185,11 +198,12 @@ Result<Engine*> Engine::start_new(Upcalls& above, Result<void> (*start_control)(
 bool Engine::may_open(Reason* why) {
   const ScopedLock settled(open_lock);
   if (!refused) refused = obstacle();
-  if (refused) *why = *refused;
-  return !refused;
+  if (!refused && !no_ports) no_ports = obstacle_for_ports();
+  if (refused || no_ports) *why = refused ? *refused : *no_ports;
+  return !refused && !no_ports;
 }
 
-Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why) {
+Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why, Opening opening) {
   if (Engine* engine = get()) return engine;
   if (in_handler()) return *why = Reason::handler, nullptr;
   const Inside own_calls_go_to_the_kernel;  // through our wrappers
@@ -197,6 +211,14 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
   Engine* engine = get();
   if (!engine && !refused) {
     refused = obstacle();
+    if (!refused && opening == Opening::kForPorts) {
+      if (!no_ports) no_ports = obstacle_for_ports();
+      if (no_ports) return *why = *no_ports, nullptr;
+    } else if (!refused) {
+      if (config().misread) return *why = Reason::misread, nullptr;
+      // An engine that is opened now would have no ports when the privilege is back.
+      if (!privileged() && may_be_privileged()) return *why = Reason::no_privilege, nullptr;
+    }
     if (!refused) refused = missing_library();
     if (!refused) {
       if (auto started = start_new(above, start_control)) {
@@ -257,13 +279,6 @@ PathKind Engine::port_kind(Pass& pass, InterfaceId id) const {
 bool Engine::privileged() { return has_capability(CAP_NET_RAW); }
 bool Engine::reads_filters() { return has_capability(CAP_NET_ADMIN); }
 
-/// It is, or seteuid() can make it so again.
-static bool may_be_privileged() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[2]{};
-  return real.syscall(SYS_capget, &header, sets) == 0 && (sets[0].permitted & 1u << CAP_NET_RAW) != 0;
-}
-
 bool Engine::ports_outlive_privilege() {
   utsname machine{};
   int major = 0, minor = 0;
@@ -277,7 +292,7 @@ void Engine::privileges_changed() {
     return;
   }
   const ScopedLock settled(open_lock);
-  if (refused == Reason::no_privilege) refused.reset();
+  no_ports.reset();
 }
 
 bool Engine::begin_keeping_ready(Pass& pass) {

@@ -45,8 +45,11 @@ class Engine {
   /// `start_control` starts the thread that does the work of housekeeping(), before others see the engine: an
   /// engine without it serves nobody. nullptr when this process stays on the kernel; `why` then says why. Not
   /// to be called from a signal handler.
-  static Engine* open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why);
-  /// Whether open() would try, as far as can be told without loading anything. Thread-safe.
+  /// kForLinks: a connection within the host wants it, which needs neither a port nor a privilege.
+  enum class Opening : uint8_t { kForPorts, kForLinks };
+  static Engine* open(Upcalls& above, Result<void> (*start_control)(Engine&), Reason* why,
+                      Opening opening = Opening::kForPorts);
+  /// Whether open() would try for ports, as far as can be told without loading anything. Thread-safe.
   static bool may_open(Reason* why);
   /// For the control thread.
   Housekeeping& housekeeping();

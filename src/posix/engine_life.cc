@@ -30,8 +30,8 @@ constinit SocketUpcalls socket_upcalls;
 
 }  // namespace
 
-Engine* open_engine(Reason* why) {
-  Engine* engine = Engine::open(socket_upcalls, &start_control_thread, why);
+Engine* open_engine(Reason* why, Engine::Opening opening) {
+  Engine* engine = Engine::open(socket_upcalls, &start_control_thread, why, opening);
   if (engine == nullptr) return nullptr;
   start_request_thread();
   guard_fatal_signals();

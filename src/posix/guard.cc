@@ -46,9 +46,9 @@ void before_cancelling() { Guard until_all_have_left(Pass::Polling::kNo); }
 
 bool Guard::inside() { return signal_brackets.files || Engine::inside(); }
 
-Pass* Guard::open_engine(Reason* why) {
+Pass* Guard::open_engine(Reason* why, Engine::Opening opening) {
   if (pass_) return &*pass_;
-  Engine* engine = posix::open_engine(why);
+  Engine* engine = posix::open_engine(why, opening);
   if (engine == nullptr) return nullptr;
   leave_early();
   pass_.emplace(*engine);

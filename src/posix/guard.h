@@ -13,7 +13,7 @@ namespace accel::posix {
 
 /// Engine::open(), and what a process with an engine has beside it (posix/engine_life.cc): for
 /// Guard::open_engine.
-Engine* open_engine(Reason* why);
+Engine* open_engine(Reason* why, Engine::Opening opening);
 
 class Guard {
  public:
@@ -31,7 +31,7 @@ class Guard {
   Pass* pass() { return pass_ ? &*pass_ : nullptr; }
   /// Opens the engine at the first need. nullptr when the process stays on the kernel; `why` then says why.
   /// Only when ok().
-  Pass* open_engine(Reason* why);
+  Pass* open_engine(Reason* why, Engine::Opening opening = Engine::Opening::kForPorts);
 
  private:
   void leave_early();

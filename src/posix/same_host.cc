@@ -265,7 +265,7 @@ void take_candidate(int fd) {
   if (names && carries_nothing(fd)) return candidates.put_off(fd);
   const bool fit = names && candidates.is_same(fd) && !needs_kernel(fd);
   Reason why{};
-  Pass* const pass = fit && !in_handler() ? guard.open_engine(&why) : nullptr;
+  Pass* const pass = fit && !in_handler() ? guard.open_engine(&why, Engine::Opening::kForLinks) : nullptr;
   // To open the engine lets others in.
   if (fds.find(fd) != nullptr) return;
   if (pass == nullptr || !candidates.has(fd)) return candidates.forget(fd);
