@@ -27,9 +27,11 @@ void Worker::tell_memberships(BoundFlow& flow) {
 }
 
 PathSelector::Coverage Worker::cover_again(BoundFlow& flow) {
-  tell_memberships(flow);
   flow.uncovered = Reason::accelerated;
-  if (flow.leaving) return {};
+  if (flow.leaving) {
+    tell_memberships(flow);
+    return {};
+  }
   auto covered = paths.coverage(flow, pass_now);
   const auto& wanted = covered.keys;
   flow.refused.reset();

@@ -11,29 +11,23 @@
 #include "base/real.h"
 #include "base/socket_option.h"
 #include "base/user_memory.h"
+#include "posix/address.h"
 
 namespace accel::posix {
 namespace {
 
 constexpr size_t kUsualSources = 32;
 
+/// Of either family.
 IpAddress address_of(const sockaddr_storage& a) {
-  if (a.ss_family == AF_INET)
-    return IpAddress::from_v4_bytes(&reinterpret_cast<const sockaddr_in&>(a).sin_addr);
-  return IpAddress::from_v6_bytes(reinterpret_cast<const sockaddr_in6&>(a).sin6_addr.s6_addr);
+  return from_sockaddr(reinterpret_cast<const sockaddr*>(&a), sizeof a, a.ss_family)->address;
 }
 
 sockaddr_storage storage_of(const IpAddress& address) {
   sockaddr_storage a{};
-  if (address.is_v4()) {
-    auto& in = reinterpret_cast<sockaddr_in&>(a);
-    in.sin_family = AF_INET;
-    std::memcpy(&in.sin_addr, address.v4_bytes(), sizeof in.sin_addr);
-  } else {
-    auto& in6 = reinterpret_cast<sockaddr_in6&>(a);
-    in6.sin6_family = AF_INET6;
-    std::memcpy(&in6.sin6_addr, address.bytes.data(), sizeof in6.sin6_addr);
-  }
+  socklen_t length = sizeof a;
+  (void)to_sockaddr({address, 0}, address.is_v4() ? AF_INET : AF_INET6, reinterpret_cast<sockaddr*>(&a),
+                    &length);
   return a;
 }
 

@@ -25,10 +25,9 @@ constexpr Duration kLookForLeave = 1s;
 /// Open sockets that have joined a group.
 template <class F>
 void for_each_member(F visit) {
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (file->kind() != FileKind::kUdp || file->bound_flow() == nullptr || fds.first_of(file) != fd) return;
-    auto* s = static_cast<UdpSocket*>(file);
-    if (s->in_group()) visit(*s);
+  for_each_open_udp([&](Socket& socket) {
+    auto& s = static_cast<UdpSocket&>(socket);
+    if (s.in_group()) visit(s);
   });
 }
 

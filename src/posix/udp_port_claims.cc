@@ -15,10 +15,8 @@ namespace accel::posix {
 void settle_udp_port(uint16_t port) {
   Guard guard(Pass::Polling::kNo);
   if (guard.pass() == nullptr) return;
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (file->kind() != FileKind::kUdp || file->bound_flow() == nullptr || fds.first_of(file) != fd) return;
-    auto* s = static_cast<UdpSocket*>(file);
-    if (s->local_endpoint().port == port) s->settle_ownership(*guard.pass());
+  for_each_open_udp([&](Socket& s) {
+    if (s.local_endpoint().port == port) static_cast<UdpSocket&>(s).settle_ownership(*guard.pass());
   });
   settle_groups(*guard.pass(), port);
 }

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "base/sock_diag.h"
-#include "posix/socket.h"
 #include "posix/unix_rendezvous.h"
 
 namespace accel::posix {
@@ -78,15 +77,6 @@ int points(const UdpUser& user, const IpAddress& to) {
          (user.ifindex != 0 ? 4 : 0) + (user.v6 != to.is_v4() ? 1 : 0);
 }
 
-/// UDP sockets that are open in this process's stack, which chooses among them itself.
-template <class F>
-void for_each_open(F visit) {
-  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
-    if (file->kind() == FileKind::kUdp && file->bound_flow() != nullptr && fds.first_of(file) == fd)
-      visit(*static_cast<const Socket*>(file));
-  });
-}
-
 }  // namespace
 
 std::vector<UdpUser> users_of_udp_port(uint16_t port) {
@@ -105,7 +95,7 @@ std::vector<UdpUser> users_of_udp_port(uint16_t port) {
 PortOwnership ownership_at(uint16_t port, uint64_t cookie) {
   std::vector<UdpUser> users = users_of_udp_port(port);
   if (users.size() < 2) return PortOwnership::kSole;
-  for_each_open([&](const Socket& s) {
+  for_each_open_udp([&](const Socket& s) {
     if (s.local_endpoint().port != port) return;
     const uint64_t here = cookie_of(s.shadow());
     std::erase_if(users, [&](const UdpUser& u) { return u.cookie == here && here != cookie; });
@@ -115,7 +105,7 @@ PortOwnership ownership_at(uint16_t port, uint64_t cookie) {
 
 bool others_take_groups(const std::vector<UdpUser>& users, uint16_t port, uint64_t cookie) {
   std::vector<uint64_t> ours{cookie};
-  for_each_open([&](const Socket& s) {
+  for_each_open_udp([&](const Socket& s) {
     if (s.local_endpoint().port == port) ours.push_back(cookie_of(s.shadow()));
   });
   return std::any_of(users.begin(), users.end(), [&](const UdpUser& u) {

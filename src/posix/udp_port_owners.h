@@ -9,8 +9,19 @@
 #include <vector>
 
 #include "base/ip.h"
+#include "posix/socket.h"
 
 namespace accel::posix {
+
+/// Visits the UDP sockets that are open in this process's stack, which chooses among them itself. Under the
+/// Guard.
+template <class F>
+void for_each_open_udp(F visit) {
+  fds.for_each(0, fds.limit(), [&](int fd, File* file) {
+    if (file->kind() == FileKind::kUdp && file->bound_flow() != nullptr && fds.first_of(file) == fd)
+      visit(static_cast<Socket&>(*file));
+  });
+}
 
 /// A UDP socket of this host's network namespace.
 struct UdpUser {
