@@ -7,6 +7,7 @@
 #include <time.h>
 // Behind <time.h>, which it needs.
 #include <linux/errqueue.h>
+#include <linux/udp.h>
 
 #include <algorithm>
 
@@ -122,6 +123,7 @@ void put_control_messages(msghdr* message, uint32_t control, const DatagramFacts
   ControlWriter out(message);
   if (control == 0) return;
   put_socket_messages(out, control, facts);
+  if (facts.merged != 0) out.put(IPPROTO_UDP, UDP_GRO, static_cast<int>(facts.merged));  // udp_cmsg_recv()
   put_ip6_messages(out, control, facts);
   if (facts.datagram.to.address.is_v4()) put_ip_messages(out, control, facts);
 }

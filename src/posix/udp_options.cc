@@ -75,7 +75,7 @@ constexpr Option kOptions[] = {
 
     {IPPROTO_UDP, UDP_CORK, kKeep, false},
     {IPPROTO_UDP, UDP_SEGMENT, kKeep, false},
-    {IPPROTO_UDP, UDP_GRO, kKernel, false},
+    {IPPROTO_UDP, UDP_GRO, kKeep, false},
     {IPPROTO_UDP, UDP_ENCAP, kKernel, false},
     {IPPROTO_UDP, UDP_NO_CHECK6_TX, kKernel, false},
     {IPPROTO_UDP, UDP_NO_CHECK6_RX, kKernel, false},
@@ -152,6 +152,7 @@ constexpr struct {
     {SOL_SOCKET, SO_TIMESTAMPNS_NEW, kTimestampNs | kStampNew},
     {SOL_SOCKET, SO_TIMESTAMPING_NEW, kStampNew},
     {SOL_SOCKET, SO_RXQ_OVFL, kOverflow},
+    {IPPROTO_UDP, UDP_GRO, kMerged},
     {IPPROTO_IP, IP_PKTINFO, kPktInfo},
     {IPPROTO_IP, IP_RECVTOS, kRecvTos},
     {IPPROTO_IP, IP_RECVTTL, kRecvTtl},

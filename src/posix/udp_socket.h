@@ -25,6 +25,7 @@ enum UdpControl : uint32_t {
   kOverflow = 512,        ///< SO_RXQ_OVFL
   kStampSoftware = 1024,  ///< SO_TIMESTAMPING: when it arrived
   kStampHardware = 2048,  ///< and by the device's clock, where the port has that
+  kMerged = 8192,         ///< UDP_GRO
   kStampNew = 4096,       ///< asked for by an option of SO_TIMESTAMP_NEW's generation
 };
 
@@ -118,6 +119,7 @@ class UdpSocket final : public Socket {
   int take_error(Pass& pass, UdpPcb& p) const;
   Result<void> open_to_send(Pass& pass);
   Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
+  size_t merge(Pass& pass, const Datagram& first, std::span<const iovec> into, size_t room);
   /// How a datagram leaves by our stack.
   struct Sending {
     Endpoint to;
@@ -188,6 +190,7 @@ struct DatagramFacts {
   int64_t timestamp;      ///< of its arrival, ns since the epoch
   int64_t device_time;    ///< by the device's clock; 0: not to be told
   IpAddress answered_by;  ///< this host's address for an answer; where it was sent to a group it is another
+  uint32_t merged = 0;    ///< size of each datagram of several in one message; 0: it is one
 };
 void put_control_messages(msghdr* message, uint32_t control, const DatagramFacts& facts);
 

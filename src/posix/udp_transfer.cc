@@ -39,6 +39,17 @@ int scope_of(const msghdr& message) {
   return static_cast<int>(in6.sin6_scope_id);
 }
 
+/// UDP_GRO_CNT_MAX, and what an IP packet can have.
+constexpr int kMostMerged = 64;
+constexpr size_t kMostMergedBytes = 65507;
+
+/// Of one flow, with the same headers.
+bool continues(const Datagram& first, const Datagram& next) {
+  return next.size > 0 && next.size <= first.size && next.from == first.from && next.to == first.to &&
+         next.interface == first.interface && next.tos == first.tos && next.ttl == first.ttl &&
+         next.placed == first.placed;
+}
+
 }  // namespace
 
 /// ns since the epoch of a moment of ours. One clock is read between two readings of the other: where the
@@ -125,6 +136,30 @@ bool UdpSocket::mixes_families(const Endpoint& to) const {
   return v6() && to.address.is_v4() && (v6_only_ || (!local_.address.is_any() && !local_.address.is_v4()));
 }
 
+/// UDP_GRO: behind `first`, which is in the vector's beginning, what follows of its flow in datagrams of its
+/// size, the last of which may be shorter (net/ipv4/udp_offload.c, udp_gro_receive_segment()). As far as
+/// there is room, so that nothing is cut. Returns the bytes of all.
+size_t UdpSocket::merge(Pass& pass, const Datagram& first, std::span<const iovec> into, size_t room) {
+  UdpLayer& udp = pass.stack().udp();
+  UdpPcb& p = *pcb(pass);
+  IovCursor cursor(into);
+  cursor.advance(first.size);
+  size_t size = first.size;
+  for (int n = 1; n < kMostMerged; ++n) {
+    const Datagram* next = UdpLayer::front(p);
+    if (next == nullptr || !continues(first, *next)) break;
+    const uint32_t more = next->size;
+    if (size + more > std::min(room, kMostMergedBytes) || !cursor.whole()) break;
+    if (!can_overwrite(cursor.window(), more)) break;
+    udp.receive(p, cursor.window(), true);
+    pass.engine().counters().add(Counter::rx_merged_datagrams);
+    cursor.advance(more);
+    size += more;
+    if (more < first.size) break;
+  }
+  return size;
+}
+
 /// The front of our queue into `message`.
 Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int flags) {
   UdpPcb& p = *pcb(pass);
@@ -137,7 +172,9 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
     if (take) pass.engine().counters().add(Counter::drop_udp_bad_buffer);
     return err(EFAULT);
   }
-  const size_t copied = pass.stack().udp().receive(p, vector_of(*message), take);
+  size_t copied = pass.stack().udp().receive(p, vector_of(*message), take);
+  const bool merges = take && (control_ & kMerged) != 0 && datagram.size > 0 && datagram.size < room;
+  if (merges) copied = merge(pass, datagram, vector_of(*message), room);
   if (message->msg_name != nullptr) {
     socklen_t length = message->msg_namelen;
     Result<void> named = to_sockaddr(datagram.from, domain(), static_cast<sockaddr*>(message->msg_name),
@@ -154,11 +191,11 @@ Result<ssize_t> UdpSocket::deliver(Pass& pass, msghdr* message, size_t room, int
   IpAddress answered_by = datagram.to.address;
   if ((control_ & kPktInfo) != 0 && answered_by.is_multicast())  // fib_compute_spec_dst()
     answered_by = pass.engine().source_towards(pass, datagram.from.address);
-  put_control_messages(
-      message, control_,
-      {datagram, ifindex, told ? wall_clock_at(datagram.arrived) : 0,
-       (control_ & kStampHardware) != 0 ? pass.engine().device_time(pass, datagram) : 0, answered_by});
-  return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? datagram.size : copied);
+  put_control_messages(message, control_,
+                       {datagram, ifindex, told ? wall_clock_at(datagram.arrived) : 0,
+                        (control_ & kStampHardware) != 0 ? pass.engine().device_time(pass, datagram) : 0,
+                        answered_by, copied > datagram.size ? datagram.size : 0});
+  return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? std::max<size_t>(datagram.size, copied) : copied);
 }
 
 /// inet_send_prepare(): a port is found first.
@@ -243,9 +280,8 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   if (flow_ == nullptr) return send_kernels(pass, message, flags);
   if (path.route.mtu != 0 && !control->by_ip) choice.route = path.route;
   if (label == kNoFlowLabel && auto_flow_label_) label = kAutoFlowLabel;
-  const uint8_t ttl = to.address.is_multicast() ? v4 ? to_groups_.ttl : static_cast<uint8_t>(to_groups_.hops)
-                      : v4 ? ttl_
-                                                : hop_limit_;
+  uint8_t ttl = v4 ? ttl_ : hop_limit_;
+  if (to.address.is_multicast()) ttl = v4 ? to_groups_.ttl : static_cast<uint8_t>(to_groups_.hops);
   const UdpFields fields{control->tos.value_or(v4 ? tos_ : traffic_class_), control->ttl.value_or(ttl), label,
                          control->segment.value_or(segment_)};
   const bool wait = !nonblocking && (flags & MSG_DONTWAIT) == 0;

@@ -95,7 +95,8 @@ TEST(Options, WhatOnlyTheKernelDoesIsAReasonForIt) {
   EXPECT_FALSE(vetoes(tcp_options(), IPPROTO_IP, IP_TRANSPARENT, &off, sizeof off));
   EXPECT_FALSE(vetoes(tcp_options(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
   EXPECT_TRUE(vetoes(tcp_options(), SOL_SOCKET, SO_ATTACH_FILTER, &on, sizeof on));  // unknown to the table
-  EXPECT_TRUE(vetoes(udp_options(), IPPROTO_UDP, 104 /* UDP_GRO */, &on, sizeof on));
+  EXPECT_TRUE(vetoes(udp_options(), IPPROTO_UDP, 100 /* UDP_ENCAP */, &on, sizeof on));
+  EXPECT_FALSE(vetoes(udp_options(), IPPROTO_UDP, 104 /* UDP_GRO */, &on, sizeof on));
   EXPECT_FALSE(vetoes(udp_options(), IPPROTO_UDP, 103 /* UDP_SEGMENT */, &on, sizeof on));
 }
 
