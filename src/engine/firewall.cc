@@ -63,9 +63,12 @@ void Worker::filter_connection(const TcpConn& conn) {
 
 PathChoice Engine::judge_on_host(Pass& pass, const Endpoint& local, const Endpoint& remote) {
   Worker& w = Worker::of(pass);
-  if (reads_filters()) w.filter.refresh(pass.now());
   PathChoice choice;
   choice.reason = Reason::accelerated;
+  if (reads_filters())
+    w.filter.refresh(pass.now());
+  else if (!w.filter.has_looked())
+    return choice;  // a look would find nothing out, and say so
   if (w.filter.accepts_all(kLoopback)) return choice;
   FilteredFlow flow;
   flow.local = local;

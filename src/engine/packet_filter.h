@@ -34,6 +34,8 @@ class PacketFilter {
   /// Before new flows are judged: changes are heard at once; some hooks tell of none, which are looked at
   /// when the last look is so old.
   void refresh(Instant now, Duration between_looks = 1s) ACCEL_REQUIRES(worker_lock);
+  /// There has been a look at the rules.
+  bool has_looked() const ACCEL_REQUIRES(worker_lock) { return local_ports_.second != 0; }
   /// Rules have changed since the last call.
   bool take_changed() ACCEL_REQUIRES(worker_lock) { return std::exchange(changed_, false); }
   /// Devices, addresses or routes have changed.

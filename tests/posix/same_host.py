@@ -256,9 +256,11 @@ sys.stdin.read()
 class Pair:
     """Of a client and its server on the near host; `ends`: which of them have libaccel."""
 
-    def __init__(self, lab, client=True, server=True, port=0, serves=SERVER):
-        run = [sys.executable, "-c"]
+    def __init__(self, lab, client=True, server=True, port=0, serves=SERVER, as_user=()):
+        run = [*as_user, "/usr/bin/python3", "-c"]
         options = {"stdout": subprocess.PIPE, "text": True, "require": False, "env": SETTINGS}
+        self.errors = open(lab.directory / "errors", "w+")
+        options["stderr"] = self.errors
         self.server = lab.near.popen([*run, serves, "127.0.0.1"], accel=server, **options)
         self.port = int(self.server.stdout.readline())
         self.client = lab.near.popen([*run, CLIENT, "127.0.0.1", self.port, port], accel=client, stdin=subprocess.PIPE, **options)
@@ -279,6 +281,9 @@ class Pair:
         self.client.stdin.close()
         assert self.client.wait(20) == 0
         assert self.server.wait(20) == 0
+        self.errors.seek(0)
+        said = self.errors.read()
+        assert said == "", said
 
 
 def moves(lab):
@@ -290,6 +295,15 @@ def moves(lab):
     pair.do("bulk 3000000")
     pair.do("exchange 100")
     assert pair.path()[0] == "shm", pair.path()
+    pair.end()
+
+
+def moves_without_privilege(lab):
+    """Nothing but these connections needs the engine then: sockets that lead out leave it alone."""
+    pair = Pair(lab, as_user=["setpriv", "--reuid=daemon", "--regid=daemon", "--clear-groups", "--bounding-set=-all", "--no-new-privs"])
+    pair.do("exchange 100")
+    assert pair.path()[0] == "shm", pair.path()
+    pair.do("bulk 3000000")
     pair.end()
 
 
@@ -454,6 +468,7 @@ def meets_without_descriptors(lab):
 def main():
     with Lab() as lab:
         moves(lab)
+        moves_without_privilege(lab)
         for what in ("fork", "server_forks"):
             goes_back(lab, what)
         goes_back(lab, "server_forks", EPOLL_SERVER)
