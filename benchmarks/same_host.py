@@ -6,9 +6,10 @@ SAME_HOST_LOADS: a part of the loads' names. Connections of one request each end
 """
 import json
 import os
+import subprocess
 
 from measure import Lab, build_dir, compare, main
-from programs import haproxy_configuration, iperf3, nginx, redis, redis_benchmark, server, wrk
+from programs import haproxy_configuration, iperf3, nginx, redis, redis_benchmark, server, until, wrk
 import postgresql_app
 from same_host_app import OneHost, carried
 
@@ -26,13 +27,14 @@ def on(cpu):
     return [] if cpu is None else ["taskset", "-c", cpu]
 
 
-def of_ping_pong(of_server, of_client, count=50000):
-    """Round trips a second."""
+def of_ping_pong(of_server, of_client):
+    """Round trips a second. The server ends with its connection, so it is asked meanwhile."""
     def run(host):
         with server(host, [*on(of_server), TOOL, "echo", "tcp", host.address, "9100", "64"], 9100, False) as child:
-            said = host.run([*on(of_client), TOOL, "pingpong", "tcp", host.address, "9100", "64", count])
-            moved(host, child)
-            return 1e6 / json.loads(said.strip().splitlines()[-1])["median_us"]
+            count = 1000000 if host.preloaded else 100000
+            client = host.popen([*on(of_client), TOOL, "pingpong", "tcp", host.address, "9100", "64", count], stdout=subprocess.PIPE, text=True)
+            until(lambda: not host.preloaded or carried(child)[0] > 0, "a connection in shared memory", 10)
+            return 1e6 / json.loads(client.communicate(timeout=60)[0].strip().splitlines()[-1])["median_us"]
     return run
 
 

@@ -227,8 +227,8 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
         serve_ports(&engine->worker_->port_services);
         instance_.store(engine, std::memory_order_release);
       } else {
-        log(LogLevel::kWarning, "the engine could not start: %s",
-            strerrordesc_np(static_cast<int>(started.error())));
+        const LogLevel level = opening == Opening::kForPorts ? LogLevel::kWarning : LogLevel::kInfo;
+        log(level, "the engine could not start: %s", strerrordesc_np(static_cast<int>(started.error())));
         refused = Reason::resources;
       }
     }

@@ -9,6 +9,7 @@
 #include "posix/calls.h"
 #include "posix/engine_events.h"
 #include "posix/process.h"
+#include "posix/same_host.h"
 #include "posix/socket.h"
 
 namespace accel::posix {
@@ -48,7 +49,10 @@ void tell_helper_of_names(Pass& pass) {
 void before_privileges_go(bool may_return) {
   if (!Engine::privileged() || !Engine::ports_outlive_privilege()) return;
   const bool early = config().settings.early_ports;
-  if (!active() && !early) return;
+  // Some programs take from themselves the means to make a thread as well (HAProxy, RLIMIT_NPROC):
+  // connections within the host would find no engine later.
+  const bool on_host = candidates.any();
+  if (!active() && !early && !on_host) return;
   if (Engine* engine = Engine::get();
       engine != nullptr && !Engine::inside() && engine->open_requested_ports())
     tell_ports_opened();
@@ -61,9 +65,10 @@ void before_privileges_go(bool may_return) {
     file->retain();
     files.push_back(file);
   });
-  if (files.empty() && !early && guard.pass() == nullptr) return;
+  if (files.empty() && !early && !on_host && guard.pass() == nullptr) return;
   Reason why{};
   Pass* pass = guard.open_engine(&why);
+  if (pass == nullptr && on_host) pass = guard.open_engine(&why, Engine::Opening::kForLinks);
   going = true;
   if (pass != nullptr && pass->engine().begin_keeping_ready(*pass)) {
     for (File* file : files) {
