@@ -86,7 +86,7 @@ TEST_F(Faults, AnErrorCompletionOnSending) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RESET;
   EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
-  EXPECT_EQ(counter("stale_moves"), 1u);
+  EXPECT_EQ(counter("stale_moves", 1), 1u);
   EXPECT_EQ(violations(), std::vector<std::string>{"wqe-lkey"});
   forgive_violations();
 }

@@ -90,6 +90,17 @@ inline uint64_t counter(const std::string& name) {
   return sum;
 }
 
+/// The same once it is `least`, or when that takes longer than kPatience: the model writes its report at its
+/// next turn.
+inline uint64_t counter(const std::string& name, uint64_t least) {
+  uint64_t value = counter(name);
+  for (int ms = 0; value < least && ms < kPatience; ++ms) {
+    usleep(1000);
+    value = counter(name);
+  }
+  return value;
+}
+
 /// Rules violated by this process, oldest first.
 inline std::vector<std::string> violations() {
   std::vector<std::string> rules;
