@@ -1,7 +1,9 @@
 // The plain socket program that latency and throughput are measured with: knows nothing of libaccel.
 //
 //   netload echo tcp|udp ADDRESS PORT SIZE          answers each SIZE-byte message (UDP: any datagram)
-//   netload pingpong tcp|udp ADDRESS PORT SIZE N    N round trips; prints {"median_us", "p99_us", "rate"}
+//   netload pingpong tcp|udp ADDRESS PORT SIZE N    N round trips; prints {"median_us", "p99_us", "rate",
+//   "shares_us"}
+//     shares_us: [share, microseconds] pairs, the share of round trips that took no longer
 //   netload sink tcp|udp ADDRESS PORT               counts; TCP: one connection until its end, then prints
 //   bits and seconds; UDP: until an empty datagram netload source tcp|udp ADDRESS PORT SIZE SECONDS
 // With NETLOAD_SPIN=1 receivers spin on MSG_DONTWAIT instead of blocking.
@@ -135,8 +137,14 @@ int pingpong(const sockaddr_in& a, size_t size, long count) {
   double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   if (!tcp) send(fd, "", 0, 0);
   std::sort(times.begin(), times.end());
-  printf("{\"median_us\": %.3f, \"p99_us\": %.3f, \"rate\": %.0f}\n", times[times.size() / 2],
+  printf("{\"median_us\": %.3f, \"p99_us\": %.3f, \"rate\": %.0f, \"shares_us\": [", times[times.size() / 2],
          times[times.size() * 99 / 100], static_cast<double>(count) / seconds);
+  constexpr double kShares[] = {0.01, 0.05, 0.1,  0.2,  0.3,  0.4,   0.5,   0.6,   0.7,
+                                0.8,  0.9,  0.95, 0.98, 0.99, 0.995, 0.999, 0.9999};
+  for (const double share : kShares)
+    printf("%s[%g, %.3f]", share > kShares[0] ? ", " : "", share,
+           times[std::min(times.size() - 1, static_cast<size_t>(share * static_cast<double>(times.size())))]);
+  printf("]}\n");
   return 0;
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Servers under what systemd takes from them: hardened_app.py kernel|server
 
-Debian's units of redis-server and memcached, with the drop-ins of config/systemd. systemd does not run here; what it would do is done from
+Debian's units of redis-server, memcached and postgresql (a cluster of its own, by pg_ctlcluster), with the drop-ins of config/systemd. systemd does not run here; what it would do is done from
 the same files: user, ambient and bounding set, no_new_privs, RLIMIT_MEMLOCK, a filter of system calls (SystemCallFilter= by
 `systemd-analyze syscall-filter`, RestrictAddressFamilies=, MemoryDenyWriteExecute=, RestrictNamespaces=), a read-only root without
 executables but for ExecPaths=. Not done: PrivateDevices=, ProtectProc=, PrivateUsers= (the drop-in turns it off). Each server is accelerated
@@ -113,8 +113,8 @@ def allowed_calls(settings, numbers):
     return None if allowed is None else sorted(numbers[c] for c in allowed if c in numbers)
 
 
-def confined(settings, program, environment):
-    """The words that start `program` as systemd would by these settings."""
+def confined(settings, program, environment, prepare=()):
+    """The words that start `program` as systemd would by these settings, after root's commands `prepare`."""
     numbers = syscall_numbers()
     rules = {
         "numbers": {c: numbers[c] for c in ("socket", "mmap", "mprotect", "clone", "clone3", "unshare", "setns")},
@@ -142,7 +142,7 @@ def confined(settings, program, environment):
     user = pwd.getpwnam((words(settings, "User") or ["root"])[0])
     capabilities = [c.removeprefix("CAP_").lower() for c in words(settings, "AmbientCapabilities") or []]
     bounding = words(settings, "CapabilityBoundingSet")
-    privilege = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    privilege = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups" if user.pw_uid else "--clear-groups"]
     if bounding is not None:
         privilege.append("--bounding-set=" + ",".join(["-all"] + ["+" + c.removeprefix("CAP_").lower() for c in bounding]))
     if capabilities:
@@ -153,12 +153,12 @@ def confined(settings, program, environment):
     if is_on(settings, "NoNewPrivileges"):
         privilege.append("--no-new-privs")
     limit = [f"prlimit --memlock={8 << 20}:{8 << 20}"] if words(settings, "LimitMEMLOCK") else []
-    script = " && ".join(["mount --make-rprivate /", *mounts, "exec " + " ".join(limit + ['"$@"'])])
+    script = " && ".join(["mount --make-rprivate /", *prepare, *mounts, "exec " + " ".join(limit + ['"$@"'])])
     start = [os.path.realpath("/usr/bin/python3"), "-c", CONFINED, json.dumps(rules), json.dumps(environment), *program]
     return ["unshare", "-m", "sh", "-c", script, "sh", *privilege, *start]
 
 
-def serve(lab, settings, program, port, accelerated, require, ask):
+def serve(lab, settings, program, port, accelerated, require, ask, prepare=()):
     environment = {"ACCEL_CONFIG": "/dev/null"}
     for value in words(settings, "Environment") or []:
         if value.startswith("ACCEL_"):
@@ -167,7 +167,7 @@ def serve(lab, settings, program, port, accelerated, require, ask):
         environment["LD_PRELOAD"] = str(build_dir() / "lib" / "libaccel.so")
     if require:
         environment["ACCEL_REQUIRE"] = "1"
-    server = lab.near.popen(confined(settings, program, environment))
+    server = lab.near.popen(confined(settings, program, environment, prepare))
     lab.near.wait_for_listener(port, server)
     if require:
         until(lambda: accelerated_sockets(server.pid, port) > 0, "an accelerated listener")
@@ -188,6 +188,33 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 10) as c:
     got = c.recv(1000)
     assert got.startswith(sys.argv[4].encode()), got
 """
+
+
+def serve_postgresql(lab, accelerated):
+    """A cluster in this machine's place for them, which others do not see."""
+    unit = UNITS / "postgresql@.service"
+    versions = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if not unit.exists() or not versions:
+        print("postgresql is not installed")
+        return
+    version, port = versions[-1].parts[-3], 5433
+    places = ("/etc/postgresql", "/var/lib/postgresql", "/var/log/postgresql", "/run/postgresql")
+    prepare = [f"mount -t tmpfs tmpfs {p} && chown postgres: {p}" for p in places]
+    prepare += [f"pg_createcluster -p {port} {version} lab -- -A trust --no-sync >&2",
+                f"echo 'host all all 0.0.0.0/0 trust' >> /etc/postgresql/{version}/lab/pg_hba.conf",
+                f"echo \"listen_addresses = '{lab.near.address}'\" >> /etc/postgresql/{version}/lab/postgresql.conf"]
+
+    # pg_ctlcluster gives the server these variables alone.
+    variables = {"ACCEL_CONFIG": "/dev/null", "ACCEL_REQUIRE": "1", "LD_PRELOAD": build_dir() / "lib" / "libaccel.so"} if accelerated else {}
+    with_library = [f"echo \"{k} = '{v}'\" >> /etc/postgresql/{version}/lab/environment" for k, v in variables.items()]
+
+    def ask():
+        asked = [versions[-1].parent / "psql", "-h", lab.near.address, "-p", str(port), "-U", "postgres", "-Atc", "select 6 * 7", "postgres"]
+        until(lambda: lab.far.run(asked, check=False).strip() == "42", "an answer")
+
+    program = ["/usr/bin/pg_ctlcluster", "--skip-systemctl-redirect", "--foreground", version, "lab", "start"]
+    serve(lab, service(unit), program, port, accelerated, False, ask, prepare)
+    serve(lab, service(unit, DROP_INS / "postgresql@.conf"), program, port, accelerated, accelerated, ask, prepare + with_library)
 
 
 def main(accelerated):
@@ -211,6 +238,7 @@ def main(accelerated):
                 continue
             serve(lab, service(unit), program, port, accelerated, False, asks(port, line, answer))
             serve(lab, service(unit, DROP_INS / f"{name}.conf"), program, port, accelerated, accelerated, asks(port, line, answer))
+        serve_postgresql(lab, accelerated)
 
 
 if __name__ == "__main__":
