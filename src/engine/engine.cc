@@ -44,7 +44,7 @@ WorkerLock open_lock;
 /// Why this process has no engine, once that is settled; nothing that is found out here changes while it
 /// runs.
 std::optional<Reason> refused ACCEL_GUARDED_BY(open_lock);
-/// Likewise, where it would have nothing but connections within the host.
+/// The same for ports: it would have nothing but connections within the host.
 std::optional<Reason> no_ports ACCEL_GUARDED_BY(open_lock);
 bool listener_inherited = false;
 
@@ -55,19 +55,16 @@ void forget_refusal() ACCEL_LOCKS_UNCHECKED {
   no_ports.reset();
 }
 
-bool has_capability(int number) {
+using CapabilitySet = __u32 __user_cap_data_struct::*;
+
+bool has_capability(int number, CapabilitySet set = &__user_cap_data_struct::effective) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[2]{};
-  return real.syscall(SYS_capget, &header, sets) == 0 &&
-         (sets[number / 32].effective & 1u << number % 32) != 0;
+  return real.syscall(SYS_capget, &header, sets) == 0 && (sets[number / 32].*set & 1u << number % 32) != 0;
 }
 
 /// It is, or seteuid() can make it so again.
-bool may_be_privileged() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[2]{};
-  return real.syscall(SYS_capget, &header, sets) == 0 && (sets[0].permitted & 1u << CAP_NET_RAW) != 0;
-}
+bool may_be_privileged() { return has_capability(CAP_NET_RAW, &__user_cap_data_struct::permitted); }
 
 std::optional<Reason> obstacle() {
   if (getauxval(AT_SECURE)) return Reason::secure;

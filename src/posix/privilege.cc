@@ -65,12 +65,13 @@ void before_privileges_go(bool may_return) {
     file->retain();
     files.push_back(file);
   });
-  if (files.empty() && !early && !on_host && guard.pass() == nullptr) return;
+  const bool for_ports = !files.empty() || early || guard.pass() != nullptr;
+  if (!for_ports && !on_host) return;
   Reason why{};
-  Pass* pass = guard.open_engine(&why);
+  Pass* pass = for_ports ? guard.open_engine(&why) : nullptr;
   if (pass == nullptr && on_host) pass = guard.open_engine(&why, Engine::Opening::kForLinks);
   going = true;
-  if (pass != nullptr && pass->engine().begin_keeping_ready(*pass)) {
+  if (for_ports && pass != nullptr && pass->engine().begin_keeping_ready(*pass)) {
     for (File* file : files) {
       if (file->kind() == FileKind::kIwarp)
         (void)settle_inherited(guard, file);
