@@ -75,7 +75,7 @@ def client(near, far, accelerated, port, env, wants):
         assert clients.stdout.readline() == "done\n", "a connection failed"
         return not accelerated or wants(statistics(clients.pid))
 
-    until(ask, "the path that can be", timeout=30)
+    until(ask, "the path that can be", timeout=60)
     near.stop(clients)
     far.stop(server)
 
@@ -88,7 +88,7 @@ def server(near, far, accelerated, port, env, wants):
         far.run([sys.executable, "-c", CLIENT, near.address, port])
         return not accelerated or wants(server, statistics(server.pid))
 
-    until(ask, "the path that can be", timeout=30)
+    until(ask, "the path that can be", timeout=60)
     near.stop(server)
 
 
