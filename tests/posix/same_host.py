@@ -155,15 +155,37 @@ print("done", flush=True)
 sys.stdin.read()
 """
 
-# Both ends write a megabyte before they read, as long as the kernel's buffers have room for it. argv[2]: a port, or how to write.
-WRITES_FIRST = """
+# One of two ends. argv: an address, a port or "listen". settle() exchanges bytes until the one that has connected is told to go on, by a line.
+ONE_END = """
 import select, socket, sys
-if sys.argv[2].isdigit():
-    c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-else:
-    listener = socket.create_server((sys.argv[1], 0))
-    print(listener.getsockname()[1], flush=True)
-    c, _ = listener.accept()
+connects = sys.argv[2].isdigit()
+def opened(option):
+    s = socket.socket()
+    if option: s.setsockopt(socket.SOL_SOCKET, option, 8192)
+    if connects:
+        s.connect((sys.argv[1], int(sys.argv[2])))
+        return s
+    s.bind((sys.argv[1], 0))
+    s.listen()
+    print(s.getsockname()[1], flush=True)
+    return s.accept()[0]
+def settle(c):
+    last = False
+    while not last:
+        if connects:
+            last = bool(select.select([sys.stdin], [], [], 0)[0])
+            c.sendall(b"z" if last else b"a")
+            assert c.recv(1) in b"az"
+        else:
+            word = c.recv(1)
+            last = word == b"z"
+            c.sendall(word)
+    if connects: sys.stdin.readline()
+"""
+# Both ends write a megabyte before they read, as long as the kernel's buffers have room for it. argv[3]: how.
+WRITES_FIRST = ONE_END + """
+c = opened(None)
+settle(c)
 def write(data):
     if sys.argv[3] == "blocking": return c.sendall(data)
     waits = select.poll()
@@ -175,9 +197,6 @@ def read(size):
     got = b""
     while len(got) < size: got += c.recv(size - len(got))
     return got
-for i in range(100):
-    write(bytes([i]))
-    assert read(1) == bytes([i])
 data = bytes(i * 7 % 251 for i in range(1000000))
 for _ in range(2):
     write(data)
@@ -187,23 +206,10 @@ sys.stdin.read()
 """
 
 # How much an end takes that nobody reads, with small buffers at both ends.
-FILLS = """
-import socket, sys
-if len(sys.argv) > 2:
-    c = socket.socket()
-    c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-    c.connect((sys.argv[1], int(sys.argv[2])))
-else:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-    listener.bind((sys.argv[1], 0))
-    listener.listen()
-    print(listener.getsockname()[1], flush=True)
-    c, _ = listener.accept()
-for i in range(100):
-    c.sendall(b"a")
-    assert c.recv(1) == b"a"
-if len(sys.argv) > 2:
+FILLS = ONE_END + """
+c = opened(socket.SO_SNDBUF if connects else socket.SO_RCVBUF)
+settle(c)
+if connects:
     sent = 0
     try:
         while True: sent += c.send(bytes(1000), socket.MSG_DONTWAIT)
@@ -393,35 +399,46 @@ def end_in_the_meeting(lab):
     assert counters.get("shm_opened", 0) > 20 and counters.get("shm_refused", 0) > 20, counters
 
 
+OPTIONS = {"require": False, "env": SETTINGS, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+
+def two_ends(lab, accel, program, *words):
+    """(the one that listens, the one that has connected to it), behind settle(): accelerated both are in shared memory."""
+    run = [sys.executable, "-c", program, "127.0.0.1"]
+    server = lab.near.popen([*run, "listen", *words], accel=accel, **OPTIONS)
+    client = lab.near.popen([*run, server.stdout.readline().strip(), *words], accel=accel, **OPTIONS)
+    if accel:
+        until(lambda: all(statistics(end.pid).get("counters", {}).get("shm_opened", 0) == 1 for end in (server, client)), "both in shared memory")
+    client.stdin.write("go on\n")
+    client.stdin.flush()
+    return server, client
+
+
+def end(*programs):
+    for program in programs:
+        program.stdin.close()
+        assert program.wait(20) == 0
+
+
 def writes_before_it_reads(lab, accel, way):
     """More than the rings hold: what follows goes by the kernel, as before."""
-    run = [sys.executable, "-c", WRITES_FIRST, "127.0.0.1"]
-    options = {"accel": accel, "require": False, "env": SETTINGS, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    server = lab.near.popen([*run, "listen", way], **options)
-    client = lab.near.popen([*run, server.stdout.readline().strip(), way], **options)
-    for end in (server, client):
-        assert end.stdout.readline() == "done\n"
+    ends = two_ends(lab, accel, WRITES_FIRST, way)
+    for program in ends:
+        assert program.stdout.readline() == "done\n"
     if accel:
-        counters = [statistics(end.pid)["counters"] for end in (server, client)]
+        counters = [statistics(program.pid)["counters"] for program in ends]
         assert all(c.get("shm_opened", 0) == 1 and c.get("shm_broken", 0) == 0 for c in counters), counters
         assert sum(c.get("shm_stalls", 0) for c in counters) >= 1, counters
-    for end in (server, client):
-        end.stdin.close()
-        assert end.wait(20) == 0
+    end(*ends)
 
 
 def fills_small_buffers(lab, accel):
-    run = [sys.executable, "-c", FILLS, "127.0.0.1"]
-    options = {"accel": accel, "require": False, "env": SETTINGS, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    server = lab.near.popen(run, **options)
-    client = lab.near.popen([*run, server.stdout.readline().strip()], **options)
+    server, client = two_ends(lab, accel, FILLS)
     sent = int(client.stdout.readline())
     assert 8192 <= sent < 65536, sent
     if accel:
         assert statistics(client.pid)["counters"].get("shm_opened", 0) == 1
-    for end in (client, server):
-        end.stdin.close()
-        assert end.wait(20) == 0
+    end(client, server)
 
 
 def heeds_filters(lab):
@@ -443,13 +460,11 @@ def heeds_filters(lab):
 
 
 def stays_in_a_sockmap(lab):
-    options = {"accel": True, "require": False, "env": SETTINGS, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    program = lab.near.popen([sys.executable, "-c", SOCKMAP, "127.0.0.1"], **options)
+    program = lab.near.popen([sys.executable, "-c", SOCKMAP, "127.0.0.1"], accel=True, **OPTIONS)
     assert program.stdout.readline() == "done 0\n"
     counters = statistics(program.pid).get("counters", {})
     assert counters.get("shm_opened", 0) == 0, counters
-    program.stdin.close()
-    assert program.wait(20) == 0
+    end(program)
 
 
 def meets_without_descriptors(lab):
