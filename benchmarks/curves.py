@@ -22,7 +22,8 @@ PORT = 9200
 # Opens so many connections, says so, and ends with its input.
 HOLDER = """
 import resource, socket, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 held = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(int(sys.argv[3]))]
 print("held", flush=True)
 sys.stdin.read()
@@ -35,53 +36,55 @@ def busy_seconds():
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
+def echo_server(lab, accelerated):
+    """An epoll server of one thread."""
+    return server(lab.near, list(map(str, [LOAD, "echo", lab.near.address, PORT, 1, "group"])), PORT, accelerated)
+
+
+def rows_along(column, values, rounds, once):
+    """once(value, side) -> dict of figures. A row for each value and side."""
+    return [{column: value, "accelerated": side, **figures} for value in values
+            for side, figures in compare(rounds, lambda side, value=value: once(value, side)).items()]
+
+
 def distribution(rounds=3, count=20000):
-    rows = []
-    for protocol in ("tcp", "udp"):
-        def once(side, protocol=protocol):
-            on_server, on_client = MODES[side]
-            with Lab() as lab:
-                child = lab.near.popen([TOOL, "echo", protocol, lab.near.address, PORT, 64], on_server)
-                lab.near.wait_for_listener(PORT, child, kind=protocol[0])
-                said = carried(side, lab, lambda: lab.far.run([TOOL, "pingpong", protocol, lab.near.address, PORT, 64, count], on_client))
-                return {f"{share:g}": us for share, us in json.loads(said.strip().splitlines()[-1])["shares_us"]}
-        rows += [{"protocol": protocol, "accelerated": side, **shares} for side, shares in compare(rounds, once).items()]
-    return rows
+    def once(protocol, side):
+        on_server, on_client = MODES[side]
+        with Lab() as lab:
+            child = lab.near.popen([TOOL, "echo", protocol, lab.near.address, PORT, 64], on_server)
+            lab.near.wait_for_listener(PORT, child, kind=protocol[0])
+            said = carried(side, lab, lambda: lab.far.run([TOOL, "pingpong", protocol, lab.near.address, PORT, 64, count], on_client))
+            return {f"{share:g}": us for share, us in json.loads(said.strip().splitlines()[-1])["shares_us"]}
+    return rows_along("protocol", ("tcp", "udp"), rounds, once)
 
 
 def sizes(rounds=3, seconds=1):
-    rows = []
-    for size in SIZES:
-        def once(side, size=size):
-            on_sink, on_source = MODES[side]
-            with Lab() as lab:
-                sink = lab.near.popen([TOOL, "sink", "tcp", lab.near.address, PORT], on_sink, stdout=subprocess.PIPE, text=True)
-                lab.near.wait_for_listener(PORT, sink)
+    def once(size, side):
+        on_sink, on_source = MODES[side]
+        with Lab() as lab:
+            sink = lab.near.popen([TOOL, "sink", "tcp", lab.near.address, PORT], on_sink, stdout=subprocess.PIPE, text=True)
+            lab.near.wait_for_listener(PORT, sink)
 
-                def run():
-                    before = busy_seconds()
-                    lab.far.run([TOOL, "source", "tcp", lab.near.address, PORT, size, seconds], on_source)
-                    done = json.loads(sink.communicate(timeout=60)[0])
-                    bits = done["bits_per_second"]
-                    return {"Gb/s": bits / 1e9, "CPU ns a KiB": (busy_seconds() - before) * 1e9 / (bits * seconds / 8 / 1024)}
-                return carried(side, lab, run)
-        rows += [{"bytes": size, "accelerated": side, **found} for side, found in compare(rounds, once).items()]
-    return rows
+            def run():
+                before = busy_seconds()
+                lab.far.run([TOOL, "source", "tcp", lab.near.address, PORT, size, seconds], on_source)
+                done = json.loads(sink.communicate(timeout=60)[0])
+                bits = done["bits_per_second"]
+                return {"Gb/s": bits / 1e9, "CPU ns a KiB": (busy_seconds() - before) * 1e9 / (bits * seconds / 8 / 1024)}
+            return carried(side, lab, run)
+    return rows_along("bytes", SIZES, rounds, once)
 
 
 def connections(rounds=3, seconds=1):
-    rows = []
-    for count in CONNECTIONS:
-        def once(side, count=count):
-            on_server, on_client = MODES[side]
-            with Lab() as lab, server(lab.near, list(map(str, [LOAD, "echo", lab.near.address, PORT, 1, "group"])), PORT, on_server):
-                def run():
-                    before = busy_seconds()
-                    rate = json.loads(lab.far.run([LOAD, "ask", lab.near.address, PORT, count, seconds], on_client))["rate"]
-                    return {"k/s": rate / 1e3, "CPU us a request": (busy_seconds() - before) * 1e6 / (rate * seconds)}
-                return carried(side, lab, run)
-        rows += [{"connections": count, "accelerated": side, **found} for side, found in compare(rounds, once).items()]
-    return rows
+    def once(count, side):
+        on_server, on_client = MODES[side]
+        with Lab() as lab, echo_server(lab, on_server):
+            def run():
+                before = busy_seconds()
+                rate = json.loads(lab.far.run([LOAD, "ask", lab.near.address, PORT, count, seconds], on_client))["rate"]
+                return {"k/s": rate / 1e3, "CPU us a request": (busy_seconds() - before) * 1e6 / (rate * seconds)}
+            return carried(side, lab, run)
+    return rows_along("connections", CONNECTIONS, rounds, once)
 
 
 def memory_of(pid):
@@ -94,7 +97,7 @@ def memory_of(pid):
 def idle(rounds=3):
     """Both ends are this machine's, so the kernel's figure is of both; the client is the kernel's in either row."""
     def once(side):
-        with Lab() as lab, server(lab.near, list(map(str, [LOAD, "echo", lab.near.address, PORT, 1, "group"])), PORT, side == "server") as child:
+        with Lab() as lab, echo_server(lab, side == "server") as child:
             before = memory_of(child.pid)
             holder = lab.far.popen([sys.executable, "-c", HOLDER, lab.near.address, PORT, IDLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    text=True)

@@ -9,9 +9,9 @@ import os
 import subprocess
 
 from measure import Lab, build_dir, compare, main
-from programs import haproxy_configuration, iperf3, nginx, redis, redis_benchmark, server, until, wrk
+from programs import iperf3, nginx, redis, redis_benchmark, server, until, wrk
 import postgresql_app
-from same_host_app import OneHost, carried
+from same_host_app import OneHost, carried, haproxy_and_nginx
 
 SETTINGS = {"ACCEL_SAME_HOST": "auto", "ACCEL_PATH": "kernel"}
 SIDES = ("kernel", "shm")
@@ -47,11 +47,17 @@ def of_redis(test, **load):
     return run
 
 
+def requests(host, port):
+    """A second, of 32 clients."""
+    rate, failed = wrk(host, f"http://{host.address}:{port}/", False, connections=32, seconds=2)
+    assert failed == 0, f"{failed} requests failed"
+    return rate
+
+
 def of_nginx(keepalive):
     def run(host):
         with nginx(host, False, keepalive=keepalive) as child:
-            rate, failed = wrk(host, f"http://{host.address}:8080/", False, connections=32, seconds=2)
-            assert failed == 0, f"{failed} requests failed"
+            rate = requests(host, 8080)
             if keepalive:
                 moved(host, child)
             return rate
@@ -74,16 +80,8 @@ def of_postgresql(host):
 
 
 def of_chain(host):
-    path = haproxy_configuration(host.lab.directory, f"""
-frontend f
-  bind {host.address}:8000
-  default_backend b
-backend b
-  server s {host.address}:8080
-""")
-    with nginx(host, False), server(host, ["haproxy", "-db", "-f", str(path)], 8000, False) as proxy:
-        rate, failed = wrk(host, f"http://{host.address}:8000/", False, connections=32, seconds=2)
-        assert failed == 0, f"{failed} requests failed"
+    with haproxy_and_nginx(host) as (_, proxy):
+        rate = requests(host, 8000)
         moved(host, proxy)
         return rate
 

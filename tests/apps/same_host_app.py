@@ -96,18 +96,25 @@ def of_nginx(host):
         return seen
 
 
-def of_haproxy(host):
+@contextlib.contextmanager
+def haproxy_and_nginx(host, settings="", **configuration):
+    """(nginx, HAProxy before it on port 8000)."""
     path = haproxy_configuration(host.lab.directory, f"""
 frontend f
   bind {host.address}:8000
   default_backend b
 backend b
   server s {host.address}:8080
-""", "nbthread 4\n  maxconn 1000")
-    with nginx(host, False, body="y" * 5000) as upstream, server(host, ["haproxy", "-db", "-f", str(path)], 8000, False) as proxy:
+""", settings)
+    with nginx(host, False, **configuration) as upstream, server(host, ["haproxy", "-db", "-f", str(path)], 8000, False) as proxy:
+        yield upstream, proxy
+
+
+def of_haproxy(host):
+    with haproxy_and_nginx(host, "nbthread 4\n  maxconn 1000", body="y" * 5000) as programs:
         rate, failed = wrk(host, f"http://{host.address}:8000/", False, connections=64, seconds=3)
         assert failed == 0 and rate > 50, (rate, failed)
-        return carried(upstream, proxy)
+        return carried(*programs)
 
 
 def of_memcached(host):
