@@ -153,8 +153,8 @@ class Engine {
   /// early.
   PathChoice covers(Pass& pass, const FlowRequest& request, bool v6_only);
 
-  /// Of an open connection within the host, whichever end has begun it: the kernel's path with the rule,
-  /// where the packet filters would not let all of it pass, or `accelerated`. Unknown rules are none.
+  /// The packet filters' word on an open connection within the host, whichever end has begun it: the kernel's
+  /// path with the rule where they would not let all of it pass, else `accelerated`. Unknown rules are none.
   PathChoice judge_on_host(Pass& pass, const Endpoint& local, const Endpoint& remote);
 
   // ---- soft-iWARP ----

@@ -19,8 +19,10 @@ constexpr int kLoopback = 1;  // LOOPBACK_IFINDEX of the kernel's
 void Worker::follow_firewall() {
   const bool on_host = shm_links && shm_links->links() > 0;
   if (flows.empty() && steering.count() == 0 && !on_host) return;
-  paths.refresh_filter(pass_now, kBetweenIdleLooks);
-  if (on_host && Engine::reads_filters()) filter.refresh(pass_now, kBetweenIdleLooks);
+  if (on_host && Engine::reads_filters())
+    filter.refresh(pass_now, kBetweenIdleLooks);  // also where the process can have no port
+  else
+    paths.refresh_filter(pass_now, kBetweenIdleLooks);
   if (!filter.take_changed()) return;
   if (on_host) filters_changed.store(true, std::memory_order_relaxed);
   cover_flows();

@@ -97,7 +97,7 @@ void share_files(Forking& f) {
   std::vector<File*> files;
   fds.for_each(0, fds.limit(), [&](int fd, File* file) {
     if (fds.first_of(file) != fd) return;
-    // What could not leave shared memory: the child has no part in it.
+    // The child has no part in a connection that could not leave shared memory.
     if (file->kind() == FileKind::kShm) return;
     const bool bound = file->bound_flow() != nullptr;
     // A child may have to say that it has started a program with one whose queues are released.

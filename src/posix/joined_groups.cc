@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kUsualSources = 32;
 
-/// Of either family.
+/// The address of a sockaddr_in or sockaddr_in6.
 IpAddress address_of(const sockaddr_storage& a) {
   return from_sockaddr(reinterpret_cast<const sockaddr*>(&a), sizeof a, a.ss_family)->address;
 }

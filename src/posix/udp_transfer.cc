@@ -43,7 +43,7 @@ int scope_of(const msghdr& message) {
 constexpr int kMostMerged = 64;
 constexpr size_t kMostMergedBytes = 65507;
 
-/// Of one flow, with the same headers.
+/// The datagrams are one flow's and have the same headers.
 bool continues(const Datagram& first, const Datagram& next) {
   return next.size > 0 && next.size <= first.size && next.from == first.from && next.to == first.to &&
          next.interface == first.interface && next.tos == first.tos && next.ttl == first.ttl &&
