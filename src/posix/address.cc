@@ -14,12 +14,17 @@ constexpr socklen_t kShortestIn6 = 24;  // SIN6_LEN_RFC2133: without sin6_scope_
 
 }  // namespace
 
+sa_family_t family_of(const sockaddr* address) {
+  sa_family_t family;
+  std::memcpy(&family, &address->sa_family, sizeof family);
+  return family;
+}
+
 Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain) {
   if (address == nullptr) return err(length == 0 ? EINVAL : EFAULT);
   if (length < sizeof address->sa_family) return err(EINVAL);
   if (!can_read(address, std::min<size_t>(length, sizeof(sockaddr_storage)))) return err(EFAULT);
-  sa_family_t family;
-  std::memcpy(&family, &address->sa_family, sizeof family);
+  const sa_family_t family = family_of(address);
   if (family == AF_INET) {
     sockaddr_in in{};
     if (length < sizeof in) return err(EINVAL);

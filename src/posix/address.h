@@ -11,6 +11,8 @@ namespace accel::posix {
 /// sockaddr <-> Endpoint. Errors: EINVAL (short), EAFNOSUPPORT. IPv4 in an AF_INET6 address is taken as
 /// mapped.
 Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain);
+/// Of an address that has one, wherever it lies.
+sa_family_t family_of(const sockaddr* address);
 /// Gives the program an address as accept(2) does: at most *length bytes, and *length becomes the full size.
 /// Errors: EFAULT, EINVAL (a negative *length).
 Result<void> put_address(const void* from, socklen_t size, sockaddr* address, socklen_t* length);

@@ -36,6 +36,12 @@ class Socket : public File {
   virtual Result<int> getpeername(Pass& pass, sockaddr* address, socklen_t* length) = 0;
   virtual Result<int> getsockopt(Pass& pass, int level, int name, void* value, socklen_t* length) = 0;
   virtual Result<int> setsockopt(Pass& pass, int level, int name, const void* value, socklen_t length) = 0;
+  /// shutdown() that holds for what the socket does next: its shadow does not tell of it.
+  void note_shut(int how) {
+    shut_read_ |= how != SHUT_WR;
+    shut_write_ |= how != SHUT_RD;
+  }
+  void forget_shut() { shut_read_ = shut_write_ = false; }
   /// The shadow took a setsockopt() that it does not tell of later.
   virtual void option_was_set(int /*level*/, int /*name*/, const void* /*value*/, socklen_t /*length*/) {}
   virtual Result<int> ioctl(Pass& pass, unsigned long request, void* argument) = 0;
@@ -101,6 +107,9 @@ class Socket : public File {
   /// Gives the socket up to the kernel for good: it leaves the table, its shadow serves. Live connections are
   /// handed back first (errors as Engine::hand_back, socket untouched).
   virtual Result<void> detach(Pass& pass, Reason reason) = 0;
+
+ protected:
+  bool shut_read_ = false, shut_write_ = false;  ///< note_shut()
 
  private:
   /// The connection's bytes are the shadow's: a call that blocks while the last descriptor is closed needs

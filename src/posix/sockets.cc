@@ -38,6 +38,10 @@ bool leads_out(const sockaddr* address, socklen_t length, int domain) {
   return end && !end->address.is_any() && !end->address.is_loopback();
 }
 
+bool is_unspecified(const sockaddr* address, socklen_t length) {
+  return address != nullptr && length >= sizeof address->sa_family && family_of(address) == AF_UNSPEC;
+}
+
 /// What the configuration says of iWARP for a connection to that address.
 Iwarp iwarp_to(const sockaddr* address, socklen_t length, int domain) {
   if (!config().wants_iwarp || address == nullptr || length < sizeof address->sa_family) return Iwarp::kOff;
@@ -126,6 +130,8 @@ Result<int> connect(int fd, const sockaddr* address, socklen_t length) {
       if (pass && *pass != nullptr) {
         Result<int> r = s->connect(**pass, address, length);
         if (r.ok() || r.error() != kOnKernel) return r;
+      } else if (pass && stream && is_unspecified(address, length)) {
+        s->forget_shut();  // tcp_disconnect()
       } else if (pass && !out && from_sockaddr(address, length, s->domain())) {
         const bool alone = s->descriptors == 1 && !s->elsewhere_too && !s->never_waits();
         if (s->detach_undecided(nullptr, Reason::loopback) == kOnKernel && alone) candidates.add(fd);
@@ -163,9 +169,17 @@ Result<int> accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
 }
 
 Result<int> shutdown(int fd, int how) {
-  return serve<int>(
-      fd, [&](Pass& pass, Socket& s) { return s.shutdown(pass, how); },
-      [&] { return real.shutdown(fd, how); }, Use::kAside);
+  {
+    SocketCall call(fd, Pass::Polling::kYes, Use::kAside);
+    if (call.error() != Errno{}) return call.error();
+    Socket* s = call.socket();
+    if (s != nullptr && call.pass() == nullptr && how >= SHUT_RD && how <= SHUT_RDWR) s->note_shut(how);
+    if (s != nullptr && call.pass() != nullptr) {
+      Result<int> r = s->shutdown(*call.pass(), how);
+      if (r.ok() || r.error() != kOnKernel) return r;
+    }
+  }
+  return from_libc(real.shutdown(fd, how));
 }
 
 Result<int> getsockname(int fd, sockaddr* address, socklen_t* length) {

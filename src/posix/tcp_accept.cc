@@ -191,7 +191,7 @@ void TcpSocket::stop_listening(Pass& pass) {
   sockaddr none{};
   none.sa_family = AF_UNSPEC;
   real.connect(shadow(), &none, sizeof none);
-  shut_read_ = shut_write_ = false;
+  forget_shut();
   set_state(State::kUndecided);
   pass.engine().touch();
 }

@@ -23,12 +23,6 @@
 namespace accel::posix {
 namespace {
 
-sa_family_t family_of(const sockaddr* address) {
-  sa_family_t family;
-  std::memcpy(&family, &address->sa_family, sizeof family);
-  return family;
-}
-
 bool shadow_connected(int fd) {
   sockaddr_storage peer;
   socklen_t length = sizeof peer;
@@ -120,7 +114,7 @@ Result<int> TcpSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   if (state_ == State::kKernel) return kOnKernel;
   if (address == nullptr || length < sizeof address->sa_family) return kOnKernel;  // which refuses it
   if (family_of(address) == AF_UNSPEC) {
-    shut_read_ = shut_write_ = false;
+    forget_shut();
     if (state_ == State::kUndecided) return kOnKernel;
     if (state_ == State::kListening)
       stop_listening(pass);
@@ -313,7 +307,8 @@ void TcpSocket::disconnect(Pass& pass) {
   release_port();
   if (!accepted && !renamed) give_up_automatic_port();
   leave_unsent_on_shadow();
-  shut_read_ = shut_write_ = disconnecting_ = false;
+  forget_shut();
+  disconnecting_ = false;
   set_state(State::kUndecided);
   pass.engine().touch();
 }

@@ -185,7 +185,7 @@ Result<void> TcpSocket::restart_in_kernel(Pass& pass) {
   if (begun || begun.is(EINPROGRESS)) return {};
   pending_error_ = static_cast<int>(begun.error());
   release_port();
-  shut_read_ = shut_write_ = false;
+  forget_shut();
   set_state(State::kUndecided);
   notify(kError | kHangUp | kWritable | kReadable);
   pass.engine().touch();
@@ -268,8 +268,7 @@ Result<int> TcpSocket::shutdown(Pass& pass, int how) {
     return 0;
   }
   if (!live()) {  // ENOTCONN, and it holds all the same, also for a connection that is opened afterwards
-    shut_read_ |= how != SHUT_WR;
-    shut_write_ |= how != SHUT_RD;
+    note_shut(how);
     return kOnKernel;
   }
   if (in_handshake(pass.stack())) {

@@ -255,9 +255,7 @@ class TcpSocket final : public Socket {
   bool renamed_ = false;       ///< bound again after the connection's end
   bool disconnecting_ =
       false;  ///< the kernel's SS_DISCONNECTING: connect() has not reported the end, and will not
-  uint32_t flowinfo_ = 0;   ///< sin6_flowinfo of connect(), where IPV6_FLOWINFO_SEND was on
-  bool shut_read_ = false;  ///< shut down before connect()
-  bool shut_write_ = false;
+  uint32_t flowinfo_ = 0;  ///< sin6_flowinfo of connect(), where IPV6_FLOWINFO_SEND was on
   /// Of a disconnected socket: what SIOCOUTQ and SIOCOUTQNSD count, since tcp_disconnect() moves write_seq
   /// on.
   uint32_t left_unacked_ = 0, left_unsent_ = 0;

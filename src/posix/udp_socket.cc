@@ -21,12 +21,6 @@
 namespace accel::posix {
 namespace {
 
-sa_family_t family_of(const sockaddr* address) {
-  sa_family_t family;
-  std::memcpy(&family, &address->sa_family, sizeof family);
-  return family;
-}
-
 Endpoint shadow_peer(const Socket& s) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -296,8 +290,7 @@ Result<int> UdpSocket::shutdown(Pass& pass, int how) {
   Result<int> r = from_libc(real.shutdown(shadow(), how));
   // inet_shutdown() says ENOTCONN to a socket that is not connected, and shuts it down all the same.
   if (!r && !r.is(ENOTCONN)) return r;
-  shut_read_ |= how != SHUT_WR;
-  shut_write_ |= how != SHUT_RD;
+  note_shut(how);
   if (flow_ == nullptr) return r;
   pass.engine().touch();
   return r;

@@ -177,8 +177,6 @@ class UdpSocket final : public Socket {
   bool shared_ = false;          ///< there was a fork(): another process may have it, too
   bool waited_on_ = false;       ///< this process has sent by it or waited on it
   bool look_at_shadow_ = true;   ///< before waiting: the last datagram came there, or none has come yet
-  bool shut_read_ = false;
-  bool shut_write_ = false;
   std::optional<Instant>
       last_arrived_;  ///< SIOCGSTAMP's: of the last that came without its time as a message
 };

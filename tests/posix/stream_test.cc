@@ -213,6 +213,37 @@ TEST(Stream, AListenerShutDownBeforeEndsItsConnections) {
   }
 }
 
+// Before anything is connected, with which an engine may be opened: the kernel has the shutdown() until then.
+TEST(Stream, ADisconnectedSocketIsNoLongerShutDown) {
+  Far far("echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = tcp_socket();
+  EXPECT_EQ(shutdown(fd, SHUT_RDWR), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  const sockaddr none{};
+  EXPECT_EQ(connect(fd, &none, sizeof none), 0);
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  write_all(fd, "x");
+  EXPECT_EQ(read_exactly(fd, 1), "x");
+  fd.reset();
+  far.finish();
+}
+
+TEST(Stream, ASocketShutDownBeforeItConnectsNeitherReadsNorWrites) {
+  Far far("echo");
+  Address to = there(static_cast<uint16_t>(far.number()));
+  Fd fd = tcp_socket();
+  EXPECT_EQ(shutdown(fd, SHUT_RDWR), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+  char byte;
+  EXPECT_EQ(recv(fd, &byte, 1, 0), 0);
+  EXPECT_EQ(send(fd, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  fd.reset();
+  far.finish();
+}
+
 // A client's first words answer nothing, so the first answer is acknowledged at once: the kernel has found
 // its route again with that, which IP_TOS had it forget.
 TEST(Stream, TheFirstAnswerIsAcknowledgedAtOnce) {
