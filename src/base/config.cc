@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log_target.h"
 #include "base/spelling.h"
 
 namespace accel {
@@ -252,6 +253,9 @@ const Config& config() {
   const Config* winner = nullptr;
   if (loaded.compare_exchange_strong(winner, mine, std::memory_order_acq_rel)) {
     set_log_level(mine->settings.log);
+    set_log_rate(mine->settings.log_rate);
+    if (const std::string why_not = open_log_target(mine->settings.log_to); !why_not.empty())
+      log(LogLevel::kWarning, "%s", why_not.c_str());
     for (const std::string& problem : problems) log(LogLevel::kWarning, "%s", problem.c_str());
     winner = mine;
   } else {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/log_target.h"
 #include "base/real.h"
 
 namespace accel {
@@ -38,6 +40,21 @@ bool first_time(std::string_view text) {
   return false;
 }
 
+constexpr uint32_t kDefaultRate = 20;  ///< until the configuration says otherwise
+std::atomic<uint32_t> rate{kDefaultRate};
+std::atomic<int64_t> second{0};  ///< of CLOCK_MONOTONIC, in which `in_second` were shown
+std::atomic<uint32_t> in_second{0}, left_out{0};
+
+bool within_rate() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  if (second.exchange(now.tv_sec, std::memory_order_relaxed) != now.tv_sec)
+    in_second.store(0, std::memory_order_relaxed);
+  if (in_second.fetch_add(1, std::memory_order_relaxed) < rate.load(std::memory_order_relaxed)) return true;
+  left_out.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
 /// What descriptor 2 was when the program began.
 struct stat stderr_at_start;
 bool stderr_was_open = false;
@@ -56,12 +73,25 @@ bool stderr_is_for_messages() {
   return S_ISREG(now.st_mode) && flags >= 0 && (flags & O_APPEND) != 0;  // a log
 }
 
+/// `line` has room for one more character.
+void show(LogLevel level, char* line, size_t size) {
+  if (has_log_target() && write_to_log_target(level, {line, size})) return;
+  if (!stderr_is_for_messages()) return;
+  line[size++] = '\n';
+  // Past the program's (and our own) write(): the line is one, and cancellation does not strike here.
+  [[maybe_unused]] long written = real.syscall(SYS_write, 2, line, size);
+}
+
 }  // namespace
 
 void set_log_level(LogLevel level) { max_level.store(level, std::memory_order_relaxed); }
 
 bool log_enabled(LogLevel level) {
   return level != LogLevel::kOff && level <= max_level.load(std::memory_order_relaxed);
+}
+
+void set_log_rate(uint32_t messages_per_second) {
+  rate.store(messages_per_second, std::memory_order_relaxed);
 }
 
 void log(LogLevel level, const char* format, ...) {
@@ -80,10 +110,14 @@ void log(LogLevel level, const char* format, ...) {
     size_t size = kPrefix.size() + std::min(static_cast<size_t>(wanted), room - 1);
     for (size_t i = 0; i < size; ++i)
       if (static_cast<unsigned char>(line[i]) < 32 || line[i] == 127) line[i] = '?';
-    if (stderr_is_for_messages() && first_time({line, size})) {
-      line[size++] = '\n';
-      // Past the program's (and our own) write(): the line is one, and cancellation does not strike here.
-      [[maybe_unused]] long written = real.syscall(SYS_write, 2, line, size);
+    if ((has_log_target() || stderr_is_for_messages()) && first_time({line, size}) && within_rate()) {
+      if (const uint32_t missing = left_out.exchange(0, std::memory_order_relaxed); missing != 0) {
+        char about[96];
+        const int n =
+            std::snprintf(about, sizeof about, "libaccel: %u messages were left out (log_rate)", missing);
+        show(LogLevel::kWarning, about, static_cast<size_t>(n));
+      }
+      show(level, line, size);
     }
   }
   errno = saved;

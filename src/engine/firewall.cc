@@ -60,7 +60,7 @@ void Worker::filter_connection(const TcpConn& conn) {
   const PathChoice now = paths.filtered(flow, pass_now);
   if (now.reason == Reason::accelerated) return;
   const FlowKey key{Protocol::kTcp, flow.local, flow.remote};
-  hand_backs.refuse(key, now.rule);
+  hand_backs.refuse(key, now.detail);
 }
 
 PathChoice Engine::judge_on_host(Pass& pass, const Endpoint& local, const Endpoint& remote) {

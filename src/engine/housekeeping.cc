@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/log.h"
+#include "base/log_target.h"
 #include "base/private_fds.h"
 #include "base/real.h"
 #include "engine/stack_config.h"
@@ -144,6 +146,7 @@ void Housekeeping::follow_wish() {
   if (key == "capture" && equals != std::string::npos)
     return stats::answer_wish(
         tap::turn(static_cast<uint32_t>(std::strtoul(wish->c_str() + equals + 1, nullptr, 10))));
+  if (key == "reload") return stats::answer_wish(reload());
   auto rows = setting_texts();
   const auto row =
       std::find_if(rows.begin(), rows.end(), [&](const SettingText& r) { return r.name == key; });
@@ -151,10 +154,38 @@ void Housekeeping::follow_wish() {
   if (!changes_live(key)) return stats::answer_wish("it is read once, when the program starts");
   if (!set_setting(settings_, static_cast<size_t>(row - rows.begin()), wish->substr(equals + 1)))
     return stats::answer_wish("not a value of it; allowed: " + row->allowed);
+  stats::answer_wish(apply_settings());
+}
+
+/// Those of settings_ that change live; why not, or "".
+std::string Housekeeping::apply_settings() {
   set_log_level(settings_.log);
+  set_log_rate(settings_.log_rate);
+  const std::string why_not = open_log_target(settings_.log_to);
   worker_.longest_spin = std::chrono::microseconds(settings_.spin);
   if (const auto changed = changed_stack_config(settings_)) worker_.stack->follow_host(*changed);
-  stats::answer_wish("");
+  return why_not;
+}
+
+/// accel set --reload: the configuration is read again, and what may change live does. Nothing changes where
+/// it has a mistake.
+std::string Housekeeping::reload() {
+  std::vector<std::string> problems;
+  const Config fresh = load_config(process_source(), problems);
+  if (!problems.empty()) return problems.front();
+  std::string unchanged;
+  const auto rows = setting_texts();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string value = setting_value(fresh.settings, i);
+    if (changes_live(rows[i].name) ||
+        rows[i].name == "log_to")  // no wish may name a file, the configuration may
+      set_setting(settings_, i, value);
+    else if (value != setting_value(settings_, i))
+      unchanged.append(unchanged.empty() ? "" : ", ").append(rows[i].name);
+  }
+  const std::string why_not = apply_settings();
+  if (!why_not.empty() || unchanged.empty()) return why_not;
+  return std::string(stats::kDone) + "needs a new start of the program: " + unchanged;
 }
 
 /// True: somebody has to stand in for the application.

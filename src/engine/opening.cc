@@ -97,7 +97,7 @@ PathChoice Worker::path_of(const BoundFlow& flow) const {
   choice.reason = flow.keys.empty() ? flow.uncovered : Reason::accelerated;
   // What the socket is to become: until then its shadow serves.
   choice.path = choice.reason == Reason::port_opening ? PathKind::kXdp : PathKind::kKernel;
-  if (flow.refused) choice.rule = *flow.refused;
+  if (flow.refused) choice.detail = *flow.refused;
   if (flow.keys.empty()) return choice;
   const InterfaceId id = flow.keys.front().interface;
   choice.path = slots[id].opened.kind;

@@ -72,7 +72,7 @@ PathChoice PacketFilter::judge(const FilteredFlow& flow, Instant now) {
   }
   if (known->accepted) return choice;
   choice.reason = Reason::firewall;
-  choice.rule = stats::note_rule(known->rule.c_str());
+  choice.detail = stats::note_detail(known->rule.c_str());
   const Settings& settings = config().settings;
   const bool wanted = settings.path == Path::kStack || settings.require != Require::kOff;
   log(wanted ? LogLevel::kWarning : LogLevel::kInfo, "left to the kernel for the firewall: %s",

@@ -24,8 +24,7 @@ struct PathChoice {
   PathKind path = PathKind::kKernel;
   Reason reason = Reason::not_decided;
   Route route;
-  uint8_t rule =
-      0;  ///< with Reason::firewall: of the rules that the statistics page names (stats::note_rule)
+  uint8_t detail = 0;  ///< what a firewall's or an option's reason is about (stats::note_detail)
   bool accelerated() const { return path == PathKind::kXdp || path == PathKind::kMlx5; }
 };
 

@@ -35,7 +35,7 @@ PathChoice kernel_path(Reason why, uint8_t rule) {
   PathChoice choice;
   choice.path = PathKind::kKernel;
   choice.reason = why;
-  if (why == Reason::firewall) choice.rule = rule;
+  if (why == Reason::firewall) choice.detail = rule;
   return choice;
 }
 
@@ -120,7 +120,7 @@ void PathSelector::cover(const BoundEnd& end, int ifindex, const IpAddress& addr
   flow.ifindex = ifindex;
   if (const PathChoice refused = filtered(flow, now); refused.reason != Reason::accelerated) {
     if (so_far.why != Reason::port_opening) so_far.why = refused.reason;
-    so_far.rule = refused.rule;
+    so_far.rule = refused.detail;
     return;
   }
   Reason reason = Reason::no_port;

@@ -25,7 +25,7 @@ struct BoundEnd {
   Groups groups;          ///< of a UDP socket
 };
 
-/// `rule`: with Reason::firewall, as PathChoice::rule.
+/// `rule`: with Reason::firewall, as PathChoice::detail.
 PathChoice kernel_path(Reason why, uint8_t rule = 0);
 
 class PathSelector {

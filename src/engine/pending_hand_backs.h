@@ -15,7 +15,7 @@ class PendingHandBacks {
  public:
   struct PendingHandBack {
     Reason why = Reason::misdirected;  ///< frames come by a queue that is not ours
-    uint8_t rule = 0;                  ///< Reason::firewall: stats::note_rule()'s
+    uint8_t rule = 0;                  ///< Reason::firewall: stats::note_detail()'s
   };
   /// The first reason counts.
   void add(const FlowKey& connection, Reason why) ACCEL_REQUIRES(worker_lock) {

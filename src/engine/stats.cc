@@ -137,15 +137,21 @@ void after_fork_in_child() {
   page_fd = -1;
 }
 
+static bool has_wish(const Page& page) {
+  return page.wish.asked.load(std::memory_order_acquire) !=
+         page.wish.answered.load(std::memory_order_relaxed);
+}
+
+/// A wish may come between the look for wishes and the answer to what was asked: it is asked for by itself.
 bool requested() {
-  Page* p = page();
-  return p && p->asked.load(std::memory_order_relaxed) != p->answered.load(std::memory_order_relaxed);
+  const Page* p = page();
+  return p && (p->asked.load(std::memory_order_relaxed) != p->answered.load(std::memory_order_relaxed) ||
+               has_wish(*p));
 }
 
 std::optional<std::string> wish() {
   Page* p = page();
-  if (!p || p->wish.asked.load(std::memory_order_acquire) == p->wish.answered.load(std::memory_order_relaxed))
-    return std::nullopt;
+  if (!p || !has_wish(*p)) return std::nullopt;
   char text[sizeof p->wish.text];
   std::memcpy(text, p->wish.text, sizeof text);
   return std::string(text, strnlen(text, sizeof text));
@@ -158,7 +164,7 @@ void answer_wish(const std::string& why_not) {
   p->wish.answered.store(p->wish.asked.load(std::memory_order_relaxed), std::memory_order_release);
 }
 
-void note_kernel(int fd, Reason reason, uint8_t rule) {
+void note_kernel(int fd, Reason reason, uint8_t detail) {
   if (fd < 0 || static_cast<uint32_t>(fd) >= kMaxNotes) return;
   Page* p = ensure();
   if (!p) return;
@@ -168,7 +174,7 @@ void note_kernel(int fd, Reason reason, uint8_t rule) {
     NoteRow& note = p->note[fd];
     note.inode.store(0, std::memory_order_release);
     note.reason = static_cast<uint8_t>(reason);
-    note.rule = reason == Reason::firewall ? rule : 0;
+    note.detail = has_detail(reason) ? detail : 0;
     note.inode.store(facts.st_ino, std::memory_order_release);
   }
   errno = saved;
@@ -179,13 +185,18 @@ void forget_kernel(int fd) {
     p->note[fd].inode.store(0, std::memory_order_release);
 }
 
-uint8_t note_rule(const char* text) {
-  Page* p = page();
-  for (uint32_t i = 1; p != nullptr && i <= kMaxRules; ++i) {
-    if (p->rule[i][0] == 0) copy_text(p->rule[i], sizeof p->rule[i], text);
-    if (std::strncmp(p->rule[i], text, sizeof p->rule[i] - 1) == 0) return static_cast<uint8_t>(i);
+uint8_t note_detail(const char* text) {
+  Page* p = ensure();
+  for (uint32_t i = 1; p != nullptr && i <= kMaxDetails; ++i) {
+    if (p->detail[i][0] == 0) copy_text(p->detail[i], sizeof p->detail[i], text);
+    if (std::strncmp(p->detail[i], text, sizeof p->detail[i] - 1) == 0) return static_cast<uint8_t>(i);
   }
   return 0;
+}
+
+const char* detail_text(uint8_t number) {
+  const Page* p = page();
+  return p != nullptr && number != 0 ? p->detail[number] : "";
 }
 
 }  // namespace accel::stats

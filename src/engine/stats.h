@@ -56,12 +56,16 @@ class Writer {
 };
 
 /// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
-void note_kernel(int fd, Reason reason, uint8_t rule = 0);
+void note_kernel(int fd, Reason reason, uint8_t detail = 0);
 /// It is not the kernel's any more.
 void forget_kernel(int fd);
-/// A rule of the host's packet filters that refuses a socket. Its number for PathChoice::rule; 0: no page, or
+/// Reasons that are about something with a name of its own: a packet filter's rule, or a socket option.
+constexpr bool has_detail(Reason reason) { return reason == Reason::firewall || reason == Reason::option; }
+/// Text of what a reason is about, kept once. Its number for PathChoice::detail; 0: no page, or
 /// no room. Under the engine's lock.
-uint8_t note_rule(const char* text);
+uint8_t note_detail(const char* text);
+/// The text of a number of note_detail(); "": none.
+const char* detail_text(uint8_t number);
 
 /// For tests and Writer: this process's page, or nullptr.
 Page* page();

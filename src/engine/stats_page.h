@@ -22,7 +22,7 @@ inline constexpr uint64_t kMagic = 0x7461747363636131;  // "1accstat"
 inline constexpr uint32_t kVersion = 4;
 inline constexpr uint32_t kMaxPorts = 32;
 inline constexpr uint32_t kMaxRows = 65536;  ///< sockets beyond it are counted, not listed
-inline constexpr uint32_t kMaxRules = 255;
+inline constexpr uint32_t kMaxDetails = 255;
 inline constexpr uint32_t kMaxNotes = 65536;  ///< by descriptor
 
 /// Enough of an Endpoint, in a layout of its own.
@@ -61,8 +61,8 @@ struct SocketRow {
   uint32_t retransmits, queue_in,
       queue_out;  ///< bytes waiting to be read / acknowledged; of a listener: connections to accept
   uint64_t rx_bytes, tx_bytes, drops;
-  uint8_t rule;   ///< of Page::rule, with Reason::firewall; 0: none
-  uint8_t limit;  ///< Limit
+  uint8_t detail;  ///< of Page::detail; 0: none
+  uint8_t limit;   ///< Limit
   uint8_t unused[2];
   uint32_t unsent;         ///< of queue_out: not sent yet
   uint64_t delivery_rate;  ///< bytes a second, as the last acknowledgements show it
@@ -83,7 +83,7 @@ static_assert(sizeof(PortRow) == 36);
 struct NoteRow {
   std::atomic<uint64_t> inode;  ///< 0: none; written last
   uint8_t reason;               ///< Reason
-  uint8_t rule;                 ///< of Page::rule, with Reason::firewall; 0: none
+  uint8_t detail;               ///< of Page::detail; 0: none
   uint8_t unused[6];
 };
 static_assert(sizeof(NoteRow) == 16);
@@ -102,8 +102,9 @@ struct Page {
   // when the first TCP connection or listener is accelerated
   int32_t helper;      ///< pid of the helper, in the process's pid namespace; 0: none
   char no_helper[92];  ///< why there is none though it is wanted; empty: not known yet, or not wanted
-  // as they refuse sockets: rules of the host's packet filters, from 1 on, written once each
-  char rule[kMaxRules + 1][96];
+  // as they refuse sockets: rules of the host's packet filters and socket options, from 1 on, written once
+  // each
+  char detail[kMaxDetails + 1][96];
   Wish wish;
   // the exchange
   std::atomic<uint64_t> asked;     ///< by readers

@@ -26,7 +26,7 @@ SocketRow row_for(int fd, uint8_t protocol, const PathChoice& choice, const Endp
   row.protocol = protocol;
   row.path = static_cast<uint8_t>(choice.reason == Reason::port_opening ? PathKind::kUndecided : choice.path);
   row.reason = static_cast<uint8_t>(choice.reason);
-  row.rule = choice.reason == Reason::firewall ? choice.rule : 0;
+  row.detail = has_detail(choice.reason) ? choice.detail : 0;
   row.local = address(local);
   row.remote = address(remote);
   return row;

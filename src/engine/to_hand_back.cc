@@ -58,7 +58,7 @@ PathChoice Engine::hand_back_reason(Pass& pass, const TcpConn& conn) const {
   const PendingHandBacks::PendingHandBack pending = w.hand_backs.of(key_of(*w.stack, conn));
   PathChoice choice;
   choice.reason = pending.why;
-  choice.rule = pending.rule;
+  choice.detail = pending.rule;
   return choice;
 }
 

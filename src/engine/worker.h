@@ -47,7 +47,7 @@ struct BoundFlow : BoundEnd {
   bool leaving = false;                    ///< stop_taking(), or not yet begin_taking()
   int shadow = -1;                         ///< the kernel's socket with the local end
   Reason uncovered = Reason::accelerated;  ///< why `keys` is empty
-  std::optional<uint8_t> refused;          ///< the rule (PathChoice::rule) for which no interface is left
+  std::optional<uint8_t> refused;          ///< the rule (PathChoice::detail) for which no interface is left
   using Key = SteeredKey;
   std::vector<Key> keys;    ///< steered now
   std::vector<Key> paused;  ///< by stop_taking(): connections of theirs may be steered yet

@@ -56,15 +56,15 @@ int close_others(unsigned first, unsigned last, int flags) {
   return first <= last ? real.close_range(first, last, flags) : 0;
 }
 
-/// The kernel is to serve `fd`. Errors: as Socket::detach().
-Result<void> hand_over(int fd) {
+/// The kernel is to serve `fd`, for what Socket::veto_for() has. Errors: as Socket::detach().
+Result<void> hand_over(int fd, const char* what) {
   SocketCall call(fd, Pass::Polling::kYes, Use::kAside);
   if (call.socket() == nullptr) return {};
   if (call.pass() == nullptr) {
-    call.socket()->veto = Reason::option;
+    call.socket()->veto_for(what);
     return {};
   }
-  return call.socket()->detach(*call.pass(), Reason::option);
+  return call.socket()->detach_for(*call.pass(), what);
 }
 
 bool is_iwarp(int fd) {
@@ -77,7 +77,7 @@ bool is_iwarp(int fd) {
 /// would send none: EOPNOTSUPP. What carries an iWARP connection is the kernel's already.
 Result<void> let_kernel_signal(int fd) {
   if (is_iwarp(fd)) return {};
-  Result<void> r = hand_over(fd);
+  Result<void> r = hand_over(fd, "signals for the owner of a file");
   return r || r.is(ENOTCONN) ? Result<void>() : err(EOPNOTSUPP);
 }
 
@@ -213,7 +213,7 @@ Result<int> ioctl(int fd, unsigned long request, void* argument) {
   }
 }
 
-Result<void> before_stdio(int fd) { return hand_over(fd); }
+Result<void> before_stdio(int fd) { return hand_over(fd, "fdopen()"); }
 
 void reused(int fd) {
   Guard guard(Pass::Polling::kNo);

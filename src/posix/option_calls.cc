@@ -4,6 +4,7 @@
 #include "base/real.h"
 #include "posix/call.h"
 #include "posix/calls.h"
+#include "posix/option_name.h"
 #include "posix/options.h"
 #include "posix/reuseport_programs.h"
 #include "posix/tcp_option_table.h"
@@ -44,7 +45,7 @@ Result<int> set(int fd, int level, int name, const void* value, socklen_t length
   const auto table = s->kind() == FileKind::kUdp ? udp_options() : tcp_options();
   const Option* option = find_option(table, level, name);
   const bool unserved = option != nullptr && option->served != nullptr && !option->served(*s);
-  if (unserved || vetoes(table, level, name, value, length)) s->veto = Reason::option;
+  if (unserved || vetoes(table, level, name, value, length)) s->veto_for(OptionName(level, name).text);
   return r;
 }
 

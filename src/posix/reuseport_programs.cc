@@ -19,7 +19,7 @@ void detach_members(Pass* pass, const ReuseportGroup& group) {
     if (s == nullptr || s->bound_flow() == nullptr || group_of(fd) != group) continue;
     if (s->shadow_option(SOL_SOCKET, SO_REUSEPORT) == 0) continue;
     bind_group_marker(group, fd);
-    (void)s->detach(*pass, Reason::option);
+    (void)s->detach_for(*pass, kGroupProgram);
   }
 }
 

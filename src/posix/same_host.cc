@@ -283,7 +283,8 @@ void take_candidate(int fd) {
     return;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!candidates.has(fd)) (void)static_cast<ShmSocket*>(entered)->detach(*pass, Reason::option);
+  if (!candidates.has(fd))
+    (void)static_cast<ShmSocket*>(entered)->detach_for(*pass, "a call for the kernel's connection");
 }
 
 }  // namespace accel::posix

@@ -11,6 +11,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "posix/option_name.h"
 #include "posix/shm_socket.h"
 #include "posix/tcp_option_table.h"
 
@@ -77,7 +78,7 @@ Result<int> ShmSocket::setsockopt(Pass& pass, int level, int name, const void* v
   const bool unknown = find_option(tcp_options(), level, name) == nullptr;
   if (unknown ? vetoes(tcp_options(), level, name, value, length)
               : concerns_bytes(level, name, value, length)) {
-    if (Result<void> r = detach(pass, Reason::option); !r) return err(ENOPROTOOPT);
+    if (Result<void> r = detach_for(pass, OptionName(level, name).text); !r) return err(ENOPROTOOPT);
     return kOnKernel;
   }
   Result<int> r = from_libc(real.setsockopt(shadow(), level, name, value, length));

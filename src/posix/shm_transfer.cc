@@ -292,7 +292,11 @@ Result<ssize_t> ShmSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   // messages what they say.
   const bool zerocopy = (flags & MSG_ZEROCOPY) != 0 && shadow_option(SOL_SOCKET, SO_ZEROCOPY) != 0;
   if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0 || zerocopy || message->msg_controllen != 0) {
-    if (Result<void> r = detach(pass, Reason::option); !r) return r.error();
+    const char* const what = (flags & MSG_OOB) != 0        ? "MSG_OOB"
+                             : (flags & MSG_FASTOPEN) != 0 ? "MSG_FASTOPEN"
+                             : zerocopy                    ? "MSG_ZEROCOPY"
+                                                           : "a control message of sendmsg()";
+    if (Result<void> r = detach_for(pass, what); !r) return r.error();
     return kOnKernel;
   }
   if (Result<void> r = settle(pass); !r) return r.error();

@@ -9,6 +9,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "posix/option_name.h"
 #include "posix/siw_socket.h"
 #include "posix/tcp_option_table.h"
 
@@ -44,7 +45,7 @@ Result<int> SiwSocket::setsockopt(Pass& pass, int level, int name, const void* v
   if (!can_read(value, length)) return kOnKernel;  // which says EFAULT, or what comes first
   if (concerns_bytes(level, name, value, length)) {
     // While the peer has not said what it speaks, plain TCP is a way out.
-    if (detach(pass, Reason::option)) return kOnKernel;
+    if (detach_for(pass, OptionName(level, name).text)) return kOnKernel;
     return err(ENOPROTOOPT);
   }
   if (level == IPPROTO_TCP && name == TCP_NODELAY && length >= sizeof(int) && can_read(value, sizeof(int))) {

@@ -17,6 +17,7 @@
 #include "engine/stats.h"
 #include "posix/epoll_set.h"
 #include "posix/reuseport_markers.h"
+#include "posix/reuseport_programs.h"
 
 namespace accel::posix {
 namespace {
@@ -40,8 +41,9 @@ bool excused(Reason reason) {
 /// What the clock's nanoseconds hold with room to spare: 30 years.
 constexpr std::chrono::seconds kLongestTimeout{8'000'000'000};
 
-Errno refuse(const char* why) {
-  log(LogLevel::kError, "ACCEL_REQUIRE: a socket cannot be accelerated: %s", why);
+Errno refuse(const char* why, const char* detail = "") {
+  log(LogLevel::kError, "ACCEL_REQUIRE: a socket cannot be accelerated: %s%s%s", why,
+      *detail != 0 ? ": " : "", detail);
   return err(EPROTONOSUPPORT);
 }
 
@@ -81,17 +83,29 @@ void Socket::keep_shadow(int fd) {
   ++readiness_epoch;  // the sets stay as they are: the kernel knows a member by its file
 }
 
-Result<void> Socket::may_use_kernel(Reason reason) {
-  if (!excused(reason) && config().settings.require != Require::kOff) return refuse(reason_text(reason));
-  return {};
+Result<void> Socket::may_use_kernel(Reason reason, const char* detail) {
+  if (excused(reason) || config().settings.require == Require::kOff) return {};
+  return refuse(reason_text(reason), detail);
+}
+
+void Socket::veto_for(const char* what) {
+  veto = Reason::option;
+  unserved_ = stats::note_detail(what);
+}
+
+Result<void> Socket::detach_for(Pass& pass, const char* what) {
+  unserved_ = stats::note_detail(what);
+  return detach(pass, Reason::option);
 }
 
 Errno Socket::detach_undecided(Pass* pass, Reason reason) {
-  if (Result<void> r = may_use_kernel(reason); !r) return r.error();
+  const uint8_t detail = detail_of(reason);
+  const char* const about = reason == Reason::option ? stats::detail_text(detail) : "";
+  if (Result<void> r = may_use_kernel(reason, about); !r) return r.error();
   choice.path = PathKind::kKernel;
   choice.reason = reason;
   if (pass != nullptr) pass->engine().counters().add(Counter::sockets_kernel);
-  stats::note_kernel(fd_, reason, choice.rule);
+  stats::note_kernel(fd_, reason, detail);
   fds.forget(this);
   return kOnKernel;
 }
@@ -99,7 +113,7 @@ Errno Socket::detach_undecided(Pass* pass, Reason reason) {
 Reason Socket::decide_veto(Pass& pass) {
   if (!std::exchange(network_asked_, true) && !pass.engine().is_of_our_network(fd_))
     veto = Reason::other_network;
-  if (group_has_program(fd_)) veto = Reason::option;
+  if (group_has_program(fd_)) veto_for(kGroupProgram);
   return veto;
 }
 

@@ -77,9 +77,14 @@ class Socket : public File {
   /// undecided.
   Errno detach_undecided(Pass* pass, Reason reason);
   /// EPROTONOSUPPORT, and the reason on stderr, where the setting `require` forbids the kernel's path.
-  static Result<void> may_use_kernel(Reason reason);
+  static Result<void> may_use_kernel(Reason reason, const char* detail = "");
   /// Whether the setting `require` is content with `choice`; if not, what detach_undecided() answers.
   Result<void> check_required();
+  /// Only the kernel serves `what` the program has asked for: the name of a socket option, of a flag of a
+  /// call, or of another kind of call. Reason::option shows it.
+  void veto_for(const char* what);
+  /// The same, at once.
+  Result<void> detach_for(Pass& pass, const char* what);
 
   /// The shadow's own name; port 0: not bound.
   Endpoint shadow_name() const;
@@ -109,6 +114,9 @@ class Socket : public File {
   virtual Result<void> detach(Pass& pass, Reason reason) = 0;
 
  protected:
+  /// What `reason` is about, for stats::note_kernel().
+  uint8_t detail_of(Reason reason) const { return reason == Reason::option ? unserved_ : choice.detail; }
+
   bool shut_read_ = false, shut_write_ = false;  ///< note_shut()
 
  private:
@@ -121,6 +129,7 @@ class Socket : public File {
   int domain_;
   bool receive_no_wait_ = false, send_no_wait_ = false;  ///< a negative timeout was set
   bool network_asked_ = false;
+  uint8_t unserved_ = 0;     ///< veto_for()'s, by stats::note_detail()
   bool private_fd_ = false;  ///< fd_ is a duplicate of our own, which the program does not know
 };
 

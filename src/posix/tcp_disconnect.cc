@@ -25,6 +25,7 @@
 #include "base/socket_option.h"
 #include "posix/calls.h"
 #include "posix/epoll_set.h"
+#include "posix/option_name.h"
 #include "posix/tcp_option_table.h"
 #include "posix/tcp_socket.h"
 #include "posix/unix_rendezvous.h"
@@ -135,7 +136,7 @@ void TcpSocket::replace_disconnected(Guard& guard, int fd, Endpoint left, bool a
   for (const SavedOption& o : s->unusual_options(SavedFor::kSameSocket)) {
     real.setsockopt(fresh, o.level, o.name, o.value.data(), static_cast<socklen_t>(o.value.size()));
     if (find_option(tcp_options(), o.level, o.name)->effect == OptionEffect::kKernel)
-      s->veto = Reason::option;
+      s->veto_for(OptionName(o.level, o.name).text);
   }
   copy_flags(fd, fresh);
   s->pending_error_ = int_option(fd, SOL_SOCKET, SO_ERROR);

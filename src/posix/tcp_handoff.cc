@@ -370,7 +370,7 @@ void TcpSocket::hand_back_due(Pass& pass) {
   Engine& engine = pass.engine();
   if (live() && engine.hand_back_due(pass, *conn_)) {
     const PathChoice next = engine.hand_back_reason(pass, *conn_);
-    choice.rule = next.rule;
+    choice.detail = next.detail;
     return (void)detach(pass, next.reason);  // or hopes for its queue
   }
   if (flow_ != nullptr && engine.hand_back_due(pass, *flow_)) hand_back_unaccepted(pass);

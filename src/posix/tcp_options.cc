@@ -9,6 +9,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "posix/option_name.h"
 #include "posix/tcp_info.h"
 #include "posix/tcp_option_table.h"
 #include "posix/tcp_socket.h"
@@ -122,7 +123,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
   const bool connected = live() && !ended;
   if (connected && level == SOL_SOCKET && (name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW) &&
       vetoes(tcp_options(), level, name, value, length))
-    return detach(pass, Reason::option) ? kOnKernel : err(ENOPROTOOPT);
+    return detach_for(pass, OptionName(level, name).text) ? kOnKernel : err(ENOPROTOOPT);
   if (live() && level == IPPROTO_IPV6 && name == IPV6_V6ONLY && v6()) {
     if (connected) return err(EINVAL);  // it has a port
     release_port();
@@ -136,7 +137,7 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
     if (!r.is(ENOTCONN) || !for_connections || !live()) return r;
     if (pass.stack().tcp().state(*conn_) != TcpState::kEstablished) return r;
     if (to_v4 && !pass.stack().tcp().remote(*conn_).address.is_v4()) return err(EADDRNOTAVAIL);
-    return detach(pass, Reason::option) ? kOnKernel : r.error();
+    return detach_for(pass, OptionName(level, name).text) ? kOnKernel : r.error();
   }
   option_was_set(level, name, value, length);
   const Option* option = find_option(tcp_options(), level, name);
@@ -179,10 +180,10 @@ Result<int> TcpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       break;
   }
   if (ended) {  // there is nothing to move: it is for the next connection
-    veto = Reason::option;
+    veto_for(OptionName(level, name).text);
     return 0;
   }
-  Result<void> moved = detach(pass, Reason::option);
+  Result<void> moved = detach_for(pass, OptionName(level, name).text);
   // The way there went through TCP_REPAIR.
   if (moved && level == IPPROTO_TCP && name == TCP_REPAIR)
     return from_libc(real.setsockopt(shadow(), level, name, value, length));

@@ -220,7 +220,7 @@ void TcpSocket::become_kernels(Reason reason) {
   state_ = State::kKernel;
   choice.path = PathKind::kKernel;
   choice.reason = reason;
-  stats::note_kernel(shadow(), reason, choice.rule);
+  stats::note_kernel(shadow(), reason, detail_of(reason));
   ++readiness_epoch;
   note_automatic_name();
   fds.forget(this);

@@ -188,7 +188,8 @@ Errno TcpSocket::open_by_message(Pass& pass, const msghdr* message, int flags, b
   if (address == nullptr || message->msg_namelen < sizeof family || !get_user(family, &address->sa_family) ||
       family == AF_UNSPEC)
     return kOnKernel;
-  if (message->msg_controllen != 0 || (flags & (MSG_ZEROCOPY | MSG_OOB)) != 0) veto = Reason::option;
+  if (message->msg_controllen != 0) veto_for("a control message of sendmsg()");
+  if ((flags & (MSG_ZEROCOPY | MSG_OOB)) != 0) veto_for((flags & MSG_OOB) != 0 ? "MSG_OOB" : "MSG_ZEROCOPY");
   fast_open_ = true;
   const Result<int> r = connect(pass, address, message->msg_namelen);
   fast_open_ = false;
@@ -217,11 +218,12 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     const Control control = control_of(*message);
     if (control == Control::kInvalid) return err(EINVAL);
     if (control == Control::kHeeded)
-      return detach(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
+      return detach_for(pass, "a control message of sendmsg()") ? Result<ssize_t>(kOnKernel)
+                                                                : err(EOPNOTSUPP);
   }
   // tcp_sendmsg_locked(): what is empty, or sent without SO_ZEROCOPY, is sent as without the flag.
   if ((flags & MSG_ZEROCOPY) != 0 && *size > 0 && wants_completions(pass))
-    return detach(pass, Reason::option) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
+    return detach_for(pass, "MSG_ZEROCOPY") ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   pass.in_turn(this);
   Stack& stack = pass.stack();
   TcpWrite how{.more = (flags & MSG_MORE) != 0, .urgent = (flags & MSG_OOB) != 0};

@@ -10,6 +10,7 @@
 #include "base/real.h"
 #include "base/user_memory.h"
 #include "posix/flow_label.h"
+#include "posix/option_name.h"
 #include "posix/options.h"
 #include "posix/udp_socket.h"
 #include "stack/udp.h"
@@ -284,7 +285,7 @@ Result<int> UdpSocket::setsockopt(Pass& pass, int level, int name, const void* v
       if (!vetoes(kOptions, level, name, value, length)) return 0;
       break;
   }
-  return detach(pass, Reason::option) ? Result<int>(0) : err(ENOPROTOOPT);
+  return detach_for(pass, OptionName(level, name).text) ? Result<int>(0) : err(ENOPROTOOPT);
 }
 
 void UdpSocket::option_was_set(int level, int name, const void* value, socklen_t length) {

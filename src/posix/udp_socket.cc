@@ -81,7 +81,7 @@ BoundFlow* UdpSocket::releasable_flow() {
 
 void UdpSocket::revive(Pass& pass) {
   if (state_ != State::kOpen || flow_ != nullptr) return;
-  if (veto == Reason::accelerated && stamps_are_kernels(pass)) veto = Reason::option;
+  if (veto == Reason::accelerated && stamps_are_kernels(pass)) veto_for("SO_TIMESTAMPING");
   if (decide_veto(pass) != Reason::accelerated) {
     if (detach_undecided(&pass, veto) == kOnKernel) state_ = State::kKernel;
     return;
@@ -155,7 +155,7 @@ Result<void> UdpSocket::detach(Pass& pass, Reason reason) {
   hand_over_to_shadow(pass);
   choice.path = PathKind::kKernel;
   choice.reason = reason;
-  stats::note_kernel(shadow(), reason, choice.rule);
+  stats::note_kernel(shadow(), reason, detail_of(reason));
   fds.forget(this);
   pass.engine().touch();
   return {};
@@ -197,7 +197,8 @@ Result<void> UdpSocket::open(Pass& pass, Role role, const Endpoint& local, const
   pass.engine().udp(**flow)->reuse_port = shadow_option(SOL_SOCKET, SO_REUSEPORT) != 0;
   if (stamps_are_kernels(pass)) {
     pass.engine().close(pass, *flow);
-    return decline(Reason::option);
+    veto_for("SO_TIMESTAMPING");
+    return decline(veto);
   }
   Result<void> required = check_required();
   if (required && joined_.any() && !pass.engine().brings_groups(pass, **flow) &&

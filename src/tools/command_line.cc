@@ -63,8 +63,10 @@ void describe_command_line(CLI::App& app, CommandLine& into) {
   auto* set = app.add_subcommand("set", "Change a setting of a process while it runs");
   set->add_option("PID", into.set.pid, "The process")->required();
   set->add_option("ASSIGNMENT", into.set.assignments,
-                  "KEY=VALUE: spin, log, delayed_ack_ms, min_rto_ms, send_buffer, receive_buffer")
-      ->required();
+                  "KEY=VALUE: spin, log, log_rate, delayed_ack_ms, min_rto_ms, send_buffer, receive_buffer");
+  set->add_flag(
+      "--reload", into.set.reload,
+      "Read the configuration again: what may change while it runs does, and its log is opened anew");
 
   auto* metrics =
       app.add_subcommand("metrics", "Counters and sockets of all processes as Prometheus reads them");

@@ -51,6 +51,7 @@ int explain(const ExplainOptions& options);
 struct SetOptions {
   int pid = 0;
   std::vector<std::string> assignments;  ///< "key=value"
+  bool reload = false;                   ///< the configuration is read again, before them
 };
 int set(const SetOptions& options);
 

@@ -75,7 +75,7 @@ std::vector<ShownSocket> sockets_of(const ProcessStats& p) {
     s.reason = row.reason;
     s.state = row.protocol == IPPROTO_TCP ? row.state : 0;
     s.limit = row.limit;
-    if (row.rule != 0) s.rule = p.rules[row.rule];
+    if (row.detail != 0) s.detail = p.details[row.detail];
     s.local = row.local;
     s.remote = row.remote;
     s.row = row;
@@ -89,7 +89,7 @@ std::vector<ShownSocket> sockets_of(const ProcessStats& p) {
     s.path = kKernelPath;
     s.reason = k.reason;
     s.state = k.protocol == IPPROTO_TCP ? k.state : 0;
-    s.rule = k.rule;
+    s.detail = k.detail;
     s.local = k.local;
     s.remote = k.remote;
     all.push_back(std::move(s));
@@ -99,7 +99,7 @@ std::vector<ShownSocket> sockets_of(const ProcessStats& p) {
 
 std::string why(const ProcessStats& p, const ShownSocket& s) {
   const ReasonText& reason = reason_text(s.reason);
-  if (!s.rule.empty()) return fmt::format("{}: {}", reason.name, printable(s.rule));
+  if (!s.detail.empty()) return fmt::format("{}: {}", reason.name, printable(s.detail));
   if (std::strcmp(reason.name, "misread") == 0 && !p.mistake.empty())
     return "the configuration has errors: " + printable(p.mistake);
   return reason.text;

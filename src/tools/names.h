@@ -32,13 +32,14 @@ struct ShownSocket {
   int fd = -1;
   bool kernel = false;  ///< the kernel's: of what follows it has protocol, state and addresses
   uint8_t protocol = 0, path = 0, reason = 0, state = 0, limit = 0;
-  std::string rule;  ///< that refuses it; "": another reason
+  std::string detail;  ///< the rule of a packet filter, or the socket option, that the reason is about
   stats::Address local{}, remote{};
   stats::SocketRow row{};
 };
 std::vector<ShownSocket> sockets_of(const ProcessStats& p);
 
-/// Why it is on its path, in words: with the rule of a packet filter, or the mistake of the configuration.
+/// Why it is on its path, in words: with the rule of a packet filter, the socket option, or the mistake of
+/// the configuration.
 std::string why(const ProcessStats& p, const ShownSocket& s);
 
 }  // namespace accel::tools

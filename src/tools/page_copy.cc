@@ -29,10 +29,10 @@ void copy_facts(const stats::Page& page, ProcessStats& into) {
   into.engine = once(page.has_engine) != 0;
 }
 
-void copy_rules(const stats::Page& page, ProcessStats& into) {
-  static_assert(std::extent_v<decltype(page.rule)> > UINT8_MAX);
-  into.rules.clear();
-  for (const auto& rule : page.rule) into.rules.push_back(text_of(rule));
+void copy_details(const stats::Page& page, ProcessStats& into) {
+  static_assert(std::extent_v<decltype(page.detail)> > UINT8_MAX);
+  into.details.clear();
+  for (const auto& detail : page.detail) into.details.push_back(text_of(detail));
 }
 
 bool copy_answer(const stats::Page& page, ProcessStats& into) {

@@ -18,8 +18,8 @@ T once(const T& shared) {
 
 /// Texts and what is there before anybody asks.
 void copy_facts(const stats::Page& page, ProcessStats& into);
-/// The rules of the host's packet filters: one for each number that a row's byte can hold.
-void copy_rules(const stats::Page& page, ProcessStats& into);
+/// What reasons are about: a text for each number that a row's byte can hold.
+void copy_details(const stats::Page& page, ProcessStats& into);
 /// Copies the answer as of one moment. False: it was being written at each of a hundred tries; what is copied
 /// then may be of several moments.
 bool copy_answer(const stats::Page& page, ProcessStats& into);

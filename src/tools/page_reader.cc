@@ -186,7 +186,7 @@ void add_kernel_sockets(Candidate& c) {
     KernelSocket socket;
     socket.fd = fd;
     socket.reason = once(note.reason);
-    socket.rule = c.result.rules[once(note.rule)];
+    socket.detail = c.result.details[once(note.detail)];
     if (!table) table = kernel_table(c.result.pid);
     if (auto found = table->find(inode); found != table->end()) {
       socket.protocol = found->second.protocol;
@@ -341,7 +341,7 @@ std::vector<ProcessStats> read_processes(std::optional<int> pid) {
     c.result.answered = !c.result.engine || answered();
     if (!c.result.answered && descriptors(c.result.pid).empty()) continue;  // it has ended meanwhile
     if (!copy_answer(page, c.result)) c.result.answered = false;
-    copy_rules(page, c.result);
+    copy_details(page, c.result);
     add_kernel_sockets(c);
     results.push_back(std::move(c.result));
   }

@@ -19,7 +19,7 @@ struct KernelSocket {
   uint8_t protocol = 0;  ///< 0: the kernel lists no such socket (not bound yet)
   uint8_t state = 0;     ///< TcpState
   stats::Address local{}, remote{};
-  std::string rule;  ///< of the host's packet filters, that refuses it; "": another reason
+  std::string detail;  ///< what the reason is about; "": nothing with a name
 };
 
 struct ProcessStats {
@@ -34,7 +34,7 @@ struct ProcessStats {
       true;  ///< false: the process did not answer in time (stopped, or busy); what is shown is old
   uint32_t socket_count = 0;
   std::vector<stats::SocketRow> sockets;
-  std::vector<std::string> rules;  ///< of the host's packet filters, by SocketRow::rule
+  std::vector<std::string> details;  ///< what reasons are about, by SocketRow::detail
   std::vector<stats::PortRow> ports;
   std::vector<KernelSocket> kernel_sockets;
   std::map<std::string, uint64_t> counters;

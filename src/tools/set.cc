@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstring>
 
 #include "base/config.h"
 #include "base/spelling.h"
 #include "engine/wish.h"
 #include "tools/commands.h"
+#include "tools/names.h"
 #include "tools/page_reader.h"
 
 namespace accel::tools {
@@ -41,11 +43,22 @@ int set(const SetOptions& options) {
       fmt::print(stderr, "accel set: {} {}\n", assignment, wrong);
       return 2;
     }
-  for (const std::string& assignment : options.assignments)
-    if (const std::string refused = send_wish(options.pid, assignment); !refused.empty()) {
-      fmt::print(stderr, "accel set: {}: {}\n", assignment, refused);
+  std::vector<std::string> wishes = options.assignments;
+  if (options.reload) wishes.insert(wishes.begin(), "reload");
+  if (wishes.empty()) {
+    fmt::print(stderr, "accel set: neither KEY=VALUE nor --reload is there\n");
+    return 2;
+  }
+  for (const std::string& wish : wishes) {
+    const std::string answer = send_wish(options.pid, wish);
+    const bool done = answer.starts_with(stats::kDone);
+    if (done)
+      fmt::print("{}\n", printable(answer.substr(std::strlen(stats::kDone))));
+    else if (!answer.empty()) {
+      fmt::print(stderr, "accel set: {}: {}\n", wish, printable(answer));
       return 1;
     }
+  }
   return 0;
 }
 

@@ -31,7 +31,9 @@ json to_json(const ProcessStats& p, const ShownSocket& s) {
             {"reason_text", why(p, s)},
             {"local", address_text(s.local)},
             {"remote", address_text(s.remote)}};
-  if (!s.rule.empty()) j["rule"] = printable(s.rule);
+  // As the reason is called that has one: a firewall's rule, or the option.
+  if (!s.detail.empty())
+    j[std::strcmp(reason_text(s.reason).name, "option") == 0 ? "option" : "rule"] = printable(s.detail);
   if (s.protocol == IPPROTO_TCP) j["state"] = state_name(s.state);
   if (s.kernel) return j;
   j["rx_bytes"] = s.row.rx_bytes;

@@ -68,11 +68,12 @@ while True: held.append(l.accept()[0])
 class Row:
     """body: what makes `s`. asked: the kernel's path is what was asked for, so ACCEL_REQUIRE has nothing to say. prepare: called with
     the lab, may return what to do afterwards. command: words before the program. required: whether to look at
-    ACCEL_REQUIRE, which says nothing of what becomes the kernel's later on."""
+    ACCEL_REQUIRE, which says nothing of what becomes the kernel's later on. about: what the reason names."""
 
     def __init__(self, body, env=None, config=None, asked=False, prepare=None, command=(), path="kernel", required=True, queues=1,
-                 filtered=None, shown=True):
+                 filtered=None, shown=True, about=None):
         self.body, self.env, self.config, self.asked, self.filtered = body, env or {}, config, asked, filtered
+        self.about = about
         self.prepare, self.command, self.path, self.required, self.queues, self.shown = prepare, command, path, required, queues, shown
 
 
@@ -122,7 +123,7 @@ ROWS = {
     "no_queue": Row(CONNECT, prepare=hold_queues),
     "no_privilege": Row(CONNECT, command=UNPRIVILEGED),
     "route_unusual": Row("t = listen()\n" + TCP_TO.format(to="10.98.0.2"), prepare=unusual_route("10.98.0.0/24", "nexthop", "via", "10.77.0.2", "nexthop", "via", "10.77.0.3")),
-    "option": Row("t = listen()\ns = socket.socket(A, S)\ns.setsockopt(0, 11, 1)\ns.settimeout(20)\ns.connect((far, 7000))"),
+    "option": Row("t = listen()\ns = socket.socket(A, S)\ns.setsockopt(0, 11, 1)\ns.settimeout(20)\ns.connect((far, 7000))", about="IP_RECVERR"),
     "multicast": Row(JOIN, path="xdp", env={"ACCEL_MULTICAST": "false"}),
     "broadcast": Row("t = listen()\ns = socket.socket(A, D)\ns.setsockopt(1, 6, 1)\ns.connect(('10.77.0.255', 9))"),
     "queues_elsewhere": Row(CONNECT, env={"ACCEL_QUEUES": "1"}, queues=2),
@@ -187,7 +188,7 @@ def show(lab, name, row):
                 said = child.stderr.read()
                 if not require:
                     faults.append(f"{name}: the program ended: {said[-400:]}")
-                elif row.asked or REASONS[name] not in said:
+                elif row.asked or REASONS[name] + (f": {row.about}" if row.about else "") not in said:
                     faults.append(f"{name}: ACCEL_REQUIRE said {said[-400:]}")
                 continue
             stat = subprocess.run([build_dir() / "bin" / "accel", "stat", str(child.pid), "--json"], capture_output=True, text=True)
@@ -198,6 +199,8 @@ def show(lab, name, row):
                 faults.append(f"{name}: ACCEL_REQUIRE let it pass")
             if row.shown and (not mine or (mine["path"], mine["reason"]) != (row.path, name)):
                 faults.append(f"{name}: accel stat shows {mine and (mine['path'], mine['reason'])}")
+            if row.about and mine and mine.get(name) != row.about:
+                faults.append(f"{name}: accel stat says that it is about {mine.get(name)}")
             child.stdin.close()
             child.wait(20)
     finally:

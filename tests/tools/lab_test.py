@@ -64,6 +64,25 @@ def stat(tool, pid):
     return found[0] if found else None
 
 
+def test_reload(tool, lab):
+    """The configuration of a process is read again: what may change does, the log is opened anew, and the rest is named."""
+    config, log = lab.directory / "reload.toml", lab.directory / "reload.log"
+    lines = ["[default]", "spin = 10", f'log_to = "{log}"', 'log = "warning"']
+    config.write_text("\n".join(lines))
+    program = SERVER.replace("7000", "7010").replace("7001", "7011").replace("7002", "7012")
+    server = Program(lab.near, program, lab.near.address, True, env={"ACCEL_CONFIG": str(config)})
+    expect(log.exists() and log.stat().st_mode & 0o7 == 0, "the log was not made")
+    log.rename(lab.directory / "reload.log.1")
+    expect(call(tool, "set", server.pid, "--reload") == "", "nothing but the log has changed")
+    expect(log.exists(), "the log was not opened anew")
+    config.write_text("\n".join([*lines, "queues = 1", "spin_ = 0"]))
+    expect("spin_" in call(tool, "set", server.pid, "--reload", status=1), "a mistake is told")
+    config.write_text("\n".join([*lines, "queues = 1"]))
+    expect(call(tool, "set", server.pid, "--reload") == "needs a new start of the program: queues\n")
+    expect("neither KEY=VALUE nor --reload" in call(tool, "set", server.pid, status=2))
+    lab.near.stop(server.child)
+
+
 def test_stat(tool, lab):
     server = Program(lab.near, SERVER, lab.near.address, True)
     client = Program(lab.far, CLIENT, lab.near.address, True)
@@ -122,7 +141,7 @@ def test_see(tool, lab):
     expect(line.split()[:2] == ["tcp", "ESTAB"] and accepted["remote"] in line, line)
     expect("cwnd:" in told and "bytes_received:100000" in told, told)
     listening = call(tool, "ss", "-tlp")
-    expect(f"pid={server.pid},fd={listener}" in listening and f"fd={accepted['fd']})" not in listening, listening)
+    expect(f"pid={server.pid},fd={listener}" in listening and f"pid={server.pid},fd={accepted['fd']})" not in listening, listening)
     expect(f"pid={server.pid},fd={udp}" in call(tool, "ss", "-up", "-l") and "tcp" not in call(tool, "ss", "-ua"))
 
     for name in (accepted["fd"], f"{accepted['local']}-{accepted['remote']}"):
@@ -138,6 +157,8 @@ def test_see(tool, lab):
     expect("not a value of it; allowed: 0-1000000" in call(tool, "set", server.pid, "spin=fast", status=2))
     expect("read once" in call(tool, "set", server.pid, "queues=1", status=2))
     expect("is not KEY=VALUE" in call(tool, "set", server.pid, "spin", status=2))
+
+    test_reload(tool, lab)
 
     text = call(tool, "metrics")
     labels = f'pid="{server.pid}",program="'
