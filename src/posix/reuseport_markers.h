@@ -13,6 +13,8 @@ struct ReuseportGroup {
   Endpoint local;
   bool operator==(const ReuseportGroup&) const = default;
 };
+/// Socket::veto_for()'s of a group's members.
+inline constexpr char kGroupProgram[] = "a program of the SO_REUSEPORT group";
 /// That the socket is a member of, by its name; without a name (port 0) of none.
 ReuseportGroup group_of(int fd);
 /// Once in a process. Under the Guard.

@@ -14,8 +14,6 @@ namespace accel::posix {
 inline bool attaches_program(int level, int name) {
   return level == SOL_SOCKET && (name == SO_ATTACH_REUSEPORT_CBPF || name == SO_ATTACH_REUSEPORT_EBPF);
 }
-/// Socket::veto_for()'s of a group's members.
-inline constexpr char kGroupProgram[] = "a program of the SO_REUSEPORT group";
 /// The socket `fd` has been given one. Without a Guard.
 void attach_group_program(int fd);
 /// bind() has given `fd` a name: a program that it had before is its group's from now on.

@@ -17,7 +17,6 @@
 #include "engine/stats.h"
 #include "posix/epoll_set.h"
 #include "posix/reuseport_markers.h"
-#include "posix/reuseport_programs.h"
 
 namespace accel::posix {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -51,6 +53,13 @@ std::map<int, std::string> descriptors(int pid) {
   return all;
 }
 
+/// What /proc says that one is; "": there is none, or it may not be asked.
+std::string descriptor(int pid, int fd) {
+  char target[PATH_MAX];
+  const ssize_t n = readlink(fmt::format("/proc/{}/fd/{}", pid, fd).c_str(), target, sizeof target);
+  return n > 0 ? std::string(target, static_cast<size_t>(n)) : std::string();
+}
+
 /// The process's id where it lives (a container).
 int inner_pid(int pid) {
   std::ifstream status(fmt::format("/proc/{}/status", pid));
@@ -65,13 +74,28 @@ int inner_pid(int pid) {
   return pid;
 }
 
-/// Where the page can be opened: among the descriptors, or, when the program has closed that (closefrom),
-/// among what it has mapped, which takes CAP_CHECKPOINT_RESTORE.
-std::vector<std::string> places_of_page(int pid, const std::map<int, std::string>& fds) {
+/// Numbers that private descriptors have, where they are free (base/private_fds.h).
+constexpr int kFirstPrivate = 960, kEndPrivate = 1024;
+
+bool is_page(const std::string& what) {
+  return what.find(std::string("memfd:") + stats::kStatsName) != std::string::npos;
+}
+
+/// Where the page can be opened, as a rule. A look at all descriptors is dear where there are thousands.
+std::vector<std::string> usual_places_of_page(int pid) {
+  std::vector<std::string> places;
+  for (int fd = kFirstPrivate; fd < kEndPrivate; ++fd)
+    if (is_page(descriptor(pid, fd))) places.push_back(fmt::format("/proc/{}/fd/{}", pid, fd));
+  return places;
+}
+
+/// Among all descriptors, or, when the program has closed that (closefrom), among what it has mapped, which
+/// takes CAP_CHECKPOINT_RESTORE.
+std::vector<std::string> places_of_page(int pid) {
   const std::string name = std::string("memfd:") + stats::kStatsName;
   std::vector<std::string> places;
-  for (auto& [fd, what] : fds)
-    if (what.find(name) != std::string::npos) places.push_back(fmt::format("/proc/{}/fd/{}", pid, fd));
+  for (auto& [fd, what] : descriptors(pid))
+    if (is_page(what)) places.push_back(fmt::format("/proc/{}/fd/{}", pid, fd));
   if (!places.empty()) return places;
   std::ifstream maps(fmt::format("/proc/{}/maps", pid));
   for (std::string line; std::getline(maps, line);)
@@ -115,7 +139,6 @@ struct Mapping {
 
 struct Candidate {
   ProcessStats result;
-  std::map<int, std::string> fds;
   std::unique_ptr<Mapping> mapping;
   uint64_t question = 0;
 };
@@ -173,14 +196,32 @@ std::unordered_map<uint64_t, KernelEntry> kernel_table(int pid) {
   return all;
 }
 
+/// Descriptors with a note. What has never been written is left out: to read it would make the process's
+/// memory larger.
+std::vector<int> noted_descriptors(const Mapping& mapping) {
+  std::vector<int> all;
+  constexpr auto kFirst = static_cast<off_t>(offsetof(Page, note));
+  constexpr auto kEnd = static_cast<off_t>(kFirst + sizeof(Page::note));
+  constexpr auto kSize = static_cast<off_t>(sizeof(stats::NoteRow));
+  for (off_t at = kFirst; at < kEnd;) {
+    const off_t data = lseek(mapping.fd, at, SEEK_DATA);
+    if (data < 0 || data >= kEnd) break;
+    const off_t hole = std::min(lseek(mapping.fd, data, SEEK_HOLE), kEnd);
+    if (hole <= data) break;
+    for (off_t row = (std::max(data, kFirst) - kFirst) / kSize; kFirst + row * kSize < hole; ++row)
+      if (mapping.page->note[row].inode.load(std::memory_order_relaxed) != 0)
+        all.push_back(static_cast<int>(row));
+    at = hole;
+  }
+  return all;
+}
+
 void add_kernel_sockets(Candidate& c) {
   const Page& page = *c.mapping->page;
   std::optional<std::unordered_map<uint64_t, KernelEntry>> table;
-  for (auto& [fd, what] : c.fds) {
+  for (const int fd : noted_descriptors(*c.mapping)) {
     uint64_t inode = 0;
-    if (static_cast<uint32_t>(fd) >= stats::kMaxNotes ||
-        std::sscanf(what.c_str(), "socket:[%lu]", &inode) != 1)
-      continue;
+    if (std::sscanf(descriptor(c.result.pid, fd).c_str(), "socket:[%lu]", &inode) != 1) continue;
     const stats::NoteRow& note = page.note[fd];
     if (inode == 0 || note.inode.load(std::memory_order_acquire) != inode) continue;
     KernelSocket socket;
@@ -201,10 +242,12 @@ void add_kernel_sockets(Candidate& c) {
 std::optional<Candidate> open_process(int pid) {
   Candidate c;
   c.result.pid = pid;
-  c.fds = descriptors(pid);
-  for (const std::string& place : places_of_page(pid, c.fds)) {
-    c.mapping = std::make_unique<Mapping>(pid, place);
-    if (c.mapping->page) break;
+  for (const auto places : {usual_places_of_page, places_of_page}) {
+    for (const std::string& place : places(pid)) {
+      c.mapping = std::make_unique<Mapping>(pid, place);
+      if (c.mapping->page) break;
+    }
+    if (c.mapping && c.mapping->page) break;
   }
   if (!c.mapping || !c.mapping->page) return {};
   std::ifstream comm(fmt::format("/proc/{}/comm", pid));
