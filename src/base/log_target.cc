@@ -62,10 +62,6 @@ const char* word_of(LogLevel level) {
   }
 }
 
-std::string failed(std::string_view what) {
-  return std::string(what) + ": " + std::strerror(errno) + "; messages go to stderr";
-}
-
 /// The descriptor is still what was opened.
 bool is_open() {
   struct stat now {};
@@ -73,13 +69,11 @@ bool is_open() {
          now.st_ino == target.inode;
 }
 
-int open_logger(const char* path) {
+int open_logger(const char* path, sockaddr_un& name) {
   const int fd = real.socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  target.logger.sun_family = AF_UNIX;
-  std::snprintf(target.logger.sun_path, sizeof target.logger.sun_path, "%s", path);
-  if (fd >= 0 &&
-      real.connect(fd, reinterpret_cast<const sockaddr*>(&target.logger), sizeof target.logger) == 0)
-    return fd;
+  name.sun_family = AF_UNIX;
+  std::snprintf(name.sun_path, sizeof name.sun_path, "%s", path);
+  if (fd >= 0 && real.connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0) return fd;
   const int saved = errno;
   if (fd >= 0) real.close(fd);
   errno = saved;
@@ -104,28 +98,27 @@ int print_time(char* out, size_t size) {
 }  // namespace
 
 std::string open_log_target(std::string_view to, const LogSockets& sockets) {
+  const bool replaces = is_open();
+  const char* const instead = replaces ? "; messages go where they went" : "; messages go to stderr";
   Kind kind = Kind::kStderr;
   int fd = -1;
+  sockaddr_un logger{};
   if (to == "syslog" || to == "journal") {
     kind = to == "syslog" ? Kind::kSyslog : Kind::kJournal;
-    target.kind = Kind::kStderr;  // while the address changes
-    fd = open_logger(kind == Kind::kSyslog ? sockets.syslog : sockets.journal);
+    fd = open_logger(kind == Kind::kSyslog ? sockets.syslog : sockets.journal, logger);
   } else if (to.starts_with("/")) {
     kind = Kind::kFile;
     fd = real.open(std::string(to).c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
                    kFileMode);
   } else if (to != "stderr") {
-    return "log_to: \"" + std::string(to) +
-           "\" is neither stderr, syslog, journal nor an absolute path; messages go to stderr";
+    return "log_to: \"" + std::string(to) + "\" is neither stderr, syslog, journal nor an absolute path" +
+           instead;
   }
-  std::string why_not;
   struct stat facts {};
-  if (kind != Kind::kStderr && (fd < 0 || fstat(fd, &facts) != 0)) {
-    why_not = failed(to);
-    kind = Kind::kStderr;
-  }
-  const bool replaces = is_open();
-  target.kind = Kind::kStderr;
+  if (kind != Kind::kStderr && (fd < 0 || fstat(fd, &facts) != 0))
+    return std::string(to) + ": " + std::strerror(errno) + instead;
+  target.kind = Kind::kStderr;  // while the rest changes
+  target.logger = logger;
   const int before = target.fd;
   if (kind != Kind::kStderr) {
     target.device = facts.st_dev;
@@ -141,7 +134,7 @@ std::string open_log_target(std::string_view to, const LogSockets& sockets) {
     target.fd = -1;
     if (replaces) close_private(before);
   }
-  return why_not;
+  return "";
 }
 
 bool has_log_target() { return target.kind.load() != Kind::kStderr && is_open(); }

@@ -16,7 +16,7 @@ struct LogSockets {
 
 /// `target`: "stderr", "syslog", "journal", or an absolute path: of a file that is made where there is none,
 /// and appended to. What was open before is closed; the same path again opens what has the name now. Returns
-/// why not, or "": then stderr has the messages. Not for signal handlers.
+/// "", or why not: then messages go where they went before. Not for signal handlers.
 std::string open_log_target(std::string_view target, const LogSockets& sockets = {});
 
 /// Something other than stderr is open, and still what was opened.

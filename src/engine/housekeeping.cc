@@ -154,17 +154,16 @@ void Housekeeping::follow_wish() {
   if (!changes_live(key)) return stats::answer_wish("it is read once, when the program starts");
   if (!set_setting(settings_, static_cast<size_t>(row - rows.begin()), wish->substr(equals + 1)))
     return stats::answer_wish("not a value of it; allowed: " + row->allowed);
-  stats::answer_wish(apply_settings());
+  apply_settings();
+  stats::answer_wish("");
 }
 
-/// Those of settings_ that change live; why not, or "".
-std::string Housekeeping::apply_settings() {
+/// Those of settings_ that change live.
+void Housekeeping::apply_settings() {
   set_log_level(settings_.log);
   set_log_rate(settings_.log_rate);
-  const std::string why_not = open_log_target(settings_.log_to);
   worker_.longest_spin = std::chrono::microseconds(settings_.spin);
   if (const auto changed = changed_stack_config(settings_)) worker_.stack->follow_host(*changed);
-  return why_not;
 }
 
 /// accel set --reload: the configuration is read again, and what may change live does. Nothing changes where
@@ -177,13 +176,14 @@ std::string Housekeeping::reload() {
   const auto rows = setting_texts();
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::string value = setting_value(fresh.settings, i);
-    if (changes_live(rows[i].name) ||
-        rows[i].name == "log_to")  // no wish may name a file, the configuration may
+    if (changes_live(rows[i].name))
       set_setting(settings_, i, value);
-    else if (value != setting_value(settings_, i))
+    else if (value != setting_value(settings_, i) && rows[i].name != "log_to")
       unchanged.append(unchanged.empty() ? "" : ", ").append(rows[i].name);
   }
-  const std::string why_not = apply_settings();
+  apply_settings();
+  // No wish may name a file, the configuration may.
+  const std::string why_not = open_log_target(fresh.settings.log_to);
   if (!why_not.empty() || unchanged.empty()) return why_not;
   return std::string(stats::kDone) + "needs a new start of the program: " + unchanged;
 }

@@ -82,7 +82,7 @@ class Housekeeping {
   bool look_round(Events& events, bool came_by);
   std::optional<StackConfig> read_settings();
   void follow_wish() ACCEL_REQUIRES(worker_lock);
-  std::string apply_settings() ACCEL_REQUIRES(worker_lock);
+  void apply_settings() ACCEL_REQUIRES(worker_lock);
   std::string reload() ACCEL_REQUIRES(worker_lock);
   bool may_skip(bool came_by) const;
   void begin_serving(Events& events);

@@ -194,9 +194,11 @@ uint8_t note_detail(const char* text) {
   return 0;
 }
 
-const char* detail_text(uint8_t number) {
+std::string detail_text(uint8_t number) {
   const Page* p = page();
-  return p != nullptr && number != 0 ? p->detail[number] : "";
+  if (p == nullptr || number == 0) return "";
+  const auto& text = p->detail[number];
+  return {text, strnlen(text, sizeof text)};
 }
 
 }  // namespace accel::stats

@@ -65,7 +65,7 @@ constexpr bool has_detail(Reason reason) { return reason == Reason::firewall || 
 /// no room. Under the engine's lock.
 uint8_t note_detail(const char* text);
 /// The text of a number of note_detail(); "": none.
-const char* detail_text(uint8_t number);
+std::string detail_text(uint8_t number);
 
 /// For tests and Writer: this process's page, or nullptr.
 Page* page();

@@ -99,8 +99,8 @@ Result<void> Socket::detach_for(Pass& pass, const char* what) {
 
 Errno Socket::detach_undecided(Pass* pass, Reason reason) {
   const uint8_t detail = detail_of(reason);
-  const char* const about = reason == Reason::option ? stats::detail_text(detail) : "";
-  if (Result<void> r = may_use_kernel(reason, about); !r) return r.error();
+  const std::string about = reason == Reason::option ? stats::detail_text(detail) : "";
+  if (Result<void> r = may_use_kernel(reason, about.c_str()); !r) return r.error();
   choice.path = PathKind::kKernel;
   choice.reason = reason;
   if (pass != nullptr) pass->engine().counters().add(Counter::sockets_kernel);

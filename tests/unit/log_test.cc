@@ -89,6 +89,11 @@ TEST_F(Log, AFileIsOpenedAnewBehindItsRotation) {
 TEST_F(Log, WhatCannotBeOpenedIsToldAndStderrHasTheMessages) {
   EXPECT_NE(open_log_target(path("missing/log")).find("No such file"), std::string::npos);
   EXPECT_FALSE(has_log_target());
+  ASSERT_EQ(open_log_target(path("log")), "");
+  EXPECT_NE(open_log_target(path("missing/log")).find("; messages go where they went"), std::string::npos);
+  log(LogLevel::kError, "kept: text");
+  EXPECT_NE(content(path("log")).find("kept: text"), std::string::npos);
+  ASSERT_EQ(open_log_target("stderr"), "");
   EXPECT_NE(open_log_target("jornal").find("neither stderr, syslog, journal"), std::string::npos);
   EXPECT_EQ(open_log_target("journal", {.journal = "/nonexistent"}),
             "journal: No such file or directory; messages go to stderr");
