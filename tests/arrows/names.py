@@ -43,8 +43,9 @@ def words():
 
 
 def tests():
-    listed = subprocess.run(["ctest", "--test-dir", build, "-N", "-C", "long"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return re.findall(r"Test +#\d+: (\S+)", listed)
+    """As CMake has written them down: ctest -N would begin the log anew of the ctest that runs this."""
+    return [name for path in build.rglob("CTestTestfile.cmake")
+            for name in re.findall(r"(?m)^ *add_test\(\[=\[(.+?)\]=\]", path.read_text())]
 
 
 def is_path(text):
