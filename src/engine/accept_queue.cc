@@ -21,8 +21,8 @@
 #include "base/real.h"
 #include "base/socket_option.h"
 #include "engine/inject.h"
+#include "engine/process.h"
 #include "engine/raw_segment.h"
-#include "engine/worker.h"
 #include "xdp/accept_queue.h"
 
 namespace accel {
@@ -164,8 +164,8 @@ void abandon_accept_queue_in_child() {
 void close_accept_queue() { delete std::exchange(loaded, nullptr); }
 
 Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
-  Worker& w = Worker::of(pass);
-  Stack& stack = *w.stack;
+  Process& p = Process::of(pass);
+  Stack& stack = *p.stack;
   TcpListener& listener = *flow.listener;
   if (stack.tcp().first_unaccepted(listener) != nullptr && !found_by_tuple(shadow)) return err(EOPNOTSUPP);
   std::optional<Attached> attached;
@@ -179,9 +179,9 @@ Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
     if (!attached->ok() || !move_one(*queue, *snapshot)) break;
     (void)stack.tcp().accept(listener);
     stack.tcp().forget(conn);
-    w.unsteer_closed();
-    w.poll_at_end = true;
-    w.counters.add(Counter::handed_back);
+    p.unsteer_closed();
+    p.poll_at_end = true;
+    p.counters.add(Counter::handed_back);
     ++moved;
   }
   return moved != 0 || stack.tcp().accept_queue_length(listener) == 0 ? Result<size_t>(moved)

@@ -3,13 +3,13 @@
 #include <utility>
 
 #include "engine/engine.h"
-#include "engine/worker.h"
+#include "engine/process.h"
 #include "stack/udp.h"
 
 namespace accel {
 
 /// One that was added a moment ago: who binds to it knows of it before housekeeping does.
-void Worker::learn_address(const IpAddress& address) {
+void Process::learn_address(const IpAddress& address) {
   const auto is = [&](const LocalAddress& a) { return a.address == address && a.usable; };
   if (address.is_any() || std::any_of(network.addresses.begin(), network.addresses.end(), is)) return;
   std::vector<LocalAddress> fresh;
@@ -17,7 +17,7 @@ void Worker::learn_address(const IpAddress& address) {
 }
 
 /// The stack knows interfaces, which come and go, the kernel devices.
-void Worker::tell_memberships(BoundFlow& flow) {
+void Process::tell_memberships(BoundFlow& flow) {
   if (flow.udp == nullptr) return;
   UdpMemberships known{{}, flow.groups.all_v4, flow.groups.all_v6};
   for (const GroupMembership& m : flow.groups.memberships)
@@ -26,7 +26,7 @@ void Worker::tell_memberships(BoundFlow& flow) {
   UdpLayer::set_memberships(*flow.udp, std::move(known));
 }
 
-PathSelector::Coverage Worker::cover_again(BoundFlow& flow) {
+PathSelector::Coverage Process::cover_again(BoundFlow& flow) {
   flow.uncovered = Reason::accelerated;
   if (flow.leaving) {
     tell_memberships(flow);
@@ -66,7 +66,7 @@ PathSelector::Coverage Worker::cover_again(BoundFlow& flow) {
   return covered;
 }
 
-Result<BoundFlow*> Worker::admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) {
+Result<BoundFlow*> Process::admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) {
   BoundFlow* raw = flow.get();
   const bool later = raw->leaving;  // Taking::kNotYet
   const auto [keys, why, rule] = later ? paths.coverage(*raw, pass_now) : cover_again(*raw);
@@ -95,64 +95,64 @@ Result<BoundFlow*> Worker::admit(std::unique_ptr<BoundFlow> flow, PathChoice& ch
 Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint& local, bool v6_only,
                                   bool reuse_port, uint32_t backlog, const TcpSettings& settings,
                                   int bound_ifindex, void* owner) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   choice = PathSelector::by_configuration(Role::kTcpServer, local);
-  if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel_path(Reason::handler);
+  if (choice.reason == Reason::not_decided && p.steering.barred()) choice = kernel_path(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
-  w.learn_address(local.address);
+  p.learn_address(local.address);
   // Before the stack is told: with no interface there is no listener to undo.
   auto flow = std::make_unique<BoundFlow>();
   static_cast<BoundEnd&>(*flow) = {Protocol::kTcp, local, {}, v6_only, bound_ifindex, {}};
-  const auto [keys, why, rule] = w.paths.coverage(*flow, w.pass_now);
+  const auto [keys, why, rule] = p.paths.coverage(*flow, p.pass_now);
   if (keys.empty() && why != Reason::port_opening) {
     choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
   }
   flow->shared = true;  // by fork() it may become so at any time
-  flow->shadow = w.shown;
+  flow->shadow = p.shown;
   auto listener =
-      w.stack->tcp().listen(local, v6_only, reuse_port, backlog, settings, owner,
+      p.stack->tcp().listen(local, v6_only, reuse_port, backlog, settings, owner,
                             bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
   if (!listener) {
     choice = kernel_path(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return listener.error();
   }
   flow->listener = *listener;
-  return w.admit(std::move(flow), choice);
+  return p.admit(std::move(flow), choice);
 }
 
 Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoint& local,
                                     const Endpoint& remote, bool v6_only, Taking taking, int bound_ifindex,
                                     void* owner, const Groups& groups) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   const bool connected = remote.port != 0;
   choice = PathSelector::by_configuration(connected ? Role::kUdpConnect : Role::kUdpReceiver,
                                           connected ? remote : local);
-  if (choice.reason == Reason::not_decided && w.steering.barred()) choice = kernel_path(Reason::handler);
+  if (choice.reason == Reason::not_decided && p.steering.barred()) choice = kernel_path(Reason::handler);
   if (choice.reason != Reason::not_decided) return err(EOPNOTSUPP);
-  w.learn_address(local.address);
+  p.learn_address(local.address);
   auto flow = std::make_unique<BoundFlow>();
   static_cast<BoundEnd&>(*flow) = {Protocol::kUdp, local, remote, v6_only, bound_ifindex, groups};
-  const auto [keys, why, rule] = w.paths.coverage(*flow, w.pass_now);
+  const auto [keys, why, rule] = p.paths.coverage(*flow, p.pass_now);
   if (keys.empty() && why != Reason::port_opening) {
     choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
   }
   flow->shared = taking == Taking::kShared;
   flow->leaving = taking == Taking::kNotYet;
-  flow->shadow = w.shown;
-  auto pcb = w.stack->udp().open(local, remote, v6_only, owner);
+  flow->shadow = p.shown;
+  auto pcb = p.stack->udp().open(local, remote, v6_only, owner);
   if (!pcb) {
     choice = kernel_path(Reason::resources);
     return pcb.error();
   }
   flow->udp = *pcb;
-  return w.admit(std::move(flow), choice);
+  return p.admit(std::move(flow), choice);
 }
 
 void Engine::set_groups(Pass& pass, BoundFlow& flow, Groups groups) {
   flow.groups = std::move(groups);
-  (void)Worker::of(pass).cover_again(flow);
+  (void)Process::of(pass).cover_again(flow);
 }
 
 bool Engine::takes_groups(Pass&, const BoundFlow& flow) const { return flow.groups.taken; }
@@ -166,15 +166,15 @@ TcpListener* Engine::listener(BoundFlow& flow) { return flow.listener; }
 UdpPcb* Engine::udp(BoundFlow& flow) { return flow.udp; }
 
 void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, const Endpoint& remote) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   flow.local = local;
   flow.remote = remote;
-  w.stack->udp().connect(*flow.udp, local, remote);
+  p.stack->udp().connect(*flow.udp, local, remote);
   // Without an interface the kernel's shadow receives; the socket's own route decides what it sends.
-  (void)w.cover_again(flow);
+  (void)p.cover_again(flow);
 }
 
-void Worker::drop_flow(BoundFlow* flow) {
+void Process::drop_flow(BoundFlow* flow) {
   for (const auto& key : flow->keys) steering.unsteer(key.interface, key.key);
   end_pause(*flow);
   if (flow->listener) stack->tcp().close_listener(flow->listener);
@@ -183,80 +183,80 @@ void Worker::drop_flow(BoundFlow* flow) {
 }
 
 void Engine::stop_taking(Pass& pass, BoundFlow& flow) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   flow.leaving = true;
   // Frames of its handshakes are on their way: their connections are steered yet.
-  for (const auto& key : flow.keys) w.steering.unsteer(key.interface, key.key, true);
+  for (const auto& key : flow.keys) p.steering.unsteer(key.interface, key.key, true);
   flow.paused = std::exchange(flow.keys, {});
-  if (flow.listener != nullptr) w.stack->tcp().set_stopped(*flow.listener, true);
+  if (flow.listener != nullptr) p.stack->tcp().set_stopped(*flow.listener, true);
   // A listener with nothing under way has SYNs in the rings at most, which are the kernel's. The program may
   // close idle connections next (nginx at a reload): text that it cannot know of would reset them. Where
   // nothing else is steered the port may go next, and with it what has come.
-  const TcpLayer& tcp = w.stack->tcp();
+  const TcpLayer& tcp = p.stack->tcp();
   const TcpListener* l = flow.listener;
   const bool idle = l != nullptr && tcp.handshakes_under_way(*l) + tcp.accept_queue_length(*l) == 0;
-  if (!idle || w.steering.count() == 0) w.poll(clock_now());
+  if (!idle || p.steering.count() == 0) p.poll(clock_now());
 }
 
-void Worker::end_pause(BoundFlow& flow) {
+void Process::end_pause(BoundFlow& flow) {
   for (const auto& [id, key] : std::exchange(flow.paused, {})) steering.end_pause(id, key);
 }
 
 void Engine::begin_taking(Pass& pass, BoundFlow& flow) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   flow.leaving = false;
-  if (flow.listener != nullptr) w.stack->tcp().set_stopped(*flow.listener, false);
-  (void)w.cover_again(flow);
-  w.end_pause(flow);
+  if (flow.listener != nullptr) p.stack->tcp().set_stopped(*flow.listener, false);
+  (void)p.cover_again(flow);
+  p.end_pause(flow);
 }
 
 bool Engine::is_taking(const BoundFlow& flow) const { return !flow.leaving; }
 
 void Engine::close(Pass& pass, BoundFlow* flow) {
-  Worker& w = Worker::of(pass);
-  w.drop_flow(flow);
+  Process& p = Process::of(pass);
+  p.drop_flow(flow);
 }
 
-bool Worker::has_unaccepted() const {
+bool Process::has_unaccepted() const {
   return std::any_of(flows.begin(), flows.end(), [this](const auto& f) ACCEL_REQUIRES(worker_lock) {
     return f->listener && stack->tcp().accept_queue_length(*f->listener) > 0;
   });
 }
 
 bool Engine::serves_only(Pass& pass, size_t count) const {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   size_t keys = 0;
-  for (const auto& flow : w.flows) keys += flow->keys.size();
-  return w.flows.size() == count && w.steering.count() <= keys;
+  for (const auto& flow : p.flows) keys += flow->keys.size();
+  return p.flows.size() == count && p.steering.count() <= keys;
 }
 
 void Engine::release_queues(Pass& pass, std::span<BoundFlow* const> flows) {
-  Worker& w = Worker::of(pass);
-  for (BoundFlow* flow : flows) w.drop_flow(flow);
-  w.forget_requests();
-  auto& slots = w.slots;
+  Process& p = Process::of(pass);
+  for (BoundFlow* flow : flows) p.drop_flow(flow);
+  p.forget_requests();
+  auto& slots = p.slots;
   std::array<bool, kMaxInterfaces> needed{};
   for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (w.steering.any(id)) needed[id] = needed[slots.carrier_id(id)] = true;
+    if (p.steering.any(id)) needed[id] = needed[slots.carrier_id(id)] = true;
   for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (!needed[id] && !slots[id].lost && slots.info_of(id)) w.interfaces.close(id, w.pass_now);
+    if (!needed[id] && !slots[id].lost && slots.info_of(id)) p.interfaces.close(id, p.pass_now);
 }
 
 PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   PathChoice choice = PathSelector::by_configuration(request.role, request.local);
   if (choice.reason != Reason::not_decided) return choice;
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;
-  const auto [keys, why, rule] = w.paths.coverage(
+  const auto [keys, why, rule] = p.paths.coverage(
       {tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only, request.bound_ifindex, {}},
-      w.pass_now);
+      p.pass_now);
   if (keys.empty()) return kernel_path(why, rule);
-  if (w.opening.keeps_ready()) w.steering.keep_ends(keys);
-  choice.path = w.slots[keys.front().interface].opened.kind;
+  if (p.opening.keeps_ready()) p.steering.keep_ends(keys);
+  choice.path = p.slots[keys.front().interface].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = keys.front().interface;
   choice.route.source = keys.front().key.local.address;
-  choice.route.mtu = w.stack->interface(keys.front().interface).mtu;
+  choice.route.mtu = p.stack->interface(keys.front().interface).mtu;
   return choice;
 }
 

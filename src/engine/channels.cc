@@ -4,7 +4,7 @@
 #include "base/libraries.h"
 #include "base/log.h"
 #include "engine/engine.h"
-#include "engine/worker.h"
+#include "engine/process.h"
 
 namespace accel {
 
@@ -13,8 +13,8 @@ static_assert(uint32_t{siw::kIn} == kReadable && uint32_t{siw::kOut} == kWritabl
               uint32_t{siw::kErr} == kError);
 
 siw::Reactor* Engine::channels() {
-  Worker& w = *worker_;
-  if (w.channels) return w.channels.get();
+  Process& p = *process_;
+  if (p.channels) return p.channels.get();
   if (in_handler()) return nullptr;
   if (const char* missing; !load_iwarp_libraries(&missing)) {
     log(LogLevel::kWarning, "%s cannot be loaded, so there is no iWARP: is its package installed?", missing);
@@ -22,15 +22,15 @@ siw::Reactor* Engine::channels() {
   }
   const Settings& s = config().settings;
   auto reactor =
-      siw::Reactor::open(w.counters, {.crc = s.iwarp_crc, .ring = s.iwarp_ring, .memory = s.iwarp_memory});
+      siw::Reactor::open(p.counters, {.crc = s.iwarp_crc, .ring = s.iwarp_ring, .memory = s.iwarp_memory});
   if (!reactor) return nullptr;
-  w.held();
-  w.channels = std::move(*reactor);
-  w.sleepers.add_channels(w.channels->fd(), w.pass_now);
-  return w.channels.get();
+  p.held();
+  p.channels = std::move(*reactor);
+  p.sleepers.add_channels(p.channels->fd(), p.pass_now);
+  return p.channels.get();
 }
 
-bool Worker::notify_channels(Pass& pass) {
+bool Process::notify_channels(Pass& pass) {
   bool changed = false;
   while (siw::Channel* channel = channels->take_ready()) {
     changed = true;
@@ -42,17 +42,17 @@ bool Worker::notify_channels(Pass& pass) {
 }
 
 shm::Poller* Engine::links() {
-  Worker& w = *worker_;
-  if (w.shm_links) return w.shm_links.get();
+  Process& p = *process_;
+  if (p.shm_links) return p.shm_links.get();
   auto poller = shm::Poller::open();
   if (!poller) return nullptr;
-  w.held();
-  w.shm_links = std::move(*poller);
-  w.sleepers.add_channels(w.shm_links->fd(), w.pass_now);
-  return w.shm_links.get();
+  p.held();
+  p.shm_links = std::move(*poller);
+  p.sleepers.add_channels(p.shm_links->fd(), p.pass_now);
+  return p.shm_links.get();
 }
 
-bool Worker::notify_links(Pass& pass) {
+bool Process::notify_links(Pass& pass) {
   bool changed = false;
   while (shm::Link* link = shm_links->take_ready()) {
     changed = true;
@@ -62,7 +62,7 @@ bool Worker::notify_links(Pass& pass) {
   return changed;
 }
 
-void Worker::count_channels() {
+void Process::count_channels() {
   const size_t all = (channels ? channels->channels() : 0) + (shm_links ? shm_links->links() : 0);
   const auto now = static_cast<uint32_t>(all);
   const uint32_t before = channel_count.exchange(now, std::memory_order_relaxed);

@@ -27,9 +27,9 @@
 #include "engine/accept_queue.h"
 #include "engine/housekeeping.h"
 #include "engine/inject.h"
+#include "engine/process.h"
 #include "engine/stack_config.h"
 #include "engine/stats.h"
-#include "engine/worker.h"
 #include "xdp/xdp_port.h"
 
 namespace accel {
@@ -148,12 +148,12 @@ uint32_t usable_cpus() {
 std::atomic<Engine*> Engine::instance_{nullptr};
 constinit std::atomic<bool> Engine::opens_ports_{false};
 
-Engine::Engine(Upcalls& above) : worker_(std::make_unique<Worker>(*this, above, opens_ports_)) {}
+Engine::Engine(Upcalls& above) : process_(std::make_unique<Process>(*this, above, opens_ports_)) {}
 Engine::~Engine() = default;
-Worker::Worker(Engine& e, Upcalls& u, std::atomic<bool>& o) : engine(e), above(u), opens_ports(o) {}
-Worker::~Worker() = default;
+Process::Process(Engine& e, Upcalls& u, std::atomic<bool>& o) : engine(e), above(u), opens_ports(o) {}
+Process::~Process() = default;
 
-Result<void> Worker::start(bool ports, bool one_queue_only) {
+Result<void> Process::start(bool ports, bool one_queue_only) {
   const Settings& settings = config().settings;
   auto n = Netlink::open();
   if (!n) return n.error();
@@ -182,8 +182,8 @@ Result<Engine*> Engine::start_new(Upcalls& above, Result<void> (*start_control)(
   Result<void> started = err(ENOMEM);
   try {
     fresh = new Engine(above);
-    started = fresh->worker_->start(privileged(), listener_inherited);  // soft-iWARP needs no privilege
-    if (started) fresh->housekeeping_ = std::make_unique<Housekeeping>(*fresh->worker_);
+    started = fresh->process_->start(privileged(), listener_inherited);  // soft-iWARP needs no privilege
+    if (started) fresh->housekeeping_ = std::make_unique<Housekeeping>(*fresh->process_);
     if (started) started = start_control(*fresh);
   } catch (const std::bad_alloc&) {
   }
@@ -221,7 +221,7 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
       if (auto started = start_new(above, start_control)) {
         stats::open();
         engine = *started;
-        serve_ports(&engine->worker_->port_services);
+        serve_ports(&engine->process_->port_services);
         instance_.store(engine, std::memory_order_release);
       } else {
         const LogLevel level = opening == Opening::kForPorts ? LogLevel::kWarning : LogLevel::kInfo;
@@ -235,42 +235,42 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
 }
 
 Stack& Engine::stack() {
-  worker_->held();
-  return *worker_->stack;
+  process_->held();
+  return *process_->stack;
 }
 Housekeeping& Engine::housekeeping() { return *housekeeping_; }
 bool Engine::inside() { return signal_brackets.worker; }
-Counters& Engine::counters() { return worker_->counters; }
-int Engine::receiving_cpu(Pass& pass) const { return Worker::of(pass).stack->receiving_cpu(); }
-uint32_t Engine::interface_count(Pass& pass) const { return Worker::of(pass).slots.count(); }
+Counters& Engine::counters() { return process_->counters; }
+int Engine::receiving_cpu(Pass& pass) const { return Process::of(pass).stack->receiving_cpu(); }
+uint32_t Engine::interface_count(Pass& pass) const { return Process::of(pass).slots.count(); }
 const PortInfo* Engine::port_info(Pass& pass, InterfaceId id) const {
-  Worker& w = Worker::of(pass);
-  return id < w.slots.count() ? w.slots.info_of(id) : nullptr;
+  Process& p = Process::of(pass);
+  return id < p.slots.count() ? p.slots.info_of(id) : nullptr;
 }
 std::vector<int> Engine::devices(Pass& pass) const {
   std::vector<int> found;
-  for (const auto& [ifindex, link] : Worker::of(pass).network.links)
+  for (const auto& [ifindex, link] : Process::of(pass).network.links)
     if (carries_frames(link)) found.push_back(ifindex);
   return found;
 }
 int Engine::device_with(Pass& pass, const IpAddress& address) const {
-  for (const LocalAddress& a : Worker::of(pass).network.addresses)
+  for (const LocalAddress& a : Process::of(pass).network.addresses)
     if (a.usable && a.address == address) return a.ifindex;
   return 0;
 }
 IpAddress Engine::source_towards(Pass& pass, const IpAddress& remote) {
-  const auto route = Worker::of(pass).paths.route_to({remote, {}, 0, 0, 0});
+  const auto route = Process::of(pass).paths.route_to({remote, {}, 0, 0, 0});
   return route ? route->source : IpAddress{};
 }
 int64_t Engine::device_time(Pass& pass, const Datagram& datagram) const {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   const InterfaceId id = datagram.interface;
-  const Port* port = id < w.slots.count() ? w.slots.port_of(id) : nullptr;
+  const Port* port = id < p.slots.count() ? p.slots.port_of(id) : nullptr;
   return port ? port->time_of(datagram.timestamp) : 0;
 }
 PathKind Engine::port_kind(Pass& pass, InterfaceId id) const {
-  Worker& w = Worker::of(pass);
-  return id < w.slots.count() ? w.slots[id].opened.kind : PathKind::kUndecided;
+  Process& p = Process::of(pass);
+  return id < p.slots.count() ? p.slots[id].opened.kind : PathKind::kUndecided;
 }
 
 bool Engine::privileged() { return has_capability(CAP_NET_RAW); }
@@ -293,64 +293,64 @@ void Engine::privileges_changed() {
 }
 
 bool Engine::begin_keeping_ready(Pass& pass) {
-  Worker& w = Worker::of(pass);
-  if (w.interfaces.barred() != Reason::accelerated) return false;
-  w.helper.begin();
-  if (!w.helper.running()) return false;
+  Process& p = Process::of(pass);
+  if (p.interfaces.barred() != Reason::accelerated) return false;
+  p.helper.begin();
+  if (!p.helper.running()) return false;
   Injector::keep_sockets();
-  w.paths.refresh_filter(w.pass_now);  // without privilege, what is read now holds
-  w.opening.keep_ready(true);
+  p.paths.refresh_filter(p.pass_now);  // without privilege, what is read now holds
+  p.opening.keep_ready(true);
   return true;
 }
 
 void Engine::done_keeping_ready(Pass& pass) {
-  Worker& w = Worker::of(pass);
-  w.opening.keep_ready(false);
-  w.steering.tell_helper_of_local_ends();
-  w.for_each_opened([&w](OpenedPort& opened) { entrust(opened, w.helper); });
+  Process& p = Process::of(pass);
+  p.opening.keep_ready(false);
+  p.steering.tell_helper_of_local_ends();
+  p.for_each_opened([&p](OpenedPort& opened) { entrust(opened, p.helper); });
 }
 
 void Engine::user_changed(Pass& pass) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   if (!may_be_privileged()) {
-    (void)w.helper.run({helper::RequestType::kSeal, 0, 0, {}, {}}, -1);
-    w.for_each_opened(seal);
-    w.sealed = true;
+    (void)p.helper.run({helper::RequestType::kSeal, 0, 0, {}, {}}, -1);
+    p.for_each_opened(seal);
+    p.sealed = true;
   }
-  for (InterfaceId id = 0; id < w.slots.count(); ++id)
-    if (PortLife* port = w.slots[id].life()) port->user_changed();
+  for (InterfaceId id = 0; id < p.slots.count(); ++id)
+    if (PortLife* port = p.slots[id].life()) port->user_changed();
 }
 
 void Engine::tell_helper(Pass& pass, const Endpoint& local, bool v6_only) {
-  Worker& w = Worker::of(pass);
-  w.helper.tell_local_end(Protocol::kTcp, local, 0);
+  Process& p = Process::of(pass);
+  p.helper.tell_local_end(Protocol::kTcp, local, 0);
   if (local.address == IpAddress::any_v6() && !v6_only)
-    w.helper.tell_local_end(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
+    p.helper.tell_local_end(Protocol::kTcp, {IpAddress::any_v4(), local.port}, 0);
 }
 
 void Engine::open_all_ports(Pass& pass) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   Reason ignored;
-  for (const LocalAddress& a : w.network.addresses)
-    if (a.usable && !a.address.is_loopback()) (void)w.interfaces.of(a.ifindex, &ignored, w.pass_now);
+  for (const LocalAddress& a : p.network.addresses)
+    if (a.usable && !a.address.is_loopback()) (void)p.interfaces.of(a.ifindex, &ignored, p.pass_now);
 }
 
 void Engine::inherit_listener() { listener_inherited = true; }
 
-bool Engine::others_wait(Pass& pass) const { return Worker::of(pass).sleepers.any_asleep(); }
+bool Engine::others_wait(Pass& pass) const { return Process::of(pass).sleepers.any_asleep(); }
 
 // Both locks are held over fork().
 void Engine::before_fork() ACCEL_LOCKS_UNCHECKED {
-  worker_->opening_lock.lock();  // a half-opened port's descriptors would be the child's, too
-  worker_->lock_in();
+  process_->opening_lock.lock();  // a half-opened port's descriptors would be the child's, too
+  process_->lock_in();
   try {
-    if (worker_->turns.keeping()) worker_->send(clock_now());  // the program may wait for the child next
-  } catch (const std::bad_alloc&) {                            // the next pass sends it
+    if (process_->turns.keeping()) process_->send(clock_now());  // the program may wait for the child next
+  } catch (const std::bad_alloc&) {                              // the next pass sends it
   }
 }
 void Engine::after_fork_in_parent() ACCEL_LOCKS_UNCHECKED {
-  worker_->unlock_out();
-  worker_->opening_lock.unlock();
+  process_->unlock_out();
+  process_->opening_lock.unlock();
 }
 
 void Engine::after_fork_in_child() {
@@ -363,15 +363,15 @@ void Engine::after_fork_in_child() {
   serve_ports(nullptr);
   Engine* engine = instance_.exchange(nullptr, std::memory_order_acq_rel);
   if (!engine) return;
-  Worker& w = *engine->worker_;
-  w.held();  // the copy is this thread's alone
-  w.sleepers.abandon_in_child();
-  w.for_each_opened(abandon_port);
-  if (w.channels) w.channels->abandon_in_child();
-  if (w.shm_links) w.shm_links->abandon_in_child();
-  w.helper.abandon_in_child();
-  w.netlink->abandon_in_child();
-  w.filter.abandon_in_child();
+  Process& p = *engine->process_;
+  p.held();  // the copy is this thread's alone
+  p.sleepers.abandon_in_child();
+  p.for_each_opened(abandon_port);
+  if (p.channels) p.channels->abandon_in_child();
+  if (p.shm_links) p.shm_links->abandon_in_child();
+  p.helper.abandon_in_child();
+  p.netlink->abandon_in_child();
+  p.filter.abandon_in_child();
   abandon_accept_queue_in_child();
   engine->housekeeping_->abandon_in_child();
   // The rest is a copy that nobody uses: freeing it would only copy its pages.

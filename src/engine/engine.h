@@ -26,7 +26,7 @@
 namespace accel {
 
 class Housekeeping;
-class Worker;
+class Process;
 namespace siw {
 class Reactor;
 }
@@ -247,7 +247,7 @@ class Engine {
   int64_t device_time(Pass& pass, const Datagram& datagram) const;
   PathKind port_kind(Pass& pass, InterfaceId id) const;
 
-  Worker& worker() const { return *worker_; }
+  Process& process() const { return *process_; }
 
  private:
   explicit Engine(Upcalls& above);
@@ -258,11 +258,11 @@ class Engine {
   void wait_for_delivery(Pass& pass, Duration limit);
   static std::atomic<Engine*> instance_;
   static constinit std::atomic<bool> opens_ports_;
-  const std::unique_ptr<Worker> worker_;
+  const std::unique_ptr<Process> process_;
   std::unique_ptr<Housekeeping> housekeeping_;
 };
 
-inline Pass::Pass(Engine& engine, Polling polling) : Pass(engine.worker(), polling) {}
-inline Pass::Pass(Engine& engine, OverFork over) : Pass(engine.worker(), over) {}
+inline Pass::Pass(Engine& engine, Polling polling) : Pass(engine.process(), polling) {}
+inline Pass::Pass(Engine& engine, OverFork over) : Pass(engine.process(), over) {}
 
 }  // namespace accel

@@ -6,7 +6,7 @@
 #include "engine/accept_queue.h"
 #include "engine/engine.h"
 #include "engine/hand_back.h"
-#include "engine/worker.h"
+#include "engine/process.h"
 
 namespace accel {
 namespace {
@@ -18,7 +18,7 @@ constexpr Duration kFarewell = std::chrono::milliseconds(200);
 }  // namespace
 
 /// Bounded, since peers may send as fast as this takes.
-void Worker::empty_rings() {
+void Process::empty_rings() {
   int polls = 0;
   do {
     poll(clock_now());
@@ -27,20 +27,20 @@ void Worker::empty_rings() {
 
 void Engine::finish(Duration limit, bool for_good) {
   Pass pass{*this};
-  Worker& w = Worker::of(pass);
-  w.forget_requests();
-  w.ending |= for_good;
-  Stack& stack = *w.stack;
+  Process& p = Process::of(pass);
+  p.forget_requests();
+  p.ending |= for_good;
+  Stack& stack = *p.stack;
   stack.flush(pass.now());
-  w.empty_rings();  // what is acknowledged there need not be handed back
+  p.empty_rings();  // what is acknowledged there need not be handed back
   std::vector<int> shadows;
   for (TcpConn* conn : all_connections(stack))
     if (!stack.tcp().all_acked(*conn))
       if (const auto shadow = hand_back_closed(pass, conn)) shadows.push_back(*shadow);
   wait_for_delivery(pass, limit);
-  w.unsteer_closed();
-  if (for_good) w.steering.unsteer_connections_for_good();
-  w.empty_rings();  // the queues end with the process
+  p.unsteer_closed();
+  if (for_good) p.steering.unsteer_connections_for_good();
+  p.empty_rings();  // the queues end with the process
   // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
   for (const int shadow : shadows) real.close(shadow);
 }
@@ -53,45 +53,45 @@ void Engine::retire(Duration limit) {
   finish(limit, true);
   {
     Pass pass{*this, Pass::Polling::kNo};
-    Worker& w = Worker::of(pass);
-    for (PortSlot& slot : w.slots) slot.lost = bool(slot.opened.port) || slot.vlan.has_value();
+    Process& p = Process::of(pass);
+    for (PortSlot& slot : p.slots) slot.lost = bool(slot.opened.port) || slot.vlan.has_value();
     (void)end_lost_ports(pass);
-    w.opening.close_ready();
+    p.opening.close_ready();
     close_accept_queue();
   }
 }
 
 /// They have been woken. What they would sleep by again is a call that they may not make by then.
 void Engine::wait_for_the_others(Pass& pass, Duration limit) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   WaitRequest request;
   request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
-    return static_cast<Worker*>(self)->sleepers.none_asleep_but(self);
+    return static_cast<Process*>(self)->sleepers.none_asleep_but(self);
   };
-  request.context = worker_.get();
+  request.context = process_.get();
   request.may_spin = false;
   request.deadline = pass.now() + limit;
-  w.awaits_absence = true;
+  p.awaits_absence = true;
   (void)wait(pass, request);
-  w.awaits_absence = false;
+  p.awaits_absence = false;
 }
 
 void Engine::wait_for_delivery(Pass& pass, Duration limit) {
   WaitRequest request;
   request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
-    const Worker& worker = *static_cast<Worker*>(self);
-    return worker.stack->tcp().lingering() == 0 && (!worker.channels || worker.channels->all_delivered());
+    const Process& process = *static_cast<Process*>(self);
+    return process.stack->tcp().lingering() == 0 && (!process.channels || process.channels->all_delivered());
   };
-  request.context = worker_.get();
+  request.context = process_.get();
   request.may_spin = false;
   const Instant end = pass.now() + limit;
   do {
     // The kernel makes no event of an acknowledgement: of channels it must be asked.
-    request.deadline = worker_->channels ? std::min(end, pass.now() + kAskAgain) : end;
+    request.deadline = process_->channels ? std::min(end, pass.now() + kAskAgain) : end;
   } while (wait(pass, request) != Woke::kReady && pass.now() < end);
-  if (!worker_->channels) return;
+  if (!process_->channels) return;
   // A peer's last credits, coming to a process that is gone, would reset what the peer still reads.
-  request.condition = [](void* w) { return static_cast<Worker*>(w)->channels->all_over(); };
+  request.condition = [](void* p) { return static_cast<Process*>(p)->channels->all_over(); };
   request.deadline = std::min(end, pass.now() + kFarewell);
   (void)wait(pass, request);
 }

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
-#include "engine/worker.h"
+#include "engine/process.h"
 
 namespace accel {
 namespace {
@@ -16,7 +16,7 @@ constexpr int kLoopback = 1;  // LOOPBACK_IFINDEX of the kernel's
 /// Housekeeping's, under the lock: changed rules hold for what is open, too. Listeners and UDP sockets are
 /// the kernel's where they are refused now; connections are handed back, so that the kernel applies the
 /// rules.
-void Worker::follow_firewall() {
+void Process::follow_firewall() {
   const bool on_host = shm_links && shm_links->links() > 0;
   if (flows.empty() && steering.count() == 0 && !on_host) return;
   if (on_host && Engine::reads_filters())
@@ -27,13 +27,13 @@ void Worker::follow_firewall() {
   if (on_host) filters_changed.store(true, std::memory_order_relaxed);
   cover_flows();
   auto look = [](TcpConn& conn, void* self) ACCEL_REQUIRES(worker_lock) {
-    auto& w = *static_cast<Worker*>(self);
-    w.filter_connection(conn);
+    auto& p = *static_cast<Process*>(self);
+    p.filter_connection(conn);
   };
   stack->tcp().for_each(look, this);
 }
 
-bool Worker::is_open(const TcpConn& conn) const {
+bool Process::is_open(const TcpConn& conn) const {
   using enum TcpState;
   const TcpState state = stack->tcp().state(conn);
   for (const TcpState passing : {kSynSent, kSynReceived, kTimeWait, kClosed})
@@ -41,7 +41,7 @@ bool Worker::is_open(const TcpConn& conn) const {
   return true;
 }
 
-void Worker::filter_connection(const TcpConn& conn) {
+void Process::filter_connection(const TcpConn& conn) {
   // Handshakes are judged when they began; the next change has those that are open by then.
   if (!is_open(conn)) return;
   const InterfaceId id = stack->tcp().interface(conn);
@@ -64,14 +64,14 @@ void Worker::filter_connection(const TcpConn& conn) {
 }
 
 PathChoice Engine::judge_on_host(Pass& pass, const Endpoint& local, const Endpoint& remote) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   PathChoice choice;
   choice.reason = Reason::accelerated;
   if (reads_filters())
-    w.filter.refresh(pass.now());
-  else if (!w.filter.has_looked())
+    p.filter.refresh(pass.now());
+  else if (!p.filter.has_looked())
     return choice;  // a look would find nothing out, and say so
-  if (w.filter.accepts_all(kLoopback)) return choice;
+  if (p.filter.accepts_all(kLoopback)) return choice;
   FilteredFlow flow;
   flow.local = local;
   flow.remote = remote;
@@ -79,12 +79,12 @@ PathChoice Engine::judge_on_host(Pass& pass, const Endpoint& local, const Endpoi
   flow.ifindex = kLoopback;
   for (const bool active : {true, false}) {
     flow.active = active;
-    if (choice = w.filter.judge(flow, pass.now()); choice.reason != Reason::accelerated) break;
+    if (choice = p.filter.judge(flow, pass.now()); choice.reason != Reason::accelerated) break;
   }
   return choice;
 }
 
-bool Worker::firewall_listens(const Endpoint& local) const {
+bool Process::firewall_listens(const Endpoint& local) const {
   return std::any_of(flows.begin(), flows.end(), [&](const auto& f) {
     return f->protocol == Protocol::kTcp && f->local.port == local.port;
   });

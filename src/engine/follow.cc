@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/process.h"
 #include "engine/source_rules.h"
-#include "engine/worker.h"
 
 namespace accel {
 namespace {
@@ -18,7 +18,7 @@ constexpr Duration kNotSoon = 1h;
 }  // namespace
 
 /// Housekeeping's, without the lock: it reads the kernel's tables first, then lets the worker have them.
-bool Worker::follow(NetworkChanges& changes) {
+bool Process::follow(NetworkChanges& changes) {
   Network fresh;
   bool links = false, addresses = false, routes = false, resolved = false;
   if (changes.links) links = netlink->read_links(fresh.links).ok();
@@ -68,15 +68,15 @@ bool Worker::follow(NetworkChanges& changes) {
 /// Open connections follow their routes, as ip_queue_xmit() looks for one again: to another next hop at once.
 /// A connection whose way leads by another device is the kernel's from here on, which has all devices.
 /// Without a route it waits for one. So does a connection whose device is down or whose address is gone.
-void Worker::follow_routes() {
+void Process::follow_routes() {
   auto look = [](TcpConn& conn, void* self) ACCEL_REQUIRES(worker_lock) {
-    auto& w = *static_cast<Worker*>(self);
-    w.follow_route(conn);
+    auto& p = *static_cast<Process*>(self);
+    p.follow_route(conn);
   };
   stack->tcp().for_each(look, this);
 }
 
-void Worker::follow_route(TcpConn& conn) {
+void Process::follow_route(TcpConn& conn) {
   // A handshake that cannot go on is tried again by whoever wants it.
   if (!is_open(conn)) return;
   const Endpoint local = stack->tcp().local(conn), remote = stack->tcp().remote(conn);
@@ -93,13 +93,13 @@ void Worker::follow_route(TcpConn& conn) {
   if (followed == Followed::kLeaves) hand_backs.add({Protocol::kTcp, local, remote}, Reason::rerouted);
 }
 
-void Worker::cover_flows() {
+void Process::cover_flows() {
   for (auto& flow : flows) (void)cover_again(*flow);
 }
 
 /// Connections from an address that the host has lost hear nothing until it is back, as the kernel's. An
 /// address that was never the host's own (IP_FREEBIND, a local route) is none that can be lost.
-void Worker::follow_addresses(const std::vector<LocalAddress>& before) {
+void Process::follow_addresses(const std::vector<LocalAddress>& before) {
   const auto has = [](const std::vector<LocalAddress>& all, const IpAddress& address) {
     return std::any_of(all.begin(), all.end(),
                        [&](const LocalAddress& a) { return a.usable && a.address == address; });
@@ -114,12 +114,12 @@ void Worker::follow_addresses(const std::vector<LocalAddress>& before) {
   }
 }
 
-void Worker::tell_of_link(InterfaceId id, const Link& link) {
+void Process::tell_of_link(InterfaceId id, const Link& link) {
   if (PortLife* port = slots[id].life()) port->address_changed(link.mac);
   interfaces.tell_stack_of(id);
 }
 
-void Worker::follow_links() {
+void Process::follow_links() {
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     if (!slots.port_of(id)) continue;
     const Link* link = network.link(slots[id].ifindex);
@@ -135,13 +135,13 @@ void Worker::follow_links() {
 }
 
 /// The kernel tells of rp_filter's changes alone (RTNLGRP_IPV4_NETCONF), of the others it does not.
-void Worker::follow_source_rules() {
+void Process::follow_source_rules() {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (slots.port_of(id) && read_source_rules(slots.info_of(id)->name) != stack->interface(id).sources)
       interfaces.tell_stack_of(id);
 }
 
-void Worker::look_at_ports() {
+void Process::look_at_ports() {
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     PortLife* port = slots[id].life();
     if (!port) continue;
@@ -157,7 +157,7 @@ void Worker::look_at_ports() {
 
 /// What the XDP program does not see the kernel gets, which would reset each connection. So they are the
 /// kernel's from here on; a device whose generic hook is passed by is tried with the driver's.
-void Worker::look_for_passing_by(InterfaceId id) {
+void Process::look_for_passing_by(InterfaceId id) {
   PortSlot& slot = slots[id];
   if (!slot.life()->is_passed_by()) {
     slot.passed_by = 0;
@@ -174,7 +174,7 @@ void Worker::look_for_passing_by(InterfaceId id) {
                   pass_now);
 }
 
-void Worker::tick(Instant now, bool chores) {
+void Process::tick(Instant now, bool chores) {
   pass_now = now;
   if (chores) {
     look_at_ports();

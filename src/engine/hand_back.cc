@@ -23,8 +23,8 @@
 #include "base/real.h"
 #include "base/socket_option.h"
 #include "engine/inject.h"
+#include "engine/process.h"
 #include "engine/raw_segment.h"
-#include "engine/worker.h"
 #include "stack/wire/ipv4.h"
 #include "stack/wire/ipv6.h"
 
@@ -284,8 +284,8 @@ void inject_fin(Repair& r, const TcpSnapshot& s, int ifindex) {
 }  // namespace
 
 Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listener) {
-  Worker& w = Worker::of(pass);
-  Stack& stack = *w.stack;
+  Process& p = Process::of(pass);
+  Stack& stack = *p.stack;
   auto snapshot = stack.tcp().snapshot(*conn, pass.now());
   if (!snapshot) return snapshot.error();
   const TcpSnapshot& s = *snapshot;
@@ -295,16 +295,16 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
   if (family == AF_INET && !s.local.address.is_v4()) return err(EAFNOSUPPORT);
 
   const int reuse = int_option(shadow, SOL_SOCKET, SO_REUSEADDR);
-  const int ifindex = w.slots[stack.tcp().interface(*conn)].ifindex;
-  Repair repair{shadow, family, ifindex, listener, w.helper};
+  const int ifindex = p.slots[stack.tcp().interface(*conn)].ifindex;
+  Repair repair{shadow, family, ifindex, listener, p.helper};
   Room room{repair, shadow};
   restore(repair, shadow, room, s, stack.tcp().settings(*conn).max_segment);
   if (!repair.ok()) {
     AnyAddress none{};  // back to an unconnected socket, without a packet while in repair mode
     none.any.sa_family = AF_UNSPEC;
     real.connect(shadow, &none.any, sizeof(none.any));
-    Repair{shadow, family, ifindex, -1, w.helper}.end(TCP_REPAIR_OFF_NO_WP);
-    w.counters.add(Counter::not_handed_back);
+    Repair{shadow, family, ifindex, -1, p.helper}.end(TCP_REPAIR_OFF_NO_WP);
+    p.counters.add(Counter::not_handed_back);
     return repair.error();
   }
   stack.tcp().forget(conn);
@@ -317,9 +317,9 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
   repair.put(unsent(s));
   room.give_back();
   if (s.fin_queued) real.shutdown(shadow, SHUT_WR);
-  w.unsteer_closed();
-  w.poll_at_end = true;
-  w.counters.add(Counter::handed_back);
+  p.unsteer_closed();
+  p.poll_at_end = true;
+  p.counters.add(Counter::handed_back);
   return {};
 }
 
@@ -365,7 +365,7 @@ uint8_t protocol_of(const std::vector<uint8_t>& packet) {
 
 }  // namespace
 
-void Worker::give_to_kernel(PacketQueue& frames) {
+void Process::give_to_kernel(PacketQueue& frames) {
   Injector injector;
   while (Packet* frame = frames.pop_front()) {
     std::vector<uint8_t> packet;

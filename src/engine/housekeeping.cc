@@ -11,11 +11,11 @@
 #include "base/log_target.h"
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "engine/process.h"
 #include "engine/stack_config.h"
 #include "engine/stats.h"
 #include "engine/tap.h"
 #include "engine/wish.h"
-#include "engine/worker.h"
 
 namespace accel {
 namespace {
@@ -43,7 +43,7 @@ constexpr Duration kSoonest = 100us;      ///< of what is due already, after a s
 
 }  // namespace
 
-Housekeeping::Housekeeping(Worker& worker) : worker_(worker), requests_(worker.housekeeping) {
+Housekeeping::Housekeeping(Process& process) : process_(process), requests_(process.housekeeping) {
   ports_fd_ = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
   const Instant now = clock_now();
   tick_due_ = now + kRest;
@@ -55,10 +55,10 @@ Housekeeping::~Housekeeping() {
 }
 
 int Housekeeping::requests_fd() const { return requests_.fd(); }
-int Housekeeping::network_fd() const { return worker_.netlink->event_fd(); }
+int Housekeeping::network_fd() const { return process_.netlink->event_fd(); }
 void Housekeeping::wake() const { requests_.wake(); }
 
-uint64_t Housekeeping::passes() const { return worker_.passes.load(std::memory_order_relaxed); }
+uint64_t Housekeeping::passes() const { return process_.passes.load(std::memory_order_relaxed); }
 
 void Housekeeping::abandon_in_child() {
   requests_.abandon_in_child();
@@ -81,15 +81,15 @@ Housekeeping::Events Housekeeping::step(Ready ready) {
     follow(changes);
   }
   // The slot of a lost port is that of its device's next one, which comes behind.
-  if (opening_due_ <= now && !worker_.interfaces.any_lost()) open_ports();
+  if (opening_due_ <= now && !process_.interfaces.any_lost()) open_ports();
   if (watch_due_ <= now) watch_threads();
   if (look_due_ <= now) look();
   if (serving_ && (ready.ports || serving_due_ <= now)) serve(events);
   if (tick_due_ <= now) tick(events);
   events.ports_opened = std::exchange(ports_opened_, false);
-  events.port_lost = worker_.interfaces.any_lost();
-  events.hand_backs_due = worker_.hand_backs.any();
-  events.filters_changed = worker_.filters_changed.exchange(false, std::memory_order_relaxed);
+  events.port_lost = process_.interfaces.any_lost();
+  events.hand_backs_due = process_.hand_backs.any();
+  events.filters_changed = process_.filters_changed.exchange(false, std::memory_order_relaxed);
   return events;
 }
 
@@ -101,7 +101,7 @@ void Housekeeping::take_requests() {
     watch_due_ = now + kWatch;
   }
   if (requests_.take(Request::kLook)) {
-    const Locked held(worker_);
+    const Locked held(process_);
     arm_look();
   }
   if (requests_.take(Request::kPorts)) opening_due_ = now;
@@ -118,7 +118,7 @@ void Housekeeping::take_requests() {
 bool Housekeeping::may_skip(bool came_by) const {
   const Instant now = clock_now();
   return came_by && ticks_busily_ && now < chores_due_ &&
-         now < worker_.next_due.load(std::memory_order_relaxed);
+         now < process_.next_due.load(std::memory_order_relaxed);
 }
 
 void Housekeeping::tick(Events& events) {
@@ -162,8 +162,8 @@ void Housekeeping::follow_wish() {
 void Housekeeping::apply_settings() {
   set_log_level(settings_.log);
   set_log_rate(settings_.log_rate);
-  worker_.longest_spin = std::chrono::microseconds(settings_.spin);
-  if (const auto changed = changed_stack_config(settings_)) worker_.stack->follow_host(*changed);
+  process_.longest_spin = std::chrono::microseconds(settings_.spin);
+  if (const auto changed = changed_stack_config(settings_)) process_.stack->follow_host(*changed);
 }
 
 /// accel set --reload: the configuration is read again, and what may change live does. Nothing changes where
@@ -190,25 +190,25 @@ std::string Housekeeping::reload() {
 
 /// True: somebody has to stand in for the application.
 bool Housekeeping::look_round(Events& events, bool came_by) {
-  const bool sockets = worker_.in_use();
+  const bool sockets = process_.in_use();
   const std::optional<StackConfig> settings = read_settings();
-  const Locked held(worker_);
+  const Locked held(process_);
   const Instant now = clock_now();
-  if (settings) worker_.stack->follow_host(*settings);
-  const bool asleep = worker_.sleepers.any_asleep();
+  if (settings) process_.stack->follow_host(*settings);
+  const bool asleep = process_.sleepers.any_asleep();
   const bool chores = now >= chores_due_;
   if (chores) chores_due_ = now + kChores;
   const bool asked = stats::requested();
   if (asked) follow_wish();
-  worker_.tick(now, chores);
-  const bool woken = std::exchange(wakes_seen_, worker_.sleepers.wakes()) != worker_.sleepers.wakes();
-  const bool doubtful = std::any_of(worker_.slots.begin(), worker_.slots.end(),
+  process_.tick(now, chores);
+  const bool woken = std::exchange(wakes_seen_, process_.sleepers.wakes()) != process_.sleepers.wakes();
+  const bool doubtful = std::any_of(process_.slots.begin(), process_.slots.end(),
                                     [](const PortSlot& s) { return s.passed_by != 0; });
-  const bool quiet = asleep && !woken && !asked && !doubtful && !worker_.due_within(kRest, now);
+  const bool quiet = asleep && !woken && !asked && !doubtful && !process_.due_within(kRest, now);
   requests_.set_idle(sockets && quiet);
-  const bool unaccepted = worker_.has_unaccepted();
-  const bool crowded = std::exchange(worker_.crowded, false);
-  const uint64_t opened = worker_.counters.get(Counter::sockets_accelerated);
+  const bool unaccepted = process_.has_unaccepted();
+  const bool crowded = std::exchange(process_.crowded, false);
+  const uint64_t opened = process_.counters.get(Counter::sockets_accelerated);
   const bool absent = sockets && !asleep && !came_by;
   if (absent || crowded) doubted_ = now;
   const Duration busily = now - doubted_ < kTrustAfter ? kBusyTick : kTrustedTick;
@@ -219,7 +219,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   tick_due_ = now + tick_after_;
   ticks_busily_ = !absent && tick_after_ <= kTrustedTick;
   const bool trusting = ticks_busily_ && tick_after_ > kBusyTick;
-  if (requests_.set_ticks(trusting, ticks_busily_, worker_.due_uncovered(now), now)) arm_look();
+  if (requests_.set_ticks(trusting, ticks_busily_, process_.due_uncovered(now), now)) arm_look();
   // Threads that sleep may have other things to do; so may those that come by and accept nothing.
   const bool accepts = std::exchange(opened_seen_, opened) != opened;
   events.unaccepted = std::exchange(unaccepted_seen_, unaccepted) && unaccepted && (asleep || !accepts);
@@ -241,7 +241,7 @@ void Housekeeping::watch_ports() {
   if (!watched_ports_.empty()) return;
   if (ports_fd_ < 0) ports_fd_ = keep_private(real.epoll_create1(EPOLL_CLOEXEC));
   if (ports_fd_ < 0) return;
-  worker_.sleepers.for_each_descriptor([this](int fd) {
+  process_.sleepers.for_each_descriptor([this](int fd) {
     epoll_event event{};
     event.events = EPOLLIN;
     if (real.epoll_ctl(ports_fd_, EPOLL_CTL_ADD, fd, &event) == 0) watched_ports_.push_back(fd);
@@ -263,26 +263,26 @@ void Housekeeping::serve(Events& events) {
   Instant next = kNever, now;
   bool lost = false, unaccepted = false;
   {
-    const Locked held(worker_);
+    const Locked held(process_);
     bool quiet = false;
     for (int i = 0; i < 16 && !quiet; ++i) {
       now = clock_now();
-      worker_.poll_all(now);
-      worker_.counters.add(Counter::housekeeping_polls);
-      worker_.work(now);
-      quiet = worker_.arm_ports();
+      process_.poll_all(now);
+      process_.counters.add(Counter::housekeeping_polls);
+      process_.work(now);
+      quiet = process_.arm_ports();
     }
-    worker_.look_at_ports();
-    worker_.look_for_misdirected(now);
-    worker_.follow_firewall();
+    process_.look_at_ports();
+    process_.look_for_misdirected(now);
+    process_.follow_firewall();
     if (stats::requested()) follow_wish();
-    lost = worker_.interfaces.any_lost();
-    unaccepted = worker_.has_unaccepted();
-    next = quiet ? worker_.next_poll(now) : now;
+    lost = process_.interfaces.any_lost();
+    unaccepted = process_.has_unaccepted();
+    next = quiet ? process_.next_poll(now) : now;
     watch_ports();
   }
   events.statistics = stats::requested();
-  if (lost || !worker_.in_use()) return stop_serving();
+  if (lost || !process_.in_use()) return stop_serving();
   const bool early = unaccepted && now - serving_since_ < kOfferAfter;
   events.unaccepted = unaccepted && !early;
   events.ticked = events.absent = true;
@@ -307,40 +307,40 @@ void Housekeeping::stop_serving() {
 }
 
 void Housekeeping::open_ports() {
-  const Instant next = worker_.open_requested(false, &ports_opened_);
+  const Instant next = process_.open_requested(false, &ports_opened_);
   opening_due_ = next == kNever ? kNever : std::max(next, clock_now() + kSoonest);
   if (ports_opened_ && serving_) stop_serving();  // the new ones' descriptors
 }
 
 void Housekeeping::watch_threads() {
-  const Locked held(worker_);
+  const Locked held(process_);
   const Instant now = clock_now();
-  const bool out = worker_.sleepers.distrust_the_late(now, passes());
+  const bool out = process_.sleepers.distrust_the_late(now, passes());
   watched_in_vain_ = out ? 0 : watched_in_vain_ + 1;
-  worker_.sleepers.set_watched(watched_in_vain_ < kWatchesInVain);
+  process_.sleepers.set_watched(watched_in_vain_ < kWatchesInVain);
   watch_due_ = watched_in_vain_ < kWatchesInVain ? now + kWatch : kNever;
 }
 
 /// What is overdue has nobody done: the thread that sent does not wait in the library, or another's wait
 /// began before it was due.
 void Housekeeping::look() {
-  const Locked held(worker_);
+  const Locked held(process_);
   const Instant now = clock_now();
-  if (worker_.next_deadline() <= now) {
-    worker_.counters.add(Counter::housekeeping_polls);
-    worker_.poll(now);
-    worker_.work(now);
+  if (process_.next_deadline() <= now) {
+    process_.counters.add(Counter::housekeeping_polls);
+    process_.poll(now);
+    process_.work(now);
   }
   // An application that makes passes leaves its wait soon, and would wake this thread for the next look.
   const uint64_t made = passes();
   const bool active = std::exchange(passes_looked_at_, made) != made;
-  const Instant due = active ? worker_.next_poll(now) : worker_.due_uncovered(now);
+  const Instant due = active ? process_.next_poll(now) : process_.due_uncovered(now);
   requests_.set_next_look(std::max(due, now + HousekeepingRequests::kLookLate));
   arm_look();
 }
 
 void Housekeeping::take_changes() {
-  NetworkChanges changes = worker_.netlink->read_changes();
+  NetworkChanges changes = process_.netlink->read_changes();
   pending_.links |= changes.links;
   pending_.addresses |= changes.addresses;
   pending_.routes |= changes.routes;
@@ -356,7 +356,7 @@ void Housekeeping::take_changes() {
 
 /// The port that takes a lost one's place has other descriptors: they are watched when it serves again.
 void Housekeeping::follow(NetworkChanges& changes) {
-  if (worker_.follow(changes) && serving_) stop_serving();
+  if (process_.follow(changes) && serving_) stop_serving();
 }
 
 }  // namespace accel

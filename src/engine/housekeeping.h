@@ -15,7 +15,7 @@
 
 namespace accel {
 
-class Worker;
+class Process;
 
 /// While the application has accelerated sockets a tick looks whether it comes by: when no thread of it is
 /// asleep in wait() and none has made a pass since the last tick, the control thread serves: it sleeps on the
@@ -27,7 +27,7 @@ class Worker;
 /// HousekeepingRequests::needed().
 class Housekeeping {
  public:
-  explicit Housekeeping(Worker& worker);
+  explicit Housekeeping(Process& process);
   ~Housekeeping();
   Housekeeping(const Housekeeping&) = delete;
   Housekeeping& operator=(const Housekeeping&) = delete;
@@ -98,7 +98,7 @@ class Housekeeping {
   uint64_t passes() const;
   void arm_look() ACCEL_REQUIRES(worker_lock) { look_due_ = requests_.next_look(); }
 
-  Worker& worker_;
+  Process& process_;
   HousekeepingRequests& requests_;
 
   // ---- the control thread's ----

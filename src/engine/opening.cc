@@ -6,7 +6,7 @@
 #include "base/idle_code.h"
 #include "base/signals_blocked.h"
 #include "engine/engine.h"
-#include "engine/worker.h"
+#include "engine/process.h"
 
 namespace accel {
 namespace {
@@ -16,20 +16,20 @@ constexpr Duration kPause = 50ms;
 
 }  // namespace
 
-void Worker::forget_requests() {
+void Process::forget_requests() {
   opening.forget_all();
   opens_ports.store(false, std::memory_order_relaxed);
 }
 
 /// A listener may have been closed since, or have released its queues at fork().
-bool Worker::still_wanted(int ifindex) const {
+bool Process::still_wanted(int ifindex) const {
   const Link* link = network.link(ifindex);
   return link != nullptr && link->up && std::any_of(flows.begin(), flows.end(), [](const auto& f) {
            return f->uncovered == Reason::port_opening;
          });
 }
 
-std::optional<Link> Worker::next_to_open(bool all, Duration pause, Instant* next) {
+std::optional<Link> Process::next_to_open(bool all, Duration pause, Instant* next) {
   const Locked held_here(*this);
   pass_now = clock_now();
   while (const auto* first = opening.first(pass_now, all)) {
@@ -50,7 +50,7 @@ std::optional<Link> Worker::next_to_open(bool all, Duration pause, Instant* next
   return std::nullopt;
 }
 
-Instant Worker::open_requested(bool all, bool* opened, Duration pause) {
+Instant Process::open_requested(bool all, bool* opened, Duration pause) {
   const ScopedLock one_at_a_time(opening_lock);
   Instant next = kNever;
   while (const std::optional<Link> link = next_to_open(all, pause, &next)) {
@@ -61,7 +61,7 @@ Instant Worker::open_requested(bool all, bool* opened, Duration pause) {
   return next;
 }
 
-void Worker::open_in_background(const Link& link) {
+void Process::open_in_background(const Link& link) {
   const uint32_t queues = opening.queues_to_hold();
   const Inside own_calls_go_to_the_kernel;  // through our wrappers
   OpenedPort opened = begin_port(link, queues, *pool);
@@ -82,17 +82,17 @@ void Worker::open_in_background(const Link& link) {
   work(pass_now);
 }
 
-bool Worker::open_here(bool all, Duration pause) {
+bool Process::open_here(bool all, Duration pause) {
   bool opened = false;
   const AllSignalsBlocked handlers_wait;  // one that forks would wait for us
   (void)open_requested(all, &opened, pause);
   return opened;
 }
 
-bool Engine::open_requested_ports() { return worker_->open_here(true, {}); }
-bool Engine::settle_ports() { return worker_->open_here(false, kPause); }
+bool Engine::open_requested_ports() { return process_->open_here(true, {}); }
+bool Engine::settle_ports() { return process_->open_here(false, kPause); }
 
-PathChoice Worker::path_of(const BoundFlow& flow) const {
+PathChoice Process::path_of(const BoundFlow& flow) const {
   PathChoice choice;
   choice.reason = flow.keys.empty() ? flow.uncovered : Reason::accelerated;
   // What the socket is to become: until then its shadow serves.
@@ -107,7 +107,9 @@ PathChoice Worker::path_of(const BoundFlow& flow) const {
   return choice;
 }
 
-PathChoice Engine::path_of(Pass& pass, const BoundFlow& flow) const { return Worker::of(pass).path_of(flow); }
+PathChoice Engine::path_of(Pass& pass, const BoundFlow& flow) const {
+  return Process::of(pass).path_of(flow);
+}
 
 PathChoice Engine::path_of(Pass& pass, const BoundFlow& flow, const PathChoice& chosen) const {
   return flow.refused ? path_of(pass, flow) : chosen;

@@ -7,7 +7,7 @@ namespace accel {
 
 class Engine;
 class Stack;
-class Worker;
+class Process;
 
 /// The worker's lock, held: what needs it takes a Pass&, which is the proof. Entering polls the ports once
 /// (not if they were polled within the last microsecond by the same thread's last pass). Leaving flushes,
@@ -28,7 +28,7 @@ class Pass {
   Instant now() const { return now_; }
   Stack& stack();
   Engine& engine() { return engine_; }
-  Worker& worker() { return worker_; }
+  Process& process() { return process_; }
   /// The call has a reference to `what`: if a handler leaves its wait by siglongjmp(), Upcalls::abandoned
   /// gives it up.
   void retains(void* what) { retained_ = what; }
@@ -38,13 +38,13 @@ class Pass {
 
  private:
   friend class Engine;
-  friend class Worker;
-  Pass(Worker& worker, Polling polling);
-  Pass(Worker& worker, OverFork);
+  friend class Process;
+  Pass(Process& process, Polling polling);
+  Pass(Process& process, OverFork);
   /// The engine lends a pass to a function of its own: it holds the lock by other means.
-  Pass(Worker& worker, Instant now);
+  Pass(Process& process, Instant now);
   Engine& engine_;
-  Worker& worker_;
+  Process& process_;
   Instant now_;
   bool lent_ = false;  ///< the lock is another's to let go
   void* retained_ = nullptr;

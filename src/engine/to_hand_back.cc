@@ -5,8 +5,8 @@
 
 #include "engine/engine.h"
 #include "engine/hand_back.h"
+#include "engine/process.h"
 #include "engine/raw_segment.h"
-#include "engine/worker.h"
 
 namespace accel {
 namespace {
@@ -30,7 +30,7 @@ void reset_handshake(const TcpLayer& tcp, const TcpConn& conn, int ifindex) {
 
 /// A device's table of queues was changed, or the peer sends by another of its queues to a virtual device:
 /// RSS moves a connection to a queue that another process holds, or nobody.
-void Worker::look_for_misdirected(Instant now) {
+void Process::look_for_misdirected(Instant now) {
   if (!hand_backs.look_due(now)) return;
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     FlowSteering* port = slots[id].flows();
@@ -44,18 +44,18 @@ void Worker::look_for_misdirected(Instant now) {
 }
 
 bool Engine::lost(Pass& pass, const TcpConn& conn) const {
-  Worker& w = Worker::of(pass);
-  return w.slots[w.stack->tcp().interface(conn)].lost;
+  Process& p = Process::of(pass);
+  return p.slots[p.stack->tcp().interface(conn)].lost;
 }
 
 bool Engine::hand_back_due(Pass& pass, const TcpConn& conn) const {
-  Worker& w = Worker::of(pass);
-  return w.hand_backs.contains(key_of(*w.stack, conn));
+  Process& p = Process::of(pass);
+  return p.hand_backs.contains(key_of(*p.stack, conn));
 }
 
 PathChoice Engine::hand_back_reason(Pass& pass, const TcpConn& conn) const {
-  Worker& w = Worker::of(pass);
-  const PendingHandBacks::PendingHandBack pending = w.hand_backs.of(key_of(*w.stack, conn));
+  Process& p = Process::of(pass);
+  const PendingHandBacks::PendingHandBack pending = p.hand_backs.of(key_of(*p.stack, conn));
   PathChoice choice;
   choice.reason = pending.why;
   choice.detail = pending.rule;
@@ -77,16 +77,16 @@ bool Engine::hand_back_due(Pass& pass, const BoundFlow& flow) const {
 }
 
 bool Engine::end_lost_ports(Pass& pass) {
-  Worker& w = Worker::of(pass);
-  for (InterfaceId id = 0; id < w.slots.count(); ++id)
-    if (w.slots[id].lost) w.end_connections_of(id, pass);
-  w.close_lost();
-  w.interfaces.none_lost();
-  if (std::exchange(w.cover_after_loss, false) && !w.ending) w.cover_flows();
-  return std::exchange(w.redirected, false);
+  Process& p = Process::of(pass);
+  for (InterfaceId id = 0; id < p.slots.count(); ++id)
+    if (p.slots[id].lost) p.end_connections_of(id, pass);
+  p.close_lost();
+  p.interfaces.none_lost();
+  if (std::exchange(p.cover_after_loss, false) && !p.ending) p.cover_flows();
+  return std::exchange(p.redirected, false);
 }
 
-void Worker::end_connections_of(InterfaceId id, Pass& pass) {
+void Process::end_connections_of(InterfaceId id, Pass& pass) {
   const TcpLayer& tcp = stack->tcp();
   for (TcpConn* conn : all_connections(*stack)) {
     if (stack->tcp().interface(*conn) != id) continue;
@@ -107,18 +107,18 @@ void Worker::end_connections_of(InterfaceId id, Pass& pass) {
 }
 
 void Engine::finish_hand_backs(Pass& pass) {
-  Worker& w = Worker::of(pass);
-  const TcpLayer& tcp = w.stack->tcp();
-  for (TcpConn* conn : all_connections(*w.stack))
+  Process& p = Process::of(pass);
+  const TcpLayer& tcp = p.stack->tcp();
+  for (TcpConn* conn : all_connections(*p.stack))
     if (hand_back_due(pass, *conn) && !tcp.owner(*conn) && !tcp.is_queued(*conn) &&
         tcp.state(*conn) > TcpState::kSynReceived)
       hand_back_or_forget(pass, conn);
-  w.hand_backs.clear();
+  p.hand_backs.clear();
 }
 
 /// Once nothing names them: a VLAN's connections go before the port below. What is in the queues of one that
 /// works still is taken; the slots are the devices' next ports'.
-void Worker::close_lost() {
+void Process::close_lost() {
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     if (!std::exchange(slots[id].lost, false)) continue;
     if (PortLife* life = slots[id].life()) {

@@ -23,7 +23,7 @@
 #include "base/poll.h"
 #include "base/real.h"
 #include "engine/engine.h"
-#include "engine/worker.h"
+#include "engine/process.h"
 
 namespace accel {
 namespace {
@@ -63,7 +63,7 @@ thread_local OwnSleepers own_sleepers;
 
 /// What this thread's handlers take it out of when they run in its sleep.
 struct Sleep {
-  Worker* worker = nullptr;
+  Process* process = nullptr;
   Sleeper* sleeper = nullptr;
 };
 thread_local Sleep own_sleep [[gnu::tls_model("initial-exec")]];
@@ -79,40 +79,41 @@ void drain(int wake_fd) {
 /// unwinding (a cancelled thread): frames that it was woken for are handled for the others.
 class Asleep {
  public:
-  Asleep(Worker& w, Sleeper& me, WaitRequest& request) : w_(w), me_(me) {
-    w_.sleepers.fall_asleep(me_, request);
-    w_.counters.add(Counter::sleeps);
-    own_sleep = {&w_, &me_};
-    w_.unlock_out();
+  Asleep(Process& process, Sleeper& me, WaitRequest& request) : process_(process), me_(me) {
+    process_.sleepers.fall_asleep(me_, request);
+    process_.counters.add(Counter::sleeps);
+    own_sleep = {&process_, &me_};
+    process_.unlock_out();
   }
   ~Asleep() {
-    w_.lock_in();
+    process_.lock_in();
     own_sleep = {};
-    w_.end_sleep(me_);
-    w_.note_pass();
+    process_.end_sleep(me_);
+    process_.note_pass();
     try {
-      w_.poll_all(clock_now());
+      process_.poll_all(clock_now());
     } catch (const std::bad_alloc&) {
-      w_.counters.add(Counter::broken_off);
+      process_.counters.add(Counter::broken_off);
     }
   }
   Asleep(const Asleep&) = delete;
   Asleep& operator=(const Asleep&) = delete;
 
  private:
-  Worker& w_;
+  Process& process_;
   Sleeper& me_;
 };
 
 /// One wait of a thread: owns its thread_state, and has a sleeper of its own.
 class Waiting {
  public:
-  Waiting(Worker& w, void* retained) : w_(w), sleepers_(w.sleepers), outer_(thread_state) {
+  Waiting(Process& process, void* retained)
+      : process_(process), sleepers_(process.sleepers), outer_(thread_state) {
     me_ = &own_sleepers.enter(this);
     if (me_->registered != &sleepers_) enlist();
     thread_state.retaining += (retained != nullptr) - (me_->retained != nullptr);
     me_->retained = retained;
-    was_brief_ = w.pass_now - me_->left < kBrief;
+    was_brief_ = process.pass_now - me_->left < kBrief;
     sleepers_.come_in(*me_);
     thread_state.alarm = me_->alarm();
     thread_state.waiting = true;
@@ -120,11 +121,11 @@ class Waiting {
     thread_state.all_restart = true;
   }
   ~Waiting() {
-    const bool often = w_.pass_now - me_->left < kOften;
+    const bool often = process_.pass_now - me_->left < kOften;
     me_->brief = static_cast<uint8_t>(was_brief_ && often ? std::min(me_->brief + 1, Sleeper::kTrusted) : 0);
-    me_->left = w_.pass_now;
-    sleepers_.go_out(*me_, w_.pass_now);
-    sleepers_.give_charge(*me_, w_.pass_now);
+    me_->left = process_.pass_now;
+    sleepers_.go_out(*me_, process_.pass_now);
+    sleepers_.give_charge(*me_, process_.pass_now);
     if (borrowed_) sleepers_.close_descriptors(*me_);
     if (std::exchange(me_->retained, nullptr) != nullptr) --thread_state.retaining;
     own_sleepers.leave(*me_);
@@ -151,14 +152,14 @@ class Waiting {
   void look_at_kernel(WaitRequest& request, Instant now);
   bool may_spin(const WaitRequest& request, Instant began, Instant now) {
     if (request.may_spin && !std::exchange(decided_, true))
-      spin_until_ = began + me_->spin.share() * w_.longest_spin;
+      spin_until_ = began + me_->spin.share() * process_.longest_spin;
     // What the first look finds was there before: it says nothing of how polling pays.
     spun_ |= looks_++ > 0 && now < spin_until_;
     return now < spin_until_;
   }
   void count(Woke woke, Instant began, bool slept) ACCEL_REQUIRES(worker_lock);
 
-  Worker& w_;
+  Process& process_;
   Sleepers& sleepers_;
   Sleeper* me_ = nullptr;
   ThreadState outer_;
@@ -193,15 +194,15 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
   bool slept = false, idle = false;
   for (;;) {
     // A thread that held the lock meanwhile has done the work that it left.
-    if (!std::exchange(idle, false)) w_.work(w_.pass_now);
-    const Instant now = w_.pass_now;
+    if (!std::exchange(idle, false)) process_.work(process_.pass_now);
+    const Instant now = process_.pass_now;
     const bool interrupted = stopped_ || thread_state.signal_ran;
     Woke woke = Woke::kReady;
     if (request.condition && request.condition(request.context)) {
       woke = Woke::kReady;
-    } else if (w_.cut_short && (kernel_ready_ || interrupted || now >= request.deadline) &&
-               polls_for_rest_++ < Worker::kPollsForRest) {
-      w_.poll_all(clock_now());
+    } else if (process_.cut_short && (kernel_ready_ || interrupted || now >= request.deadline) &&
+               polls_for_rest_++ < Process::kPollsForRest) {
+      process_.poll_all(clock_now());
       continue;
     } else if (kernel_ready_) {
       woke = Woke::kKernel;
@@ -211,19 +212,19 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       woke = Woke::kDeadline;
     } else if (!slept && me_->wake_fd >= 0 && sleepers_.has_spare_cpu() && may_spin(request, began, now) &&
                sleepers_.take_charge(*me_, now, spin_until_)) {
-      w_.unlock_out();
+      process_.unlock_out();
       pause_cpu();
       look_at_kernel(request, now);
-      w_.lock_in();
-      idle = !w_.poll_all(clock_now());
+      process_.lock_in();
+      idle = !process_.poll_all(clock_now());
       continue;
-    } else if (!sleepers_.is_cared_for(*me_) && !w_.arm_ports()) {
+    } else if (!sleepers_.is_cared_for(*me_) && !process_.arm_ports()) {
       if (++busy_polls_ % kBusyPolls == 0) {
-        w_.unlock_out();
+        process_.unlock_out();
         look_at_kernel(request, now);
-        w_.lock_in();
+        process_.lock_in();
       }
-      w_.poll_all(clock_now());
+      process_.poll_all(clock_now());
       continue;
     } else {
       slept = true;
@@ -240,17 +241,17 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
 void Waiting::count(Woke woke, Instant began, bool slept) {
   if (woke == Woke::kReady && (slept ? !me_->woken : spun_)) sleepers_.note_ready(*me_);
   const bool hit = woke == Woke::kReady && !slept;
-  if (hit && w_.pass_now > began) w_.counters.add(Counter::spin_hits);
+  if (hit && process_.pass_now > began) process_.counters.add(Counter::spin_hits);
   if (spun_) me_->spin.record(hit);
   if (!slept || woke == Woke::kDeadline) return;
   sleepers_.note_wake();
-  w_.housekeeping.needed();
+  process_.housekeeping.needed();
 }
 
 /// The stack's deadlines need one sleeper only.
 Instant Waiting::sleep_until(const WaitRequest& request, Instant now) {
   Instant until = request.deadline;
-  const Instant due = w_.next_poll(now);
+  const Instant due = process_.next_poll(now);
   if (sleepers_.keep_time(*me_, due)) until = std::min(until, due);
   if (me_->wake_fd < 0 && !semaphore_serves(request)) until = std::min(until, now + kBlindSleep);
   return until;
@@ -275,7 +276,7 @@ bool Waiting::sleep(WaitRequest& request, Instant now) {
     gather(request);
   int result = 0, error = 0;
   {
-    Asleep asleep{w_, *me_, request};
+    Asleep asleep{process_, *me_, request};
     if (thread_state.signal_ran) return true;
     // Under the lock, and in handlers behind it, time has passed; a deadline that is over polls without
     // sleeping.
@@ -389,14 +390,14 @@ OwnSleepers::~OwnSleepers() {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   Engine* engine = Engine::get();
   for (Sleeper& sleeper : levels) {
-    if (engine && sleeper.registered == &engine->worker().sleepers) {
-      Worker& worker = engine->worker();
+    if (engine && sleeper.registered == &engine->process().sleepers) {
+      Process& process = engine->process();
       {
         Pass pass{*engine, Pass::Polling::kNo};
-        if (sleeper.retained) worker.above.abandoned(pass, sleeper.retained);
-        worker.sleepers.forget(sleeper, pass.now());
+        if (sleeper.retained) process.above.abandoned(pass, sleeper.retained);
+        process.sleepers.forget(sleeper, pass.now());
       }
-      worker.sleepers.wait_for_ringing();
+      process.sleepers.wait_for_ringing();
     }
     if (sleeper.registered) sleeper.close_descriptors();
   }
@@ -404,7 +405,7 @@ OwnSleepers::~OwnSleepers() {
 
 }  // namespace
 
-void Worker::end_sleep(Sleeper& s) {
+void Process::end_sleep(Sleeper& s) {
   sleepers.leave_sleep(s);
   if (awaits_absence) untold.add_any();  // this thread's pass ends with a look at that condition
 }
@@ -435,16 +436,16 @@ void Engine::give_up_abandoned(Pass& pass) {
     if (left.retained == nullptr) continue;
     if (!is_over(left.frame, running)) return;
     --thread_state.retaining;
-    worker_->above.abandoned(pass, std::exchange(left.retained, nullptr));
+    process_->above.abandoned(pass, std::exchange(left.retained, nullptr));
   }
 }
 
 Woke Engine::wait(Pass& pass, WaitRequest& request) {
-  Worker& w = Worker::of(pass);
+  Process& p = Process::of(pass);
   if (thread_state.retaining > 0) give_up_abandoned(pass);
-  Waiting waiting{*worker_, pass.retained_};
+  Waiting waiting{*process_, pass.retained_};
   const Woke woke = waiting.wait(pass, request);
-  pass.now_ = w.pass_now;
+  pass.now_ = p.pass_now;
   return woke;
 }
 
@@ -456,11 +457,11 @@ void Engine::signal_ran(bool restarts) {
   thread_state.alarm.ring();
   // The handler may leave the sleep by siglongjmp(): nobody may look at its request from here on, which lies
   // in that frame.
-  if (const Sleep sleep = std::exchange(own_sleep, {}); sleep.worker) {
-    sleep.worker->lock_in();
-    sleep.worker->end_sleep(*sleep.sleeper);
-    sleep.worker->sleepers.give_charge(*sleep.sleeper, sleep.worker->pass_now);
-    sleep.worker->unlock_out();
+  if (const Sleep sleep = std::exchange(own_sleep, {}); sleep.process) {
+    sleep.process->lock_in();
+    sleep.process->end_sleep(*sleep.sleeper);
+    sleep.process->sleepers.give_charge(*sleep.sleeper, sleep.process->pass_now);
+    sleep.process->unlock_out();
   }
   errno = saved;
 }

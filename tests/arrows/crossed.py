@@ -25,7 +25,7 @@ def step_through(gdb, way):
     gdb.execute("run", to_string=True)
     begin.enabled = False
     gdb.execute("set scheduler-locking on")
-    # To the end of the wrapper, which is the program's next instruction, or of Worker::poll.
+    # To the end of the wrapper, which is the program's next instruction, or of Process::poll.
     frame, end, files = gdb.selected_frame(), None, set()
     while frame is not None:
         found = frame.find_sal().symtab

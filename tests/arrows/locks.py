@@ -32,7 +32,7 @@ wrong = analysis_of("-", WRONG)
 if wrong.returncode == 0 or "requires holding mutex 'lock'" not in wrong.stdout:
     problems.append(f"an access without its lock was not found:\n{wrong.stdout}")
 files = sorted(p for p in (source / "src").rglob("*.cc")
-               if "bpf" not in p.suffixes and (TAKES.search(p.read_text()) or "engine/worker.h" in p.read_text()))
+               if "bpf" not in p.suffixes and (TAKES.search(p.read_text()) or "engine/process.h" in p.read_text()))
 if len(files) < 10:
     problems.append(f"only {len(files)} sources take a lock")
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

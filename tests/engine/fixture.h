@@ -15,7 +15,7 @@
 
 #include "engine/engine.h"
 #include "engine/ports.h"
-#include "engine/worker.h"
+#include "engine/process.h"
 
 namespace accel::test {
 

@@ -38,7 +38,7 @@ struct Waiter {
     });
   }
   void until_asleep() {
-    const auto& w = world().engine->worker();
+    const auto& w = world().engine->process();
     EXPECT_TRUE(comes_true([&] { return w.sleepers.asleep_count() > 0; }));
   }
   Woke join() {
@@ -81,7 +81,7 @@ TEST(Wait, OnlyThoseWhoseConditionHoldsWake) {
   Waiter first, second;
   first.start();
   second.start();
-  const auto& w = world().engine->worker();
+  const auto& w = world().engine->process();
   ASSERT_TRUE(comes_true([&] { return w.sleepers.asleep_count() == 2; }));
   {
     Pass pass{*world().engine};
@@ -265,7 +265,7 @@ TEST(Wait, CancellationLeavesEverythingInOrder) {
     pthread_cancel(waiter.thread.native_handle());
     waiter.thread.join();
     EXPECT_EQ(waiter.woke.load(), -1);
-    EXPECT_EQ(world().engine->worker().sleepers.asleep_count(), 0u);
+    EXPECT_EQ(world().engine->process().sleepers.asleep_count(), 0u);
     WaitRequest r;
     r.deadline = clock_now() + 1ms;
     EXPECT_EQ(wait_once(r), Woke::kDeadline);
@@ -459,13 +459,13 @@ int spins_in(SpinPolicy& policy, int waits, bool hit) {
 // the one asleep gets its data all the same.
 TEST(Wait, ThreadThatStaysAwayIsReplaced) {
   World& w = world();
-  auto& worker = w.engine->worker();
+  auto& process = w.engine->process();
   Connected c = connect(91);
   ASSERT_TRUE(c.near && c.far);
   std::atomic<bool> got{false};
   std::thread reader(
       [&] { got = wait_for([&] { return (w.engine->stack().tcp().readiness(*c.near) & kReadable) != 0; }); });
-  EXPECT_TRUE(comes_true([&] { return worker.sleepers.asleep_count() > 0; }));
+  EXPECT_TRUE(comes_true([&] { return process.sleepers.asleep_count() > 0; }));
   const int fd = eventfd(1, EFD_CLOEXEC);
   EXPECT_TRUE(comes_true([&] {
     for (int i = 0; i < 20; ++i) {
@@ -476,7 +476,7 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
       EXPECT_EQ(wait_once(r), Woke::kKernel);
     }
     Pass pass{*w.engine, Pass::Polling::kNo};
-    return worker.sleepers.out_count() > 0 && worker.sleepers.nobody_in_charge();
+    return process.sleepers.out_count() > 0 && process.sleepers.nobody_in_charge();
   }));
   close(fd);
   w.far.call([&](Stack& s, Instant now) {
@@ -487,9 +487,9 @@ TEST(Wait, ThreadThatStaysAwayIsReplaced) {
   reader.join();
   EXPECT_TRUE(got);
   EXPECT_TRUE(comes_true([&] {  // the reader may have looked by chance before
-    worker.lock_in();
-    const bool all_in = worker.sleepers.out_count() == 0;
-    worker.unlock_out();
+    process.lock_in();
+    const bool all_in = process.sleepers.out_count() == 0;
+    process.unlock_out();
     return all_in;
   }));
   Pass pass{*w.engine};

@@ -1,8 +1,8 @@
-// The worker: one stack and its ports behind one lock, and what the engine keeps beside them.
+// A process's engine: one stack and its ports behind one lock, and what the engine keeps beside them.
 //
-// The worker is made of objects, each with a header of its own; what is left here works on several of them.
+// It is made of objects, each with a header of its own; what is left here works on several of them.
 // Everything is under the lock unless it says otherwise. Which thread does what:
-//   application's threads   passes and waits (worker.cc, wait.cc), sockets (connect.cc, bound_flow.cc)
+//   application's threads   passes and waits (process.cc, wait.cc), sockets (connect.cc, bound_flow.cc)
 //   the control thread      netlink, ticks, passes for an absent application (housekeeping.cc)
 #pragma once
 
@@ -53,20 +53,20 @@ struct BoundFlow : BoundEnd {
   std::vector<Key> paused;  ///< by stop_taking(): connections of theirs may be steered yet
 };
 
-class Worker {
+class Process {
  public:
   /// `opens_ports`: see Engine::opens_ports().
-  Worker(Engine& engine, Upcalls& above, std::atomic<bool>& opens_ports);
-  ~Worker();
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
+  Process(Engine& engine, Upcalls& above, std::atomic<bool>& opens_ports);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
   /// Whose lock is held: a Pass is the proof.
-  static Worker& of(Pass& pass) ACCEL_ASSERTS_HELD(worker_lock) { return pass.worker(); }
+  static Process& of(Pass& pass) ACCEL_ASSERTS_HELD(worker_lock) { return pass.process(); }
   /// Memory, stack, netlink snapshot. `ports`: there may be some. `one_queue_only`: see
   /// Engine::inherit_listener().
   Result<void> start(bool ports, bool one_queue_only);
 
-  // ---- the pass (worker.cc) ----
+  // ---- the pass (process.cc) ----
   void enter(Pass::Polling polling, Instant* now) ACCEL_ACQUIRE(worker_lock);
   /// The work, then the lock. `in_turn`: as Pass::in_turn().
   void leave(bool in_turn) ACCEL_RELEASE(worker_lock);
@@ -119,7 +119,7 @@ class Worker {
     opening.for_each_ready(visit);
   }
 
-  // ---- flows that the stack has opened and closed (worker.cc) ----
+  // ---- flows that the stack has opened and closed (process.cc) ----
   void steer_opened() ACCEL_REQUIRES(worker_lock);  ///< before flush(): the SYN-ACK must not overtake
   void unsteer_closed() ACCEL_REQUIRES(worker_lock);
   Result<void> steer_connection(InterfaceId id, const FlowKey& key, int shadow = -1)
@@ -248,13 +248,13 @@ class Worker {
 /// The worker's lock for the length of a scope, which an exception ends as well (memory is short).
 class ACCEL_SCOPED_CAPABILITY Locked {
  public:
-  explicit Locked(Worker& worker) ACCEL_ACQUIRE(worker_lock) : worker_(worker) { worker.lock_in(); }
-  ~Locked() ACCEL_RELEASE() { worker_.unlock_out(); }
+  explicit Locked(Process& process) ACCEL_ACQUIRE(worker_lock) : process_(process) { process.lock_in(); }
+  ~Locked() ACCEL_RELEASE() { process_.unlock_out(); }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
  private:
-  Worker& worker_;
+  Process& process_;
 };
 
 }  // namespace accel

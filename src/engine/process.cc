@@ -1,5 +1,5 @@
-// The way through the worker: enter, poll, the caller's work, flush, transmit, notify, leave.
-#include "engine/worker.h"
+// The way through a pass: enter, poll, the caller's work, flush, transmit, notify, leave.
+#include "engine/process.h"
 
 #include <time.h>
 
@@ -43,13 +43,13 @@ Instant clock_now() {
 }
 
 // Held from here to unlock_out(), of which a Pass is the proof.
-void Worker::lock_in() ACCEL_LOCKS_UNCHECKED {
+void Process::lock_in() ACCEL_LOCKS_UNCHECKED {
   signal_brackets.worker = true;  // before: a handler that comes in between must not try to take the lock
   lock.lock();
   bar_cancellation();
 }
 
-void Worker::unlock_out() ACCEL_LOCKS_UNCHECKED {
+void Process::unlock_out() ACCEL_LOCKS_UNCHECKED {
   Alarms alarms;
   sleepers.take_alarms(alarms);
   if (notices.any()) tell_housekeeping();
@@ -68,7 +68,7 @@ void Worker::unlock_out() ACCEL_LOCKS_UNCHECKED {
   admit_if_outside();
 }
 
-void Worker::tell_housekeeping() {
+void Process::tell_housekeeping() {
   const uint8_t told = notices.take();
   if ((told & Notices::kThreadOut) != 0) housekeeping.watch();
   if ((told & Notices::kApplicationBegan) != 0) housekeeping.application_began();
@@ -80,18 +80,18 @@ void Worker::tell_housekeeping() {
 
 /// The thread that watches the ports has to have the device told again. Between two steps of unlock_out(),
 /// which has let go of the lock.
-void Worker::wake_in_charge() ACCEL_LOCKS_UNCHECKED {
+void Process::wake_in_charge() ACCEL_LOCKS_UNCHECKED {
   lock.lock();
   sleepers.alarm_in_charge();
   lock.unlock();
 }
 
-void Worker::note_pass() {
+void Process::note_pass() {
   if (thread_state.controls) return;
   passes.store(passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-void Worker::enter(Pass::Polling polling, Instant* now) {
+void Process::enter(Pass::Polling polling, Instant* now) {
   lock_in();
   *now = pass_now = clock_now();
   note_pass();
@@ -104,7 +104,7 @@ void Worker::enter(Pass::Polling polling, Instant* now) {
   }
 }
 
-void Worker::leave(bool in_turn) {
+void Process::leave(bool in_turn) {
   try {
     if (std::exchange(poll_at_end, false)) poll(pass_now);
     if (!in_turn || !stack->has_to_send() || !turns.keep(pass_now)) {
@@ -126,7 +126,7 @@ void Worker::leave(bool in_turn) {
   unlock_out();
 }
 
-bool Worker::poll(Instant now) {
+bool Process::poll(Instant now) {
   last_poll = pass_now = now;
   cut_short = false;
   bool busy = false;
@@ -157,23 +157,23 @@ bool Worker::poll(Instant now) {
   return busy;
 }
 
-bool Worker::poll_all(Instant now) {
+bool Process::poll_all(Instant now) {
   const bool busy = poll(now);
   if (channels) channels->poll(now);
   const bool linked = shm_links && shm_links->poll(now, sleepers.any_asleep());
   return busy || channels || linked || tx_waiting();
 }
 
-bool Worker::in_use() const {
+bool Process::in_use() const {
   return steering.count() > 0 || channel_count.load(std::memory_order_relaxed) > 0;
 }
 
-void Worker::work(Instant now) {
+void Process::work(Instant now) {
   send(now);
   tell(now);
 }
 
-void Worker::send(Instant now) {
+void Process::send(Instant now) {
   turns.let_go(now);
   steer_opened();
   stack->flush(now);
@@ -183,24 +183,24 @@ void Worker::send(Instant now) {
   unsteer_closed();
 }
 
-void Worker::tell(Instant now) {
+void Process::tell(Instant now) {
   notify_edges();
   if (untold.empty()) return;
   if (sleepers.any_asleep()) sleepers.wake_ready(untold, now);
   untold = {};
 }
 
-Result<void> Worker::steer_connection(InterfaceId id, const FlowKey& key, int shadow) {
+Result<void> Process::steer_connection(InterfaceId id, const FlowKey& key, int shadow) {
   learn_address(key.local.address);
   auto steered = steering.steer(id, key, false, shadow);
   return steered;
 }
 
-void Worker::note_numbers(InterfaceId id, const FlowKey& key) {
+void Process::note_numbers(InterfaceId id, const FlowKey& key) {
   if (TcpNumbers* numbers = steering.numbers(id, key)) stack->tcp().note_numbers(key, numbers);
 }
 
-void Worker::steer_opened() {
+void Process::steer_opened() {
   auto& changes = stack->flow_changes();
   if (changes.empty()) return;
   // An error leaves the handshake to the kernel, which resets it: the table is full, and that is counted.
@@ -221,12 +221,12 @@ void Worker::steer_opened() {
   changes.clear();
 }
 
-void Worker::unsteer_closed() {
+void Process::unsteer_closed() {
   steer_opened();  // what flush() closed
   steering.unsteer_closed();
 }
 
-void Worker::notify_edges() {
+void Process::notify_edges() {
   Pass pass{*this, pass_now};
   while (StackSocket* socket = stack->take_ready()) {
     const uint32_t edges = std::exchange(socket->edges, 0);
@@ -238,13 +238,13 @@ void Worker::notify_edges() {
   if (shm_links && notify_links(pass)) untold.add_any();
 }
 
-bool Worker::bursts_pay() const {
+bool Process::bursts_pay() const {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (const Port* port = slots[id].port(); port && port->info().told_by_call) return true;
   return false;
 }
 
-void Worker::transmit(InterfaceId id) {
+void Process::transmit(InterfaceId id) {
   PacketQueue& queue = stack->tx_queue(id);
   Port* port = slots.port_of(id);
   while (!queue.empty()) {
@@ -281,7 +281,7 @@ void Worker::transmit(InterfaceId id) {
   }
 }
 
-bool Worker::arm_ports() {
+bool Process::arm_ports() {
   bool quiet = true;
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (Port* port = slots[id].port()) {
@@ -292,35 +292,36 @@ bool Worker::arm_ports() {
   return quiet;
 }
 
-bool Worker::tx_waiting() const {
+bool Process::tx_waiting() const {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (!stack->tx_queue(id).empty()) return true;
   return false;
 }
 
-Instant Worker::next_deadline() const {
+Instant Process::next_deadline() const {
   const Instant of_links = shm_links ? shm_links->next_deadline() : kNever;
   const Instant of_channels = channels ? channels->next_deadline() : kNever;
   return std::min({stack->next_deadline(), of_channels, of_links});
 }
 
-Instant Worker::next_poll(Instant now) const {
+Instant Process::next_poll(Instant now) const {
   const Instant due = next_deadline();
   return tx_waiting() ? std::min(due, now + kRetryTransmit) : due;
 }
 
-Pass::Pass(Worker& worker, Polling polling) : engine_(worker.engine), worker_(worker) {
-  worker.enter(polling, &now_);
+Pass::Pass(Process& process, Polling polling) : engine_(process.engine), process_(process) {
+  process.enter(polling, &now_);
 }
-Pass::Pass(Worker& worker, OverFork) : Pass(worker, worker.pass_now) {}
-Pass::Pass(Worker& worker, Instant now) : engine_(worker.engine), worker_(worker), now_(now), lent_(true) {}
+Pass::Pass(Process& process, OverFork) : Pass(process, process.pass_now) {}
+Pass::Pass(Process& process, Instant now)
+    : engine_(process.engine), process_(process), now_(now), lent_(true) {}
 Pass::~Pass() {
-  if (!lent_) worker_.leave(in_turn_);
+  if (!lent_) process_.leave(in_turn_);
 }
 void Pass::in_turn(const void* sender) {
   in_turn_ = true;
   if (sender) Turns::answered(sender);
 }
-Stack& Pass::stack() { return *Worker::of(*this).stack; }
+Stack& Pass::stack() { return *Process::of(*this).stack; }
 
 }  // namespace accel
