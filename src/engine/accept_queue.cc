@@ -180,7 +180,7 @@ Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
     (void)stack.tcp().accept(listener);
     stack.tcp().forget(conn);
     p.unsteer_closed();
-    p.poll_at_end = true;
+    p.worker.poll_at_end = true;
     p.counters.add(Counter::handed_back);
     ++moved;
   }

@@ -32,7 +32,7 @@ PathSelector::Coverage Process::cover_again(BoundFlow& flow) {
     tell_memberships(flow);
     return {};
   }
-  auto covered = paths.coverage(flow, pass_now);
+  auto covered = paths.coverage(flow, pass_now());
   const auto& wanted = covered.keys;
   flow.refused.reset();
   if (wanted.empty() && covered.why == Reason::firewall) flow.refused = covered.rule;
@@ -54,7 +54,7 @@ PathSelector::Coverage Process::cover_again(BoundFlow& flow) {
       covered.why = !steered.is(EEXIST) ? Reason::steering_failed
                     : by_rules          ? Reason::address_taken
                                         : Reason::no_queue;
-      interfaces.give_up_barren(key.interface, steered.error(), pass_now);
+      interfaces.give_up_barren(key.interface, steered.error(), pass_now());
     }
   }
   for (const auto& key : flow.keys)
@@ -69,7 +69,7 @@ PathSelector::Coverage Process::cover_again(BoundFlow& flow) {
 Result<BoundFlow*> Process::admit(std::unique_ptr<BoundFlow> flow, PathChoice& choice) {
   BoundFlow* raw = flow.get();
   const bool later = raw->leaving;  // Taking::kNotYet
-  const auto [keys, why, rule] = later ? paths.coverage(*raw, pass_now) : cover_again(*raw);
+  const auto [keys, why, rule] = later ? paths.coverage(*raw, pass_now()) : cover_again(*raw);
   if (keys.empty() && why == Reason::port_opening) {
     raw->uncovered = why;
     choice = path_of(*raw);
@@ -103,7 +103,7 @@ Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint
   // Before the stack is told: with no interface there is no listener to undo.
   auto flow = std::make_unique<BoundFlow>();
   static_cast<BoundEnd&>(*flow) = {Protocol::kTcp, local, {}, v6_only, bound_ifindex, {}};
-  const auto [keys, why, rule] = p.paths.coverage(*flow, p.pass_now);
+  const auto [keys, why, rule] = p.paths.coverage(*flow, p.pass_now());
   if (keys.empty() && why != Reason::port_opening) {
     choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
@@ -133,7 +133,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoi
   p.learn_address(local.address);
   auto flow = std::make_unique<BoundFlow>();
   static_cast<BoundEnd&>(*flow) = {Protocol::kUdp, local, remote, v6_only, bound_ifindex, groups};
-  const auto [keys, why, rule] = p.paths.coverage(*flow, p.pass_now);
+  const auto [keys, why, rule] = p.paths.coverage(*flow, p.pass_now());
   if (keys.empty() && why != Reason::port_opening) {
     choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
@@ -239,7 +239,7 @@ void Engine::release_queues(Pass& pass, std::span<BoundFlow* const> flows) {
   for (InterfaceId id = 0; id < slots.count(); ++id)
     if (p.steering.any(id)) needed[id] = needed[slots.carrier_id(id)] = true;
   for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (!needed[id] && !slots[id].lost && slots.info_of(id)) p.interfaces.close(id, p.pass_now);
+    if (!needed[id] && !slots[id].lost && slots.info_of(id)) p.interfaces.close(id, p.pass_now());
 }
 
 PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) {
@@ -249,7 +249,7 @@ PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) 
   const bool tcp = request.role == Role::kTcpServer || request.role == Role::kTcpClient;
   const auto [keys, why, rule] = p.paths.coverage(
       {tcp ? Protocol::kTcp : Protocol::kUdp, request.local, {}, v6_only, request.bound_ifindex, {}},
-      p.pass_now);
+      p.pass_now());
   if (keys.empty()) return kernel_path(why, rule);
   if (p.opening.keeps_ready()) p.steering.keep_ends(keys);
   choice.path = p.slots[keys.front().interface].opened.kind;

@@ -26,7 +26,7 @@ siw::Reactor* Engine::channels() {
   if (!reactor) return nullptr;
   p.held();
   p.channels = std::move(*reactor);
-  p.sleepers.add_channels(p.channels->fd(), p.pass_now);
+  p.sleepers.add_channels(p.channels->fd(), p.pass_now());
   return p.channels.get();
 }
 
@@ -48,7 +48,7 @@ shm::Poller* Engine::links() {
   if (!poller) return nullptr;
   p.held();
   p.shm_links = std::move(*poller);
-  p.sleepers.add_channels(p.shm_links->fd(), p.pass_now);
+  p.sleepers.add_channels(p.shm_links->fd(), p.pass_now());
   return p.shm_links.get();
 }
 

@@ -33,13 +33,13 @@ void Process::learn_route_of(const Stack::RouteQuestion& question) {
 
 PathChoice Engine::choose(Pass& pass, const FlowRequest& request) {
   Process& p = Process::of(pass);
-  p.paths.refresh_filter(p.pass_now);
-  return p.paths.choose(request, request.role == Role::kTcpClient, p.pass_now);
+  p.paths.refresh_filter(p.pass_now());
+  return p.paths.choose(request, request.role == Role::kTcpClient, p.pass_now());
 }
 
 PathChoice Engine::choose_udp_destination(Pass& pass, const FlowRequest& request) {
   Process& p = Process::of(pass);
-  return p.paths.choose(request, false, p.pass_now);
+  return p.paths.choose(request, false, p.pass_now());
 }
 
 bool Engine::is_of_our_network(int socket) const { return network_of(socket) == process_->own_network; }
@@ -54,7 +54,7 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
   const InterfaceId id = choice.route.interface;
   const FlowKey key{Protocol::kTcp, local, remote};
   if (auto steered = p.steer_connection(id, key, p.shown); !steered) {
-    p.interfaces.give_up_barren(id, steered.error(), p.pass_now);
+    p.interfaces.give_up_barren(id, steered.error(), p.pass_now());
     choice = kernel_path(Reason::steering_failed);
     return steered.error();
   }

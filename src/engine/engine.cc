@@ -298,7 +298,7 @@ bool Engine::begin_keeping_ready(Pass& pass) {
   p.helper.begin();
   if (!p.helper.running()) return false;
   Injector::keep_sockets();
-  p.paths.refresh_filter(p.pass_now);  // without privilege, what is read now holds
+  p.paths.refresh_filter(p.pass_now());  // without privilege, what is read now holds
   p.opening.keep_ready(true);
   return true;
 }
@@ -332,7 +332,7 @@ void Engine::open_all_ports(Pass& pass) {
   Process& p = Process::of(pass);
   Reason ignored;
   for (const LocalAddress& a : p.network.addresses)
-    if (a.usable && !a.address.is_loopback()) (void)p.interfaces.of(a.ifindex, &ignored, p.pass_now);
+    if (a.usable && !a.address.is_loopback()) (void)p.interfaces.of(a.ifindex, &ignored, p.pass_now());
 }
 
 void Engine::inherit_listener() { listener_inherited = true; }
@@ -344,8 +344,9 @@ void Engine::before_fork() ACCEL_LOCKS_UNCHECKED {
   process_->opening_lock.lock();  // a half-opened port's descriptors would be the child's, too
   process_->lock_in();
   try {
-    if (process_->turns.keeping()) process_->send(clock_now());  // the program may wait for the child next
-  } catch (const std::bad_alloc&) {                              // the next pass sends it
+    if (process_->worker.turns.keeping())
+      process_->send(clock_now());   // the program may wait for the child next
+  } catch (const std::bad_alloc&) {  // the next pass sends it
   }
 }
 void Engine::after_fork_in_parent() ACCEL_LOCKS_UNCHECKED {

@@ -20,9 +20,9 @@ void Process::follow_firewall() {
   const bool on_host = shm_links && shm_links->links() > 0;
   if (flows.empty() && steering.count() == 0 && !on_host) return;
   if (on_host && Engine::reads_filters())
-    filter.refresh(pass_now, kBetweenIdleLooks);  // also where the process can have no port
+    filter.refresh(pass_now(), kBetweenIdleLooks);  // also where the process can have no port
   else
-    paths.refresh_filter(pass_now, kBetweenIdleLooks);
+    paths.refresh_filter(pass_now(), kBetweenIdleLooks);
   if (!filter.take_changed()) return;
   if (on_host) filters_changed.store(true, std::memory_order_relaxed);
   cover_flows();
@@ -56,8 +56,8 @@ void Process::filter_connection(const TcpConn& conn) {
   FilteredFlow any = flow;
   (flow.active ? any.local.port : any.remote.port) = 0;
   if (!flow.active) any.remote.address = {};
-  if (paths.filtered(any, pass_now).reason == Reason::accelerated) return;
-  const PathChoice now = paths.filtered(flow, pass_now);
+  if (paths.filtered(any, pass_now()).reason == Reason::accelerated) return;
+  const PathChoice now = paths.filtered(flow, pass_now());
   if (now.reason == Reason::accelerated) return;
   const FlowKey key{Protocol::kTcp, flow.local, flow.remote};
   hand_backs.refuse(key, now.detail);

@@ -29,7 +29,7 @@ bool Process::follow(NetworkChanges& changes) {
   if (changes.neighbours) resolved = netlink->read_neighbours(fresh.neighbours).ok();
 
   const Locked held_here(*this);
-  pass_now = clock_now();
+  set_pass_now(clock_now());
   if (links) network.links = std::move(fresh.links);
   if (addresses) {
     const auto before = std::exchange(network.addresses, std::move(fresh.addresses));
@@ -61,7 +61,7 @@ bool Process::follow(NetworkChanges& changes) {
   if (changes.source_rules) follow_source_rules();
   neighbours.follow(changes);
   if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
-  work(pass_now);
+  work(pass_now());
   return lost;
 }
 
@@ -124,11 +124,11 @@ void Process::follow_links() {
     if (!slots.port_of(id)) continue;
     const Link* link = network.link(slots[id].ifindex);
     if (!link || link->name != slots.info_of(id)->name)
-      interfaces.lose(id, "the netdev is gone", pass_now);
+      interfaces.lose(id, "the netdev is gone", pass_now());
     else if (link->mtu > slots[id].mtu_most())
-      interfaces.lose(id, "its MTU has grown beyond its buffers, it is opened anew", pass_now);
+      interfaces.lose(id, "its MTU has grown beyond its buffers, it is opened anew", pass_now());
     else if (slots[id].vlan && !interfaces.has_address_of_below(*link))
-      interfaces.lose(id, "it has another MAC address than the device below", pass_now);
+      interfaces.lose(id, "it has another MAC address than the device below", pass_now());
     else
       tell_of_link(id, *link);
   }
@@ -147,7 +147,7 @@ void Process::look_at_ports() {
     if (!port) continue;
     port->count(counters);
     if (!port->alive())
-      interfaces.lose(id, port->failure().c_str(), pass_now);
+      interfaces.lose(id, port->failure().c_str(), pass_now());
     else if (look_for_passing_by(id); slots[id].lost)
       continue;
     else if (stack->interface(id).tso && !slots[id].port()->info().tso)
@@ -168,14 +168,14 @@ void Process::look_for_passing_by(InterfaceId id) {
   cover_after_loss = redirected = true;
   if (opening.note_passed_by(slot.ifindex))
     return interfaces.lose(id, "frames come past its generic XDP hook (a tc redirect), native XDP is tried",
-                           pass_now);
-  opening.note_failure(slot.ifindex, Reason::redirected, pass_now + kNotSoon);
+                           pass_now());
+  opening.note_failure(slot.ifindex, Reason::redirected, pass_now() + kNotSoon);
   interfaces.lose(id, "frames come past its XDP hook (a tc redirect), its traffic stays on the kernel",
-                  pass_now);
+                  pass_now());
 }
 
 void Process::tick(Instant now, bool chores) {
-  pass_now = now;
+  set_pass_now(now);
   if (chores) {
     look_at_ports();
     look_for_misdirected(now);

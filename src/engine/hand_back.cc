@@ -318,7 +318,7 @@ Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listen
   room.give_back();
   if (s.fin_queued) real.shutdown(shadow, SHUT_WR);
   p.unsteer_closed();
-  p.poll_at_end = true;
+  p.worker.poll_at_end = true;
   p.counters.add(Counter::handed_back);
   return {};
 }

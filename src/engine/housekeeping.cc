@@ -58,7 +58,7 @@ int Housekeeping::requests_fd() const { return requests_.fd(); }
 int Housekeeping::network_fd() const { return process_.netlink->event_fd(); }
 void Housekeeping::wake() const { requests_.wake(); }
 
-uint64_t Housekeeping::passes() const { return process_.passes.load(std::memory_order_relaxed); }
+uint64_t Housekeeping::passes() const { return process_.passes(); }
 
 void Housekeeping::abandon_in_child() {
   requests_.abandon_in_child();
@@ -117,8 +117,7 @@ void Housekeeping::take_requests() {
 /// The application makes passes, and what was due it has done: its lock is left alone until the next chores.
 bool Housekeeping::may_skip(bool came_by) const {
   const Instant now = clock_now();
-  return came_by && ticks_busily_ && now < chores_due_ &&
-         now < process_.next_due.load(std::memory_order_relaxed);
+  return came_by && ticks_busily_ && now < chores_due_ && now < process_.next_due();
 }
 
 void Housekeeping::tick(Events& events) {
@@ -207,7 +206,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool quiet = asleep && !woken && !asked && !doubtful && !process_.due_within(kRest, now);
   requests_.set_idle(sockets && quiet);
   const bool unaccepted = process_.has_unaccepted();
-  const bool crowded = std::exchange(process_.crowded, false);
+  const bool crowded = std::exchange(process_.worker.crowded, false);
   const uint64_t opened = process_.counters.get(Counter::sockets_accelerated);
   const bool absent = sockets && !asleep && !came_by;
   if (absent || crowded) doubted_ = now;

@@ -31,8 +31,8 @@ bool Process::still_wanted(int ifindex) const {
 
 std::optional<Link> Process::next_to_open(bool all, Duration pause, Instant* next) {
   const Locked held_here(*this);
-  pass_now = clock_now();
-  while (const auto* first = opening.first(pass_now, all)) {
+  set_pass_now(clock_now());
+  while (const auto* first = opening.first(pass_now(), all)) {
     const int ifindex = first->first;
     // Of all those are left out that may never be needed: the privilege goes, and logins and cron jobs do
     // that.
@@ -45,7 +45,7 @@ std::optional<Link> Process::next_to_open(bool all, Duration pause, Instant* nex
     }
     opening.forget(ifindex);
   }
-  *next = opening.postpone(pass_now, pause);
+  *next = opening.postpone(pass_now(), pause);
   opens_ports.store(opening.any_requested(), std::memory_order_relaxed);
   return std::nullopt;
 }
@@ -66,7 +66,7 @@ void Process::open_in_background(const Link& link) {
   const Inside own_calls_go_to_the_kernel;  // through our wrappers
   OpenedPort opened = begin_port(link, queues, *pool);
   const Locked held_here(*this);
-  pass_now = clock_now();
+  set_pass_now(clock_now());
   opening.forget(link.ifindex);
   const bool is_there = std::any_of(slots.begin(), slots.end(),
                                     [&](const PortSlot& s) { return s.ifindex == link.ifindex && s.port(); });
@@ -74,12 +74,12 @@ void Process::open_in_background(const Link& link) {
   if (!is_there && id && !ending) {
     complete_port(opened, link, queues, *pool);
     if (opened.port)
-      interfaces.install(*id, std::move(opened), link.ifindex, pass_now);
+      interfaces.install(*id, std::move(opened), link.ifindex, pass_now());
     else
-      interfaces.note_failure(link, opened, pass_now);
+      interfaces.note_failure(link, opened, pass_now());
     cover_flows();
   }
-  work(pass_now);
+  work(pass_now());
 }
 
 bool Process::open_here(bool all, Duration pause) {

@@ -6,20 +6,20 @@ namespace accel {
 
 void Engine::touch() {
   process_->held();
-  process_->untold.add_any();
+  process_->worker.untold.add_any();
 }
 
 Instant Engine::pass_began() const {
   process_->held();
-  return process_->pass_now;
+  return process_->pass_now();
 }
 
-bool Engine::has_rest(Pass& pass) const { return Process::of(pass).cut_short; }
+bool Engine::has_rest(Pass& pass) const { return Process::of(pass).worker.cut_short; }
 
 void Engine::take_rest(Pass& pass) {
   Process& p = Process::of(pass);
-  for (int i = 0; i < Process::kPollsForRest && p.cut_short; ++i) p.poll(clock_now());
-  pass.now_ = p.pass_now;
+  for (int i = 0; i < Process::kPollsForRest && p.worker.cut_short; ++i) p.poll(clock_now());
+  pass.now_ = p.pass_now();
   catch_up(pass);
 }
 
@@ -32,12 +32,12 @@ void Engine::catch_up(Pass& pass) {
 
 void Engine::begin_turn(Pass& pass, size_t sockets) {
   Process& p = Process::of(pass);
-  p.turns.begin(p.bursts_pay() ? sockets : 0, pass.now());
+  p.worker.turns.begin(p.bursts_pay() ? sockets : 0, pass.now());
 }
 
 void Engine::send_kept(Pass& pass) {
   Process& p = Process::of(pass);
-  if (p.turns.keeping()) p.send(pass.now());
+  if (p.worker.turns.keeping()) p.send(pass.now());
 }
 
 }  // namespace accel

@@ -45,7 +45,7 @@ Instant clock_now() {
 // Held from here to unlock_out(), of which a Pass is the proof.
 void Process::lock_in() ACCEL_LOCKS_UNCHECKED {
   signal_brackets.worker = true;  // before: a handler that comes in between must not try to take the lock
-  lock.lock();
+  worker.lock.lock();
   bar_cancellation();
 }
 
@@ -55,10 +55,10 @@ void Process::unlock_out() ACCEL_LOCKS_UNCHECKED {
   if (notices.any()) tell_housekeeping();
   std::array<Port*, kMaxInterfaces> to_tell;
   size_t tells = 0;
-  if (std::exchange(telling_deferred, false))
+  if (std::exchange(worker.telling_deferred, false))
     for (InterfaceId id = 0; id < slots.count(); ++id)
       if (Port* port = slots[id].port(); port && port->begin_telling()) to_tell[tells++] = port;
-  lock.unlock();
+  worker.lock.unlock();
   bool told = true;
   for (size_t i = 0; i < tells; ++i) told &= to_tell[i]->tell();  // NOLINT: filled by the loop above
   sleepers.ring(alarms);
@@ -81,22 +81,18 @@ void Process::tell_housekeeping() {
 /// The thread that watches the ports has to have the device told again. Between two steps of unlock_out(),
 /// which has let go of the lock.
 void Process::wake_in_charge() ACCEL_LOCKS_UNCHECKED {
-  lock.lock();
+  worker.lock.lock();
   sleepers.alarm_in_charge();
-  lock.unlock();
-}
-
-void Process::note_pass() {
-  if (thread_state.controls) return;
-  passes.store(passes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  worker.lock.unlock();
 }
 
 void Process::enter(Pass::Polling polling, Instant* now) {
   lock_in();
-  *now = pass_now = clock_now();
-  note_pass();
+  *now = clock_now();
+  set_pass_now(*now);
+  worker.note_pass();
   if (polling == Pass::Polling::kNo) return;
-  if (*now - last_poll < (polling == Pass::Polling::kYes ? kPollInterval : kSeldomInterval)) return;
+  if (*now - worker.last_poll < (polling == Pass::Polling::kYes ? kPollInterval : kSeldomInterval)) return;
   try {
     poll(*now);
   } catch (const std::bad_alloc&) {  // the Pass that is being made has to let go of the lock
@@ -106,29 +102,29 @@ void Process::enter(Pass::Polling polling, Instant* now) {
 
 void Process::leave(bool in_turn) {
   try {
-    if (std::exchange(poll_at_end, false)) poll(pass_now);
-    if (!in_turn || !stack->has_to_send() || !turns.keep(pass_now)) {
-      send(pass_now);
+    if (std::exchange(worker.poll_at_end, false)) poll(pass_now());
+    if (!in_turn || !stack->has_to_send() || !worker.turns.keep(pass_now())) {
+      send(pass_now());
     } else {
       counters.add(Counter::passes_kept);
       housekeeping.frames_kept();
     }
-    tell(pass_now);
+    tell(pass_now());
   } catch (const std::bad_alloc&) {
     counters.add(Counter::broken_off);
   }
-  const Instant due = std::max(due_uncovered(pass_now), turns.overdue());
-  next_due.store(due, std::memory_order_relaxed);
+  const Instant due = std::max(due_uncovered(pass_now()), worker.turns.overdue());
+  worker.next_due.store(due, std::memory_order_relaxed);
   if (due < kNever) {
-    if (due < pass_now + HousekeepingRequests::kRest) housekeeping.needed();
-    housekeeping.look_by(due, pass_now);
+    if (due < pass_now() + HousekeepingRequests::kRest) housekeeping.needed();
+    housekeeping.look_by(due, pass_now());
   }
   unlock_out();
 }
 
 bool Process::poll(Instant now) {
-  last_poll = pass_now = now;
-  cut_short = false;
+  worker.last_poll = worker.pass_now = now;
+  worker.cut_short = false;
   bool busy = false;
   for (InterfaceId id = 0; id < slots.count(); ++id) {
     Port* port = slots[id].port();
@@ -142,9 +138,9 @@ bool Process::poll(Instant now) {
       if (tap::on()) tap::received({frames, n}, tapped(slots, id));
       stack->on_packets({frames, n}, id, now, sched_getcpu());
       if (n < kBurst) break;
-      crowded = true;
+      worker.crowded = true;
     }
-    cut_short |= full == kBurstsPerPoll;
+    worker.cut_short |= full == kBurstsPerPoll;
   }
   if (stack->has_work(now)) {
     busy = true;
@@ -174,7 +170,7 @@ void Process::work(Instant now) {
 }
 
 void Process::send(Instant now) {
-  turns.let_go(now);
+  worker.turns.let_go(now);
   steer_opened();
   stack->flush(now);
   neighbours.resolve();
@@ -185,9 +181,9 @@ void Process::send(Instant now) {
 
 void Process::tell(Instant now) {
   notify_edges();
-  if (untold.empty()) return;
-  if (sleepers.any_asleep()) sleepers.wake_ready(untold, now);
-  untold = {};
+  if (worker.untold.empty()) return;
+  if (sleepers.any_asleep()) sleepers.wake_ready(worker.untold, now);
+  worker.untold = {};
 }
 
 Result<void> Process::steer_connection(InterfaceId id, const FlowKey& key, int shadow) {
@@ -227,15 +223,15 @@ void Process::unsteer_closed() {
 }
 
 void Process::notify_edges() {
-  Pass pass{*this, pass_now};
+  Pass pass{*this, pass_now()};
   while (StackSocket* socket = stack->take_ready()) {
     const uint32_t edges = std::exchange(socket->edges, 0);
     if (socket->owner == nullptr) continue;
-    untold.add(socket->owner);
+    worker.untold.add(socket->owner);
     above.notify(pass, socket->owner, edges);
   }
-  if (channels && notify_channels(pass)) untold.add_any();
-  if (shm_links && notify_links(pass)) untold.add_any();
+  if (channels && notify_channels(pass)) worker.untold.add_any();
+  if (shm_links && notify_links(pass)) worker.untold.add_any();
 }
 
 bool Process::bursts_pay() const {
@@ -262,7 +258,7 @@ void Process::transmit(InterfaceId id) {
       cuts[i] = segments(*burst[i], sizes[i]);
     }
     const bool contended = sleepers.threads() > 1;
-    telling_deferred |= contended;
+    worker.telling_deferred |= contended;
     port->defer_telling(contended);
     if (tap::on()) tap::sending({burst, n}, tapped(slots, id));
     const size_t taken = port->tx_burst({burst, n});
@@ -312,7 +308,7 @@ Instant Process::next_poll(Instant now) const {
 Pass::Pass(Process& process, Polling polling) : engine_(process.engine), process_(process) {
   process.enter(polling, &now_);
 }
-Pass::Pass(Process& process, OverFork) : Pass(process, process.pass_now) {}
+Pass::Pass(Process& process, OverFork) : Pass(process, process.pass_now()) {}
 Pass::Pass(Process& process, Instant now)
     : engine_(process.engine), process_(process), now_(now), lent_(true) {}
 Pass::~Pass() {

@@ -1,4 +1,5 @@
-// A process's engine: one stack and its ports behind one lock, and what the engine keeps beside them.
+// The process: what it has once, however many workers (engine/worker.h), and the work that goes over all of
+// them.
 //
 // It is made of objects, each with a header of its own; what is left here works on several of them.
 // Everything is under the lock unless it says otherwise. Which thread does what:
@@ -29,9 +30,9 @@
 #include "engine/ports.h"
 #include "engine/sleepers.h"
 #include "engine/steering.h"
-#include "engine/turn.h"
 #include "engine/upcalls.h"
 #include "engine/wait_request.h"
+#include "engine/worker.h"
 #include "shm/poller.h"
 #include "siw_fallback/reactor.h"
 
@@ -75,9 +76,15 @@ class Process {
   void unlock_out() ACCEL_RELEASE(worker_lock);
   /// For clang alone: the lock is held here by a Pass of a caller's that this function does not see.
   void held() const ACCEL_ASSERTS_HELD(worker_lock) {}
-  void note_pass() ACCEL_REQUIRES(worker_lock);
   void wake_in_charge();
   void tell_housekeeping() ACCEL_REQUIRES(worker_lock);
+  /// When the pass began, or polled last.
+  Instant pass_now() const ACCEL_REQUIRES(worker_lock) { return worker.pass_now; }
+  void set_pass_now(Instant now) ACCEL_REQUIRES(worker_lock) { worker.pass_now = now; }
+  /// That the application's threads have made. Without the lock.
+  uint64_t passes() const { return worker.passes.load(std::memory_order_relaxed); }
+  /// due_uncovered() when the last pass ended. Without the lock.
+  Instant next_due() const { return worker.next_due.load(std::memory_order_relaxed); }
   /// Receives, runs deadlines. False: nothing came and nothing was due.
   bool poll(Instant now) ACCEL_REQUIRES(worker_lock);
   /// Sends what became possible, tells of edges, wakes sleepers; what leaving a pass does before the lock
@@ -190,7 +197,7 @@ class Process {
 
   Engine& engine;  ///< for Pass::engine() alone
   Upcalls& above;
-  WorkerLock lock;
+  Worker worker;
   Counters counters;
   HelperClient helper{counters};
   FrameRegion region;
@@ -212,7 +219,7 @@ class Process {
   const PortServices port_services{helper, counters, opening.keeping_ready()};
   uint64_t own_network = 0;  ///< network_of()
 
-  WorkerLock opening_lock;  ///< of who opens ports: taken before `lock`, and held over fork()
+  WorkerLock opening_lock;  ///< of who opens ports: taken before the workers', and held over fork()
   bool sealed = false;      ///< the privilege has gone for good
   int shown ACCEL_GUARDED_BY(worker_lock) = -1;  ///< ShownSocket
   std::vector<std::unique_ptr<BoundFlow>> flows ACCEL_GUARDED_BY(worker_lock);
@@ -222,25 +229,13 @@ class Process {
   std::atomic<uint32_t> channel_count{0};  ///< of both
 
   std::atomic<bool>& opens_ports;
-  Changes untold ACCEL_GUARDED_BY(worker_lock);  ///< that sleepers have not been told of
-  std::atomic<bool> filters_changed{false};      ///< Housekeeping::Events
-  bool ending = false;                           ///< Engine::finish(): no port is opened any more
-  bool crowded ACCEL_GUARDED_BY(worker_lock) =
-      false;  ///< a poll has found a whole burst; until housekeeping has looked
-  bool cut_short ACCEL_GUARDED_BY(worker_lock) = false;  ///< the last poll left frames in a ring
-  std::atomic<Instant> next_due{kNever};  ///< due_uncovered() when the last pass ended; without the lock
-  Turns turns ACCEL_GUARDED_BY(worker_lock);
-  bool poll_at_end ACCEL_GUARDED_BY(worker_lock) =
-      false;  ///< of the pass: frames of a connection handed back in it may have come
+  std::atomic<bool> filters_changed{false};  ///< Housekeeping::Events
+  bool ending = false;                       ///< Engine::finish(): no port is opened any more
   bool cover_after_loss ACCEL_GUARDED_BY(worker_lock) =
       false;  ///< the lost port's flows may have another, on the same device or not
   bool redirected ACCEL_GUARDED_BY(worker_lock) = false;  ///< a port was lost since frames came past its hook
 
-  Instant last_poll ACCEL_GUARDED_BY(worker_lock){};
-  Instant pass_now ACCEL_GUARDED_BY(worker_lock){};
-  std::atomic<uint64_t> passes{0};                              ///< by the application's threads
-  bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;    ///< Engine::wait_for_the_others() sleeps
-  bool telling_deferred ACCEL_GUARDED_BY(worker_lock) = false;  ///< in this pass
+  bool awaits_absence ACCEL_GUARDED_BY(worker_lock) = false;  ///< Engine::wait_for_the_others() sleeps
   Duration longest_spin{0};
   Instant neighbours_kept ACCEL_GUARDED_BY(worker_lock){};  ///< when they were kept last
 };

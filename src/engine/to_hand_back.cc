@@ -128,7 +128,7 @@ void Process::close_lost() {
       } while (life->alive() && !slots[id].port()->arm() && ++polls < kMostPolls);
       life->count(counters);
     }
-    interfaces.close(id, pass_now);
+    interfaces.close(id, pass_now());
   }
 }
 

@@ -89,7 +89,7 @@ class Asleep {
     process_.lock_in();
     own_sleep = {};
     process_.end_sleep(me_);
-    process_.note_pass();
+    process_.worker.note_pass();
     try {
       process_.poll_all(clock_now());
     } catch (const std::bad_alloc&) {
@@ -113,7 +113,7 @@ class Waiting {
     if (me_->registered != &sleepers_) enlist();
     thread_state.retaining += (retained != nullptr) - (me_->retained != nullptr);
     me_->retained = retained;
-    was_brief_ = process.pass_now - me_->left < kBrief;
+    was_brief_ = process.pass_now() - me_->left < kBrief;
     sleepers_.come_in(*me_);
     thread_state.alarm = me_->alarm();
     thread_state.waiting = true;
@@ -121,11 +121,11 @@ class Waiting {
     thread_state.all_restart = true;
   }
   ~Waiting() {
-    const bool often = process_.pass_now - me_->left < kOften;
+    const bool often = process_.pass_now() - me_->left < kOften;
     me_->brief = static_cast<uint8_t>(was_brief_ && often ? std::min(me_->brief + 1, Sleeper::kTrusted) : 0);
-    me_->left = process_.pass_now;
-    sleepers_.go_out(*me_, process_.pass_now);
-    sleepers_.give_charge(*me_, process_.pass_now);
+    me_->left = process_.pass_now();
+    sleepers_.go_out(*me_, process_.pass_now());
+    sleepers_.give_charge(*me_, process_.pass_now());
     if (borrowed_) sleepers_.close_descriptors(*me_);
     if (std::exchange(me_->retained, nullptr) != nullptr) --thread_state.retaining;
     own_sleepers.leave(*me_);
@@ -194,13 +194,13 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
   bool slept = false, idle = false;
   for (;;) {
     // A thread that held the lock meanwhile has done the work that it left.
-    if (!std::exchange(idle, false)) process_.work(process_.pass_now);
-    const Instant now = process_.pass_now;
+    if (!std::exchange(idle, false)) process_.work(process_.pass_now());
+    const Instant now = process_.pass_now();
     const bool interrupted = stopped_ || thread_state.signal_ran;
     Woke woke = Woke::kReady;
     if (request.condition && request.condition(request.context)) {
       woke = Woke::kReady;
-    } else if (process_.cut_short && (kernel_ready_ || interrupted || now >= request.deadline) &&
+    } else if (process_.worker.cut_short && (kernel_ready_ || interrupted || now >= request.deadline) &&
                polls_for_rest_++ < Process::kPollsForRest) {
       process_.poll_all(clock_now());
       continue;
@@ -241,7 +241,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
 void Waiting::count(Woke woke, Instant began, bool slept) {
   if (woke == Woke::kReady && (slept ? !me_->woken : spun_)) sleepers_.note_ready(*me_);
   const bool hit = woke == Woke::kReady && !slept;
-  if (hit && process_.pass_now > began) process_.counters.add(Counter::spin_hits);
+  if (hit && process_.pass_now() > began) process_.counters.add(Counter::spin_hits);
   if (spun_) me_->spin.record(hit);
   if (!slept || woke == Woke::kDeadline) return;
   sleepers_.note_wake();
@@ -407,7 +407,7 @@ OwnSleepers::~OwnSleepers() {
 
 void Process::end_sleep(Sleeper& s) {
   sleepers.leave_sleep(s);
-  if (awaits_absence) untold.add_any();  // this thread's pass ends with a look at that condition
+  if (awaits_absence) worker.untold.add_any();  // this thread's pass ends with a look at that condition
 }
 
 namespace {
@@ -445,7 +445,7 @@ Woke Engine::wait(Pass& pass, WaitRequest& request) {
   if (thread_state.retaining > 0) give_up_abandoned(pass);
   Waiting waiting{*process_, pass.retained_};
   const Woke woke = waiting.wait(pass, request);
-  pass.now_ = p.pass_now;
+  pass.now_ = p.pass_now();
   return woke;
 }
 
@@ -460,7 +460,7 @@ void Engine::signal_ran(bool restarts) {
   if (const Sleep sleep = std::exchange(own_sleep, {}); sleep.process) {
     sleep.process->lock_in();
     sleep.process->end_sleep(*sleep.sleeper);
-    sleep.process->sleepers.give_charge(*sleep.sleeper, sleep.process->pass_now);
+    sleep.process->sleepers.give_charge(*sleep.sleeper, sleep.process->pass_now());
     sleep.process->unlock_out();
   }
   errno = saved;

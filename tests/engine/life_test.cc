@@ -29,9 +29,9 @@ TEST(Life, HousekeepingServesForAnAbsentApplication) {
   World& w = world();
   Connected c = connect(100);
   ASSERT_TRUE(c.near && c.far);
-  const uint64_t passes = w.engine->process().passes.load();
+  const uint64_t passes = w.engine->process().passes();
   EXPECT_TRUE(acknowledged(w, *c.far));
-  EXPECT_EQ(w.engine->process().passes.load(), passes);
+  EXPECT_EQ(w.engine->process().passes(), passes);
   EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), 0u);
   Pass pass{*w.engine};
   EXPECT_EQ(pass.stack().tcp().readable_bytes(*c.near), kText);
@@ -48,10 +48,10 @@ TEST(Life, HousekeepingServesForATrustedApplication) {
     { const Pass pass{*w.engine}; }
     usleep(500);
   }
-  const uint64_t passes = w.engine->process().passes.load();
+  const uint64_t passes = w.engine->process().passes();
   const uint64_t polls = w.engine->counters().get(Counter::housekeeping_polls);
   EXPECT_TRUE(acknowledged(w, *c.far));
-  EXPECT_EQ(w.engine->process().passes.load(), passes);
+  EXPECT_EQ(w.engine->process().passes(), passes);
   EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), polls);
   Pass pass{*w.engine};
   EXPECT_EQ(pass.stack().tcp().readable_bytes(*c.near), kText);
