@@ -165,7 +165,7 @@ void close_accept_queue() { delete std::exchange(loaded, nullptr); }
 
 Result<size_t> queue_in_kernel(Pass& pass, BoundFlow& flow, int shadow) {
   Process& p = Process::of(pass);
-  Stack& stack = *p.stack;
+  Stack& stack = *p.worker.stack;
   TcpListener& listener = *flow.listener;
   if (stack.tcp().first_unaccepted(listener) != nullptr && !found_by_tuple(shadow)) return err(EOPNOTSUPP);
   std::optional<Attached> attached;

@@ -38,8 +38,8 @@ PathSelector::Coverage Process::cover_again(BoundFlow& flow) {
   if (wanted.empty() && covered.why == Reason::firewall) flow.refused = covered.rule;
   if (flow.bound_ifindex && !wanted.empty()) {
     const InterfaceId device = wanted.front().interface;
-    flow.listener ? stack->tcp().set_device(*flow.listener, device)
-                  : stack->udp().set_device(*flow.udp, device);
+    flow.listener ? worker.stack->tcp().set_device(*flow.listener, device)
+                  : worker.stack->udp().set_device(*flow.udp, device);
   }
   std::vector<BoundFlow::Key> now;
   for (const auto& key : wanted) {
@@ -77,8 +77,8 @@ Result<BoundFlow*> Process::admit(std::unique_ptr<BoundFlow> flow, PathChoice& c
     return raw;
   }
   if (keys.empty()) {
-    if (raw->listener) stack->tcp().close_listener(raw->listener);
-    if (raw->udp) stack->udp().close(raw->udp);
+    if (raw->listener) worker.stack->tcp().close_listener(raw->listener);
+    if (raw->udp) worker.stack->udp().close(raw->udp);
     choice = kernel_path(why, rule);
     return err(EOPNOTSUPP);
   }
@@ -86,7 +86,7 @@ Result<BoundFlow*> Process::admit(std::unique_ptr<BoundFlow> flow, PathChoice& c
   choice = {slots[id].opened.kind, Reason::accelerated, {}};
   choice.route.interface = id;
   choice.route.source = keys.front().key.local.address;
-  choice.route.mtu = stack->interface(id).mtu;
+  choice.route.mtu = worker.stack->interface(id).mtu;
   counters.add(Counter::sockets_accelerated);
   flows.push_back(std::move(flow));
   return raw;
@@ -111,8 +111,8 @@ Result<BoundFlow*> Engine::listen(Pass& pass, PathChoice& choice, const Endpoint
   flow->shared = true;  // by fork() it may become so at any time
   flow->shadow = p.shown;
   auto listener =
-      p.stack->tcp().listen(local, v6_only, reuse_port, backlog, settings, owner,
-                            bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
+      p.worker.stack->tcp().listen(local, v6_only, reuse_port, backlog, settings, owner,
+                                   bound_ifindex && !keys.empty() ? keys.front().interface : kAnyInterface);
   if (!listener) {
     choice = kernel_path(listener.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
     return listener.error();
@@ -141,7 +141,7 @@ Result<BoundFlow*> Engine::bind_udp(Pass& pass, PathChoice& choice, const Endpoi
   flow->shared = taking == Taking::kShared;
   flow->leaving = taking == Taking::kNotYet;
   flow->shadow = p.shown;
-  auto pcb = p.stack->udp().open(local, remote, v6_only, owner);
+  auto pcb = p.worker.stack->udp().open(local, remote, v6_only, owner);
   if (!pcb) {
     choice = kernel_path(Reason::resources);
     return pcb.error();
@@ -169,7 +169,7 @@ void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, c
   Process& p = Process::of(pass);
   flow.local = local;
   flow.remote = remote;
-  p.stack->udp().connect(*flow.udp, local, remote);
+  p.worker.stack->udp().connect(*flow.udp, local, remote);
   // Without an interface the kernel's shadow receives; the socket's own route decides what it sends.
   (void)p.cover_again(flow);
 }
@@ -177,8 +177,8 @@ void Engine::reconnect_udp(Pass& pass, BoundFlow& flow, const Endpoint& local, c
 void Process::drop_flow(BoundFlow* flow) {
   for (const auto& key : flow->keys) steering.unsteer(key.interface, key.key);
   end_pause(*flow);
-  if (flow->listener) stack->tcp().close_listener(flow->listener);
-  if (flow->udp) stack->udp().close(flow->udp);
+  if (flow->listener) worker.stack->tcp().close_listener(flow->listener);
+  if (flow->udp) worker.stack->udp().close(flow->udp);
   std::erase_if(flows, [flow](const auto& f) { return f.get() == flow; });
 }
 
@@ -188,11 +188,11 @@ void Engine::stop_taking(Pass& pass, BoundFlow& flow) {
   // Frames of its handshakes are on their way: their connections are steered yet.
   for (const auto& key : flow.keys) p.steering.unsteer(key.interface, key.key, true);
   flow.paused = std::exchange(flow.keys, {});
-  if (flow.listener != nullptr) p.stack->tcp().set_stopped(*flow.listener, true);
+  if (flow.listener != nullptr) p.worker.stack->tcp().set_stopped(*flow.listener, true);
   // A listener with nothing under way has SYNs in the rings at most, which are the kernel's. The program may
   // close idle connections next (nginx at a reload): text that it cannot know of would reset them. Where
   // nothing else is steered the port may go next, and with it what has come.
-  const TcpLayer& tcp = p.stack->tcp();
+  const TcpLayer& tcp = p.worker.stack->tcp();
   const TcpListener* l = flow.listener;
   const bool idle = l != nullptr && tcp.handshakes_under_way(*l) + tcp.accept_queue_length(*l) == 0;
   if (!idle || p.steering.count() == 0) p.poll(clock_now());
@@ -205,7 +205,7 @@ void Process::end_pause(BoundFlow& flow) {
 void Engine::begin_taking(Pass& pass, BoundFlow& flow) {
   Process& p = Process::of(pass);
   flow.leaving = false;
-  if (flow.listener != nullptr) p.stack->tcp().set_stopped(*flow.listener, false);
+  if (flow.listener != nullptr) p.worker.stack->tcp().set_stopped(*flow.listener, false);
   (void)p.cover_again(flow);
   p.end_pause(flow);
 }
@@ -219,7 +219,7 @@ void Engine::close(Pass& pass, BoundFlow* flow) {
 
 bool Process::has_unaccepted() const {
   return std::any_of(flows.begin(), flows.end(), [this](const auto& f) ACCEL_REQUIRES(worker_lock) {
-    return f->listener && stack->tcp().accept_queue_length(*f->listener) > 0;
+    return f->listener && worker.stack->tcp().accept_queue_length(*f->listener) > 0;
   });
 }
 
@@ -256,7 +256,7 @@ PathChoice Engine::covers(Pass& pass, const FlowRequest& request, bool v6_only) 
   choice.reason = Reason::accelerated;
   choice.route.interface = keys.front().interface;
   choice.route.source = keys.front().key.local.address;
-  choice.route.mtu = p.stack->interface(keys.front().interface).mtu;
+  choice.route.mtu = p.worker.stack->interface(keys.front().interface).mtu;
   return choice;
 }
 

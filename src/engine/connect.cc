@@ -10,8 +10,8 @@ namespace accel {
 /// With policy routing the tables do not tell the way back, nor whether a source is one: the kernel is asked,
 /// as it is for connect().
 void Process::answer_route_questions(Instant now) {
-  for (const auto& question : stack->take_route_questions()) learn_route_of(question);
-  stack->resume(now);
+  for (const auto& question : worker.stack->take_route_questions()) learn_route_of(question);
+  worker.stack->resume(now);
 }
 
 void Process::learn_route_of(const Stack::RouteQuestion& question) {
@@ -28,7 +28,7 @@ void Process::learn_route_of(const Stack::RouteQuestion& question) {
                  : answer->type == RouteType::kUnusual ? RouteKind::kOther
                                                        : RouteKind::kBroadcast;
   }
-  stack->learn_route(question, entry);
+  worker.stack->learn_route(question, entry);
 }
 
 PathChoice Engine::choose(Pass& pass, const FlowRequest& request) {
@@ -58,7 +58,7 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
     choice = kernel_path(Reason::steering_failed);
     return steered.error();
   }
-  auto conn = p.stack->tcp().connect(local, remote, choice.route, settings, owner, pass.now());
+  auto conn = p.worker.stack->tcp().connect(local, remote, choice.route, settings, owner, pass.now());
   if (!conn) {
     p.steering.unsteer(id, key);
     choice = kernel_path(conn.is(EADDRINUSE) ? Reason::duplicate_tuple : Reason::resources);
@@ -71,7 +71,7 @@ Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint&
 
 void Engine::forget(Pass& pass, TcpConn* conn) {
   Process& p = Process::of(pass);
-  p.stack->tcp().forget(conn);
+  p.worker.stack->tcp().forget(conn);
   p.unsteer_closed();
 }
 

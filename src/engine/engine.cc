@@ -162,15 +162,13 @@ Result<void> Process::start(bool ports, bool one_queue_only) {
   if (auto r = netlink->read_all(network); !r) return r;
   const uint32_t size = frame_size(network);
   const size_t frames = ports ? frames_to_have(size) : kFramesWithoutPorts;
-  if (auto r = region.map(frames * size, ports && settings.huge_pages); !r) return r;
-  pool = std::make_unique<FramePool>(region.bytes(), size);
   StackConfig c = stack_config(settings);
   c.timestamp_secret = host_key();
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
-  stack = std::make_unique<Stack>(c, *pool, counters);
-  interfaces.begin(stack.get(), pool.get(), &region, ports ? Reason::accelerated : Reason::no_privilege);
+  if (auto r = worker.start(frames, size, ports && settings.huge_pages, c); !r) return r;
+  interfaces.begin(ports ? Reason::accelerated : Reason::no_privilege);
   paths.begin(*netlink);
-  neighbours.begin(stack.get(), netlink.get());
+  neighbours.begin(*netlink);
   longest_spin = std::chrono::microseconds(settings.spin);
   sleepers.set_cpus(usable_cpus());
   opening.set_one_queue_only(one_queue_only);
@@ -236,12 +234,12 @@ Engine* Engine::open(Upcalls& above, Result<void> (*start_control)(Engine&), Rea
 
 Stack& Engine::stack() {
   process_->held();
-  return *process_->stack;
+  return *process_->worker.stack;
 }
 Housekeeping& Engine::housekeeping() { return *housekeeping_; }
 bool Engine::inside() { return signal_brackets.worker; }
 Counters& Engine::counters() { return process_->counters; }
-int Engine::receiving_cpu(Pass& pass) const { return Process::of(pass).stack->receiving_cpu(); }
+int Engine::receiving_cpu(Pass& pass) const { return Process::of(pass).worker.stack->receiving_cpu(); }
 uint32_t Engine::interface_count(Pass& pass) const { return Process::of(pass).slots.count(); }
 const PortInfo* Engine::port_info(Pass& pass, InterfaceId id) const {
   Process& p = Process::of(pass);

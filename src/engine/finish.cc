@@ -30,7 +30,7 @@ void Engine::finish(Duration limit, bool for_good) {
   Process& p = Process::of(pass);
   p.forget_requests();
   p.ending |= for_good;
-  Stack& stack = *p.stack;
+  Stack& stack = *p.worker.stack;
   stack.flush(pass.now());
   p.empty_rings();  // what is acknowledged there need not be handed back
   std::vector<int> shadows;
@@ -80,7 +80,8 @@ void Engine::wait_for_delivery(Pass& pass, Duration limit) {
   WaitRequest request;
   request.condition = [](void* self) ACCEL_REQUIRES(worker_lock) {
     const Process& process = *static_cast<Process*>(self);
-    return process.stack->tcp().lingering() == 0 && (!process.channels || process.channels->all_delivered());
+    return process.worker.stack->tcp().lingering() == 0 &&
+           (!process.channels || process.channels->all_delivered());
   };
   request.context = process_.get();
   request.may_spin = false;

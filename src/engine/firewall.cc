@@ -30,25 +30,17 @@ void Process::follow_firewall() {
     auto& p = *static_cast<Process*>(self);
     p.filter_connection(conn);
   };
-  stack->tcp().for_each(look, this);
-}
-
-bool Process::is_open(const TcpConn& conn) const {
-  using enum TcpState;
-  const TcpState state = stack->tcp().state(conn);
-  for (const TcpState passing : {kSynSent, kSynReceived, kTimeWait, kClosed})
-    if (state == passing) return false;
-  return true;
+  worker.stack->tcp().for_each(look, this);
 }
 
 void Process::filter_connection(const TcpConn& conn) {
   // Handshakes are judged when they began; the next change has those that are open by then.
-  if (!is_open(conn)) return;
-  const InterfaceId id = stack->tcp().interface(conn);
+  if (!worker.is_open(conn)) return;
+  const InterfaceId id = worker.stack->tcp().interface(conn);
   FilteredFlow flow;
   flow.routed = true;
-  flow.local = stack->tcp().local(conn);
-  flow.remote = stack->tcp().remote(conn);
+  flow.local = worker.stack->tcp().local(conn);
+  flow.remote = worker.stack->tcp().remote(conn);
   flow.active = !firewall_listens(flow.local);
   flow.established = true;
   flow.ifindex = slots[id].ifindex;

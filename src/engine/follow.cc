@@ -60,7 +60,7 @@ bool Process::follow(NetworkChanges& changes) {
   if ((links || addresses) && !lost) cover_flows();
   if (changes.source_rules) follow_source_rules();
   neighbours.follow(changes);
-  if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
+  if (PacketQueue& frames = worker.stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
   work(pass_now());
   return lost;
 }
@@ -73,22 +73,22 @@ void Process::follow_routes() {
     auto& p = *static_cast<Process*>(self);
     p.follow_route(conn);
   };
-  stack->tcp().for_each(look, this);
+  worker.stack->tcp().for_each(look, this);
 }
 
 void Process::follow_route(TcpConn& conn) {
   // A handshake that cannot go on is tried again by whoever wants it.
-  if (!is_open(conn)) return;
-  const Endpoint local = stack->tcp().local(conn), remote = stack->tcp().remote(conn);
-  const InterfaceId id = stack->tcp().interface(conn);
+  if (!worker.is_open(conn)) return;
+  const Endpoint local = worker.stack->tcp().local(conn), remote = worker.stack->tcp().remote(conn);
+  const InterfaceId id = worker.stack->tcp().interface(conn);
   const Link* link = network.link(slots[id].ifindex);
   if (!slots.port_of(id) || slots[id].lost || link == nullptr || !link->up ||
       !network.has_address(local.address))
     return;
-  auto followed = stack->tcp().follow_route(conn);
+  auto followed = worker.stack->tcp().follow_route(conn);
   if (followed == Followed::kQuestion) {
     learn_route_of({remote.address, local.address});
-    followed = stack->tcp().follow_route(conn);
+    followed = worker.stack->tcp().follow_route(conn);
   }
   if (followed == Followed::kLeaves) hand_backs.add({Protocol::kTcp, local, remote}, Reason::rerouted);
 }
@@ -109,7 +109,7 @@ void Process::follow_addresses(const std::vector<LocalAddress>& before) {
     if (!slots.port_of(id)) continue;
     steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
       const bool here = has(network.addresses, key.local.address);
-      if (here || has(before, key.local.address)) stack->tcp().set_deaf(key, !here);
+      if (here || has(before, key.local.address)) worker.stack->tcp().set_deaf(key, !here);
     });
   }
 }
@@ -137,7 +137,8 @@ void Process::follow_links() {
 /// The kernel tells of rp_filter's changes alone (RTNLGRP_IPV4_NETCONF), of the others it does not.
 void Process::follow_source_rules() {
   for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (slots.port_of(id) && read_source_rules(slots.info_of(id)->name) != stack->interface(id).sources)
+    if (slots.port_of(id) &&
+        read_source_rules(slots.info_of(id)->name) != worker.stack->interface(id).sources)
       interfaces.tell_stack_of(id);
 }
 
@@ -150,7 +151,7 @@ void Process::look_at_ports() {
       interfaces.lose(id, port->failure().c_str(), pass_now());
     else if (look_for_passing_by(id); slots[id].lost)
       continue;
-    else if (stack->interface(id).tso && !slots[id].port()->info().tso)
+    else if (worker.stack->interface(id).tso && !slots[id].port()->info().tso)
       interfaces.tell_stack_of(id);
   }
 }

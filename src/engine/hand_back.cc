@@ -285,7 +285,7 @@ void inject_fin(Repair& r, const TcpSnapshot& s, int ifindex) {
 
 Result<void> Engine::hand_back(Pass& pass, TcpConn* conn, int shadow, int listener) {
   Process& p = Process::of(pass);
-  Stack& stack = *p.stack;
+  Stack& stack = *p.worker.stack;
   auto snapshot = stack.tcp().snapshot(*conn, pass.now());
   if (!snapshot) return snapshot.error();
   const TcpSnapshot& s = *snapshot;

@@ -162,7 +162,7 @@ void Housekeeping::apply_settings() {
   set_log_level(settings_.log);
   set_log_rate(settings_.log_rate);
   process_.longest_spin = std::chrono::microseconds(settings_.spin);
-  if (const auto changed = changed_stack_config(settings_)) process_.stack->follow_host(*changed);
+  if (const auto changed = changed_stack_config(settings_)) process_.worker.stack->follow_host(*changed);
 }
 
 /// accel set --reload: the configuration is read again, and what may change live does. Nothing changes where
@@ -193,7 +193,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   const std::optional<StackConfig> settings = read_settings();
   const Locked held(process_);
   const Instant now = clock_now();
-  if (settings) process_.stack->follow_host(*settings);
+  if (settings) process_.worker.stack->follow_host(*settings);
   const bool asleep = process_.sleepers.any_asleep();
   const bool chores = now >= chores_due_;
   if (chores) chores_due_ = now + kChores;

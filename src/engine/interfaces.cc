@@ -22,13 +22,6 @@ void log_failure(const Link& link, const OpenedPort& opened) {
 
 }  // namespace
 
-void Interfaces::begin(Stack* stack, FramePool* pool, FrameRegion* region, Reason barred) {
-  stack_ = stack;
-  pool_ = pool;
-  region_ = region;
-  barred_ = barred;
-}
-
 bool Interfaces::may_have_port(int ifindex) const {
   const Link* link = network_.link(ifindex);
   return barred_ == Reason::accelerated && link && !link->loopback && link->up && carries_frames(*link) &&
@@ -68,7 +61,7 @@ Result<InterfaceId> Interfaces::of(int ifindex, Reason* why, Instant now, PortOp
   const auto id = slots_.free_slot(ifindex);
   if (!id) return refuse(Reason::resources, ENFILE);
 
-  OpenedPort opened = opening_.open(*link, *pool_);
+  OpenedPort opened = opening_.open(*link, *worker_.pool);
   if (!opened.port) {
     note_failure(*link, opened, now);
     return refuse(opened.reason, EOPNOTSUPP);
@@ -108,7 +101,7 @@ std::optional<InterfaceId> Interfaces::port_below(const Link& vlan, Instant now)
       return slots_[id].port()->info().vlan_tags ? std::optional(id) : std::nullopt;
   const auto id = slots_.free_slot(vlan.lower);
   if (!id) return {};
-  OpenedPort opened = open_tagging_port(*lower, *pool_);
+  OpenedPort opened = open_tagging_port(*lower, *worker_.pool);
   if (!opened.port) return {};
   install(*id, std::move(opened), vlan.lower, now);
   return id;
@@ -131,14 +124,14 @@ void Interfaces::tell_stack_of(InterfaceId id) {
     info.vlan = vlan->tag;
   }
   info.sources = read_source_rules(slots_.info_of(id)->name);
-  stack_->set_interface(id, info);
+  worker_.stack->set_interface(id, info);
   for (const auto& [key, neighbour] : network_.neighbours)
     if (key.first == slots_[id].ifindex && neighbour.mac)
-      stack_->set_neighbour(id, key.second, neighbour.mac);
+      worker_.stack->set_neighbour(id, key.second, neighbour.mac);
 }
 
 uint32_t Interfaces::mtu_by(InterfaceId id, uint32_t route) const {
-  const uint32_t device = id != kAnyInterface ? stack_->interface(id).mtu : 0;
+  const uint32_t device = id != kAnyInterface ? worker_.stack->interface(id).mtu : 0;
   return route ? std::min(route, device) : device;
 }
 
@@ -151,7 +144,7 @@ void Interfaces::tell_routes() {
     entry.mtu = mtu_by(entry.interface, r.mtu);
     table.push_back(entry);
   }
-  stack_->set_routes(std::move(table), network_.policy_routing);
+  worker_.stack->set_routes(std::move(table), network_.policy_routing);
 }
 
 void Interfaces::lose(InterfaceId id, const char* why, Instant now) {
@@ -168,7 +161,7 @@ void Interfaces::lose(InterfaceId id, const char* why, Instant now) {
 
 void Interfaces::close(InterfaceId id, Instant now) {
   if (slots_[id].opened.port) sleepers_.remove_port(id, now);
-  stack_->remove_interface(id);
+  worker_.stack->remove_interface(id);
   slots_.clear(id);
   tell_routes();
   give_up_memory();
@@ -192,8 +185,9 @@ bool Interfaces::has_address_of_below(const Link& vlan) const {
 void Interfaces::give_up_memory() {
   const bool any =
       std::any_of(slots_.begin(), slots_.end(), [](const PortSlot& s) { return bool(s.opened.port); });
-  if (!any && !opening_.any_ready() && !pool_->any_reserved() && pool_->available() == pool_->size())
-    region_->empty();
+  if (!any && !opening_.any_ready() && !worker_.pool->any_reserved() &&
+      worker_.pool->available() == worker_.pool->size())
+    worker_.region.empty();
 }
 
 }  // namespace accel

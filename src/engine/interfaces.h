@@ -7,29 +7,29 @@
 
 #include "base/counters.h"
 #include "base/result.h"
-#include "engine/frame_region.h"
 #include "engine/lock.h"
 #include "engine/netlink.h"
 #include "engine/port_opening.h"
 #include "engine/port_slots.h"
 #include "engine/sleepers.h"
 #include "engine/steering.h"
-#include "stack/stack.h"
+#include "engine/worker.h"
 
 namespace accel {
 
 class Interfaces {
  public:
   Interfaces(PortSlots& slots, Steering& steering, Sleepers& sleepers, PortOpening& opening,
-             const Network& network, Counters& counters)
+             const Network& network, Worker& worker, Counters& counters)
       : slots_(slots),
         steering_(steering),
         sleepers_(sleepers),
         opening_(opening),
         network_(network),
+        worker_(worker),
         counters_(counters) {}
   /// `barred`: why there can be no port; else `accelerated`.
-  void begin(Stack* stack, FramePool* pool, FrameRegion* region, Reason barred);
+  void begin(Reason barred) { barred_ = barred; }
 
   Reason barred() const { return barred_; }
 
@@ -71,10 +71,8 @@ class Interfaces {
   Sleepers& sleepers_;
   PortOpening& opening_;
   const Network& network_;
+  Worker& worker_;
   Counters& counters_;
-  Stack* stack_ ACCEL_POINTEE_GUARDED_BY(worker_lock) = nullptr;
-  FramePool* pool_ = nullptr;
-  FrameRegion* region_ = nullptr;
   Reason barred_ = Reason::accelerated;
   std::atomic<bool> any_lost_{false};
 };

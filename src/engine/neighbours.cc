@@ -13,26 +13,25 @@ void Neighbours::follow(const NetworkChanges& changes) {
       if (slots_[id].ifindex != event.ifindex) continue;
       // Deleted for lack of use, or being looked for anew: the old address serves until the kernel says that
       // it is dead.
-      if (event.now.mac || event.failed) stack_->set_neighbour(id, event.address, event.now.mac);
+      if (event.now.mac || event.failed) worker_.stack->set_neighbour(id, event.address, event.now.mac);
     }
   }
 }
 
 void Neighbours::resolve() {
-  if (!stack_->has_unresolved()) return;
-  for (const auto& wanted : stack_->take_unresolved()) {
+  for (const auto& wanted : worker_.stack->take_unresolved()) {
     if (!slots_.port_of(wanted.interface)) continue;
     const int ifindex = slots_[wanted.interface].ifindex;
     // The stack forgets neighbours that nobody uses; of one that it knows the kernel would say nothing.
     const auto known = network_.neighbours.find({ifindex, wanted.address});
     const bool has = known != network_.neighbours.end() && known->second.mac;
     if (!has || known->second.stale) netlink_->resolve(ifindex, wanted.address);
-    if (has) stack_->set_neighbour(wanted.interface, wanted.address, known->second.mac);
+    if (has) worker_.stack->set_neighbour(wanted.interface, wanted.address, known->second.mac);
   }
 }
 
 void Neighbours::keep() {
-  for (const auto& used : stack_->neighbours_in_use()) {
+  for (const auto& used : worker_.stack->neighbours_in_use()) {
     if (!slots_.port_of(used.interface)) continue;
     const int ifindex = slots_[used.interface].ifindex;
     auto known = network_.neighbours.find({ifindex, used.address});

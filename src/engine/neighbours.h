@@ -4,18 +4,16 @@
 #include "engine/lock.h"
 #include "engine/netlink.h"
 #include "engine/port_slots.h"
-#include "stack/stack.h"
+#include "engine/worker.h"
 
 namespace accel {
 
 class Neighbours {
  public:
-  Neighbours(Network& network, const PortSlots& slots) : network_(network), slots_(slots) {}
-  void begin(Stack* stack, Netlink* netlink) {
-    stack_ = stack;
-    netlink_ = netlink;
-  }
-  /// Those that the stack waits for.
+  Neighbours(Network& network, const PortSlots& slots, Worker& worker)
+      : network_(network), slots_(slots), worker_(worker) {}
+  void begin(Netlink& netlink) { netlink_ = &netlink; }
+  /// Those that the stack waits for (Stack::has_unresolved()).
   void resolve() ACCEL_REQUIRES(worker_lock);
   /// The kernel forgets neighbours that it thinks nobody uses: those in use here are used there, too.
   void keep() ACCEL_REQUIRES(worker_lock);
@@ -24,7 +22,7 @@ class Neighbours {
  private:
   Network& network_;
   const PortSlots& slots_;
-  Stack* stack_ ACCEL_POINTEE_GUARDED_BY(worker_lock) = nullptr;
+  Worker& worker_;
   Netlink* netlink_ = nullptr;
 };
 

@@ -64,7 +64,7 @@ Instant Process::open_requested(bool all, bool* opened, Duration pause) {
 void Process::open_in_background(const Link& link) {
   const uint32_t queues = opening.queues_to_hold();
   const Inside own_calls_go_to_the_kernel;  // through our wrappers
-  OpenedPort opened = begin_port(link, queues, *pool);
+  OpenedPort opened = begin_port(link, queues, *worker.pool);
   const Locked held_here(*this);
   set_pass_now(clock_now());
   opening.forget(link.ifindex);
@@ -72,7 +72,7 @@ void Process::open_in_background(const Link& link) {
                                     [&](const PortSlot& s) { return s.ifindex == link.ifindex && s.port(); });
   const auto id = slots.free_slot(link.ifindex);
   if (!is_there && id && !ending) {
-    complete_port(opened, link, queues, *pool);
+    complete_port(opened, link, queues, *worker.pool);
     if (opened.port)
       interfaces.install(*id, std::move(opened), link.ifindex, pass_now());
     else
@@ -103,7 +103,7 @@ PathChoice Process::path_of(const BoundFlow& flow) const {
   choice.path = slots[id].opened.kind;
   choice.route.interface = id;
   choice.route.source = flow.keys.front().key.local.address;
-  choice.route.mtu = stack->interface(id).mtu;
+  choice.route.mtu = worker.stack->interface(id).mtu;
   return choice;
 }
 

@@ -9,30 +9,14 @@
 
 #include "base/cancellation.h"
 #include "base/real.h"
-#include "engine/tap.h"
 
 namespace accel {
 namespace {
 
-constexpr size_t kBurst = 64;
-/// Bursts of one port in one poll: then the caller's turn, whatever is still in the ring.
-constexpr int kBurstsPerPoll = 4;
 /// Polling again this soon finds nothing worth the look.
 constexpr Duration kPollInterval = 1us, kSeldomInterval = 10us;
 /// Frames that a port has not taken are offered again after this, when nothing else happens.
 constexpr Duration kRetryTransmit = 100us;
-
-/// Those that the device makes of it; 0: it goes as it is.
-uint32_t segments(const Packet& frame, uint32_t size) {
-  return frame.tso_size == 0 ? 0 : (size - frame.header_length + frame.tso_size - 1) / frame.tso_size;
-}
-
-/// For accel capture.
-tap::Where tapped(const PortSlots& slots, InterfaceId id) ACCEL_REQUIRES(worker_lock) {
-  const PortInfo* info = slots.info_of(id);
-  return {info != nullptr ? static_cast<uint32_t>(info->ifindex) : 0,
-          static_cast<uint8_t>(slots[id].opened.kind)};
-}
 
 }  // namespace
 
@@ -54,10 +38,7 @@ void Process::unlock_out() ACCEL_LOCKS_UNCHECKED {
   sleepers.take_alarms(alarms);
   if (notices.any()) tell_housekeeping();
   std::array<Port*, kMaxInterfaces> to_tell;
-  size_t tells = 0;
-  if (std::exchange(worker.telling_deferred, false))
-    for (InterfaceId id = 0; id < slots.count(); ++id)
-      if (Port* port = slots[id].port(); port && port->begin_telling()) to_tell[tells++] = port;
+  const size_t tells = worker.telling_deferred ? worker.begin_telling(to_tell) : 0;
   worker.lock.unlock();
   bool told = true;
   for (size_t i = 0; i < tells; ++i) told &= to_tell[i]->tell();  // NOLINT: filled by the loop above
@@ -96,22 +77,22 @@ void Process::enter(Pass::Polling polling, Instant* now) {
   try {
     poll(*now);
   } catch (const std::bad_alloc&) {  // the Pass that is being made has to let go of the lock
-    counters.add(Counter::broken_off);
+    worker.counters.add(Counter::broken_off);
   }
 }
 
 void Process::leave(bool in_turn) {
   try {
     if (std::exchange(worker.poll_at_end, false)) poll(pass_now());
-    if (!in_turn || !stack->has_to_send() || !worker.turns.keep(pass_now())) {
+    if (!in_turn || !worker.stack->has_to_send() || !worker.turns.keep(pass_now())) {
       send(pass_now());
     } else {
-      counters.add(Counter::passes_kept);
+      worker.counters.add(Counter::passes_kept);
       housekeeping.frames_kept();
     }
     tell(pass_now());
   } catch (const std::bad_alloc&) {
-    counters.add(Counter::broken_off);
+    worker.counters.add(Counter::broken_off);
   }
   const Instant due = std::max(due_uncovered(pass_now()), worker.turns.overdue());
   worker.next_due.store(due, std::memory_order_relaxed);
@@ -123,30 +104,12 @@ void Process::leave(bool in_turn) {
 }
 
 bool Process::poll(Instant now) {
-  worker.last_poll = worker.pass_now = now;
-  worker.cut_short = false;
-  bool busy = false;
-  for (InterfaceId id = 0; id < slots.count(); ++id) {
-    Port* port = slots[id].port();
-    if (!port) continue;
-    int full = 0;
-    for (; full < kBurstsPerPoll; ++full) {
-      Packet* frames[kBurst];
-      const size_t n = port->rx_burst(frames);
-      if (n == 0) break;
-      busy = true;
-      if (tap::on()) tap::received({frames, n}, tapped(slots, id));
-      stack->on_packets({frames, n}, id, now, sched_getcpu());
-      if (n < kBurst) break;
-      worker.crowded = true;
-    }
-    worker.cut_short |= full == kBurstsPerPoll;
-  }
-  if (stack->has_work(now)) {
+  bool busy = worker.receive(now);
+  if (worker.stack->has_work(now)) {
     busy = true;
-    if (stack->has_route_questions()) answer_route_questions(now);
-    if (PacketQueue& frames = stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
-    if (stack->next_deadline() <= now) stack->on_deadlines(now);
+    if (worker.stack->has_route_questions()) answer_route_questions(now);
+    if (PacketQueue& frames = worker.stack->frames_for_kernel(); !frames.empty()) give_to_kernel(frames);
+    if (worker.stack->next_deadline() <= now) worker.stack->on_deadlines(now);
   }
   if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
   if (shm_links) busy |= shm_links->look(sleepers.any_asleep());
@@ -157,7 +120,7 @@ bool Process::poll_all(Instant now) {
   const bool busy = poll(now);
   if (channels) channels->poll(now);
   const bool linked = shm_links && shm_links->poll(now, sleepers.any_asleep());
-  return busy || channels || linked || tx_waiting();
+  return busy || channels || linked || worker.tx_waiting();
 }
 
 bool Process::in_use() const {
@@ -172,10 +135,9 @@ void Process::work(Instant now) {
 void Process::send(Instant now) {
   worker.turns.let_go(now);
   steer_opened();
-  stack->flush(now);
-  neighbours.resolve();
-  for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (!stack->tx_queue(id).empty()) transmit(id);
+  worker.stack->flush(now);
+  if (worker.stack->has_unresolved()) neighbours.resolve();
+  worker.transmit(sleepers.threads() > 1);
   unsteer_closed();
 }
 
@@ -193,11 +155,11 @@ Result<void> Process::steer_connection(InterfaceId id, const FlowKey& key, int s
 }
 
 void Process::note_numbers(InterfaceId id, const FlowKey& key) {
-  if (TcpNumbers* numbers = steering.numbers(id, key)) stack->tcp().note_numbers(key, numbers);
+  if (TcpNumbers* numbers = steering.numbers(id, key)) worker.stack->tcp().note_numbers(key, numbers);
 }
 
 void Process::steer_opened() {
-  auto& changes = stack->flow_changes();
+  auto& changes = worker.stack->flow_changes();
   if (changes.empty()) return;
   // An error leaves the handshake to the kernel, which resets it: the table is full, and that is counted.
   for (const auto& change : changes) {
@@ -212,7 +174,8 @@ void Process::steer_opened() {
     else if (const auto steered = steer_connection(change.interface, change.key); steered)
       note_numbers(change.interface, change.key);
     else if (steered.is(EEXIST))
-      stack->tcp().end_handshake(change.key);  // another process was faster: its SYN came by another queue
+      worker.stack->tcp().end_handshake(
+          change.key);  // another process was faster: its SYN came by another queue
   }
   changes.clear();
 }
@@ -224,7 +187,7 @@ void Process::unsteer_closed() {
 
 void Process::notify_edges() {
   Pass pass{*this, pass_now()};
-  while (StackSocket* socket = stack->take_ready()) {
+  while (StackSocket* socket = worker.stack->take_ready()) {
     const uint32_t edges = std::exchange(socket->edges, 0);
     if (socket->owner == nullptr) continue;
     worker.untold.add(socket->owner);
@@ -234,75 +197,23 @@ void Process::notify_edges() {
   if (shm_links && notify_links(pass)) worker.untold.add_any();
 }
 
-bool Process::bursts_pay() const {
-  for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (const Port* port = slots[id].port(); port && port->info().told_by_call) return true;
-  return false;
-}
-
-void Process::transmit(InterfaceId id) {
-  PacketQueue& queue = stack->tx_queue(id);
-  Port* port = slots.port_of(id);
-  while (!queue.empty()) {
-    Packet* burst[kBurst];
-    size_t n = 0;
-    uint64_t bytes = 0;
-    while (n < kBurst && !queue.empty()) burst[n++] = queue.pop_front();
-    if (!port) {  // the device is gone: retransmission finds another way, or the connection ends
-      for (size_t i = 0; i < n; ++i) FramePool::release(burst[i]);
-      continue;
-    }
-    uint32_t sizes[kBurst], cuts[kBurst];  // the port may release a frame at once
-    for (size_t i = 0; i < n; ++i) {
-      sizes[i] = burst[i]->total();
-      cuts[i] = segments(*burst[i], sizes[i]);
-    }
-    const bool contended = sleepers.threads() > 1;
-    worker.telling_deferred |= contended;
-    port->defer_telling(contended);
-    if (tap::on()) tap::sending({burst, n}, tapped(slots, id));
-    const size_t taken = port->tx_burst({burst, n});
-    if (tap::on()) tap::sent(taken);
-    for (size_t i = 0; i < taken; ++i) {
-      bytes += sizes[i];  // NOLINT: filled by the loop above
-      if (cuts[i] == 0) continue;
-      counters.add(Counter::tx_tso_frames);
-      counters.add(Counter::tx_tso_segments, cuts[i]);
-    }
-    counters.add(Counter::tx_bursts);
-    counters.add(Counter::tx_frames, taken);
-    counters.add(Counter::tx_bytes, bytes);
-    for (size_t i = n; i > taken; --i) queue.push_front(burst[i - 1]);
-    if (taken < n) break;
-  }
-}
-
 bool Process::arm_ports() {
-  bool quiet = true;
-  for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (Port* port = slots[id].port()) {
-      quiet &= port->arm();
-      if (!slots[id].life()->alive()) housekeeping.needed();
-    }
+  bool quiet = worker.arm();
+  for (const PortSlot& slot : slots)
+    if (const PortLife* port = slot.life(); port && !port->alive()) housekeeping.needed();
   if (shm_links) quiet &= shm_links->arm();
   return quiet;
-}
-
-bool Process::tx_waiting() const {
-  for (InterfaceId id = 0; id < slots.count(); ++id)
-    if (!stack->tx_queue(id).empty()) return true;
-  return false;
 }
 
 Instant Process::next_deadline() const {
   const Instant of_links = shm_links ? shm_links->next_deadline() : kNever;
   const Instant of_channels = channels ? channels->next_deadline() : kNever;
-  return std::min({stack->next_deadline(), of_channels, of_links});
+  return std::min({worker.stack->next_deadline(), of_channels, of_links});
 }
 
 Instant Process::next_poll(Instant now) const {
   const Instant due = next_deadline();
-  return tx_waiting() ? std::min(due, now + kRetryTransmit) : due;
+  return worker.tx_waiting() ? std::min(due, now + kRetryTransmit) : due;
 }
 
 Pass::Pass(Process& process, Polling polling) : engine_(process.engine), process_(process) {
@@ -318,6 +229,6 @@ void Pass::in_turn(const void* sender) {
   in_turn_ = true;
   if (sender) Turns::answered(sender);
 }
-Stack& Pass::stack() { return *Process::of(*this).stack; }
+Stack& Pass::stack() { return *Process::of(*this).worker.stack; }
 
 }  // namespace accel

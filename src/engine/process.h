@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/frame_region.h"
 #include "engine/helper_client.h"
 #include "engine/housekeeping_requests.h"
 #include "engine/interfaces.h"
@@ -81,6 +80,8 @@ class Process {
   /// When the pass began, or polled last.
   Instant pass_now() const ACCEL_REQUIRES(worker_lock) { return worker.pass_now; }
   void set_pass_now(Instant now) ACCEL_REQUIRES(worker_lock) { worker.pass_now = now; }
+  /// Of the process and its workers. Without the lock.
+  uint64_t count(Counter c) const { return counters.get(c) + worker.counters.get(c); }
   /// That the application's threads have made. Without the lock.
   uint64_t passes() const { return worker.passes.load(std::memory_order_relaxed); }
   /// due_uncovered() when the last pass ended. Without the lock.
@@ -90,16 +91,13 @@ class Process {
   /// Sends what became possible, tells of edges, wakes sleepers; what leaving a pass does before the lock
   /// goes.
   void work(Instant now) ACCEL_REQUIRES(worker_lock);
-  void send(Instant now) ACCEL_REQUIRES(worker_lock);   ///< of that, what has to do with frames
-  void tell(Instant now) ACCEL_REQUIRES(worker_lock);   ///< the rest of it
-  bool bursts_pay() const ACCEL_REQUIRES(worker_lock);  ///< some port's PortInfo::told_by_call
-  void transmit(InterfaceId id) ACCEL_REQUIRES(worker_lock);
+  void send(Instant now) ACCEL_REQUIRES(worker_lock);  ///< of that, what has to do with frames
+  void tell(Instant now) ACCEL_REQUIRES(worker_lock);  ///< the rest of it
   void notify_edges() ACCEL_REQUIRES(worker_lock);
   bool notify_channels(Pass& pass) ACCEL_REQUIRES(worker_lock);
   bool notify_links(Pass& pass) ACCEL_REQUIRES(worker_lock);
   void count_channels() ACCEL_REQUIRES(worker_lock);
   bool arm_ports() ACCEL_REQUIRES(worker_lock);
-  bool tx_waiting() const ACCEL_REQUIRES(worker_lock);
   /// Polls that follow one that was cut short, before a call ends without an event: as much as a ring holds.
   /// Frames may go on coming.
   static constexpr int kPollsForRest = 16;
@@ -168,8 +166,6 @@ class Process {
   // ---- the host's packet filters (firewall.cc) ----
   void follow_firewall() ACCEL_REQUIRES(worker_lock);
   void filter_connection(const TcpConn& conn) ACCEL_REQUIRES(worker_lock);
-  /// The handshake is over, and neither TIME-WAIT nor the end has come.
-  bool is_open(const TcpConn& conn) const ACCEL_REQUIRES(worker_lock);
   bool firewall_listens(const Endpoint& local) const ACCEL_REQUIRES(worker_lock);
 
   // ---- changes of the network (follow.cc), called by housekeeping ----
@@ -197,12 +193,9 @@ class Process {
 
   Engine& engine;  ///< for Pass::engine() alone
   Upcalls& above;
-  Worker worker;
-  Counters counters;
+  Worker worker{slots};
+  Counters counters;  ///< but for the workers'
   HelperClient helper{counters};
-  FrameRegion region;
-  std::unique_ptr<FramePool> pool;
-  std::unique_ptr<Stack> stack ACCEL_POINTEE_GUARDED_BY(worker_lock);
   std::unique_ptr<Netlink> netlink;
   HousekeepingRequests housekeeping;
   PortSlots slots;
@@ -212,9 +205,9 @@ class Process {
   PacketFilter filter{network};
   Sleepers sleepers{slots, notices};
   PortOpening opening{notices};
-  Interfaces interfaces{slots, steering, sleepers, opening, network, counters};
+  Interfaces interfaces{slots, steering, sleepers, opening, network, worker, counters};
   PathSelector paths{network, filter, interfaces, slots, steering};
-  Neighbours neighbours{network, slots};
+  Neighbours neighbours{network, slots, worker};
   PendingHandBacks hand_backs;
   const PortServices port_services{helper, counters, opening.keeping_ready()};
   uint64_t own_network = 0;  ///< network_of()

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/process.h"
 #include "engine/stats.h"
 #include "stack/udp.h"
 
@@ -147,7 +148,7 @@ Writer::Writer(Pass& pass, Instant now) : pass_(pass), page_(page()), now_(now) 
   std::atomic_thread_fence(std::memory_order_release);
   page_->rows = page_->rows_wanted = 0;
   for (size_t i = 0; i < static_cast<size_t>(Counter::kCount); ++i)
-    page_->counter[i] = pass.engine().counters().get(static_cast<Counter>(i));
+    page_->counter[i] = pass.process().count(static_cast<Counter>(i));
   publish_ports(pass, *page_);
 }
 

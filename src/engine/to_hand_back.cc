@@ -37,7 +37,7 @@ void Process::look_for_misdirected(Instant now) {
     if (port == nullptr || !port->has_misdirected()) continue;
     steering.for_each_connection(id, [&](const FlowKey& key) ACCEL_REQUIRES(worker_lock) {
       if (const auto segment = port->misdirected(key);
-          segment && stack->tcp().misdirected(key, *segment, now))
+          segment && worker.stack->tcp().misdirected(key, *segment, now))
         hand_backs.add(key, Reason::misdirected);
     });
   }
@@ -45,17 +45,17 @@ void Process::look_for_misdirected(Instant now) {
 
 bool Engine::lost(Pass& pass, const TcpConn& conn) const {
   Process& p = Process::of(pass);
-  return p.slots[p.stack->tcp().interface(conn)].lost;
+  return p.slots[p.worker.stack->tcp().interface(conn)].lost;
 }
 
 bool Engine::hand_back_due(Pass& pass, const TcpConn& conn) const {
   Process& p = Process::of(pass);
-  return p.hand_backs.contains(key_of(*p.stack, conn));
+  return p.hand_backs.contains(key_of(*p.worker.stack, conn));
 }
 
 PathChoice Engine::hand_back_reason(Pass& pass, const TcpConn& conn) const {
   Process& p = Process::of(pass);
-  const PendingHandBacks::PendingHandBack pending = p.hand_backs.of(key_of(*p.stack, conn));
+  const PendingHandBacks::PendingHandBack pending = p.hand_backs.of(key_of(*p.worker.stack, conn));
   PathChoice choice;
   choice.reason = pending.why;
   choice.detail = pending.rule;
@@ -87,11 +87,11 @@ bool Engine::end_lost_ports(Pass& pass) {
 }
 
 void Process::end_connections_of(InterfaceId id, Pass& pass) {
-  const TcpLayer& tcp = stack->tcp();
-  for (TcpConn* conn : all_connections(*stack)) {
-    if (stack->tcp().interface(*conn) != id) continue;
+  const TcpLayer& tcp = worker.stack->tcp();
+  for (TcpConn* conn : all_connections(*worker.stack)) {
+    if (worker.stack->tcp().interface(*conn) != id) continue;
     if (tcp.owner(*conn) || tcp.is_queued(*conn)) {
-      stack->tcp().end_with(*conn, ENETDOWN);
+      worker.stack->tcp().end_with(*conn, ENETDOWN);
       continue;
     }
     if (tcp.state(*conn) == TcpState::kSynReceived) reset_handshake(tcp, *conn, slots[id].ifindex);
@@ -108,8 +108,8 @@ void Process::end_connections_of(InterfaceId id, Pass& pass) {
 
 void Engine::finish_hand_backs(Pass& pass) {
   Process& p = Process::of(pass);
-  const TcpLayer& tcp = p.stack->tcp();
-  for (TcpConn* conn : all_connections(*p.stack))
+  const TcpLayer& tcp = p.worker.stack->tcp();
+  for (TcpConn* conn : all_connections(*p.worker.stack))
     if (hand_back_due(pass, *conn) && !tcp.owner(*conn) && !tcp.is_queued(*conn) &&
         tcp.state(*conn) > TcpState::kSynReceived)
       hand_back_or_forget(pass, conn);

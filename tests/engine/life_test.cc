@@ -32,7 +32,7 @@ TEST(Life, HousekeepingServesForAnAbsentApplication) {
   const uint64_t passes = w.engine->process().passes();
   EXPECT_TRUE(acknowledged(w, *c.far));
   EXPECT_EQ(w.engine->process().passes(), passes);
-  EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), 0u);
+  EXPECT_GT(w.engine->process().count(Counter::housekeeping_polls), 0u);
   Pass pass{*w.engine};
   EXPECT_EQ(pass.stack().tcp().readable_bytes(*c.near), kText);
   pass.stack().tcp().close(c.near, true, pass.now());
@@ -49,10 +49,10 @@ TEST(Life, HousekeepingServesForATrustedApplication) {
     usleep(500);
   }
   const uint64_t passes = w.engine->process().passes();
-  const uint64_t polls = w.engine->counters().get(Counter::housekeeping_polls);
+  const uint64_t polls = w.engine->process().count(Counter::housekeeping_polls);
   EXPECT_TRUE(acknowledged(w, *c.far));
   EXPECT_EQ(w.engine->process().passes(), passes);
-  EXPECT_GT(w.engine->counters().get(Counter::housekeeping_polls), polls);
+  EXPECT_GT(w.engine->process().count(Counter::housekeeping_polls), polls);
   Pass pass{*w.engine};
   EXPECT_EQ(pass.stack().tcp().readable_bytes(*c.near), kText);
   pass.stack().tcp().close(c.near, true, pass.now());
@@ -91,7 +91,7 @@ TEST(Life, FollowsTheHostsSettings) {
 
 /// How late the probe for what is sent now leaves, while no thread makes passes.
 Duration lateness(World& w, TcpConn& near) {
-  auto frames = [&] { return w.engine->counters().get(Counter::tx_frames); };
+  auto frames = [&] { return w.engine->process().count(Counter::tx_frames); };
   Instant due;
   {
     Pass pass{*w.engine};
@@ -135,8 +135,8 @@ TEST(Life, ADescriptorThatGoesWhileHousekeepingSleepsOnIt) {
   World& w = world();
   Connected c = connect(102);
   ASSERT_TRUE(c.near && c.far);
-  const uint64_t polls = w.engine->counters().get(Counter::housekeeping_polls);
-  ASSERT_TRUE(comes_true([&] { return w.engine->counters().get(Counter::housekeeping_polls) > polls; }));
+  const uint64_t polls = w.engine->process().count(Counter::housekeeping_polls);
+  ASSERT_TRUE(comes_true([&] { return w.engine->process().count(Counter::housekeeping_polls) > polls; }));
   {
     Pass pass{*w.engine};
     w.port->change_descriptor();
