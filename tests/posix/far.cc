@@ -195,6 +195,11 @@ short wait_for(int fd, short events, int timeout_ms) {
   return n == 0 ? static_cast<short>(0) : p.revents;
 }
 
+short wait_for_end(int fd, short events) {
+  const short found = wait_for(fd, events);
+  return found == POLLERR ? wait_for(fd, events) : found;
+}
+
 void set_nonblocking(int fd, bool on) {
   int flags = check(fcntl(fd, F_GETFL), "F_GETFL");
   check(fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK), "F_SETFL");

@@ -192,7 +192,7 @@ TEST(FuzzRegressions, AnAutomaticPortGoesWithTheConnection) {
     const Address to = there(static_cast<uint16_t>(far.number()));
     ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
     far.say("reset");
-    ASSERT_NE(wait_for(fd, POLLIN) & POLLHUP, 0);
+    ASSERT_NE(wait_for_end(fd, POLLIN) & POLLHUP, 0);
     const Address again = here();
     EXPECT_EQ(bind(fd, again.raw(), again.size), chosen ? -1 : 0);
     EXPECT_EQ(bind(fd, again.raw(), again.size), -1);

@@ -38,7 +38,7 @@ struct Ended {
   Ended() : far("resets"), port(static_cast<uint16_t>(far.number())), fd(connect_to(there(port))) {
     for (int i = 0; i < kProof; ++i) exchange(proof.fd, ".");
     far.say(1);
-    EXPECT_NE(wait_for(fd, POLLHUP) & POLLHUP, 0);
+    EXPECT_NE(wait_for_end(fd, POLLHUP) & POLLHUP, 0);
     far.word();
     far.finish();
     proof.all();

@@ -296,7 +296,7 @@ TEST(Stream, NonblockingConnectIsRefused) {
   Address to = there(1);
   ASSERT_EQ(connect(fd, to.raw(), to.size), -1);
   ASSERT_EQ(errno, EINPROGRESS);
-  short events = wait_for(fd, POLLOUT | POLLIN);
+  short events = wait_for_end(fd, POLLOUT | POLLIN);
   EXPECT_TRUE(events & POLLERR);
   EXPECT_TRUE(events & POLLHUP);
   EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
@@ -430,7 +430,7 @@ TEST(Stream, SendToAClosedPeerIsAPipeError) {
   Far far("reset_at_once", {std::to_string(port_of(listener))});
   Fd fd = accept_one(listener);
   far.finish();
-  EXPECT_TRUE(wait_for(fd, POLLIN) & POLLHUP);
+  EXPECT_TRUE(wait_for_end(fd, POLLIN) & POLLHUP);
   char byte;
   EXPECT_EQ(recv(fd, &byte, 1, 0), -1);
   EXPECT_EQ(errno, ECONNRESET);

@@ -117,7 +117,7 @@ TEST(Messages, ReceivedComeAfterAPendingError) {
   EXPECT_EQ(wait_for(fd, POLLIN), POLLIN);
   far.say(1);
   far.word();
-  EXPECT_NE(wait_for(fd, POLLHUP) & POLLHUP, 0);
+  EXPECT_NE(wait_for_end(fd, POLLHUP) & POLLHUP, 0);
   Messages<2> m({"12", "345"});
   EXPECT_EQ(result(recvmmsg(fd, m.all.data(), 2, MSG_DONTWAIT, nullptr)), "ECONNRESET");
   far.finish();
