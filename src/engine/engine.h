@@ -238,6 +238,7 @@ class Engine {
   static void inherit_listener();
 
   // ---- for statistics ----
+  /// To add to. What is written for each frame is counted by the worker (Process::count() has the sum).
   Counters& counters();
   /// That of the thread which last brought frames to the stack; -1: none has.
   int receiving_cpu(Pass& pass) const;
