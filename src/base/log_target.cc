@@ -16,6 +16,7 @@
 
 #include "base/private_fds.h"
 #include "base/real.h"
+#include "base/settings.h"
 
 namespace accel {
 namespace {
@@ -46,19 +47,6 @@ int priority_of(LogLevel level) {
       return 6;
     default:
       return 7;
-  }
-}
-
-const char* word_of(LogLevel level) {
-  switch (level) {
-    case LogLevel::kError:
-      return "error";
-    case LogLevel::kWarning:
-      return "warning";
-    case LogLevel::kInfo:
-      return "info";
-    default:
-      return "debug";
   }
 }
 
@@ -149,8 +137,8 @@ bool write_to_log_target(LogLevel level, std::string_view text) {
   if (kind == Kind::kFile) {
     char time[40];
     print_time(time, sizeof time);
-    size = std::snprintf(line, sizeof line, "%s %s[%d] %s: %.*s\n", time, program, getpid(), word_of(level),
-                         length, text.data());
+    size = std::snprintf(line, sizeof line, "%s %s[%d] %.*s: %.*s\n", time, program, getpid(),
+                         static_cast<int>(word(level).size()), word(level).data(), length, text.data());
   } else if (kind == Kind::kSyslog) {
     size = std::snprintf(line, sizeof line, "<%d>%s[%d]: %.*s", kUserFacility | priority_of(level), program,
                          getpid(), length, text.data());

@@ -1,4 +1,4 @@
-// Where messages go that do not go to stderr: a file, syslog or journald (setting log_to).
+// The target of messages that do not go to stderr: a file, syslog or journald (setting log_to).
 #pragma once
 
 #include <string>

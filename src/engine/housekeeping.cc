@@ -157,7 +157,7 @@ void Housekeeping::follow_wish() {
   stats::answer_wish("");
 }
 
-/// Those of settings_ that change live.
+/// The settings that may change live take effect.
 void Housekeeping::apply_settings() {
   set_log_level(settings_.log);
   set_log_rate(settings_.log_rate);

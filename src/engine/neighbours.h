@@ -13,7 +13,7 @@ class Neighbours {
   Neighbours(Network& network, const PortSlots& slots, Worker& worker)
       : network_(network), slots_(slots), worker_(worker) {}
   void begin(Netlink& netlink) { netlink_ = &netlink; }
-  /// Those that the stack waits for (Stack::has_unresolved()).
+  /// Asks for the neighbours that the stack waits for (Stack::has_unresolved()).
   void resolve() ACCEL_REQUIRES(worker_lock);
   /// The kernel forgets neighbours that it thinks nobody uses: those in use here are used there, too.
   void keep() ACCEL_REQUIRES(worker_lock);

@@ -80,9 +80,9 @@ class Process {
   /// When the pass began, or polled last.
   Instant pass_now() const ACCEL_REQUIRES(worker_lock) { return worker.pass_now; }
   void set_pass_now(Instant now) ACCEL_REQUIRES(worker_lock) { worker.pass_now = now; }
-  /// Of the process and its workers. Without the lock.
+  /// The sum over the process and its workers. Without the lock.
   uint64_t count(Counter c) const { return counters.get(c) + worker.counters.get(c); }
-  /// That the application's threads have made. Without the lock.
+  /// The passes that the application's threads have made. Without the lock.
   uint64_t passes() const { return worker.passes.load(std::memory_order_relaxed); }
   /// due_uncovered() when the last pass ended. Without the lock.
   Instant next_due() const { return worker.next_due.load(std::memory_order_relaxed); }
@@ -101,7 +101,7 @@ class Process {
   /// Polls that follow one that was cut short, before a call ends without an event: as much as a ring holds.
   /// Frames may go on coming.
   static constexpr int kPollsForRest = 16;
-  /// Of rings that are to be emptied: more than one holds. A UDP socket's peer may send without end.
+  /// Polls that empty a ring: more than one holds. A UDP socket's peer may send without end.
   static constexpr int kMostPolls = 64;
   /// Ports and channels: while a thread waits, and for an absent application. False: as poll(), with no
   /// channels, and nothing waits to be transmitted.
@@ -114,7 +114,7 @@ class Process {
   /// The next moment at which a poll has something to do without a frame coming.
   Instant next_poll(Instant now) const ACCEL_REQUIRES(worker_lock);
 
-  /// Of a thread's sleep (wait.cc).
+  /// A thread's sleep is over (wait.cc).
   void end_sleep(Sleeper& s) ACCEL_REQUIRES(worker_lock);
 
   /// Visits the ports of all slots and those that wait for a queue.
@@ -182,7 +182,7 @@ class Process {
   /// Housekeeping's regular look: overdue deadlines, neighbours; with `chores` dead ports, misdirected
   /// connections and packet filters, too.
   void tick(Instant now, bool chores) ACCEL_REQUIRES(worker_lock);
-  /// What comes due next that no sleeper's timeout covers.
+  /// The next deadline that no sleeper's timeout covers.
   Instant due_uncovered(Instant now) const ACCEL_REQUIRES(worker_lock) {
     const Instant due = next_poll(now);
     return sleepers.covers(due) ? kNever : due;

@@ -20,6 +20,10 @@ sa_family_t family_of(const sockaddr* address) {
   return family;
 }
 
+bool is_unspecified(const sockaddr* address, socklen_t length) {
+  return address != nullptr && length >= sizeof address->sa_family && family_of(address) == AF_UNSPEC;
+}
+
 Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain) {
   if (address == nullptr) return err(length == 0 ? EINVAL : EFAULT);
   if (length < sizeof address->sa_family) return err(EINVAL);

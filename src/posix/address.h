@@ -11,8 +11,10 @@ namespace accel::posix {
 /// sockaddr <-> Endpoint. Errors: EINVAL (short), EAFNOSUPPORT. IPv4 in an AF_INET6 address is taken as
 /// mapped.
 Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain);
-/// Of an address that has one, wherever it lies.
+/// The family of an address that has one. The address need not be aligned.
 sa_family_t family_of(const sockaddr* address);
+/// AF_UNSPEC, with which connect() ends a connection.
+bool is_unspecified(const sockaddr* address, socklen_t length);
 /// Gives the program an address as accept(2) does: at most *length bytes, and *length becomes the full size.
 /// Errors: EFAULT, EINVAL (a negative *length).
 Result<void> put_address(const void* from, socklen_t size, sockaddr* address, socklen_t* length);

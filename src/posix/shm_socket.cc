@@ -295,7 +295,7 @@ void ShmSocket::on_last_close(Pass* pass) {
 }
 
 Result<int> ShmSocket::connect(Pass& pass, const sockaddr* address, socklen_t length) {
-  if (address != nullptr && length >= sizeof address->sa_family && address->sa_family == AF_UNSPEC)
+  if (is_unspecified(address, length))
     if (Result<void> r = detach(pass, Reason::same_host_left); !r) return r.error();
   return kOnKernel;
 }

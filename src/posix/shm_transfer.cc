@@ -295,7 +295,7 @@ Result<ssize_t> ShmSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     const char* const what = (flags & MSG_OOB) != 0        ? "MSG_OOB"
                              : (flags & MSG_FASTOPEN) != 0 ? "MSG_FASTOPEN"
                              : zerocopy                    ? "MSG_ZEROCOPY"
-                                                           : "a control message of sendmsg()";
+                                                           : kControlMessage;
     if (Result<void> r = detach_for(pass, what); !r) return r.error();
     return kOnKernel;
   }

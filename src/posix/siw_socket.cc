@@ -142,7 +142,7 @@ Result<int> SiwSocket::connect(Pass& pass, const sockaddr* address, socklen_t le
   if (state_ == State::kKernel) return kOnKernel;
   if (address == nullptr || length < sizeof address->sa_family) return kOnKernel;  // which refuses it
   if (holder_ != nullptr && !take_over()) return err(EISCONN);
-  if (address->sa_family == AF_UNSPEC) {
+  if (is_unspecified(address, length)) {
     if (!live()) return kOnKernel;
     disconnect();
     return 0;

@@ -83,6 +83,7 @@ class Socket : public File {
   /// Only the kernel serves `what` the program has asked for: the name of a socket option, of a flag of a
   /// call, or of another kind of call. Reason::option shows it.
   void veto_for(const char* what);
+  static constexpr char kControlMessage[] = "a control message of sendmsg()";  ///< for veto_for()
   /// The same, at once.
   Result<void> detach_for(Pass& pass, const char* what);
 

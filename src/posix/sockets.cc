@@ -38,10 +38,6 @@ bool leads_out(const sockaddr* address, socklen_t length, int domain) {
   return end && !end->address.is_any() && !end->address.is_loopback();
 }
 
-bool is_unspecified(const sockaddr* address, socklen_t length) {
-  return address != nullptr && length >= sizeof address->sa_family && family_of(address) == AF_UNSPEC;
-}
-
 /// What the configuration says of iWARP for a connection to that address.
 Iwarp iwarp_to(const sockaddr* address, socklen_t length, int domain) {
   if (!config().wants_iwarp || address == nullptr || length < sizeof address->sa_family) return Iwarp::kOff;

@@ -188,7 +188,7 @@ Errno TcpSocket::open_by_message(Pass& pass, const msghdr* message, int flags, b
   if (address == nullptr || message->msg_namelen < sizeof family || !get_user(family, &address->sa_family) ||
       family == AF_UNSPEC)
     return kOnKernel;
-  if (message->msg_controllen != 0) veto_for("a control message of sendmsg()");
+  if (message->msg_controllen != 0) veto_for(kControlMessage);
   if ((flags & (MSG_ZEROCOPY | MSG_OOB)) != 0) veto_for((flags & MSG_OOB) != 0 ? "MSG_OOB" : "MSG_ZEROCOPY");
   fast_open_ = true;
   const Result<int> r = connect(pass, address, message->msg_namelen);
@@ -218,8 +218,7 @@ Result<ssize_t> TcpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     const Control control = control_of(*message);
     if (control == Control::kInvalid) return err(EINVAL);
     if (control == Control::kHeeded)
-      return detach_for(pass, "a control message of sendmsg()") ? Result<ssize_t>(kOnKernel)
-                                                                : err(EOPNOTSUPP);
+      return detach_for(pass, kControlMessage) ? Result<ssize_t>(kOnKernel) : err(EOPNOTSUPP);
   }
   // tcp_sendmsg_locked(): what is empty, or sent without SO_ZEROCOPY, is sent as without the flag.
   if ((flags & MSG_ZEROCOPY) != 0 && *size > 0 && wants_completions(pass))

@@ -92,14 +92,13 @@ std::vector<std::string> usual_places_of_page(int pid) {
 /// Among all descriptors, or, when the program has closed that (closefrom), among what it has mapped, which
 /// takes CAP_CHECKPOINT_RESTORE.
 std::vector<std::string> places_of_page(int pid) {
-  const std::string name = std::string("memfd:") + stats::kStatsName;
   std::vector<std::string> places;
   for (auto& [fd, what] : descriptors(pid))
     if (is_page(what)) places.push_back(fmt::format("/proc/{}/fd/{}", pid, fd));
   if (!places.empty()) return places;
   std::ifstream maps(fmt::format("/proc/{}/maps", pid));
   for (std::string line; std::getline(maps, line);)
-    if (line.find(name) != std::string::npos)
+    if (is_page(line))
       places.push_back(fmt::format("/proc/{}/map_files/{}", pid, line.substr(0, line.find(' '))));
   return places;
 }

@@ -190,12 +190,18 @@ TEST(Stream, ShutdownOfAConnectingSocketIsAReset) {
   EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0);
 }
 
+/// Not connected yet: it says ENOTCONN, and holds all the same.
+Fd shut_down_socket(int how) {
+  Fd fd = tcp_socket();
+  EXPECT_EQ(shutdown(fd, how), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  return fd;
+}
+
 // What is shut down before it listens stays so, and its connections are shut down from their beginning.
 TEST(Stream, AListenerShutDownBeforeEndsItsConnections) {
   for (int how : {SHUT_RD, SHUT_WR, SHUT_RDWR}) {
-    Fd listener = tcp_socket();
-    EXPECT_EQ(shutdown(listener, how), -1);
-    EXPECT_EQ(errno, ENOTCONN);
+    Fd listener = shut_down_socket(how);
     Address at = here();
     ASSERT_EQ(bind(listener, at.raw(), at.size), 0);
     ASSERT_EQ(listen(listener, 4), 0);
@@ -217,9 +223,7 @@ TEST(Stream, AListenerShutDownBeforeEndsItsConnections) {
 TEST(Stream, ADisconnectedSocketIsNoLongerShutDown) {
   Far far("echo");
   Address to = there(static_cast<uint16_t>(far.number()));
-  Fd fd = tcp_socket();
-  EXPECT_EQ(shutdown(fd, SHUT_RDWR), -1);
-  EXPECT_EQ(errno, ENOTCONN);
+  Fd fd = shut_down_socket(SHUT_RDWR);
   const sockaddr none{};
   EXPECT_EQ(connect(fd, &none, sizeof none), 0);
   ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
@@ -232,9 +236,7 @@ TEST(Stream, ADisconnectedSocketIsNoLongerShutDown) {
 TEST(Stream, ASocketShutDownBeforeItConnectsNeitherReadsNorWrites) {
   Far far("echo");
   Address to = there(static_cast<uint16_t>(far.number()));
-  Fd fd = tcp_socket();
-  EXPECT_EQ(shutdown(fd, SHUT_RDWR), -1);
-  EXPECT_EQ(errno, ENOTCONN);
+  Fd fd = shut_down_socket(SHUT_RDWR);
   ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
   char byte;
   EXPECT_EQ(recv(fd, &byte, 1, 0), 0);
