@@ -18,9 +18,9 @@ namespace accel::posix {
 
 class Candidates {
  public:
-  /// One load, a second one where there are any.
+  /// One load, a second one where there are any. The first orders the slots' address before it.
   bool has(int fd) const {
-    return static_cast<unsigned>(fd) < size_.load(std::memory_order_relaxed) &&
+    return static_cast<unsigned>(fd) < size_.load(std::memory_order_acquire) &&
            (slots_[fd].word.load(std::memory_order_relaxed) & kKinds) != 0;
   }
   bool any() const { return size_.load(std::memory_order_relaxed) != 0; }

@@ -94,7 +94,7 @@ TEST(Endings, TheFirstWriteBehindThePeersCloseSucceeds) {
   EXPECT_EQ(send(far.fd, "", 0, MSG_NOSIGNAL), 0);
   EXPECT_EQ(far.ready(), POLLIN | POLLOUT | POLLRDHUP);
   EXPECT_EQ(outcome(send(far.fd, "nobody", 6, MSG_NOSIGNAL)), "6");
-  EXPECT_EQ(wait_for(far.fd, 0), POLLHUP | POLLERR);  // the answer is a reset
+  EXPECT_EQ(wait_for_end(far.fd, 0), POLLHUP | POLLERR);  // the answer is a reset
   EXPECT_EQ(outcome(send(far.fd, "nobody", 6, MSG_NOSIGNAL)), "EPIPE");
   EXPECT_EQ(far.read(), "0");
   EXPECT_EQ(outcome(send(far.fd, "nobody", 6, MSG_NOSIGNAL)), "EPIPE");

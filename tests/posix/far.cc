@@ -3,12 +3,14 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <stdexcept>
@@ -196,8 +198,12 @@ short wait_for(int fd, short events, int timeout_ms) {
 }
 
 short wait_for_end(int fd, short events) {
-  const short found = wait_for(fd, events);
-  return found == POLLERR ? wait_for(fd, events) : found;
+  const time_t guard = time(nullptr) + 20;
+  for (;;) {
+    const short found = wait_for(fd, events);
+    if (found != POLLERR || time(nullptr) > guard) return found;
+    sched_yield();  // the kernel may have been taken off its CPU between the error and the end
+  }
 }
 
 void set_nonblocking(int fd, bool on) {

@@ -86,8 +86,8 @@ std::string read_exactly(int fd, size_t size);
 std::string read_to_end(int fd);
 /// Waits for poll(2) events; returns revents, 0 after the guard of 20 s.
 short wait_for(int fd, short events, int timeout_ms = 20000);
-/// The same for the end of a TCP connection. A reset that comes in the middle of the kernel's tcp_poll()
-/// shows as POLLERR alone: then once more.
+/// The same for the end of a TCP connection. The kernel's tcp_reset() sets the error before the state, so
+/// that POLLERR may show alone in between: then until more shows.
 short wait_for_end(int fd, short events);
 void set_nonblocking(int fd, bool on = true);
 void set_option(int fd, int level, int name, int value);

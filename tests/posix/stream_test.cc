@@ -185,7 +185,7 @@ TEST(Stream, ShutdownOfAConnectingSocketIsAReset) {
   ASSERT_EQ(connect(fd, to.raw(), to.size), -1);
   ASSERT_EQ(errno, EINPROGRESS);
   EXPECT_EQ(shutdown(fd, SHUT_RDWR), 0);
-  EXPECT_EQ(wait_for(fd, POLLOUT), POLLOUT | POLLERR | POLLHUP);
+  EXPECT_EQ(wait_for_end(fd, POLLOUT), POLLOUT | POLLERR | POLLHUP);
   EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNRESET);
   EXPECT_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), 0);
 }
