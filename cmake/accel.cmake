@@ -60,3 +60,12 @@ function(accel_unit_test name)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 300)
   set_property(GLOBAL APPEND PROPERTY ACCEL_HOSTLESS ${name})
 endfunction()
+
+# accel_weigh_tests(): last in a folder. Of its tests all but those that wait for most of their time count twice in ctest -j.
+function(accel_weigh_tests)
+  get_property(tests DIRECTORY PROPERTY TESTS)
+  list(FILTER tests EXCLUDE REGEX "^posix\\.(.*\\.)?(kernel|near|far|both|each|siw)$")
+  if(tests)
+    set_tests_properties(${tests} PROPERTIES PROCESSORS 2)
+  endif()
+endfunction()

@@ -143,7 +143,6 @@ a, _ = s.accept()
 c.sendall(b"hello")
 print(a.recv(5).decode())
 """
-TIMES = 1000
 
 
 def broken(chance, seeds):
@@ -161,13 +160,13 @@ def broken(chance, seeds):
 
 
 def test_fuzzed(o):
-    """A thousand broken configurations: none stops a program that reads it by libaccel.so, or changes what it writes."""
+    """Broken configurations: none stops a program that reads it by libaccel.so, or changes what it writes."""
     sample = read(o, "config/libaccel.toml")
     seeds = [t.encode() for t in (sample, commented_in(sample), *GOOD, *BAD, *(read(o, f"config/profiles/{p}.toml") for p in PROFILES))]
     problems = 0
     with tempfile.TemporaryDirectory() as d:
         file = os.path.join(d, SCRATCH_FILE)
-        for number in range(TIMES):
+        for number in range(o.times):
             with open(file, "wb") as out:
                 out.write(broken(random.Random(number), seeds))
             done = subprocess.run([sys.executable, "-S", "-E", "-c", PROGRAM], capture_output=True, timeout=60,
@@ -177,7 +176,7 @@ def test_fuzzed(o):
             problems += bool(said)
             for line in said:
                 expect(line.startswith("libaccel: "), number, line)
-    expect(problems > TIMES / 2, "most were to be broken, not", problems)
+    expect(problems > o.times / 2, "most were to be broken, not", problems)
 
 
 if __name__ == "__main__":
@@ -186,5 +185,6 @@ if __name__ == "__main__":
     for path in ("tool", "source"):
         parser.add_argument("--" + path, required=True)
     parser.add_argument("--preload", help="libaccel.so, of fuzzed")
+    parser.add_argument("--times", type=int, default=200, help="of fuzzed")
     options = parser.parse_args()
     globals()["test_" + options.part](options)
