@@ -372,6 +372,7 @@ void Engine::after_fork_in_child() {
   p.netlink->abandon_in_child();
   p.filter.abandon_in_child();
   abandon_accept_queue_in_child();
+  p.counters_file.abandon_in_child();
   engine->housekeeping_->abandon_in_child();
   // The rest is a copy that nobody uses: freeing it would only copy its pages.
 }

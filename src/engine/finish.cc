@@ -14,6 +14,7 @@ namespace {
 constexpr Duration kAskAgain =
     std::chrono::milliseconds(10);  // whether the kernel's sockets have been acknowledged
 constexpr Duration kFarewell = std::chrono::milliseconds(200);
+constexpr Duration kExec = std::chrono::seconds(1);  ///< then it has failed, and the process goes on
 
 }  // namespace
 
@@ -43,6 +44,7 @@ void Engine::finish(Duration limit, bool for_good) {
   p.empty_rings();  // the queues end with the process
   // Not before: the kernel loses a FIN that comes while close() makes a TIME-WAIT socket of one.
   for (const int shadow : shadows) real.close(shadow);
+  p.counters_file.remove(for_good ? kNever : clock_now() + kExec);
 }
 
 void Engine::retire(Duration limit) {

@@ -86,11 +86,18 @@ Housekeeping::Events Housekeeping::step(Ready ready) {
   if (look_due_ <= now) look();
   if (serving_ && (ready.ports || serving_due_ <= now)) serve(events);
   if (tick_due_ <= now) tick(events);
+  if (process_.counters_file.due(now)) write_counters(now);
   events.ports_opened = std::exchange(ports_opened_, false);
   events.port_lost = process_.interfaces.any_lost();
   events.hand_backs_due = process_.hand_backs.any();
   events.filters_changed = process_.filters_changed.exchange(false, std::memory_order_relaxed);
   return events;
+}
+
+void Housekeeping::write_counters(Instant now) {
+  CountersFile::Values values;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = process_.count(static_cast<Counter>(i));
+  process_.counters_file.write(values, now);
 }
 
 void Housekeeping::take_requests() {

@@ -77,6 +77,7 @@ class Housekeeping {
   void abandon_in_child();
 
  private:
+  void write_counters(Instant now);
   void take_requests();
   void tick(Events& events);
   bool look_round(Events& events, bool came_by);

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "base/config.h"
+#include "engine/counters_file.h"
 #include "engine/helper_client.h"
 #include "engine/housekeeping_requests.h"
 #include "engine/interfaces.h"
@@ -195,6 +197,7 @@ class Process {
   Upcalls& above;
   Worker worker{slots};
   Counters counters;  ///< but for the workers'
+  CountersFile counters_file{config().settings.counters_to};
   HelperClient helper{counters};
   std::unique_ptr<Netlink> netlink;
   HousekeepingRequests housekeeping;

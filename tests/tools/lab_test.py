@@ -83,6 +83,67 @@ def test_reload(tool, lab):
     lab.near.stop(server.child)
 
 
+# As SERVER, for a name of a file. When told so it does one thing of LAST.
+COUNTED = """
+import os, signal, socket, sys
+listener = socket.create_server((sys.argv[1], 7000))
+print("ready", flush=True)
+connection, _ = listener.accept()
+connection.sendall(connection.recv(100000, socket.MSG_WAITALL))
+child = os.fork()  # whose end is not the parent's
+if child == 0: os._exit(0)
+os.waitpid(child, 0)
+last = sys.stdin.readline().strip()
+if last == "crash": os.kill(os.getpid(), signal.SIGSEGV)
+if last == "exec": os.execv("/bin/cat", ["cat"])
+if last == "exec fails":
+    try: os.execv("/nowhere", ["nowhere"])
+    except OSError: sys.stdin.readline()
+"""
+
+
+def counters_in(file, name):
+    """The value of a counter, or None while there is no file."""
+    found = re.search(rf"(?m)^libaccel_{name}{{pid=\"\d+\",program=\"python3[.\d]*\"}} (\d+)$", file.read_text() if file.exists() else "")
+    return int(found[1]) if found else None
+
+
+def test_counters(tool, lab):
+    """A process that a signal ends leaves its counters behind, and no other."""
+    for last, left in (("crash", True), ("exit", False), ("exec", False), ("exec fails", False)):
+        folder = lab.directory / f"counters {last}"
+        folder.mkdir()
+        server = Program(lab.near, COUNTED, lab.near.address, True, env={"ACCEL_COUNTERS_TO": str(folder)})
+        client = Program(lab.far, CLIENT, lab.near.address, False)
+        file, = until(lambda folder=folder: list(folder.iterdir()), "a file with counters")
+        expect(file.name.endswith(f".{server.pid}.prom") and file.stat().st_mode & 0o7 == 0, file)
+        until(lambda file=file: (counters_in(file, "rx_bytes_total") or 0) >= 100000, "the counters of what has been received")
+        before = counters_in(file, "written_seconds")
+        server.child.stdin.write(last + "\n")
+        server.child.stdin.flush()
+        if last == "exec fails":
+            until(lambda file=file, before=before: (counters_in(file, "written_seconds") or 0) > before + 1, "counters again after exec has failed")
+        if last == "exec":
+            until(lambda folder=folder: not any(folder.iterdir()), "no file of a process that is another program")
+        server.child.stdin.close()
+        server.child.wait()
+        expect(any(folder.iterdir()) == left, last, list(folder.iterdir()))
+        if left:
+            expect(counters_in(file, "tcp_passive_opens_total") == 1 and counters_in(file, "tx_bytes_total") >= 100000, file.read_text())
+        expect(server.child.stderr.read() == "", "nothing to say of it")
+        client.child.kill()
+        client.child.wait()
+    for folder, why in (("counters", "is not an absolute path"), (str(lab.directory / "nowhere"), "No such file or directory")):
+        server = Program(lab.near, COUNTED, lab.near.address, True, env={"ACCEL_COUNTERS_TO": folder})
+        client = Program(lab.far, CLIENT, lab.near.address, False)
+        until(lambda server=server: stat(tool, server.pid)["counters"]["tcp_passive_opens"] == 1, "the connection")
+        said = server.child.stderr.readline()
+        expect(said.startswith("libaccel: counters_to: ") and why in said, said)
+        server.child.communicate("exit\n")
+        client.child.kill()
+        client.child.wait()
+
+
 def test_stat(tool, lab):
     server = Program(lab.near, SERVER, lab.near.address, True)
     client = Program(lab.far, CLIENT, lab.near.address, True)
@@ -315,7 +376,7 @@ def test_config(tool, lab):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["stat", "config", "see", "told_apart", "capture"])
+    parser.add_argument("part", choices=["stat", "config", "counters", "see", "told_apart", "capture"])
     parser.add_argument("--tool", required=True)
     parser.add_argument("--build", required=True)
     options = parser.parse_args()
