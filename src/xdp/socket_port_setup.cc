@@ -19,8 +19,9 @@
 namespace accel::xdp {
 namespace {
 
-/// The kernel frees the queue of a closed socket a moment later (xsk_buff_pool.c, xp_release_deferred), and
-/// another process's queue_is_bound() has it for a moment.
+/// The kernel frees the queue of a closed socket a moment later (xsk_buff_pool.c, xp_release_deferred): by a
+/// kernel thread that waits for a grace period and the lock of all devices, which takes seconds where many
+/// network namespaces come and go. Another process's queue_is_bound() has it for a moment.
 constexpr timespec kSettlePause{0, 2'000'000};
 /// Where the kernel copies frames: buffers of each queue, and those that all share, for sending and for
 /// frames that stay with the stack for a while. A device of one queue: 1.5 MiB, or 3 MiB with buffers of
@@ -30,6 +31,8 @@ constexpr uint32_t kQueueFrames = 512, kSharedFrames = 256;
 /// would only drop.
 constexpr uint32_t kLeastFrames = 128;
 constexpr int kSettlePasses = 250;
+/// Without a queue there is no port at all.
+constexpr int kSettlePassesForOne = 2500;
 
 Errno fail(std::string* why, int error, const std::string& text) {
   if (why) *why = text;
@@ -228,7 +231,8 @@ Result<void> SocketPort::bind_queues(std::string* why) {
       next_->id = id;
       auto bound = bind_one(*next_, why);
       if (bound.is(EBUSY)) {
-        settling |= pass < kSettlePasses && !flows_->in_use(id);
+        const int passes = queues_.empty() ? kSettlePassesForOne : kSettlePasses;
+        settling |= pass < passes && !flows_->in_use(id);
         continue;
       }
       if (!bound) return bound;
