@@ -138,6 +138,31 @@ std::optional<RouteKind> kind_of(rtnl_route* r) {
   }
 }
 
+/// Segments of a first receive window that are no less than the window is without them, 64 KiB.
+constexpr uint32_t kWholeWindow = 55;
+
+/// `metric`: the value of an RTAX_ number, 0 where the route has none. False: the kernel's TCP alone heeds
+/// one of them.
+template <class Metric>
+bool read_metrics(Metric metric, RouteMetrics& out) {
+  const auto locked = [all = metric(RTAX_LOCK)](int name) { return (all >> name & 1) != 0; };
+  const uint32_t features = metric(RTAX_FEATURES);
+  out.initial_window = metric(RTAX_INITCWND);
+  if (locked(RTAX_RTO_MIN)) out.min_rto = std::chrono::milliseconds(metric(RTAX_RTO_MIN));
+  out.advertised_mss = static_cast<uint16_t>(std::min<uint32_t>(metric(RTAX_ADVMSS), UINT16_MAX));
+  out.hop_limit = static_cast<uint8_t>(std::min<uint32_t>(metric(RTAX_HOPLIMIT), UINT8_MAX));
+  out.quickack = metric(RTAX_QUICKACK) != 0;
+  out.ecn = (features & RTAX_FEATURE_ECN) != 0;
+  for (const int other : {RTAX_WINDOW, RTAX_RTT, RTAX_RTTVAR, RTAX_SSTHRESH, RTAX_REORDERING, RTAX_CC_ALGO,
+                          RTAX_FASTOPEN_NO_COOKIE})
+    if (metric(other) != 0) return false;
+  if (locked(RTAX_CWND) && metric(RTAX_CWND) != 0) return false;
+  constexpr uint32_t kWithoutEffect = RTAX_FEATURE_SACK | RTAX_FEATURE_TIMESTAMP | RTAX_FEATURE_ALLFRAG;
+  const uint32_t first_window = metric(RTAX_INITRWND);
+  return (features & ~(RTAX_FEATURE_ECN | kWithoutEffect)) == 0 &&
+         (first_window == 0 || first_window >= kWholeWindow);
+}
+
 /// Rows of the stack's table, one for each next hop.
 void read_route(rtnl_route* r, std::vector<KernelRoute>& out) {
   const auto kind = kind_of(r);
@@ -151,8 +176,13 @@ void read_route(rtnl_route* r, std::vector<KernelRoute>& out) {
   if (family == AF_INET && length == 0) route.prefix = IpAddress::any_v4();
   route.prefix_length = static_cast<uint8_t>(length + (family == AF_INET ? 96 : 0));
   route.priority = rtnl_route_get_priority(r);
-  uint32_t mtu = 0;
-  if (rtnl_route_get_metric(r, RTAX_MTU, &mtu) == 0) route.mtu = mtu;
+  const auto metric = [r](int name) {
+    uint32_t value = 0;
+    return rtnl_route_get_metric(r, name, &value) == 0 ? value : 0;
+  };
+  route.mtu = metric(RTAX_MTU);
+  if (!read_metrics(metric, route.metrics) && route.kind == RouteKind::kUnicast)
+    route.kind = RouteKind::kOther;
   const int hops = rtnl_route_get_nnexthops(r);
   if (hops == 0) out.push_back(route);
   for (int i = 0; i < hops; ++i) {
@@ -316,8 +346,11 @@ RouteAnswer read_answer(const nlmsghdr* message, int family) {
   if (a[RTA_METRICS]) {
     std::array<const rtattr*, RTAX_MAX + 1> metrics{};
     find_attributes(RTA_DATA(a[RTA_METRICS]), RTA_PAYLOAD(a[RTA_METRICS]), metrics);
-    if (metrics[RTAX_MTU]) answer.mtu = number_in(metrics[RTAX_MTU]);
-    answer.mtu_locked = metrics[RTAX_LOCK] && (number_in(metrics[RTAX_LOCK]) >> RTAX_MTU & 1) != 0;
+    const auto metric = [&](int name) { return metrics[name] ? number_in(metrics[name]) : 0; };
+    answer.mtu = metric(RTAX_MTU);
+    answer.mtu_locked = (metric(RTAX_LOCK) >> RTAX_MTU & 1) != 0;
+    if (!read_metrics(metric, answer.metrics) && answer.type == RouteType::kUnicast)
+      answer.type = RouteType::kUnusual;
   }
   return answer;
 }

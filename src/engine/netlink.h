@@ -59,6 +59,7 @@ struct KernelRoute {
   uint32_t mtu = 0;  ///< 0: the device's
   uint32_t priority = 0;
   RouteKind kind = RouteKind::kUnicast;
+  RouteMetrics metrics;
   bool operator==(const KernelRoute&) const = default;
 };
 
@@ -108,6 +109,7 @@ struct RouteAnswer {
   IpAddress source;
   uint32_t mtu = 0;         ///< 0: the device's
   bool mtu_locked = false;  ///< "mtu lock"
+  RouteMetrics metrics;
 };
 
 struct NeighbourEvent {

@@ -80,6 +80,11 @@ PathChoice PathSelector::choose(const FlowRequest& request, bool needs_all_queue
     case RouteType::kUnusual:
       return kernel_path(Reason::route_unusual);
   }
+  const auto metrics = interfaces_.metrics_by(answer->metrics);
+  const uint8_t hops = answer->metrics.hop_limit;
+  // UDP's is the socket's, or the default.
+  if (!metrics || (request.role != Role::kTcpClient && hops != 0 && hops != kDefaultHopLimit))
+    return kernel_path(Reason::route_unusual);
   PathChoice choice;
   choice.route.source = request.local.address.is_any() ? answer->source : request.local.address;
   FilteredFlow flow;
@@ -105,6 +110,7 @@ PathChoice PathSelector::choose(const FlowRequest& request, bool needs_all_queue
   choice.route.next_hop = to_group || answer->gateway.is_any() ? to : answer->gateway;
   choice.route.mtu = interfaces_.mtu_by(*id, answer->mtu);
   choice.route.mtu_locked = answer->mtu_locked;
+  choice.route.metrics = *metrics;
   return choice;
 }
 

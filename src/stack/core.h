@@ -76,6 +76,7 @@ struct HeaderFields {
 struct Way {
   Hop* hop = nullptr;  ///< nullptr: none of ours
   uint32_t mtu = 0;
+  MetricsId metrics = 0;
   bool by_kernel = false;  ///< without a hop: the kernel has a way, by a device or means that are not ours
 };
 
@@ -95,6 +96,7 @@ struct StackCore {
   // ---- ways (neighbour.cc) ----
   /// The hop of a route; never nullptr, made when it is not there.
   Hop* hop(const Route& route);
+  Way way(const Route& route) { return {hop(route), route.mtu, route.metrics}; }
   /// The way to answer a packet: by the routing table alone, whatever MAC address it came from. Of several
   /// next hops one of the interface that it came in by is preferred.
   Way way_back(const Passage& from);
@@ -103,6 +105,7 @@ struct StackCore {
   /// The hop by which frames leave for nowhere: each is dropped.
   Hop* nowhere(InterfaceId id) { return find_or_make_hop(id, {}); }
   void set_routes(std::vector<RouteEntry> rows, bool ask);
+  std::optional<MetricsId> metrics_id(const RouteMetrics& m);
   void set_neighbour(InterfaceId id, const IpAddress& address, std::optional<MacAddress> mac);
   std::vector<UnresolvedNeighbour> take_unresolved();
   void set_interface(InterfaceId id, const Interface& info);
@@ -195,6 +198,7 @@ struct StackCore {
     }
   };
 
+  std::vector<RouteMetrics> metrics = std::vector<RouteMetrics>(1);  ///< by MetricsId
   StackConfig config;
   uint64_t flow_secret;  ///< keys flow_hash(), whose results others see; from config.secret, which it hides
   FramePool& pool;

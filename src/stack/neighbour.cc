@@ -1,5 +1,6 @@
 // Interfaces, routes and next hops, as the engine tells them.
 #include <algorithm>
+#include <limits>
 
 #include "stack/core.h"
 #include "stack/tcp/siphash.h"
@@ -106,16 +107,25 @@ void StackCore::set_routes(std::vector<RouteEntry> rows, bool ask) {
   good_sources_ = {};
 }
 
+/// They stay, whichever routes go: connections name them.
+std::optional<MetricsId> StackCore::metrics_id(const RouteMetrics& m) {
+  const auto known = std::find(metrics.begin(), metrics.end(), m);
+  const auto id = known - metrics.begin();
+  if (id > std::numeric_limits<MetricsId>::max()) return std::nullopt;
+  if (known == metrics.end()) metrics.push_back(m);
+  return static_cast<MetricsId>(id);
+}
+
 static IpAddress next_hop(const RouteEntry& row, const Passage& from) {
   return row.gateway.is_any() ? from.source : row.gateway;
 }
 
 Way StackCore::way_by(const RouteEntry& row, const Passage& from) {
-  if (row.kind == RouteKind::kOther) return {nullptr, 0, true};
+  if (row.kind == RouteKind::kOther) return {.by_kernel = true};
   if (row.kind != RouteKind::kUnicast) return {};
-  if (row.interface == kAnyInterface) return {nullptr, 0, true};
+  if (row.interface == kAnyInterface) return {.by_kernel = true};
   return {find_or_make_hop(row.interface, next_hop(row, from)),
-          std::min(row.mtu, interfaces[row.interface].info.mtu)};
+          std::min(row.mtu, interfaces[row.interface].info.mtu), row.metrics};
 }
 
 Way StackCore::way_back(const Passage& from) {

@@ -23,6 +23,7 @@ void Stack::remove_interface(InterfaceId id) { core_->remove_interface(id); }
 void Stack::set_routes(std::vector<RouteEntry> routes, bool ask) {
   core_->set_routes(std::move(routes), ask);
 }
+std::optional<MetricsId> Stack::metrics_id(const RouteMetrics& metrics) { return core_->metrics_id(metrics); }
 const StackConfig& Stack::config() const { return core_->config; }
 void Stack::follow_host(const StackConfig& config) {
   const StackConfig before = std::exchange(core_->config, config);

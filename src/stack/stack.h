@@ -49,6 +49,9 @@ class Stack {
   void remove_interface(InterfaceId id);
   /// `ask`: policy routing, so that the table does not tell all: see take_route_questions().
   void set_routes(std::vector<RouteEntry> routes, bool ask = false);
+  /// The name of metrics for RouteEntry::metrics and Route::metrics. nullopt: there are too many different
+  /// ones.
+  std::optional<MetricsId> metrics_id(const RouteMetrics& metrics);
   /// The host's settings are others from now on, as the kernel heeds them where it uses them. Secrets stay.
   void follow_host(const StackConfig& config);
   const StackConfig& config() const;

@@ -52,6 +52,19 @@ struct Interface {
   SourceRules sources;
 };
 
+/// What a route asks of the connections that go by it (rtnetlink(7) RTA_METRICS, ip-route(8)), but for the
+/// MTU. Zero: nothing.
+struct RouteMetrics {
+  uint32_t initial_window = 0;  ///< RTAX_INITCWND, segments
+  Duration min_rto{0};          ///< RTAX_RTO_MIN
+  uint16_t advertised_mss = 0;  ///< RTAX_ADVMSS
+  uint8_t hop_limit = 0;        ///< RTAX_HOPLIMIT, where the program has left the default
+  bool quickack = false;        ///< RTAX_QUICKACK
+  bool ecn = false;             ///< RTAX_FEATURE_ECN
+  bool operator==(const RouteMetrics&) const = default;
+};
+using MetricsId = uint8_t;  ///< Stack::metrics_id(); 0: none
+
 /// Where frames to a destination leave, as the kernel's routing decided.
 struct Route {
   InterfaceId interface = 0;
@@ -59,6 +72,7 @@ struct Route {
   IpAddress next_hop;  ///< gateway, or the destination itself when on link
   uint32_t mtu = 1500;
   bool mtu_locked = false;  ///< "mtu lock": what ICMP says of the path's MTU is not for it
+  MetricsId metrics = 0;
 };
 
 enum class RouteKind : uint8_t {
@@ -78,6 +92,7 @@ struct RouteEntry {
   IpAddress gateway;          ///< any(): on link
   uint32_t mtu = 1500;
   RouteKind kind = RouteKind::kUnicast;
+  MetricsId metrics = 0;
 };
 
 /// What a socket can do or has suffered; combined as bits.
@@ -121,6 +136,7 @@ enum class TcpState : uint8_t {
 };
 
 /// IPv6 flow labels (RFC 6437) that sockets ask for: 20 bits, none, or what the stack makes of the flow.
+constexpr uint8_t kDefaultHopLimit = 64;
 constexpr uint32_t kNoFlowLabel = 0;
 constexpr uint32_t kAutoFlowLabel = 0xffffffff;
 

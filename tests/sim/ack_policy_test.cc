@@ -158,6 +158,29 @@ TEST_F(AckPolicy, AfterALongPauseTheSenderIsHelpedToGrow) {
   EXPECT_EQ((sent[0].at - sim->trace_start) / 1ms, 5);
 }
 
+TEST_F(AckPolicy, ARouteAsksForTheAckOfEachSegment) {
+  const Pair p = open();
+  Stack& stack = *(*sim)[1].stack;
+  RouteEntry row;
+  row.prefix = (*sim)[0].v4();
+  row.prefix_length = 128;
+  row.metrics = *stack.metrics_id({.quickack = true});
+  stack.set_routes({row});
+  ASSERT_EQ(stack.tcp().follow_route(*p.b), Followed::kStays);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(write((*sim)[1], p.b, "answer"));  // which makes the connection one that waits for answers
+    sim->run_for(200ms);
+    while (auto r = read((*sim)[0], p.a))
+      if (r->empty()) break;
+    sim->clear_trace();
+    ASSERT_TRUE(write((*sim)[0], p.a, "x"));
+    sim->run_for(100ms);
+    const auto sent = sim->sent_by(1);
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ((sent[0].at - sim->trace_start) / 1ms, 5);
+  }
+}
+
 // A server that has nothing to say ends its direction as soon as it is asked: what the client goes on to send
 // is acknowledged at once nonetheless, down to an odd last segment.
 TEST(AckPolicyOfAHalfClosed, AFinIsNoAnswer) {

@@ -253,6 +253,25 @@ TEST_F(ChangedRoute, LeadsToAnotherNextHopAndBack) {
   EXPECT_EQ(*read(sim[1], p.b), "x");
 }
 
+TEST_F(ChangedRoute, HasAsManyMetricsAsThereAreNames) {
+  Stack& stack = *sim[0].stack;
+  EXPECT_EQ(stack.metrics_id({}), 0);
+  for (int i = 1; i <= 255; ++i) EXPECT_EQ(stack.metrics_id({.initial_window = static_cast<uint32_t>(i)}), i);
+  EXPECT_EQ(stack.metrics_id({.initial_window = 256}), std::nullopt);
+  EXPECT_EQ(stack.metrics_id({.initial_window = 7}), 7);
+}
+
+TEST_F(ChangedRoute, BringsAShorterTimeout) {
+  RouteEntry row = route();
+  row.metrics = *sim[0].stack->metrics_id({.min_rto = 20ms});
+  EXPECT_EQ(follow({row}), Followed::kStays);
+  send("x");  // a round trip's sample
+  EXPECT_LT(sim[0].stack->tcp().info(*p.a, sim.now).rto_us, 200'000u);
+  EXPECT_EQ(follow({route()}), Followed::kStays);
+  send("x");
+  EXPECT_GE(sim[0].stack->tcp().info(*p.a, sim.now).rto_us, 200'000u);
+}
+
 TEST_F(ChangedRoute, StaysWithItsNextHopAmongSeveral) {
   EXPECT_EQ(follow({route(sim[2].v4()), route()}), Followed::kStays);
   send("x");

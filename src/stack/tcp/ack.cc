@@ -20,7 +20,7 @@ void sample_rtt(TcpContext& t, TcpConn& c, Duration rtt) {
     c.rttvar += (error - c.rttvar) / 4;
     c.srtt += (rtt - c.srtt) / 8;
   }
-  c.rto = std::min<Duration>(c.srtt + std::max(4 * c.rttvar, t.core.config.min_rto), kMaxRto);
+  c.rto = std::min<Duration>(c.srtt + std::max(4 * c.rttvar, min_rto(t, c)), kMaxRto);
 }
 
 /// Takes acknowledged segments off the scoreboard.

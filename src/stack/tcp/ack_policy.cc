@@ -69,7 +69,9 @@ static void delay_ack(TcpContext& t, TcpConn& c, Instant now) {
 }
 
 void owe_ack(TcpContext& t, TcpConn& c, bool now_please, Instant now) {
-  const bool quick = (c.quick_acks > 0 || c.settings.quickack) && !c.pingpong;
+  // tcp_in_quickack_mode()
+  const bool quick = ((c.quick_acks > 0 || c.settings.quickack) && !c.pingpong) ||
+                     (c.metrics != 0 && metrics_of(t, c).quickack);
   if (!now_please && !quick && c.rcv_nxt - c.rcv_wup <= c.rcv_mss && !c.out_of_order)
     return delay_ack(t, c, now);
   c.ack_now = true;

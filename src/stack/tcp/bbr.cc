@@ -309,7 +309,7 @@ void set_window(TcpConn& c, Bbr& b) {
     c.cwnd = std::max(c.cwnd, least_window(c));
   }
   if (b.mode == Bbr::Mode::kProbeRtt) c.cwnd = std::min(c.cwnd, least_window(c));
-  c.cwnd = std::min(c.cwnd, 1u << 30);
+  c.cwnd = std::min(c.cwnd, kMostWindow);
 }
 
 }  // namespace

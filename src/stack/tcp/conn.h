@@ -321,6 +321,7 @@ struct TcpConn : StackSocket, TcpEntry {
   uint32_t options_generation = 0;  ///< its listener's when it was queued
   uint32_t delivered = 0;           ///< segments that have arrived there, as far as ACKs and SACKs say
   uint32_t delivered_ce = 0;        ///< of those, told of by ACKs with ECE
+  MetricsId metrics = 0;            ///< of the way out
   TcpConn* accept_next = nullptr;   ///< accept queue; while embryonic: list of such
   TcpConn* embryo_prev = nullptr;
   TcpConn* pending_next = nullptr;

@@ -58,6 +58,7 @@ constexpr uint8_t kQuickAcks = 16;    ///< TCP_MAX_QUICKACKS
 constexpr Duration kInitialRto = 1s;  ///< RFC 6298 (2.1)
 constexpr Duration kMaxRto = 120s;    ///< TCP_RTO_MAX
 constexpr Duration kMtuLife = 600s;   ///< ip_rt_mtu_expires, tcp_probe_interval
+constexpr uint32_t kMostWindow = 1u << 30;
 constexpr Duration kCorkTime = 200ms;
 constexpr Duration kMemoryWait = 1ms;     ///< nothing says when there is memory again
 constexpr Duration kForgottenTime = 10s;  ///< what is on its way to us has come by then
@@ -134,7 +135,15 @@ inline void note_busy(TcpConn& c, Busy to, Instant now) {
 }
 /// The MTU that the connection uses where its route's is `mtu`.
 uint32_t path_mtu(const TcpConn& c, uint32_t mtu);
-void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu);
+void set_way(TcpContext& t, TcpConn& c, const Way& way);
+inline const RouteMetrics& metrics_of(const TcpContext& t, const TcpConn& c) {
+  return t.core.metrics[c.metrics];
+}
+/// tcp_rto_min()
+inline Duration min_rto(const TcpContext& t, const TcpConn& c) {
+  const Duration own = metrics_of(t, c).min_rto;
+  return own.count() > 0 ? own : t.core.config.min_rto;
+}
 /// The header template anew, after its hop, the settings or the flow's hash have changed.
 void refresh_headers(const TcpContext& t, TcpConn& c);
 /// IPv6: another automatic flow label, so that equal-cost routers may take another path
@@ -195,7 +204,7 @@ void leave_listener(TcpContext& t, const TcpListener& l);
 
 // ---- ecn.cc ----
 /// Whether the answer to a SYN agrees to ECN.
-bool agrees_to_ecn(const TcpContext& t, const TcpSegmentInfo& syn);
+bool agrees_to_ecn(const TcpContext& t, const TcpConn& c, const TcpSegmentInfo& syn);
 /// The answer to a SYN that asked for it, or the peer's SYN.
 void take_ecn_answer(TcpConn& c, const TcpSegmentInfo& s);
 /// tcp_ecn_queue_cwr(): the window is smaller from now on.
@@ -368,7 +377,14 @@ void on_retransmit_timeout(TcpContext& t, TcpConn& c, Instant now);
 [[gnu::cold]] void resend_without_congestion(TcpContext& t, TcpConn& c);
 
 // ---- congestion: newreno.cc, cubic.cc, hystart.cc ----
-uint32_t initial_window(uint32_t mss);
+/// TCP_INIT_CWND: ten segments whatever their size, where RFC 6928 has a limit in bytes.
+inline uint32_t initial_window(uint32_t mss) { return 10 * mss; }
+/// tcp_init_cwnd(): the route may have another.
+inline uint32_t initial_window(const TcpContext& t, const TcpConn& c) {
+  const uint32_t segments = metrics_of(t, c).initial_window;
+  return segments ? std::min<uint64_t>(uint64_t{segments} * c.snd_mss, kMostWindow)
+                  : initial_window(c.snd_mss);
+}
 inline bool is_reno(const TcpConn& c) { return c.settings.congestion == Congestion::kReno; }
 void grow_window(TcpConn& c, const AckEvent& e, Instant now);
 /// Data leaves after a pause, with nothing in flight.

@@ -62,7 +62,7 @@ static TcpConn* open_by_cookie(TcpContext& t, TcpListener& l, const TcpSegmentIn
   if (o.has_timestamps) {
     const uint32_t stamp = o.tsecr - timestamp_offset(t, s.local.address, s.remote.address);
     offered = options_of_cookie(stamp);
-    ecn = (stamp & kCookieEcn) != 0 && t.core.config.ecn_accept;
+    ecn = (stamp & kCookieEcn) != 0;
     offered.has_timestamps = true;
     offered.tsval = o.tsval;
   }
@@ -76,7 +76,8 @@ static TcpConn* open_by_cookie(TcpContext& t, TcpListener& l, const TcpSegmentIn
     return nullptr;
   }
   fill_embryo(t, *c, l, syn, offered, s.ack - 1, way, now);
-  c->ecn = static_cast<uint8_t>(ecn ? kEcnOk : 0);
+  const bool ecn_accept = t.core.config.ecn_accept || metrics_of(t, *c).ecn;
+  c->ecn = static_cast<uint8_t>(ecn && ecn_accept ? kEcnOk : 0);
   insert(t, *c);
   link_embryo(l, *c);
   t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, FlowEvent::kOpened});

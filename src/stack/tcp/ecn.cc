@@ -5,9 +5,9 @@ namespace accel::tcp {
 
 /// tcp_ecn_create_request(). A SYN that is ECN-capable itself is no RFC 3168 one, unless reserved bits say
 /// that a later version asks.
-bool agrees_to_ecn(const TcpContext& t, const TcpSegmentInfo& syn) {
+bool agrees_to_ecn(const TcpContext& t, const TcpConn& c, const TcpSegmentInfo& syn) {
   const bool asked = (syn.flags & (kEce | kCwr)) == (kEce | kCwr);
-  return asked && t.core.config.ecn_accept && (syn.ecn == 0 || syn.reserved != 0);
+  return asked && (t.core.config.ecn_accept || metrics_of(t, c).ecn) && (syn.ecn == 0 || syn.reserved != 0);
 }
 
 /// RFC 3168 section 6.1.1. A SYN-ACK has ECE alone; the peer's SYN of a simultaneous open has both.

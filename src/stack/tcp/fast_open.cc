@@ -96,7 +96,7 @@ void make_child(TcpContext& t, TcpListener& l, TcpConn& c, const TcpSegmentInfo&
   ++l.fast_open.length;
   c.snd_una = c.iss + 1;
   c.snd_wnd = c.max_window = s.window;
-  c.cwnd = initial_window(c.snd_mss);
+  c.cwnd = initial_window(t, c);
   begin_transfer(t, c, now);
   if (text != nullptr) {
     text->seq = c.rcv_nxt;

@@ -32,8 +32,10 @@ HeaderFields header_fields(const TcpContext& t, const TcpConn& c) {
   const uint32_t otherwise = s.auto_flow_label ? kAutoFlowLabel : kNoFlowLabel;
   const uint32_t wanted = s.flow_label != kNoFlowLabel ? s.flow_label : otherwise;
   const bool v4 = c.local.address.is_v4();
-  return {v4 ? s.tos : s.traffic_class, v4 ? s.ttl : s.hop_limit, t.core.flow_label(wanted, c.flow_hash),
-          s.dont_fragment};
+  uint8_t hops = v4 ? s.ttl : s.hop_limit;
+  if (const uint8_t by_route = metrics_of(t, c).hop_limit; by_route != 0 && hops == kDefaultHopLimit)
+    hops = by_route;
+  return {v4 ? s.tos : s.traffic_class, hops, t.core.flow_label(wanted, c.flow_hash), s.dont_fragment};
 }
 
 void refresh_headers(const TcpContext& t, TcpConn& c) {
@@ -51,10 +53,11 @@ uint32_t path_mtu(const TcpConn& c, uint32_t mtu) {
   return std::max(mtu, c.local.address.is_v4() ? 552u : 1280u);
 }
 
-void set_way(TcpContext& t, TcpConn& c, Hop& hop, uint32_t mtu) {
-  c.hop = HopRef(&hop);
-  c.interface = hop.interface;
-  uint32_t limit = t.core.of(hop).mtu;
+void set_way(TcpContext& t, TcpConn& c, const Way& way) {
+  const uint32_t mtu = way.mtu, limit = t.core.of(*way.hop).mtu;
+  c.hop = HopRef(way.hop);
+  c.interface = way.hop->interface;
+  c.metrics = way.metrics;
   c.mtu = path_mtu(c, std::min(mtu ? mtu : limit, limit ? limit : mtu));
   c.route_mtu = c.mtu;
   if (c.flow_hash == 0) {
@@ -76,6 +79,9 @@ void refresh_mss(const TcpContext& t, TcpConn& c) {
   const uint32_t least = std::min(t.core.config.min_snd_mss, mss);
   if (c.settings.max_segment) mss = std::min<uint32_t>(mss, c.settings.max_segment);
   c.own_mss = static_cast<uint16_t>(mss);
+  if (const uint32_t by_route = metrics_of(t, c).advertised_mss)  // dst_metric_advmss(), tcp_mss_clamp()
+    c.own_mss = static_cast<uint16_t>(
+        c.settings.max_segment ? std::min<uint32_t>(by_route, c.settings.max_segment) : by_route);
   mss = std::min<uint32_t>(mss, c.peer_mss);
   mss = std::max(mss, least);  // __tcp_mtu_to_mss(): all options of a segment, and 8 bytes of text
   c.snd_mss = static_cast<uint16_t>(mss - (c.timestamps_ok ? option::kTimestampsLength : 0));
@@ -148,7 +154,7 @@ static void establish(TcpContext& t, TcpConn& c, const TcpSegmentInfo& s, Instan
   // tcp_init_transfer(): RFC 5681 section 3.1, but only from the second loss on, and a real one.
   const bool first_one = echoed && o.tsecr == timestamp_clock(c.last_sent) + c.ts_offset;
   const bool lost_again = resent > 1 && !c.defer_acked && !first_one;
-  c.cwnd = lost_again ? c.snd_mss : initial_window(c.snd_mss);
+  c.cwnd = lost_again ? c.snd_mss : initial_window(t, c);
   c.delivered = 1;  // the SYN
   begin_transfer(t, c, now);
 }

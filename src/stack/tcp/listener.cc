@@ -119,10 +119,10 @@ void fill_embryo(TcpContext& t, TcpConn& c, const TcpListener& l, const TcpSegme
   c.irs = s.seq;
   c.rcv_nxt = c.rcv_wup = c.copied_seq = s.seq + 1;
   c.rcv_edge = c.rcv_nxt + std::min(receive_space(t, c), 65535u);
-  set_way(t, c, *way.hop, way.mtu);
+  set_way(t, c, way);
   c.interface = s.interface;
   take_syn_options(t, c, o, now);
-  if (agrees_to_ecn(t, s)) c.ecn = kEcnOk;
+  if (agrees_to_ecn(t, c, s)) c.ecn = kEcnOk;
   c.snd_wnd = c.max_window = s.window;
   c.snd_wl1 = s.seq;
 }
@@ -192,9 +192,9 @@ Result<TcpConn*> TcpLayer::connect(const Endpoint& local, const Endpoint& remote
   c->held = c->active = true;
   c->tcp_state = TcpState::kSynSent;
   prepare(t, *c, iss, now);
-  if (t.core.config.ecn_ask) c->ecn = kEcnOk;
   c->rcv_edge = std::min(receive_space(t, *c), 65535u);  // relative until the peer's SYN
-  set_way(t, *c, *t.core.hop(route), route.mtu);
+  set_way(t, *c, t.core.way(route));
+  if (t.core.config.ecn_ask || metrics_of(t, *c).ecn) c->ecn = kEcnOk;
   insert(t, *c);
   if (!begin_fast_open(t, *c, now)) send_handshake(t, *c, now);
   return c;

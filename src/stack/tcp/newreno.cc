@@ -6,9 +6,6 @@
 
 namespace accel::tcp {
 
-/// TCP_INIT_CWND: ten segments whatever their size, where RFC 6928 has a limit in bytes.
-uint32_t initial_window(uint32_t mss) { return 10 * mss; }
-
 /// tcp_cwnd_restart(): RFC 5681 section 4.1, a half for each timeout that has passed, and the window that was
 /// is the threshold. A pause is no time of CUBIC's either way (RFC 9438 section 5.8, bictcp_cwnd_event()).
 void restart_after_idle(const TcpContext& t, TcpConn& c, Instant now) {
@@ -19,7 +16,7 @@ void restart_after_idle(const TcpContext& t, TcpConn& c, Instant now) {
     q.epoch = std::min(q.epoch + idle, now);
   if (idle <= c.rto || !t.core.config.slow_start_after_idle) return;
   c.ssthresh = std::max(c.ssthresh, c.cwnd / 2 + c.cwnd / 4);
-  const uint32_t least = std::min(initial_window(c.snd_mss), c.cwnd);
+  const uint32_t least = std::min(initial_window(t, c), c.cwnd);
   for (Duration left = idle - c.rto; left.count() > 0 && c.cwnd > least; left -= c.rto) c.cwnd /= 2;
   c.cwnd = std::max(c.cwnd, least);
 }
@@ -49,7 +46,7 @@ void grow_window(TcpConn& c, const AckEvent& e, Instant now) {
     newreno_avoidance(c, acked);
   else
     cubic_avoidance(c, acked, now);
-  c.cwnd = std::min(c.cwnd, 1u << 30);
+  c.cwnd = std::min(c.cwnd, kMostWindow);
 }
 
 uint32_t reduced_window(TcpConn& c) {

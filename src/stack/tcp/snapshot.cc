@@ -135,8 +135,8 @@ Result<TcpConn*> TcpLayer::adopt(const TcpSnapshot& s, const Route& route, const
   c.rto = std::max<Duration>(kInitialRto, t.core.config.min_rto);
   c.quick_acks = kQuickAcks;
   c.last_sent = c.last_received = c.last_ack_received = c.stuck_since = now;
-  set_way(t, c, *t.core.hop(route), route.mtu);
-  c.cwnd = initial_window(c.snd_mss);
+  set_way(t, c, t.core.way(route));
+  c.cwnd = initial_window(t, c);
   if (!restore_queues(t, c, s) || !restore_scoreboard(c, s, now)) {
     destroy(t, c);
     return err(ENOMEM);

@@ -463,9 +463,10 @@ Followed TcpLayer::follow_route(TcpConn& c) {
     return Followed::kStays;
   }
   if (way.hop == nullptr || way.hop->interface != c.hop->interface) return Followed::kLeaves;
-  if (way.hop == c.hop.get() && path_mtu(c, way.mtu) == c.route_mtu) return Followed::kStays;
+  if (way.hop == c.hop.get() && path_mtu(c, way.mtu) == c.route_mtu && way.metrics == c.metrics)
+    return Followed::kStays;
   const InterfaceId comes_by = c.interface;
-  set_way(*context_, c, *way.hop, way.mtu);
+  set_way(*context_, c, way);
   c.interface = comes_by;
   return Followed::kStays;
 }

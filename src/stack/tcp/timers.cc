@@ -56,7 +56,7 @@ static void schedule_tail_probe(TcpContext& t, TcpConn& c, Instant now) {
     if (c.loss_timer == LossTimer::kTailProbe) clear_timer(c, kTimerLoss);
     return;
   }
-  const Duration slack = c.sent.size() == 1 ? t.core.config.min_rto : Duration{2ms};
+  const Duration slack = c.sent.size() == 1 ? min_rto(t, c) : Duration{2ms};
   const Duration probe = c.srtt.count() > 0 ? 2 * c.srtt + slack : kInitialRto;
   c.loss_timer = LossTimer::kTailProbe;
   set_timer(t, c, kTimerLoss, std::min(now + probe, c.deadlines[kTimerRetransmit]));
