@@ -51,7 +51,7 @@ CountersFile::CountersFile(const std::string& folder) {
 
 bool CountersFile::is_open() const {
   struct stat now {};
-  return fd_ >= 0 && real.fstat(fd_, &now) == 0 && now.st_ino == inode_;
+  return fd_ >= 0 && real.fstat(fd_, &now) == 0 && now.st_dev == device_ && now.st_ino == inode_;
 }
 
 /// Of an earlier process of this name and number there may be a file, which is no longer wanted. A link that
@@ -70,6 +70,7 @@ bool CountersFile::open() {
     return false;
   }
   fd_ = keep_private(fd);
+  device_ = facts.st_dev;
   inode_ = facts.st_ino;
   return true;
 }

@@ -41,7 +41,8 @@ class CountersFile {
   Instant next_{};
   Instant not_before_ ACCEL_GUARDED_BY(lock_){};
   int fd_ ACCEL_GUARDED_BY(lock_) = -1;
-  uint64_t inode_ ACCEL_GUARDED_BY(lock_) = 0;  ///< the program may close it and have the number again
+  // Which file it is: the program may close it, and have another one by that number.
+  uint64_t device_ ACCEL_GUARDED_BY(lock_) = 0, inode_ ACCEL_GUARDED_BY(lock_) = 0;
 };
 
 }  // namespace accel
