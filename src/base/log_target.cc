@@ -51,11 +51,7 @@ int priority_of(LogLevel level) {
 }
 
 /// The descriptor is still what was opened.
-bool is_open() {
-  struct stat now {};
-  return target.fd >= 0 && fstat(target.fd, &now) == 0 && now.st_dev == target.device &&
-         now.st_ino == target.inode;
-}
+bool is_open() { return is_file(target.fd, target.device, target.inode); }
 
 int open_logger(const char* path, sockaddr_un& name) {
   const int fd = real.socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

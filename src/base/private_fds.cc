@@ -1,6 +1,7 @@
 #include "base/private_fds.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -50,6 +51,11 @@ int keep_private(int fd) {
   fd = move_high(fd);
   note_private(fd, true);
   return fd;
+}
+
+bool is_file(int fd, uint64_t device, uint64_t inode) {
+  struct stat now {};
+  return fd >= 0 && real.fstat(fd, &now) == 0 && now.st_dev == device && now.st_ino == inode;
 }
 
 void close_private(int fd) {

@@ -2,6 +2,8 @@
 // 3 on" leaves them out (posix/descriptors.cc).
 #pragma once
 
+#include <cstdint>
+
 namespace accel {
 
 /// Whoever opens one says so, and again just before it is closed. Any number; those beyond the table are not
@@ -16,6 +18,10 @@ int move_high(int fd);
 /// The same, and notes it.
 int keep_private(int fd);
 void close_private(int fd);
+
+/// The descriptor is this file: the program may have closed it by a system call of its own, and have another
+/// one by that number.
+bool is_file(int fd, uint64_t device, uint64_t inode);
 
 /// While it lives, sockets that another library makes on this thread are moved high too (preload's socket()).
 class MakingPrivate {

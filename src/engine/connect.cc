@@ -23,14 +23,11 @@ void Process::learn_route_of(const Stack::RouteQuestion& question) {
     entry.interface = slots.find(answer->ifindex);
     entry.gateway = answer->gateway;
     entry.mtu = interfaces.mtu_by(entry.interface, answer->mtu);
-    const auto metrics = interfaces.metrics_by(answer->metrics);
-    entry.metrics = metrics.value_or(0);
-    const bool unicast = answer->type == RouteType::kUnicast;
-    entry.kind = unicast && !metrics                   ? RouteKind::kOther
-                 : unicast                             ? RouteKind::kUnicast
+    entry.kind = answer->type == RouteType::kUnicast   ? RouteKind::kUnicast
                  : answer->type == RouteType::kLocal   ? RouteKind::kLocal
                  : answer->type == RouteType::kUnusual ? RouteKind::kOther
                                                        : RouteKind::kBroadcast;
+    interfaces.set_metrics(entry, answer->metrics);
   }
   worker.stack->learn_route(question, entry);
 }

@@ -30,11 +30,12 @@ std::string program() {
   return name;
 }
 
-void append(std::string& text, const char* name, const char* type, const std::string& labels,
+void append(std::string& text, const char* type, const std::string& name, const std::string& labels,
             uint64_t value) {
   char line[256];
-  const int size = std::snprintf(line, sizeof line, "# TYPE libaccel_%s %s\nlibaccel_%s{%s} %llu\n", name,
-                                 type, name, labels.c_str(), static_cast<unsigned long long>(value));
+  const int size =
+      std::snprintf(line, sizeof line, "# TYPE libaccel_%s %s\nlibaccel_%s{%s} %llu\n", name.c_str(), type,
+                    name.c_str(), labels.c_str(), static_cast<unsigned long long>(value));
   if (size > 0) text.append(line, std::min(static_cast<size_t>(size), sizeof line - 1));
 }
 
@@ -47,17 +48,13 @@ CountersFile::CountersFile(const std::string& folder) {
         folder.c_str());
   else
     path_ = folder + "/" + program() + "." + std::to_string(getpid()) + ".prom";
+  labels_ = "pid=\"" + std::to_string(getpid()) + "\",program=\"" + program() + "\"";
 }
 
-bool CountersFile::is_open() const {
-  struct stat now {};
-  return fd_ >= 0 && real.fstat(fd_, &now) == 0 && now.st_dev == device_ && now.st_ino == inode_;
-}
-
-/// Of an earlier process of this name and number there may be a file, which is no longer wanted. A link that
+/// An earlier process of this name and number may have left a file, which is no longer wanted. A link that
 /// somebody else has made there is not followed.
 bool CountersFile::open() {
-  if (is_open()) return true;
+  if (is_file(fd_, device_, inode_)) return true;
   fd_ = -1;
   (void)::unlink(path_.c_str());
   const int fd =
@@ -77,18 +74,16 @@ bool CountersFile::open() {
 
 void CountersFile::write(const Values& values, Instant now) {
   next_ = now + kInterval;
-  const std::string labels = "pid=\"" + std::to_string(getpid()) + "\",program=\"" + program() + "\"";
-  text_.clear();
-  append(text_, "written_seconds", "gauge", labels, static_cast<uint64_t>(time(nullptr)));
-  for (size_t i = 0; i < values.size(); ++i)
-    append(text_, (std::string(kCounterTexts[i].name) + "_total").c_str(), "counter", labels, values[i]);
-  rlimit limit{};  // beyond it the program would have a SIGXFSZ
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < text_.size()) return;
   const MutexLock held(lock_);
   if (now < not_before_) return;
-  if (!open())
-    not_before_ = kNever;
-  else if (real.pwrite(fd_, text_.data(), text_.size(), 0) == static_cast<ssize_t>(text_.size()))
+  if (!open()) return path_.clear();  // for good
+  text_.clear();
+  append(text_, "gauge", "written_seconds", labels_, static_cast<uint64_t>(time(nullptr)));
+  for (size_t i = 0; i < values.size(); ++i)
+    append(text_, "counter", std::string(kCounterTexts[i].name) + "_total", labels_, values[i]);
+  rlimit limit{};  // beyond it the program would have a SIGXFSZ
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < text_.size()) return;
+  if (real.pwrite(fd_, text_.data(), text_.size(), 0) == static_cast<ssize_t>(text_.size()))
     (void)ftruncate(fd_, static_cast<off_t>(text_.size()));
 }
 
@@ -96,14 +91,14 @@ void CountersFile::write(const Values& values, Instant now) {
 void CountersFile::remove(Instant not_before) {
   const MutexLock held(lock_);
   not_before_ = std::max(not_before_, not_before);
-  if (!is_open()) return;
+  if (!is_file(fd_, device_, inode_)) return;
   if (::unlink(path_.c_str()) != 0) (void)ftruncate(fd_, 0);
   close_private(fd_);
   fd_ = -1;
 }
 
 void CountersFile::abandon_in_child() ACCEL_LOCKS_UNCHECKED {  // its lock may have been held by a thread
-  if (is_open()) close_private(fd_);
+  if (is_file(fd_, device_, inode_)) close_private(fd_);
   fd_ = -1;
 }
 

@@ -33,15 +33,14 @@ class CountersFile {
 
  private:
   bool open() ACCEL_REQUIRES(lock_);
-  bool is_open() const ACCEL_REQUIRES(lock_);
 
-  Mutex lock_;  ///< between the control thread and who removes the file
-  std::string path_;
+  Mutex lock_;        ///< between the control thread and who removes the file
+  std::string path_;  ///< "": none, or it could not be made
+  std::string labels_;
   std::string text_;  ///< the last one, whose memory is used again
   Instant next_{};
   Instant not_before_ ACCEL_GUARDED_BY(lock_){};
   int fd_ ACCEL_GUARDED_BY(lock_) = -1;
-  // Which file it is: the program may close it, and have another one by that number.
   uint64_t device_ ACCEL_GUARDED_BY(lock_) = 0, inode_ ACCEL_GUARDED_BY(lock_) = 0;
 };
 

@@ -139,6 +139,12 @@ std::optional<MetricsId> Interfaces::metrics_by(const RouteMetrics& route) const
   return worker_.stack->metrics_id(route);
 }
 
+void Interfaces::set_metrics(RouteEntry& row, const RouteMetrics& route) const {
+  const auto metrics = metrics_by(route);
+  row.metrics = metrics.value_or(0);
+  if (!metrics && row.kind == RouteKind::kUnicast) row.kind = RouteKind::kOther;
+}
+
 void Interfaces::tell_routes() {
   std::vector<RouteEntry> table;
   table.reserve(network_.routes.size());
@@ -146,9 +152,7 @@ void Interfaces::tell_routes() {
     if (!network_.own_first) break;  // a rule may lead to another host with an address of this one
     RouteEntry entry{r.prefix, r.prefix_length, slots_.find(r.ifindex), r.gateway, 0, r.kind};
     entry.mtu = mtu_by(entry.interface, r.mtu);
-    const auto metrics = metrics_by(r.metrics);
-    entry.metrics = metrics.value_or(0);
-    if (!metrics && entry.kind == RouteKind::kUnicast) entry.kind = RouteKind::kOther;
+    set_metrics(entry, r.metrics);
     table.push_back(entry);
   }
   worker_.stack->set_routes(std::move(table), network_.policy_routing);

@@ -57,6 +57,8 @@ class Interfaces {
   // ---- what the stack knows ----
   void tell_stack_of(InterfaceId id) ACCEL_REQUIRES(worker_lock);
   void tell_routes() ACCEL_REQUIRES(worker_lock);
+  /// The row has these metrics; where the stack has no name left for them, its connections are the kernel's.
+  void set_metrics(RouteEntry& row, const RouteMetrics& route) const ACCEL_REQUIRES(worker_lock);
   /// A name for metrics. nullopt: the stack has none left.
   std::optional<MetricsId> metrics_by(const RouteMetrics& route) const ACCEL_REQUIRES(worker_lock);
   /// `route`: the route's own MTU, 0: it has none.

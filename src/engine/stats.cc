@@ -26,7 +26,7 @@ std::atomic<Page*> current{nullptr};
 /// Where the descriptor was put and what it is: the program may close it and get the number for something
 /// else.
 int page_fd = -1;
-uint64_t page_inode = 0;
+uint64_t page_device = 0, page_inode = 0;
 
 /// Out of the way of the numbers that the program sees, yet below 1024: the kernel's table need not grow.
 int move_up(int fd) {
@@ -94,6 +94,7 @@ Page* ensure() {
     Page* faster = nullptr;
     if (current.compare_exchange_strong(faster, mine, std::memory_order_acq_rel)) {
       page_fd = keep_private(fd);
+      page_device = facts.st_dev;
       page_inode = facts.st_ino;
       static std::atomic_flag registered;
       if (!registered.test_and_set()) pthread_atfork(nullptr, nullptr, after_fork_in_child);
@@ -131,9 +132,7 @@ void after_fork_in_child() {
   Page* p = current.exchange(nullptr, std::memory_order_acq_rel);
   if (!p) return;
   munmap(p, sizeof(Page));
-  struct stat facts;
-  if (fstat(page_fd, &facts) == 0 && facts.st_ino == page_inode && S_ISREG(facts.st_mode))
-    close_private(page_fd);
+  if (is_file(page_fd, page_device, page_inode)) close_private(page_fd);
   page_fd = -1;
 }
 

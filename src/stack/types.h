@@ -52,8 +52,8 @@ struct Interface {
   SourceRules sources;
 };
 
-/// What a route asks of the connections that go by it (rtnetlink(7) RTA_METRICS, ip-route(8)), but for the
-/// MTU. Zero: nothing.
+/// The metrics of a route that its connections heed (rtnetlink(7) RTA_METRICS, ip-route(8)), but for the MTU.
+/// Zero: the route has none.
 struct RouteMetrics {
   uint32_t initial_window = 0;  ///< RTAX_INITCWND, segments
   Duration min_rto{0};          ///< RTAX_RTO_MIN

@@ -203,6 +203,8 @@ void leave_listener(TcpContext& t, const TcpListener& l);
 [[gnu::cold]] void end_fast_open(TcpContext& t, TcpConn& c, Instant now);
 
 // ---- ecn.cc ----
+/// net.ipv4.tcp_ecn, or the route.
+bool accepts_ecn(const TcpContext& t, const TcpConn& c);
 /// Whether the answer to a SYN agrees to ECN.
 bool agrees_to_ecn(const TcpContext& t, const TcpConn& c, const TcpSegmentInfo& syn);
 /// The answer to a SYN that asked for it, or the peer's SYN.

@@ -76,8 +76,7 @@ static TcpConn* open_by_cookie(TcpContext& t, TcpListener& l, const TcpSegmentIn
     return nullptr;
   }
   fill_embryo(t, *c, l, syn, offered, s.ack - 1, way, now);
-  const bool ecn_accept = t.core.config.ecn_accept || metrics_of(t, *c).ecn;
-  c->ecn = static_cast<uint8_t>(ecn && ecn_accept ? kEcnOk : 0);
+  c->ecn = static_cast<uint8_t>(ecn && accepts_ecn(t, *c) ? kEcnOk : 0);
   insert(t, *c);
   link_embryo(l, *c);
   t.core.flow_changes.push_back({{Protocol::kTcp, s.local, s.remote}, s.interface, FlowEvent::kOpened});

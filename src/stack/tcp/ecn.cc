@@ -3,11 +3,15 @@
 
 namespace accel::tcp {
 
+bool accepts_ecn(const TcpContext& t, const TcpConn& c) {
+  return t.core.config.ecn_accept || metrics_of(t, c).ecn;
+}
+
 /// tcp_ecn_create_request(). A SYN that is ECN-capable itself is no RFC 3168 one, unless reserved bits say
 /// that a later version asks.
 bool agrees_to_ecn(const TcpContext& t, const TcpConn& c, const TcpSegmentInfo& syn) {
   const bool asked = (syn.flags & (kEce | kCwr)) == (kEce | kCwr);
-  return asked && (t.core.config.ecn_accept || metrics_of(t, c).ecn) && (syn.ecn == 0 || syn.reserved != 0);
+  return asked && accepts_ecn(t, c) && (syn.ecn == 0 || syn.reserved != 0);
 }
 
 /// RFC 3168 section 6.1.1. A SYN-ACK has ECE alone; the peer's SYN of a simultaneous open has both.

@@ -77,11 +77,10 @@ static uint32_t mss_of_mtu(const TcpConn& c) {
 void refresh_mss(const TcpContext& t, TcpConn& c) {
   uint32_t mss = mss_of_mtu(c);
   const uint32_t least = std::min(t.core.config.min_snd_mss, mss);
-  if (c.settings.max_segment) mss = std::min<uint32_t>(mss, c.settings.max_segment);
-  c.own_mss = static_cast<uint16_t>(mss);
-  if (const uint32_t by_route = metrics_of(t, c).advertised_mss)  // dst_metric_advmss(), tcp_mss_clamp()
-    c.own_mss = static_cast<uint16_t>(
-        c.settings.max_segment ? std::min<uint32_t>(by_route, c.settings.max_segment) : by_route);
+  const uint32_t most = c.settings.max_segment ? c.settings.max_segment : UINT16_MAX;
+  const uint32_t by_route = metrics_of(t, c).advertised_mss;  // dst_metric_advmss(), tcp_mss_clamp()
+  mss = std::min(mss, most);
+  c.own_mss = static_cast<uint16_t>(by_route ? std::min(by_route, most) : mss);
   mss = std::min<uint32_t>(mss, c.peer_mss);
   mss = std::max(mss, least);  // __tcp_mtu_to_mss(): all options of a segment, and 8 bytes of text
   c.snd_mss = static_cast<uint16_t>(mss - (c.timestamps_ok ? option::kTimestampsLength : 0));
