@@ -8,7 +8,6 @@ import pwd
 import shutil
 import subprocess
 import sys
-import threading
 import typing
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -53,6 +52,7 @@ class Site:
         self.directory = lab.directory / program.name
         self.directory.mkdir()
         self.shares_queue = False  # a client that stays has the far device's queue
+        self.reasons_seen = set()
 
     def file(self, name, content, mode=0o644):
         path = self.directory / name
@@ -135,27 +135,11 @@ class Site:
         """What the programs have written."""
         return [p for p in self.directory.glob("*") if p.name == "output" or p.name == "log" or p.name.startswith("beside-") if p.is_file()]
 
-    @contextlib.contextmanager
-    def watched(self):
-        """The set of the reasons that the server's sockets have had by the end; of short-lived ones too, where the row asks for theirs."""
-        found, over = set(), threading.Event()
-
-        def watch():
-            while not over.wait(0.02):
-                found.update(self.reasons())
-
-        short = self.on[0] and self.program.server_kernel not in ("", OWN_CALLS, CLEARS, "handed_back")
-        watcher = threading.Thread(target=watch, daemon=True)
-        if short:
-            watcher.start()
-        try:
-            yield found
-            if self.on[0]:
-                found.update(self.reasons())
-        finally:
-            over.set()
-            if short:
-                watcher.join()
+    def look(self):
+        """Adds the reasons that the server's sockets have now to `reasons_seen`. A row whose processes are short-lived calls it while one
+        is there; foreign_app.py calls it at the end."""
+        if self.on[0]:
+            self.reasons_seen |= self.reasons()
 
     def reasons(self):
         """Of its Internet sockets, and whether a connection has been handed back by a process that lives."""
