@@ -1,23 +1,31 @@
 # What every target of the project shares.
 
+# Most of a compile is the standard library's headers. Tests have them precompiled, with GoogleTest's, and are not optimized: a program of theirs
+# takes 20 s else under AddressSanitizer. The sanitizers' builds of src have them too, and compile several files as one: half the time. The release
+# build, which does neither, shows what a file of src forgets to include.
+option(ACCEL_QUICK_BUILD "Compile src with precompiled headers and several files at once" OFF)
+
 add_library(accel-flags INTERFACE)
 target_include_directories(accel-flags INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
 set_property(TARGET accel-flags PROPERTY INTERFACE_COMPILE_OPTIONS
-  -Wall -Wextra -Werror -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+  -Wall -Wextra -Werror $<$<NOT:$<BOOL:${ACCEL_QUICK_BUILD}>>:-Wshadow> $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-enum-enum-conversion>)  # ibv_reg_mr() of <infiniband/verbs.h> is a macro
 
-# Most of a compile is the standard library's headers. Tests have them precompiled, with GoogleTest's, and are not optimized: a program of theirs
-# takes 20 s else under AddressSanitizer. The sanitizers' builds of src have them too; the release build, which has not, shows what a file of src
-# forgets to include.
-option(ACCEL_PRECOMPILED_HEADERS "Precompile the standard library's headers for src" OFF)
 set(accel_headers <algorithm> <array> <atomic> <chrono> <functional> <map> <memory> <optional> <set> <span> <string> <string_view> <unordered_map>
     <utility> <vector>)
 list(TRANSFORM accel_headers REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
 
-# accel_precompile(TARGET): for a library. accel_precompile_test(TARGET): for a program of tests, which share one.
-function(accel_precompile target)
-  if(ACCEL_PRECOMPILED_HEADERS)
-    target_precompile_headers(${target} PRIVATE ${accel_headers})
+# accel_quick_build(TARGET): for a library. accel_precompile_test(TARGET): for a program of tests, which share one.
+function(accel_quick_build target)
+  if(ACCEL_QUICK_BUILD)
+    if(NOT TARGET accel-headers)
+      file(WRITE ${CMAKE_BINARY_DIR}/generated/headers.cc "")
+      add_library(accel-headers STATIC ${CMAKE_BINARY_DIR}/generated/headers.cc)
+      target_link_libraries(accel-headers PRIVATE accel-flags)
+      target_precompile_headers(accel-headers PRIVATE ${accel_headers})
+    endif()
+    target_precompile_headers(${target} REUSE_FROM accel-headers)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
   endif()
 endfunction()
 function(accel_precompile_test target)
@@ -34,7 +42,15 @@ endfunction()
 
 # For what runs once, or once a flow: the code's pages are part of what a program pays that only listens.
 # g++ 12 warns of values of std::optional that it does not follow with -Os.
-set(ACCEL_SMALL $<$<CONFIG:RelWithDebInfo,Release>:-Os> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+set(ACCEL_SMALL)
+if(NOT ACCEL_QUICK_BUILD)  # a file with options of its own is compiled alone
+  set(ACCEL_SMALL $<$<CONFIG:RelWithDebInfo,Release>:-Os> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+endif()
+
+set(ACCEL_NO_UNDEFINED LINKER:--no-undefined)
+if(ACCEL_QUICK_BUILD)  # clang's sanitizers are linked into programs alone
+  set(ACCEL_NO_UNDEFINED)
+endif()
 
 # accel_layer(NAME [LINK libs...]): a static library of every .cc in the current folder (and those below it).
 function(accel_layer name)
@@ -47,7 +63,7 @@ function(accel_layer name)
   endif()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC accel-flags ${A_LINK})
-  accel_precompile(${name})
+  accel_quick_build(${name})
 endfunction()
 
 # accel_unit_test(NAME SOURCES... LINK libs...): a GoogleTest program, one ctest case each, label "unit".

@@ -13,9 +13,9 @@ struct Loaded {
   std::string name;
   const OwnModule* module;
 };
-constexpr size_t kMost = 4;
+constexpr size_t kMostModules = 4;
 constinit Mutex loading;
-Loaded loaded[kMost] ACCEL_GUARDED_BY(loading);
+Loaded loaded[kMostModules] ACCEL_GUARDED_BY(loading);
 
 const OwnModule* find_loaded(const std::string& name) ACCEL_REQUIRES(loading) {
   for (const Loaded& one : loaded)

@@ -14,10 +14,10 @@ namespace accel {
 namespace {
 
 /// As many as FdTable has; of zero bytes, so that only the touched pages exist.
-constexpr size_t kMost = 1u << 20;
+constexpr size_t kMostDescriptors = 1u << 20;
 constexpr size_t kBits = 64;
 constexpr int kHigh = 960;
-std::array<std::atomic<uint64_t>, kMost / kBits> kept;
+std::array<std::atomic<uint64_t>, kMostDescriptors / kBits> kept;
 
 thread_local int making [[gnu::tls_model("initial-exec")]] = 0;
 
@@ -29,14 +29,15 @@ bool MakingPrivate::now() { return making > 0; }
 
 void note_private(int fd, bool open) {
   const auto n = static_cast<size_t>(fd);
-  if (fd < 0 || n >= kMost) return;
+  if (fd < 0 || n >= kMostDescriptors) return;
   const uint64_t bit = uint64_t{1} << (n % kBits);
   open ? kept[n / kBits].fetch_or(bit) : kept[n / kBits].fetch_and(~bit);
 }
 
 bool is_private(int fd) {
   const auto n = static_cast<size_t>(fd);
-  return fd >= 0 && n < kMost && (kept[n / kBits].load(std::memory_order_relaxed) >> (n % kBits) & 1) != 0;
+  return fd >= 0 && n < kMostDescriptors &&
+         (kept[n / kBits].load(std::memory_order_relaxed) >> (n % kBits) & 1) != 0;
 }
 
 int move_high(int fd) {

@@ -191,7 +191,7 @@ std::string Housekeeping::reload() {
   // No wish may name a file, the configuration may.
   const std::string why_not = open_log_target(fresh.settings.log_to);
   if (!why_not.empty() || unchanged.empty()) return why_not;
-  return std::string(stats::kDone) + "needs a new start of the program: " + unchanged;
+  return std::string(stats::kDone).append("needs a new start of the program: ").append(unchanged);
 }
 
 /// True: somebody has to stand in for the application.

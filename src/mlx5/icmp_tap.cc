@@ -17,7 +17,7 @@ namespace accel::mlx5 {
 namespace {
 
 // packet(7), PACKET_RX_RING. Errors quote little: RFC 1812 bounds them to 576 bytes, RFC 4443 to 1280.
-constexpr uint32_t kSlot = 2048, kSlots = 64, kBlock = 16384;
+constexpr uint32_t kSlot = 2048, kSlots = 64, kRingBlock = 16384;
 constexpr uint32_t kAddresses = 12, kVlanTag = 4;  // of Ethernet
 constexpr size_t kRing = size_t{kSlot} * kSlots;
 
@@ -54,8 +54,8 @@ bool IcmpTap::open(int ifindex) {
   const sock_fprog filter{std::size(kErrors), const_cast<sock_filter*>(kErrors)};  // NOLINT: it is read only
   const int version = TPACKET_V2, yes = 1;
   tpacket_req ring{};
-  ring.tp_block_size = kBlock;
-  ring.tp_block_nr = kRing / kBlock;
+  ring.tp_block_size = kRingBlock;
+  ring.tp_block_nr = kRing / kRingBlock;
   ring.tp_frame_size = kSlot;
   ring.tp_frame_nr = kSlots;
   sockaddr_ll address{};

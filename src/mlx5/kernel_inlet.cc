@@ -15,7 +15,7 @@
 namespace accel::mlx5 {
 namespace {
 
-constexpr uint32_t kEthernetHeader = 14, kVlanTag = 4;
+constexpr uint32_t kEthernetHeader = 14, kTag = 4;
 constexpr size_t kMaxPieces = 8;
 
 }  // namespace
@@ -43,8 +43,8 @@ int KernelInlet::socket_for(bool v6) {
 bool KernelInlet::give(const Packet& frame) {
   const uint8_t* p = frame.data();
   uint32_t at = kEthernetHeader;
-  if (frame.length < at + kVlanTag + 20) return false;
-  if (p[12] == 0x81 && p[13] == 0x00) at += kVlanTag;
+  if (frame.length < at + kTag + 20) return false;
+  if (p[12] == 0x81 && p[13] == 0x00) at += kTag;
   const uint8_t version = p[at] >> 4;
   const bool v6 = version == 6;
   if ((version != 4 && !v6) || frame.length < at + (v6 ? 40 : 20)) return false;

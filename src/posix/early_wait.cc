@@ -21,9 +21,9 @@ constexpr long kMillisecond = 1'000'000;  // ns
 std::atomic<int> places[kPlaces] = {};    // descriptor + 1: zero-initialised means free
 std::atomic<int> sleepers{0};
 
-class Place {
+class SleepersPlace {
  public:
-  Place() {
+  SleepersPlace() {
     sleepers.fetch_add(1);
     fd_ = keep_private(real.eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     for (size_t i = 0; fd_ >= 0 && i < kPlaces; ++i) {
@@ -33,7 +33,7 @@ class Place {
       return;
     }
   }
-  ~Place() {  // also when the thread is cancelled in ppoll()
+  ~SleepersPlace() {  // also when the thread is cancelled in ppoll()
     if (place_ != nullptr) place_->store(0);
     if (fd_ >= 0) close_private(fd_);
     sleepers.fetch_sub(1);
@@ -91,7 +91,7 @@ std::optional<timespec> Timeout::left() const {
 
 int early_wait(std::span<pollfd> descriptors, const timespec* timeout, const sigset_t* mask,
                bool (*still)(void*), void* context) {
-  Place place;
+  SleepersPlace place;
   if (!still(context))
     return 0;  // after the place is taken: a wake-up between the caller's look and here is not lost
   descriptors.back() = {place.fd(), POLLIN, 0};

@@ -158,7 +158,7 @@ std::vector<std::pair<std::string, Sleep>> sleeping_threads() {
 }
 
 /// Something may be ready that nobody hears of.
-bool wanted(bool absent) {
+bool look_wanted(bool absent) {
   std::atomic<int>& looks_left = EpollSet::looks_for_first_wait;
   const bool first_wait = looks_left.load(std::memory_order_relaxed) > 0;
   if (first_wait) looks_left.fetch_sub(1, std::memory_order_relaxed);
@@ -186,7 +186,7 @@ void look_for_foreign_waits(bool absent) {
   using Clock = std::chrono::steady_clock;
   static Clock::time_point next{};
   const Clock::time_point begin = Clock::now();
-  if (begin < next || !wanted(absent)) return;
+  if (begin < next || !look_wanted(absent)) return;
   const bool found = find_foreign_wait();
   next = begin + kOneOf * (Clock::now() - begin);
   if (found) request_thread_detach_for_foreign_waits();

@@ -17,7 +17,7 @@
 namespace accel::posix {
 namespace {
 
-constexpr int kAnswersWithin = 200;  ///< ms; a request thread has nothing else to do
+constexpr int kListenersAnswerWithin = 200;  ///< ms; a request thread has nothing else to do
 constexpr int kTries = 1000;
 
 /// The page has numbers of processes, so all must be of one namespace.
@@ -32,7 +32,7 @@ ListenerGroup ask(int fd, int shadow) {
   pollfd readable{fd, POLLIN, 0};
   int ready;
   if (!send_descriptors(fd, {&shadow, 1})) return {};
-  while ((ready = real.poll(&readable, 1, kAnswersWithin)) < 0 && errno == EINTR) {
+  while ((ready = real.poll(&readable, 1, kListenersAnswerWithin)) < 0 && errno == EINTR) {
   }
   const std::vector<int> got = ready > 0 ? receive_descriptors(fd) : std::vector<int>{};
   if (got.size() == 4 && is_same_socket(got[3], shadow))

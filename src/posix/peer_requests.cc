@@ -21,7 +21,7 @@ namespace accel::posix {
 namespace {
 
 constexpr char kNamePrefix[] = "accel-requests-";
-constexpr auto kAnswersWithin = std::chrono::milliseconds(500);  ///< of all; one that is stopped does not
+constexpr auto kAllAnswerWithin = std::chrono::milliseconds(500);  ///< of all; one that is stopped does not
 
 using Clock = std::chrono::steady_clock;
 
@@ -176,7 +176,7 @@ void request_of_all(const PeerRequest& request) {
     (void)send_request(fd, request, -1);
     asked.push_back({fd, POLLIN, 0});
   }
-  const auto end = std::chrono::steady_clock::now() + kAnswersWithin;
+  const auto end = std::chrono::steady_clock::now() + kAllAnswerWithin;
   for (pollfd& one : asked) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     real.poll(&one, 1, static_cast<int>(std::max(left.count(), left.zero().count())));

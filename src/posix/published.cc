@@ -1,7 +1,7 @@
 #include "posix/published.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include <cstring>
 #include <unordered_set>

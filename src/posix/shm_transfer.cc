@@ -21,7 +21,7 @@ namespace accel::posix {
 namespace {
 
 /// With same_host = require: so long a call waits for the meeting.
-constexpr Duration kMeetsWithin = 1s;
+constexpr Duration kRequiredWithin = 1s;
 constexpr size_t kMostPieces = 64;
 
 /// At most `most` bytes of the vector beyond the first `skip`, as a vector of its own.
@@ -55,7 +55,7 @@ Result<void> ShmSocket::settle(Pass& pass) {
   if (stage_ != Stage::kKernel) {
     meet();
     if (config().settings.same_host == SameHost::kRequire && stage_ != Stage::kKernel) {
-      const Instant deadline = pass.now() + kMeetsWithin;
+      const Instant deadline = pass.now() + kRequiredWithin;
       while (stage_ != Stage::kOpen && stage_ != Stage::kKernel && pass.now() < deadline) {
         auto met = [&] { return stage_ == Stage::kOpen || stage_ == Stage::kKernel; };
         // Calls of the kernel's that are under way end without a word of theirs.

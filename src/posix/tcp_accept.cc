@@ -1,7 +1,7 @@
 // listen() and accept() on TCP: our stack's queue first, then the shadow's, which listens as well.
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 
 #include <algorithm>

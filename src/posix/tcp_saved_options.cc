@@ -1,7 +1,7 @@
 // Options that outlive their socket: of a listener's connections, and of a socket that another takes the
 // place of.
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <cstring>

@@ -21,7 +21,7 @@ namespace accel::tools {
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 enum How {
   kNone,           ///< no equivalent; the note says what libaccel does
@@ -156,8 +156,8 @@ class Importer {
 
   void read_line(const std::string& line);
   void read_json(const std::string& text);
-  void read_json_values(const json& node, const std::string& prefix);
-  void read_json_rules(const json& rules);
+  void read_json_values(const ordered_json& node, const std::string& prefix);
+  void read_json_rules(const ordered_json& rules);
   void assign(const std::string& name, const std::string& value);
   void onload_set(const std::string& name, const std::string& value);
   void onload_import(const std::string& name);
@@ -425,9 +425,9 @@ void Importer::read_line(const std::string& line) {
   if (!any) without("not understood, or a shell's command: not evaluated");
 }
 
-void Importer::read_json_rules(const json& rules) {
+void Importer::read_json_rules(const ordered_json& rules) {
   if (!rules.is_array()) return without("rules are not a list");
-  for (const json& entry : rules) {
+  for (const ordered_json& entry : rules) {
     const auto text = [&](const char* key) {
       return entry.is_object() && entry.contains(key) && entry[key].is_string()
                  ? entry[key].get<std::string>()
@@ -435,7 +435,7 @@ void Importer::read_json_rules(const json& rules) {
     };
     start_application(text("name"), text("id"));
     if (!entry.is_object() || !entry.contains("actions") || !entry["actions"].is_array()) continue;
-    for (const json& action : entry["actions"]) {
+    for (const ordered_json& action : entry["actions"]) {
       const std::string line = action.is_string() ? action.get<std::string>() : action.dump();
       origin_ = fmt::format("{}: acceleration_control.rules: {}", file_, printable(line));
       rule(words_of(line));
@@ -443,7 +443,7 @@ void Importer::read_json_rules(const json& rules) {
   }
 }
 
-void Importer::read_json_values(const json& node, const std::string& prefix) {
+void Importer::read_json_values(const ordered_json& node, const std::string& prefix) {
   for (const auto& [name, value] : node.items()) {
     const std::string key = prefix.empty() ? name : prefix + "." + name;
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -465,7 +465,7 @@ void Importer::read_json_values(const json& node, const std::string& prefix) {
 }
 
 void Importer::read_json(const std::string& text) {
-  const json root = json::parse(text, nullptr, false, true);
+  const ordered_json root = ordered_json::parse(text, nullptr, false, true);
   origin_ = file_;
   if (root.is_discarded() || !root.is_object()) return without("not JSON: nothing of it was read");
   read_json_values(root, "");

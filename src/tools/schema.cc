@@ -9,10 +9,10 @@
 namespace accel::tools {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
-json words(std::string_view allowed) {
-  json all = json::array();
+ordered_json words(std::string_view allowed) {
+  ordered_json all = ordered_json::array();
   while (!allowed.empty()) {
     const size_t bar = allowed.find(" | ");
     all.push_back(allowed.substr(0, bar));
@@ -22,14 +22,14 @@ json words(std::string_view allowed) {
 }
 
 template <class E>
-json words() {
-  json all = json::array();
+ordered_json words() {
+  ordered_json all = ordered_json::array();
   for (std::string_view w : kWords<E>) all.push_back(w);
   return all;
 }
 
-json value_of(const SettingText& row) {
-  json value = {{"description", row.help}};
+ordered_json value_of(const SettingText& row) {
+  ordered_json value = {{"description", row.help}};
   unsigned long long least = 0, most = 0;
   if (row.name == "require") {
     value["anyOf"] = {{{"enum", words(row.allowed)}}, {{"type", "boolean"}}};
@@ -46,16 +46,16 @@ json value_of(const SettingText& row) {
   if (row.allowed == "text" || row.quoted)
     value["default"] = row.default_value;
   else
-    value["default"] = json::parse(row.default_value);
+    value["default"] = ordered_json::parse(row.default_value);
   return value;
 }
 
 }  // namespace
 
 void print_schema() {
-  json settings = json::object();
+  ordered_json settings = ordered_json::object();
   for (const SettingText& row : setting_texts()) settings[std::string(row.name)] = value_of(row);
-  json rule = {
+  ordered_json rule = {
       {"type", "object"},
       {"additionalProperties", false},
       {"anyOf", {{{"required", {"path"}}}, {{"required", {"iwarp"}}}}},
@@ -68,12 +68,12 @@ void print_schema() {
             {{"type", "string"}, {"pattern", "^([0-9]+(-[0-9]+)?|\\*)$"}}}}}},
         {"path", {{"enum", words<Path>()}}},
         {"iwarp", {{"enum", words<Iwarp>()}}}}}};
-  json application = settings;
+  ordered_json application = settings;
   application["name"] = {{"type", "string"}, {"description", "Glob on the program's name."}};
   application["user_id"] = {{"type", "string"}, {"description", "Compared with $ACCEL_APP_ID."}};
   application["rule"] = {{"type", "array"}, {"items", rule}};
-  const json file_name = {{"type", "string"}, {"minLength", 1}};
-  json schema = {
+  const ordered_json file_name = {{"type", "string"}, {"minLength", 1}};
+  ordered_json schema = {
       {"$schema", "http://json-schema.org/draft-07/schema#"},
       {"title", "libaccel.toml"},
       {"type", "object"},

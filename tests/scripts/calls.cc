@@ -40,7 +40,7 @@ class Reader {
     return call_.arguments[i];
   }
   int64_t number(const Value& v) const {
-    if (v.kind == Value::Kind::kList && v.members.size() == 1) return number(v.members[0].second);
+    if (v.kind == Value::Kind::kList && v.members.size() == 1) return number(v.members[0].value);
     if (v.kind != Value::Kind::kNumber)
       throw ScriptError(0, call_.name + "(): a number expected" + (v.text.empty() ? "" : ", not " + v.text));
     return v.number;
@@ -106,7 +106,7 @@ class Reader {
     size_t sum = 0;
     for (const auto& [name, part] : vector.members) {
       if (part.members.size() != 2) throw ScriptError(0, "{..., SIZE} expected");
-      sum += static_cast<size_t>(number(part.members[1].second));
+      sum += static_cast<size_t>(number(part.members[1].value));
     }
     return sum;
   }
@@ -133,8 +133,8 @@ class Reader {
     option(Kind::kSetOption);
     const Value& v = argument(3);
     if (v.kind == Value::Kind::kText ||
-        (v.members.size() == 1 && v.members[0].second.kind == Value::Kind::kText)) {
-      op_.text = v.kind == Value::Kind::kText ? v.text : v.members[0].second.text;
+        (v.members.size() == 1 && v.members[0].value.kind == Value::Kind::kText)) {
+      op_.text = v.kind == Value::Kind::kText ? v.text : v.members[0].value.text;
     } else if (const Value* onoff = v.member("onoff")) {
       op_.number = number(*onoff);
       op_.second = number(*v.member("linger"));
@@ -151,7 +151,7 @@ class Reader {
   void poll() {
     const Value& list = argument(0);
     if (list.members.size() != 1) throw ScriptError(0, "poll() of one descriptor expected");
-    const Value& one = list.members[0].second;
+    const Value& one = list.members[0].value;
     const Value *named = one.member("fd"), *events = one.member("events");
     if (!named || !events) throw ScriptError(0, "poll(): fd and events expected");
     op_.kind = Kind::kPoll;
@@ -183,12 +183,12 @@ std::string text_of(const Answer& a) {
 std::string out_difference(const Call& call, const Operation& op, const Answer& a) {
   if (op.kind == Kind::kGetOption || op.kind == Kind::kIoctl) {
     const Value& expected = call.arguments.at(op.kind == Kind::kIoctl ? 2 : 3);
-    if (expected.any() || expected.members.empty() || expected.members[0].second.any()) return "";
-    const int64_t wanted = expected.members[0].second.number;
+    if (expected.any() || expected.members.empty() || expected.members[0].value.any()) return "";
+    const int64_t wanted = expected.members[0].value.number;
     return wanted == a.out ? "" : differs("the value", wanted, a.out);
   }
   if (op.kind == Kind::kPoll) {
-    const Value* revents = call.arguments.at(0).members[0].second.member("revents");
+    const Value* revents = call.arguments.at(0).members[0].value.member("revents");
     if (revents && revents->number != a.out) return differs("revents", revents->number, a.out);
   }
   return "";

@@ -198,7 +198,8 @@ bool KernelWorld::take_returns() {
 
 void KernelWorld::run(Duration until) {
   for (;;) {
-    if (take_frames() | take_returns()) return;
+    const bool frames = take_frames(), returns = take_returns();
+    if (frames || returns) return;
     const Duration left = until - now();
     if (left <= 0s) return;
     pollfd waits[] = {{tun_, POLLIN, 0}, {returned_, POLLIN, 0}};

@@ -469,7 +469,7 @@ class Parser {
           fail("a call's result in a record");
         }
       }
-      v.members.emplace_back(name, item);
+      v.members.push_back({name, item});
     } while (take(","));
     need(std::string_view(&close, 1));
     return v;

@@ -23,6 +23,8 @@ template <class... F>
 struct Visitor : F... {
   using F::operator()...;
 };
+template <class... F>
+Visitor(F...) -> Visitor<F...>;
 
 constexpr Duration kLongest = 10s;  ///< for a segment that may come whenever it likes
 

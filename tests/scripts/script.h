@@ -21,20 +21,28 @@ struct ScriptError : std::runtime_error {
 };
 
 /// An argument or a result of a system call.
+struct Member;
 struct Value {
   enum class Kind : uint8_t { kAny, kNumber, kWord, kText, kList };
   Kind kind = Kind::kAny;
   int64_t number = 0;
-  std::string text;                                    ///< kWord, kText
-  std::vector<std::pair<std::string, Value>> members;  ///< kList: with names where it is a record
+  std::string text;             ///< kWord, kText
+  std::vector<Member> members;  ///< kList: with names where it is a record
 
   bool any() const { return kind == Kind::kAny; }
-  const Value* member(const std::string& name) const {
-    for (const auto& [key, value] : members)
-      if (key == name) return &value;
-    return nullptr;
-  }
+  inline const Value* member(const std::string& name) const;
 };
+
+struct Member {
+  std::string name;
+  Value value;
+};
+
+const Value* Value::member(const std::string& name) const {
+  for (const Member& m : members)
+    if (m.name == name) return &m.value;
+  return nullptr;
+}
 
 /// When a line happens. Relative times count from when the line before it happened.
 struct Moment {

@@ -99,9 +99,8 @@ TEST_P(FrameSize, AFullWindowOfSmallSegmentsIsTaken) {
   small.a.max_segment = 300;
   Pairs pairs(sim, small);
   Pair p = pairs.connect();
-  size_t sent = 0;
   for (int i = 0; i < 300; ++i) {
-    if (auto r = write(sim[0], p.a, std::string(1000, 'x'))) sent += *r;
+    (void)write(sim[0], p.a, std::string(1000, 'x'));  // in the end the window is closed
     sim.run_for(5ms);
   }
   EXPECT_GT(sim[1].stack->tcp().readable_bytes(*p.b), 190'000u);

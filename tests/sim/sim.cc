@@ -521,7 +521,8 @@ Result<size_t> write(Host& host, TcpConn* conn, std::string_view text, TcpWrite 
 }
 
 Result<std::string> read(Host& host, TcpConn* conn, size_t at_most) {
-  std::string text(at_most, 0);
+  // Not at_most: most have little to read, and what is not there need not be zeroed.
+  std::string text(std::min<size_t>(at_most, std::max(host.stack->tcp().unread(*conn), 1u)), 0);
   const iovec v{text.data(), text.size()};
   auto r = host.stack->tcp().receive(*conn, {&v, 1}, false, 0, host.sim.now);
   if (!r) return r.error();

@@ -49,7 +49,7 @@ class Set {
     Datas datas;
     last_events = 0;
     for (int i = 0; i < n; ++i) {
-      datas.push_back(events[static_cast<size_t>(i)].data.u64);
+      datas.push_back(uint64_t{events[static_cast<size_t>(i)].data.u64});  // it is packed
       last_events |= events[static_cast<size_t>(i)].events;
     }
     return datas;
