@@ -12,6 +12,7 @@ shm: both ends are on one host and preloaded, with same_host = auto from the fir
 shared memory. With --each how many is printed for each test. host: the same two ends without libaccel, to compare with.
 """
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -134,6 +135,18 @@ def tests_of(program, pattern):
     return names
 
 
+def where_it_stands(lab, near, far):
+    """Lines that tell what both programs wait for: threads with where they sleep, sockets as libaccel and as the kernel see them."""
+    for child in (near, far):
+        for task in sorted(pathlib.Path(f"/proc/{child.pid}/task").iterdir()):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                yield " ".join([task.name] + [(task / name).read_text().strip() for name in ("comm", "wchan", "syscall")])
+        yield subprocess.run([build_dir() / "bin" / "accel", "stat", "--once", str(child.pid)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True).stdout
+    for host in lab.hosts:
+        yield host.enter("ss", "-tanie")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -192,13 +205,13 @@ def main():
         status = moved = 0
         for name in tests_of(options.program, options.filter) if options.each else [options.filter]:
             near = lab.near.popen([options.program, f"--gtest_filter={name}", f"--gtest_repeat={options.repeat}",
-                                   "--gtest_brief=1", "--gtest_throw_on_failure=0"],
+                                   "--gtest_throw_on_failure=0"],
                                   accel=near_accelerated or siw or shm,
                                   env=near_environment | (refusing(lab) if options.refusing else {}), **require)
             try:
                 ended = near.wait(options.timeout)
             except subprocess.TimeoutExpired:
-                print(f"{name}: not done after {options.timeout} s")
+                print(f"{name}: not done after {options.timeout} s", *where_it_stands(lab, near, far), sep="\n")
                 near.kill()
                 ended = 1
             if ended < 0:

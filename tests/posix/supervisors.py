@@ -60,7 +60,7 @@ variables = dict(os.environ) if environment == "kept" else {}
 activated = how == "activated"
 if activated: variables["LISTEN_FDS"] = "1"
 if "drops" in special: variables["DROPS"] = "1"
-words = [sys.executable, "-c", sys.argv[8 if activated else 7], str(s.fileno())]
+words = [sys.executable, "-I", "-S", "-c", sys.argv[8 if activated else 7], str(s.fileno())]
 
 def started():
     if how == "spawn": return os.posix_spawn(words[0], words, variables)
@@ -114,7 +114,7 @@ def table():
 
 def run(lab, caller, port, row, accelerated):
     kind, waits, way, _, _ = row
-    supervisor = lab.near.popen([sys.executable, "-c", SUPERVISOR, str(port), *row, WORKER, ACTIVATED], accelerated, require=False,
+    supervisor = lab.near.popen([sys.executable, "-I", "-S", "-c", SUPERVISOR, str(port), *row, WORKER, ACTIVATED], accelerated, require=False,
                                 stdout=subprocess.PIPE, text=True)
     answers = []
     if supervisor.stdout.readline() == "listens\n":
