@@ -1,5 +1,6 @@
 #include "posix/tcp_info.h"
 
+#include <linux/inet_diag.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
@@ -99,6 +100,16 @@ Result<int> put_tcp_info(const Socket& s, const TcpInfo& info, void* value, sock
   LongTcpInfo kernels{};
   fill(kernels, info);
   return put_option(&kernels, kernels_info_size(s), value, length);
+}
+
+Result<int> put_bbr_info(const BbrInfo& info, void* value, socklen_t* length) {
+  tcp_bbr_info kernels{};
+  kernels.bbr_bw_lo = static_cast<uint32_t>(info.bandwidth);
+  kernels.bbr_bw_hi = static_cast<uint32_t>(info.bandwidth >> 32);
+  kernels.bbr_min_rtt = info.min_rtt_us;
+  kernels.bbr_pacing_gain = info.pacing_gain;
+  kernels.bbr_cwnd_gain = info.window_gain;
+  return put_option(&kernels, sizeof kernels, value, length);
 }
 
 /// tcp_get_info(): a listener's tcpi_unacked is the length of its accept queue, which we have a part of.

@@ -300,6 +300,10 @@ Result<int> TcpSocket::getsockopt(Pass& pass, int level, int name, void* value, 
     if (answer == 0) answer = stack.tcp().take_soft_error(*conn_);  // sk_err_soft
   } else if (level == IPPROTO_TCP && name == TCP_INFO) {
     return put_tcp_info(*this, stack.tcp().info(*conn_, pass.now()), value, length);
+  } else if (level == IPPROTO_TCP && name == TCP_CC_INFO) {
+    if (const auto bbr = stack.tcp().bbr_info(*conn_)) return put_bbr_info(*bbr, value, length);
+    if (has_congestion(*this)) return kOnKernel;
+    return put_option(nullptr, 0, value, length);  // cubic runs in the place of the host's, and tells nothing
   } else if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
     const uint16_t set = maximum_segment();
     if (set != 0 && stack.tcp().state(*conn_) == TcpState::kClosed) return kOnKernel;

@@ -210,6 +210,13 @@ struct TcpSettings {
 };
 
 /// Real state for TCP_INFO and `accel stat`. Durations in µs, sizes in bytes but where said.
+/// What TCP_CC_INFO tells of a connection with BBR. Linux: struct tcp_bbr_info.
+struct BbrInfo {
+  uint64_t bandwidth = 0;  ///< bytes/s
+  uint32_t min_rtt_us = 0;
+  uint32_t pacing_gain = 0, window_gain = 0;  ///< 256: one
+};
+
 struct TcpInfo {
   TcpState state = TcpState::kClosed;
   uint8_t congestion_state = 0;  ///< the kernel's enum tcp_ca_state

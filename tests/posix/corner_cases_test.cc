@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/if_packet.h>
 #include <linux/in6.h>
+#include <linux/inet_diag.h>
 #include <linux/sockios.h>
 #include <linux/tls.h>
 #include <net/ethernet.h>
@@ -13,6 +14,8 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+
+#include <set>
 
 #include "posix/echo.h"
 
@@ -433,6 +436,15 @@ std::string congestion_of(int fd) {
   return name;
 }
 
+/// TCP_CC_INFO. All of it 0: the connection has none.
+tcp_bbr_info bbr_of(int fd) {
+  tcp_cc_info info{};
+  socklen_t size = sizeof info;
+  EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, &info, &size), 0);
+  EXPECT_TRUE(size == 0 || size == sizeof info.bbr) << size;
+  return size != 0 ? info.bbr : tcp_bbr_info{};
+}
+
 // The host's default, and the program's own choice.
 TEST(Sysctls, BbrAsTheDefaultOfCongestionControl) {
   if (read_file("/proc/sys/net/ipv4/tcp_available_congestion_control").find("bbr") == std::string::npos)
@@ -441,8 +453,22 @@ TEST(Sysctls, BbrAsTheDefaultOfCongestionControl) {
   Echo echo(kProof);
   EXPECT_EQ(congestion_of(echo.fd), "bbr");
   posix_test::exchange(echo.fd, std::string(50'000, 'x'));
+  const tcp_bbr_info bbr = bbr_of(echo.fd);
+  EXPECT_GT(bbr.bbr_bw_lo, 0u);
+  EXPECT_GT(bbr.bbr_min_rtt, 0u);
+  EXPECT_LT(bbr.bbr_min_rtt, 10'000'000u);  // µs; ~0: none
+  // Start-up, drain, and the cycle that probes for bandwidth.
+  EXPECT_TRUE((std::set{739u, 88u, 320u, 192u, 256u}.contains(bbr.bbr_pacing_gain))) << bbr.bbr_pacing_gain;
+  EXPECT_TRUE((std::set{739u, 512u}.contains(bbr.bbr_cwnd_gain))) << bbr.bbr_cwnd_gain;
+  tcp_bbr_info cut{};
+  socklen_t room = sizeof cut.bbr_bw_lo;
+  EXPECT_EQ(getsockopt(echo.fd, IPPROTO_TCP, TCP_CC_INFO, &cut, &room), 0);
+  EXPECT_EQ(room, sizeof cut.bbr_bw_lo);
+  EXPECT_GT(cut.bbr_bw_lo, 0u);
+  EXPECT_EQ(cut.bbr_min_rtt, 0u);
   ASSERT_EQ(setsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5), 0);
   EXPECT_EQ(congestion_of(echo.fd), "cubic");
+  EXPECT_EQ(bbr_of(echo.fd).bbr_bw_lo, 0u);
   posix_test::exchange(echo.fd, std::string(50'000, 'y'));
   ASSERT_EQ(setsockopt(echo.fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3), 0);
   EXPECT_EQ(congestion_of(echo.fd), "bbr");

@@ -356,6 +356,15 @@ void bbr_on_ack(TcpConn& c, Instant now) {
   set_window(c, b);
 }
 
+BbrInfo bbr_info(const TcpConn& c) {
+  const Bbr& b = *c.rates->bbr;
+  // Linux' gains are whole: bbr_high_gain is rounded up, bbr_drain_gain down.
+  auto shown = [](float gain) {
+    return static_cast<uint32_t>(gain > 1 ? std::ceil(gain * 256) : gain * 256);
+  };
+  return {static_cast<uint64_t>(b.rate()), b.min_rtt_us, shown(b.pacing_gain), shown(b.window_gain)};
+}
+
 void bbr_reduction(TcpConn& c) { save_window(c, bbr_of(c)); }
 
 void bbr_timeout(TcpConn& c, Instant now) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -127,6 +128,7 @@ class TcpLayer {
   /// or TCP_CORK cleared: what waited goes, as far as Nagle allows, with TCP_NODELAY all of it.
   void settings_changed(TcpConn& conn, Instant now, bool push = false);
   TcpInfo info(const TcpConn& conn, Instant now) const;
+  std::optional<BbrInfo> bbr_info(const TcpConn& conn) const;  ///< nothing: it does not run BBR
   TcpState state(const TcpConn& conn) const;
   Endpoint local(const TcpConn& conn) const;
   Endpoint remote(const TcpConn& conn) const;
