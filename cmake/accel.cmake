@@ -2,7 +2,7 @@
 
 # Most of a compile is the standard library's headers. Tests have them precompiled, with GoogleTest's, and are not optimized: a program of theirs
 # takes 20 s else under AddressSanitizer. The sanitizers' builds of src have them too, and compile several files as one: half the time. The release
-# build, which does neither, shows what a file of src forgets to include.
+# build, which does neither for the layers, shows what a file of theirs forgets to include.
 option(ACCEL_QUICK_BUILD "Compile src with precompiled headers and several files at once" OFF)
 
 add_library(accel-flags INTERFACE)
@@ -42,14 +42,9 @@ endfunction()
 
 # For what runs once, or once a flow: the code's pages are part of what a program pays that only listens.
 # g++ 12 warns of values of std::optional that it does not follow with -Os.
-set(ACCEL_SMALL)
-if(NOT ACCEL_QUICK_BUILD)  # a file with options of its own is compiled alone
+if(NOT ACCEL_QUICK_BUILD)  # which compiles a file with options of its own alone, and whose sanitizers clang links into programs only
   set(ACCEL_SMALL $<$<CONFIG:RelWithDebInfo,Release>:-Os> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-endif()
-
-set(ACCEL_NO_UNDEFINED LINKER:--no-undefined)
-if(ACCEL_QUICK_BUILD)  # clang's sanitizers are linked into programs alone
-  set(ACCEL_NO_UNDEFINED)
+  set(ACCEL_NO_UNDEFINED LINKER:--no-undefined)
 endif()
 
 # accel_layer(NAME [LINK libs...]): a static library of every .cc in the current folder (and those below it).

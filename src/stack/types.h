@@ -209,7 +209,6 @@ struct TcpSettings {
   uint8_t fast_open = 0;  ///< FastOpenWish
 };
 
-/// Real state for TCP_INFO and `accel stat`. Durations in µs, sizes in bytes but where said.
 /// What TCP_CC_INFO tells of a connection with BBR. Linux: struct tcp_bbr_info.
 struct BbrInfo {
   uint64_t bandwidth = 0;  ///< bytes/s
@@ -217,6 +216,7 @@ struct BbrInfo {
   uint32_t pacing_gain = 0, window_gain = 0;  ///< 256: one
 };
 
+/// Real state for TCP_INFO and `accel stat`. Durations in µs, sizes in bytes but where said.
 struct TcpInfo {
   TcpState state = TcpState::kClosed;
   uint8_t congestion_state = 0;  ///< the kernel's enum tcp_ca_state

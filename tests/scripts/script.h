@@ -20,8 +20,9 @@ struct ScriptError : std::runtime_error {
   int line;
 };
 
-/// An argument or a result of a system call.
 struct Member;
+
+/// An argument or a result of a system call.
 struct Value {
   enum class Kind : uint8_t { kAny, kNumber, kWord, kText, kList };
   Kind kind = Kind::kAny;
@@ -30,7 +31,7 @@ struct Value {
   std::vector<Member> members;  ///< kList: with names where it is a record
 
   bool any() const { return kind == Kind::kAny; }
-  inline const Value* member(const std::string& name) const;
+  const Value* member(const std::string& name) const;
 };
 
 struct Member {
@@ -38,7 +39,7 @@ struct Member {
   Value value;
 };
 
-const Value* Value::member(const std::string& name) const {
+inline const Value* Value::member(const std::string& name) const {
   for (const Member& m : members)
     if (m.name == name) return &m.value;
   return nullptr;

@@ -443,10 +443,10 @@ inline bool runs_bbr(const TcpConn& c) { return c.paced && c.rates->bbr; }
 /// was needless; text leaves with nothing in flight.
 [[gnu::noinline]] void bbr_on_ack(TcpConn& c, Instant now);
 [[gnu::noinline]] void bbr_reduction(TcpConn& c);
-BbrInfo bbr_info(const TcpConn& c);  ///< TCP_CC_INFO
 [[gnu::noinline]] void bbr_timeout(TcpConn& c, Instant now);
 [[gnu::noinline]] void bbr_undo(TcpConn& c, Instant now);
 [[gnu::noinline]] void bbr_restart(TcpConn& c, Instant now);
+BbrInfo bbr_info(const TcpConn& c);  ///< TCP_CC_INFO
 
 // ---- output.cc ----
 /// Sends what window, congestion, Nagle and cork allow, lost segments first; then the ACK that is owed.

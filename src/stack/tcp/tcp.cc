@@ -372,11 +372,11 @@ Endpoint TcpLayer::local(const TcpConn& c) const { return c.local; }
 Endpoint TcpLayer::remote(const TcpConn& c) const { return c.remote; }
 InterfaceId TcpLayer::interface(const TcpConn& c) const { return c.interface; }
 
-/// Linux' tcp_inq(): up to the urgent mark.
 std::optional<BbrInfo> TcpLayer::bbr_info(const TcpConn& c) const {
   return runs_bbr(c) ? std::optional(tcp::bbr_info(c)) : std::nullopt;
 }
 
+/// Linux' tcp_inq(): up to the urgent mark.
 size_t TcpLayer::readable_bytes(const TcpConn& c) const {
   if (!c.synchronized() && c.tcp_state != TcpState::kClosed) return 0;
   if ((c.fast_open & kFastOpenHalf) != 0) return 0;
