@@ -36,7 +36,7 @@ UPCALLS = {"notify", "abandoned"}
 PURE = re.compile(
     r"^(_Zn[wa][mj].*|_Zd[la]Pv.*|_ZSt.*|_ZNSt.*|_ZNKSt.*|_ZT[VISv]?.*|__cxa_.*|__gxx_personality_v0|_Unwind_Resume"
     r"|__dso_handle|_GLOBAL_OFFSET_TABLE_|__cpu_model|__cpu_indicator_init|__stack_chk_fail|__popcountdi2"
-    r"|mem(cpy|set|move|cmp|chr)|__mem(cpy|set|move)_chk|bcmp|strlen|cbrt|cbrtf|lround|__ubsan_.*|__asan_.*|__tsan_.*"
+    r"|mem(cpy|set|move|cmp|chr)|__mem(cpy|set|move)_chk|bcmp|strlen|cbrtf?|ceilf?|lround|__ubsan_.*|__asan_.*|__tsan_.*"
     r"|__sanitizer_.*|__sancov_.*|__start___sancov.*|__stop___sancov.*|__gcov.*|llvm_.*|DW\.ref\..*)$")
 
 
