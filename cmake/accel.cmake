@@ -72,11 +72,15 @@ function(accel_unit_test name)
   set_property(GLOBAL APPEND PROPERTY ACCEL_HOSTLESS ${name})
 endfunction()
 
-# accel_weigh_tests(): last in a folder. Of its tests all but those that wait for most of their time count twice in ctest -j.
+# accel_weigh_tests(): last in a folder. With ctest -j 6 a CPU, three of its tests run at a time on two CPUs, or four of those that wait
+# for most of their time.
 function(accel_weigh_tests)
   get_property(tests DIRECTORY PROPERTY TESTS)
-  list(FILTER tests EXCLUDE REGEX "^posix\\.(.*\\.)?(kernel|near|far|both|each|siw)$")
-  if(tests)
-    set_tests_properties(${tests} PROPERTIES PROCESSORS 2)
-  endif()
+  foreach(test IN LISTS tests)
+    set(share 4)
+    if(test MATCHES "^posix\\.(.*\\.)?(kernel|near|far|both|each|siw)$")
+      set(share 3)
+    endif()
+    set_tests_properties(${test} PROPERTIES PROCESSORS ${share})
+  endforeach()
 endfunction()
