@@ -11,6 +11,7 @@
 #include <cstring>
 #include <list>
 #include <map>
+#include <sstream>
 
 #include "base/counters.h"
 #include "stack/frame_pool.h"
@@ -77,6 +78,7 @@ class CoreWorld final : public World {
   std::shared_ptr<Pending> start(Operation operation) override;
   std::optional<int64_t> info(int fd, const std::string& field) override;
   bool set_sysctl(const std::string& name, const std::string& value) override;
+  bool set_route(const std::string& metrics) override;
   Duration early() const override { return kTolerance; }
   Duration late(Duration) const override { return kTolerance; }
   Duration patience() const override { return kTolerance; }
@@ -132,6 +134,8 @@ class CoreWorld final : public World {
   const uint32_t mtu_;
   Instant now_ = kStart;
   StackConfig config_;
+  RouteMetrics metrics_;
+  MetricsId metrics_id_ = 0;
   TcpSettings defaults_;
   Counters counters_;
   std::vector<uint8_t>* memory_;
@@ -159,6 +163,8 @@ Stack& CoreWorld::stack() {
   all_v4.gateway = kIpv4.peer;
   all_v6.gateway = kIpv6.peer;
   all_v4.mtu = all_v6.mtu = mtu_;
+  metrics_id_ = stack_->metrics_id(metrics_).value();
+  all_v4.metrics = all_v6.metrics = metrics_id_;
   stack_->set_routes({all_v4, all_v6});
   for (const IpAddress& gateway : {kIpv4.peer, kIpv6.peer}) stack_->set_neighbour(0, gateway, kPeerMac);
   return *stack_;
@@ -381,8 +387,10 @@ std::optional<Answer> CoreWorld::open(Going& g, Socket& s) {
   route.source = addresses.own;
   route.next_hop = gateway();
   route.mtu = mtu_;
-  auto r = stack().tcp().connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route,
-                                 s.settings, &s, now_);
+  Stack& its = stack();  // which makes the metrics known
+  route.metrics = metrics_id_;
+  auto r = its.tcp().connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route, s.settings,
+                             &s, now_);
   if (!r) return Answer::failed(static_cast<int>(r.error()));
   s.conn = *r;
   s.connecting = true;
@@ -751,6 +759,27 @@ bool CoreWorld::set_sysctl(const std::string& name, const std::string& value) {
   auto found = known.find(name.substr(9));
   if (found == known.end()) return false;
   found->second();
+  return true;
+}
+
+bool CoreWorld::set_route(const std::string& metrics) {
+  std::istringstream words(metrics);
+  for (std::string name, value; words >> name >> value;) {
+    const uint32_t number = static_cast<uint32_t>(std::strtoul(value.c_str(), nullptr, 10));
+    if (name == "initcwnd") {
+      metrics_.initial_window = number;
+    } else if (name == "rto_min" && value.ends_with("ms")) {
+      metrics_.min_rto = std::chrono::milliseconds(number);
+    } else if (name == "advmss") {
+      metrics_.advertised_mss = static_cast<uint16_t>(number);
+    } else if (name == "quickack") {
+      metrics_.quickack = number != 0;
+    } else if (name == "features" && value == "ecn") {
+      metrics_.ecn = true;
+    } else {
+      return false;
+    }
+  }
   return true;
 }
 

@@ -55,6 +55,7 @@ class KernelWorld final : public World {
   std::shared_ptr<Pending> start(Operation operation) override;
   std::optional<int64_t> info(int fd, const std::string& field) override;
   bool set_sysctl(const std::string& name, const std::string& value) override;
+  bool set_route(const std::string& metrics) override;
   Duration early() const override { return 8ms; }  // two ticks
   /// Timers of longer than a quarter of a second have an eighth of that for granularity.
   Duration late(Duration waited) const override { return 16ms + waited / 8; }
@@ -75,8 +76,10 @@ class KernelWorld final : public World {
   std::vector<std::pair<std::shared_ptr<Pending>, Pending>> returns_;  ///< under lock_
 };
 
+bool succeeds(const std::string& command) { return std::system(command.c_str()) == 0; }
+
 void run_command(const std::string& command) {
-  if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
+  if (!succeeds(command)) throw std::runtime_error("failed: " + command);
 }
 
 std::string text_of(const IpAddress& a) {
@@ -170,6 +173,10 @@ bool KernelWorld::set_sysctl(const std::string& name, const std::string& value) 
   std::ofstream out(path);
   out << value << std::flush;
   return out.good();
+}
+
+bool KernelWorld::set_route(const std::string& metrics) {
+  return succeeds("ip route add " + text_of(addresses.peer) + " dev script0 " + metrics);
 }
 
 /// Returns whether a segment has come.

@@ -44,6 +44,8 @@ std::optional<Failure> Player::play() {
   try {
     for (const auto& [name, value] : script_.sysctls)
       if (!world_.set_sysctl(name, value)) throw ScriptError(0, "no such setting here: " + name);
+    if (const std::string metrics = script_.option("route"); !metrics.empty() && !world_.set_route(metrics))
+      throw ScriptError(0, "no such route here: " + metrics);
     for (const Event& e : script_.events) {
       line_ = e.line;
       if (auto failed = on(e)) return failed;

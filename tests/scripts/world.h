@@ -75,6 +75,9 @@ class World {
   virtual std::optional<int64_t> info(int fd, const std::string& field) = 0;
   /// False: it has no such setting.
   virtual bool set_sysctl(const std::string& name, const std::string& value) = 0;
+  /// The metrics of the route to the peer, as ip-route(8) writes them: "initcwnd 4 rto_min 300ms". Once,
+  /// before any call. False: it has no such metric.
+  virtual bool set_route(const std::string& metrics) = 0;
   /// How far a time may be from the script's, where it asks to wait so long.
   virtual Duration early() const = 0;
   virtual Duration late(Duration waited) const = 0;
