@@ -21,6 +21,8 @@ namespace {
 
 /// A ring stays full for so long before the kernel's buffers are used beside it.
 constexpr Duration kStalls = 50ms;
+/// So long after its last bytes a ring that has grown gives its memory back.
+constexpr Duration kRests = 2s;
 constexpr uint32_t kIn = EPOLLIN | EPOLLRDNORM, kOut = EPOLLOUT | EPOLLWRNORM;
 
 }  // namespace
@@ -124,7 +126,7 @@ void ShmSocket::wait_for_room() {
   link_.rings->sender->expect_room();
   Engine& engine = *Engine::get();
   engine.links()->seen(link_);
-  if (std::exchange(stall_timed_, true)) return;
+  if (std::exchange(timed_, Timed::kStall) == Timed::kStall) return;
   taken_at_stall_ = link_.rings->sender->taken();
   engine.links()->set_deadline(link_, engine.pass_began() + kStalls);
 }
@@ -140,12 +142,39 @@ void ShmSocket::set_buffers() {
   link_.rings->receiver->set_buffer(half(SO_RCVBUF));
 }
 
+/// The ring has grown: some time after the last bytes it is to be as small as at first.
+void ShmSocket::watch_rest() {
+  const shm::Sender& sender = *link_.rings->sender;
+  if (timed_ != Timed::kNothing || sender.way() != Sends::kRing || !sender.has_grown()) return;
+  timed_ = Timed::kRest;
+  sent_at_rest_ = sender.bytes();
+  Engine& engine = *Engine::get();
+  // At moments that all such connections have in common.
+  const Instant at = std::chrono::ceil<std::chrono::seconds>(engine.pass_began() + kRests);
+  engine.links()->set_deadline(link_, at);
+}
+
+void ShmSocket::see_to_deadline() {
+  if (std::exchange(timed_, Timed::kNothing) == Timed::kRest)
+    see_to_rest();
+  else
+    see_to_stall();
+}
+
+/// Memory goes back where nothing was sent meanwhile and everything has been taken. What has not been is
+/// looked for again with the next bytes.
+void ShmSocket::see_to_rest() {
+  shm::Sender& sender = *link_.rings->sender;
+  if (sender.bytes() != sent_at_rest_) return watch_rest();
+  shm::Mapping::give_back(sender.take_spare());
+}
+
 /// The time of a wait for room is over. Where the other end has taken nothing meanwhile, what follows goes by
 /// the kernel, whose buffers hold more: two ends that write before they read would wait for each other.
 void ShmSocket::see_to_stall() {
-  stall_timed_ = false;
   shm::Sender& sender = *link_.rings->sender;
-  if (sender.way() != Sends::kRing || sender.writable()) return;
+  if (sender.way() != Sends::kRing) return;
+  if (sender.writable()) return watch_rest();
   if (sender.taken() != taken_at_stall_) return wait_for_room();
   if (!sender.leave()) return;
   Engine::get()->counters().add(Counter::shm_stalls);
@@ -189,7 +218,7 @@ void ShmSocket::decided(uint32_t) {
       if (!alone_) Engine::get()->links()->heat(link_);
     }
     look();
-    if (late) see_to_stall();
+    if (late) see_to_deadline();
   } else if (late) {
     Engine::get()->counters().add(Counter::shm_unmet);
     give_up(Reason::same_host_unmet);

@@ -77,7 +77,10 @@ class ShmSocket final : public Socket {
   void look();
   uint32_t edges(bool by_kernel);
   void wait_for_room();
+  void watch_rest();
+  void see_to_deadline();
   void see_to_stall();
+  void see_to_rest();
   void set_buffers();
   bool kernel_is(short events) const;
   Errno own_error() const;
@@ -127,9 +130,12 @@ class ShmSocket final : public Socket {
   uint64_t arrived_ = 0;  ///< bytes that had come into the ring then
   bool read_shut_ = false;
   bool reset_told_ = false;
-  size_t low_water_ = 1;         ///< SO_RCVLOWAT
-  bool stall_timed_ = false;     ///< the link's deadline is see_to_stall()'s
+  size_t low_water_ = 1;  ///< SO_RCVLOWAT
+  /// What the link's deadline is for once it is open.
+  enum class Timed : uint8_t { kNothing, kStall, kRest };
+  Timed timed_ = Timed::kNothing;
   uint64_t taken_at_stall_ = 0;  ///< bytes that the other end had taken as that began
+  uint64_t sent_at_rest_ = 0;    ///< bytes that had been sent as that began
 };
 
 }  // namespace accel::posix

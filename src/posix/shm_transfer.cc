@@ -256,6 +256,7 @@ Result<size_t> ShmSocket::put_into_ring(const msghdr& message, size_t done) {
   });
   if (taken == 0) return fault ? err(EFAULT) : err(EAGAIN);
   if (sender.publish()) ring();
+  watch_rest();
   return taken;
 }
 

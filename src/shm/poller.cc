@@ -63,8 +63,9 @@ void Poller::move_tcp(Link& link, int fd) {
 }
 
 void Poller::set_deadline(Link& link, Instant when) {
-  std::erase(timed_, &link);
+  if (link.deadline != kNever) std::erase(timed_, &link);
   link.deadline = when;
+  link.late = false;  // of the deadline before, perhaps
   if (when == kNever) return;
   timed_.push_back(&link);
   next_deadline_ = std::min(next_deadline_, when);
@@ -75,6 +76,7 @@ void Poller::expire(Instant now) {
   for (Link* link : timed_) {
     if (link->deadline <= now) {
       link->late = true;
+      link->deadline = kNever;
       make_ready(*link);
     } else {
       next_deadline_ = std::min(next_deadline_, link->deadline);

@@ -38,6 +38,10 @@ Result<int> Mapping::make(size_t ring) {
   return made.error();
 }
 
+void Mapping::give_back(std::span<uint8_t> pages) {
+  if (!pages.empty()) (void)madvise(pages.data(), pages.size(), MADV_REMOVE);
+}
+
 Result<void> Mapping::take(int fd, size_t most) {
   struct stat file {};
   // Huge pages can be missing when they are touched.

@@ -65,6 +65,9 @@ class Mapping {
   /// sealed memory of a fitting size: it could be cut off under the reader.
   Result<void> take(int fd, size_t most);
 
+  /// Whole pages of a ring become none, and are zeroes when they are touched next (madvise(2) MADV_REMOVE).
+  static void give_back(std::span<uint8_t> pages);
+
   Direction& direction(size_t which) { return static_cast<Region*>(memory_)->direction[which]; }
   std::span<uint8_t> ring(size_t which) {
     return {static_cast<uint8_t*>(memory_) + kHeader + which * ring_, ring_};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace accel::shm {
 
@@ -43,6 +44,7 @@ size_t Sender::put(std::span<const uint8_t> bytes) {
   const size_t first = std::min(size, ring_.size() - at);
   std::memcpy(&ring_[at], bytes.data(), first);
   if (first < size) std::memcpy(ring_.data(), &bytes[first], size - first);
+  touched_ = std::max(touched_, std::min(at + size, ring_.size()));
   tail_ += size;
   return size;
 }
@@ -53,6 +55,11 @@ bool Sender::publish() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (shared_.reader_asleep.load(std::memory_order_relaxed) == 0) return false;
   return shared_.reader_asleep.exchange(0, std::memory_order_relaxed) != 0;
+}
+
+std::span<uint8_t> Sender::take_spare() {
+  if (used() > 0 || !has_grown()) return {};
+  return ring_.subspan(kKept, std::exchange(touched_, kKept) - kKept);
 }
 
 bool Sender::leave() {

@@ -59,6 +59,14 @@ class Sender {
   /// They have been told of what look() has found.
   void note_told();
 
+  /// Bytes of the ring that a connection at rest keeps.
+  static constexpr size_t kKept = 16 << 10;
+  /// More of the ring than that has been written.
+  bool has_grown() const { return touched_ > kKept; }
+  /// What has been written beyond kKept, while the ring is empty as of the last look(): whole pages that
+  /// nobody reads again, so the caller may give them back to the host. Empty: there are none now.
+  std::span<uint8_t> take_spare();
+
   /// Bytes that the receiver did not take: the first of them that lie in one piece.
   std::span<const uint8_t> unreturned() const;
   void returned(size_t bytes);
@@ -72,9 +80,10 @@ class Sender {
   const std::span<uint8_t> ring_;
   size_t most_ = ring_.size();  ///< bytes in the ring
   uint32_t buffer_ = UINT32_MAX;
-  uint64_t tail_ = 0;  ///< the shared one is written only
-  uint64_t head_ = 0;  ///< as last seen, checked
-  uint64_t base_ = 0;  ///< the shared one is written only
+  uint64_t tail_ = 0;   ///< the shared one is written only
+  uint64_t head_ = 0;   ///< as last seen, checked
+  uint64_t base_ = 0;   ///< the shared one is written only
+  size_t touched_ = 0;  ///< of the ring, from its beginning
   Way way_ = Way::kKernel;
   // ---- as told last ----
   Way told_ = Way::kKernel;

@@ -2,6 +2,7 @@
 """Two programs of one host in shared memory, as it goes in life: they move there after some exchanges, and back to the kernel as one of them
 forks or ends; they stay with the kernel where the other end has no libaccel, or where somebody else has taken the place of the meeting. All bytes
 arrive each time, once and in order."""
+import os
 import pathlib
 import signal
 import socket
@@ -332,6 +333,25 @@ def goes_back(lab, what, serves=SERVER):
     pair.end()
 
 
+def ring_memory(pid):
+    """Bytes of the memory that a connection's two ends share."""
+    regions = {line.split()[0] for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines() if line.endswith("/memfd:libaccel (deleted)")}
+    return sum(os.stat(f"/proc/{pid}/map_files/{region}").st_blocks * 512 for region in regions)
+
+
+def rests_small(lab):
+    """The kept part of each ring is 16 KiB, beside one page that both have; a ring has 128 KiB."""
+    pair = Pair(lab)
+    for _ in range(2):
+        pair.do("exchange 100")
+        pair.do("bulk 3000000")
+        assert pair.path()[0] == "shm", pair.path()
+        assert ring_memory(pair.client.pid) > 200000, ring_memory(pair.client.pid)
+        until(lambda: ring_memory(pair.client.pid) <= 2 * 16384 + 4096, "both rings have given back what the bulk took", 20)
+    pair.do("exchange 100")
+    pair.end()
+
+
 def moves_in_a_child(lab):
     pair = Pair(lab, serves=FORKING_SERVER)
     pair.do("exchange 100")
@@ -484,6 +504,7 @@ def main():
     with Lab() as lab:
         moves(lab)
         moves_without_privilege(lab)
+        rests_small(lab)
         for what in ("fork", "server_forks"):
             goes_back(lab, what)
         goes_back(lab, "server_forks", EPOLL_SERVER)

@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <deque>
+#include <optional>
 #include <random>
 #include <semaphore>
 #include <thread>
@@ -432,6 +434,78 @@ TEST(Receiver, HavingDeclinedItHasNothingAndMayDeclineAgain) {
   EXPECT_TRUE(pair.receiver.declined());
   EXPECT_FALSE(pair.receiver.bounded());
   EXPECT_TRUE(pair.receiver.decline());
+}
+
+/// The sending end of memory that this process has made, and the other end's view of it.
+struct Memory {
+  explicit Memory(size_t ring) : fd(mapping.make(ring)) {
+    EXPECT_TRUE(fd.ok());
+    sender.emplace(mapping.direction(0), mapping.ring(0));
+    receiver.emplace(mapping.direction(0), mapping.ring(0), 0);
+    EXPECT_TRUE(sender->begin(0));
+  }
+  ~Memory() { close(*fd); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  size_t allocated() const {
+    struct stat file {};
+    EXPECT_EQ(fstat(*fd, &file), 0);
+    return static_cast<size_t>(file.st_blocks) * 512;
+  }
+  void put(const std::vector<uint8_t>& bytes) {
+    sender->look();
+    EXPECT_EQ(sender->put(bytes), bytes.size());
+    (void)sender->publish();
+  }
+  std::vector<uint8_t> take(size_t size) {
+    std::vector<uint8_t> bytes(size);
+    receiver->look();
+    EXPECT_EQ(receiver->copy(bytes, 0), size);
+    (void)receiver->consume(size);
+    return bytes;
+  }
+
+  Mapping mapping;
+  const Result<int> fd;
+  std::optional<Sender> sender;
+  std::optional<Receiver> receiver;
+};
+
+TEST(Sender, ARingAtRestHasNoMoreMemoryThanAtFirst) {
+  constexpr size_t kBytes = 200 << 10, kAll = 256 << 10;
+  Memory m(kAll);
+  const std::vector<uint8_t> bytes = [] {
+    std::vector<uint8_t> all;
+    for (size_t i = 0; i < kBytes; ++i) all.push_back(byte_at(i));
+    return all;
+  }();
+  for (int i = 0; i < 3; ++i) {
+    m.put(bytes);
+    EXPECT_TRUE(m.sender->has_grown());
+    EXPECT_TRUE(m.sender->take_spare().empty());  // nobody has read them
+    EXPECT_EQ(m.take(kBytes), bytes);
+    m.sender->look();
+    EXPECT_GE(m.allocated(), kBytes);
+    Mapping::give_back(m.sender->take_spare());
+    EXPECT_LE(m.allocated(), Sender::kKept + kHeader);
+    EXPECT_FALSE(m.sender->has_grown());
+  }
+  m.put({1, 2, 3});
+  EXPECT_FALSE(m.sender->has_grown());
+}
+
+TEST(Sender, ARingThatHasWrappedGivesBackItsEnd) {
+  constexpr size_t kAll = 256 << 10;
+  Memory m(kAll);
+  const std::vector<uint8_t> most(kAll - 10, 7), few(20, 8);
+  m.put(most);
+  (void)m.take(kAll - 20);
+  m.put(few);  // ten bytes of it at the ring's beginning
+  EXPECT_EQ(m.take(10), std::vector<uint8_t>(10, 7));
+  EXPECT_EQ(m.take(20), few);
+  m.sender->look();
+  EXPECT_EQ(m.sender->take_spare().size(), kAll - Sender::kKept);
 }
 
 /// Memory as another end may offer it.
