@@ -5,14 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "tools/view.h"
 
@@ -60,7 +63,8 @@ uint64_t cpu_ticks(int pid) {
 }
 
 /// A connection in two samples: its ends tell more than its descriptor, which may be used again.
-using SocketKey = std::tuple<int, std::string, std::string, uint8_t>;
+using End = std::array<uint8_t, 18>;
+using SocketKey = std::tuple<int, End, End, uint8_t>;
 struct Bytes {
   uint64_t rx = 0, tx = 0;
 };
@@ -71,8 +75,15 @@ struct Sample {
   std::map<int, uint64_t> ticks;
 };
 
+End end_of(const stats::Address& a) {
+  End end;
+  std::memcpy(end.data(), a.bytes, sizeof a.bytes);
+  std::memcpy(end.data() + sizeof a.bytes, &a.port, sizeof a.port);
+  return end;
+}
+
 SocketKey key_of(const ProcessStats& p, const ShownSocket& s) {
-  return {p.pid, address_text(s.local), address_text(s.remote), s.protocol};
+  return {p.pid, end_of(s.local), end_of(s.remote), s.protocol};
 }
 
 Sample take(const StatOptions& options) {
@@ -87,10 +98,14 @@ Sample take(const StatOptions& options) {
   return sample;
 }
 
+struct SocketLine {
+  ShownSocket socket;
+  double rx = 0, tx = 0;  ///< bytes a second
+};
 struct Line {
   std::string text;
   bool heading = false;
-  double rate = 0;
+  std::optional<SocketLine> socket;  ///< instead of a text, which is made where it is seen
 };
 
 double per_second(uint64_t now, uint64_t before, double seconds) {
@@ -129,37 +144,51 @@ std::string process_line(const ProcessStats& p, const Sample& now, const Sample&
   return text;
 }
 
+std::string text_of(const SocketLine& line) {
+  const ShownSocket& s = line.socket;
+  const bool tcp = s.protocol == IPPROTO_TCP;
+  return fmt::format("  {:<4} {:>5} {:<9} {:<11} {:<21} {:<21} {:>7} {:>7} {:>7} {:>5} {:>5} {:<11} {}",
+                     protocol_name(s.protocol), s.fd < 0 ? "-" : std::to_string(s.fd), path_name(s.path),
+                     tcp ? state_name(s.state) : "-", address_text(s.local), address_text(s.remote),
+                     s.kernel ? "-" : rate_text(line.rx), s.kernel ? "-" : rate_text(line.tx),
+                     tcp && s.row.rtt_us ? std::to_string(s.row.rtt_us) : "-",
+                     tcp && s.row.rtt_us ? std::to_string(s.row.cwnd) : "-",
+                     s.kernel ? "-" : std::to_string(s.row.retransmits), limit_name(s.limit),
+                     reason_text(s.reason).name);
+}
+
+/// Their rates since the sample before, in the order that is asked for.
+std::vector<SocketLine> socket_lines(const ProcessStats& p, const Sample& before, double seconds,
+                                     const StatOptions& options) {
+  std::vector<SocketLine> lines;
+  std::vector<std::pair<double, size_t>> order;
+  for (ShownSocket& s : chosen_sockets(p, options)) {
+    const auto had = before.bytes.find(key_of(p, s));
+    const Bytes then = had == before.bytes.end() ? Bytes{s.row.rx_bytes, s.row.tx_bytes} : had->second;
+    const double rx = per_second(s.row.rx_bytes, then.rx, seconds);
+    const double tx = per_second(s.row.tx_bytes, then.tx, seconds);
+    order.emplace_back(-(rx + tx), lines.size());
+    lines.push_back({std::move(s), rx, tx});
+  }
+  if (!options.sort.empty() && options.sort != "rate") return lines;
+  std::sort(order.begin(), order.end());
+  std::vector<SocketLine> sorted;
+  sorted.reserve(lines.size());
+  for (const auto& [rate, at] : order) sorted.push_back(std::move(lines[at]));
+  return sorted;
+}
+
 std::vector<Line> lines_of(const Sample& now, const Sample& before, const StatOptions& options) {
   const double seconds = std::chrono::duration<double>(now.at - before.at).count();
   std::vector<Line> lines;
   for (const ProcessStats& p : now.processes) {
-    lines.push_back({process_line(p, now, before, seconds), true, 0});
-    if (!p.mistake.empty()) lines.push_back({"  mistake: " + printable(p.mistake), false, 0});
-    std::vector<Line> sockets;
-    for (const ShownSocket& s : chosen_sockets(p, options)) {
-      const bool tcp = s.protocol == IPPROTO_TCP;
-      const auto had = before.bytes.find(key_of(p, s));
-      const Bytes then = had == before.bytes.end() ? Bytes{s.row.rx_bytes, s.row.tx_bytes} : had->second;
-      const double rx = per_second(s.row.rx_bytes, then.rx, seconds),
-                   tx = per_second(s.row.tx_bytes, then.tx, seconds);
-      sockets.push_back(
-          {fmt::format("  {:<4} {:>5} {:<9} {:<11} {:<21} {:<21} {:>7} {:>7} {:>7} {:>5} {:>5} {:<11} {}",
-                       protocol_name(s.protocol), s.fd < 0 ? "-" : std::to_string(s.fd), path_name(s.path),
-                       tcp ? state_name(s.state) : "-", address_text(s.local), address_text(s.remote),
-                       s.kernel ? "-" : rate_text(rx), s.kernel ? "-" : rate_text(tx),
-                       tcp && s.row.rtt_us ? std::to_string(s.row.rtt_us) : "-",
-                       tcp && s.row.rtt_us ? std::to_string(s.row.cwnd) : "-",
-                       s.kernel ? "-" : std::to_string(s.row.retransmits), limit_name(s.limit),
-                       reason_text(s.reason).name),
-           false, rx + tx});
-    }
-    if (options.sort.empty() || options.sort == "rate")
-      std::stable_sort(sockets.begin(), sockets.end(),
-                       [](const Line& a, const Line& b) { return a.rate > b.rate; });
-    lines.insert(lines.end(), sockets.begin(), sockets.end());
+    lines.push_back({process_line(p, now, before, seconds), true, {}});
+    if (!p.mistake.empty()) lines.push_back({"  mistake: " + printable(p.mistake), false, {}});
+    for (SocketLine& line : socket_lines(p, before, seconds, options))
+      lines.push_back({{}, false, std::move(line)});
     for (const PlainChild& child : plain_children(p.pid))
       lines.push_back(
-          {fmt::format("  child {} ({}): {}", child.pid, printable(child.program), child.why), false, 0});
+          {fmt::format("  child {} ({}): {}", child.pid, printable(child.program), child.why), false, {}});
   }
   return lines;
 }
@@ -182,7 +211,7 @@ void draw(const std::vector<Line>& lines, size_t top_line, const StatOptions& op
     const size_t at = top_line + static_cast<size_t>(row - 2);
     if (at >= lines.size()) break;
     if (lines[at].heading) attron(A_BOLD);
-    put(row, lines[at].text);
+    put(row, lines[at].socket ? text_of(*lines[at].socket) : lines[at].text);
     if (lines[at].heading) attroff(A_BOLD);
   }
   refresh();
