@@ -2,8 +2,8 @@
 # Libraries are looked for by their headers: Debian has both in one package.
 
 set(accel_lacks "")  # "what|package"
-set(accel_header_places /usr/include /usr/local/include)
-file(GLOB accel_multiarch /usr/include/*-linux-gnu)
+set(accel_header_places ${ACCEL_SYSROOT}/usr/include ${ACCEL_SYSROOT}/usr/local/include)
+file(GLOB accel_multiarch ${ACCEL_SYSROOT}/usr/include/*-linux-gnu)
 list(APPEND accel_header_places ${accel_multiarch})
 
 # accel_need(program NAMES package) and accel_need(header NAME package)

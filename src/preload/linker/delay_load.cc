@@ -88,6 +88,71 @@ accel_delay_resolve:
       "1: leaq accel_delay_slot_" #name                   \
       "(%rip), %r11\n"                                    \
       "  jmp accel_delay_resolve\n");
+#elif defined(__aarch64__)
+asm(R"(
+  .section .data.accel_delay, "aw", @progbits
+  .balign 8
+  .globl accel_delay_slots
+  .hidden accel_delay_slots
+accel_delay_slots:
+  .text
+accel_delay_resolve:
+  .cfi_startproc
+  stp x29, x30, [sp, -224]!
+  .cfi_def_cfa_offset 224
+  .cfi_offset 29, -224
+  .cfi_offset 30, -216
+  mov x29, sp
+  stp x0, x1, [sp, 16]
+  stp x2, x3, [sp, 32]
+  stp x4, x5, [sp, 48]
+  stp x6, x7, [sp, 64]
+  str x8, [sp, 80]
+  stp q0, q1, [sp, 96]
+  stp q2, q3, [sp, 128]
+  stp q4, q5, [sp, 160]
+  stp q6, q7, [sp, 192]
+  mov x0, x16
+  bl accel_delay_find
+  mov x16, x0
+  ldp x0, x1, [sp, 16]
+  ldp x2, x3, [sp, 32]
+  ldp x4, x5, [sp, 48]
+  ldp x6, x7, [sp, 64]
+  ldr x8, [sp, 80]
+  ldp q0, q1, [sp, 96]
+  ldp q2, q3, [sp, 128]
+  ldp q4, q5, [sp, 160]
+  ldp q6, q7, [sp, 192]
+  ldp x29, x30, [sp], 224
+  .cfi_restore 29
+  .cfi_restore 30
+  .cfi_def_cfa_offset 0
+  br x16
+  .cfi_endproc
+)");
+// "hint 34" is BTI c, which older assemblers do not know by that name.
+#define DELAYED(name)                                     \
+  asm("  .section .data.accel_delay, \"aw\", @progbits\n" \
+      "accel_delay_slot_" #name                           \
+      ": .quad 1f\n"                                      \
+      "  .text\n"                                         \
+      "  .globl " #name "\n  .hidden " #name              \
+      "\n"                                                \
+      "  .type " #name ", @function\n" #name              \
+      ":\n"                                               \
+      "  hint 34\n"                                       \
+      "  adrp x16, accel_delay_slot_" #name               \
+      "\n"                                                \
+      "  ldr x17, [x16, :lo12:accel_delay_slot_" #name    \
+      "]\n"                                               \
+      "  br x17\n"                                        \
+      "1: hint 34\n"                                      \
+      "  adrp x16, accel_delay_slot_" #name               \
+      "\n"                                                \
+      "  add x16, x16, :lo12:accel_delay_slot_" #name     \
+      "\n"                                                \
+      "  b accel_delay_resolve\n");
 #else
 #error "delay_load.cc: write the jump for this machine"
 #endif

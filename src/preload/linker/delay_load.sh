@@ -9,9 +9,9 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 kind=DELAY_LIBRARY
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   [ "$1" != --late ] || { kind=LATE_LIBRARY; shift; continue; }
-  soname=$(objdump -p "$1" | awk '$1 == "SONAME" {print $2}')
+  soname=$("$OBJDUMP" -p "$1" | awk '$1 == "SONAME" {print $2}')
   echo "$kind(\"$soname\")" >> "$out.new"
-  nm -D --defined-only "$1" | awk '$2 ~ /[TWi]/ {sub(/@.*/, "", $3); print $3, "function"} $2 ~ /[BDRV]/ {sub(/@.*/, "", $3); print $3, "data"}' |
+  "$NM" -D --defined-only "$1" | awk '$2 ~ /[TWi]/ {sub(/@.*/, "", $3); print $3, "function"} $2 ~ /[BDRV]/ {sub(/@.*/, "", $3); print $3, "data"}' |
     case $soname in  # the rest of libgcc is linked statically
       libgcc_s.*) grep '^_Unwind_' ;;
       *) cat ;;
@@ -19,7 +19,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   shift
 done
 [ $# -eq 0 ] || shift
-if [ $# -gt 0 ]; then nm -u "$@" 2>/dev/null | awk '$1 == "U" {print $2}' | sort -u > "$work/asked"; else : > "$work/asked"; fi
+if [ $# -gt 0 ]; then "$NM" -u "$@" 2>/dev/null | awk '$1 == "U" {print $2}' | sort -u > "$work/asked"; else : > "$work/asked"; fi
 sort -u "$work/offered" | awk -v asked="$work/asked" -v out="$out.new" '
   BEGIN { while ((getline name < asked) > 0) want[name] = 1 }
   !($1 in want) && $1 !~ /^_Unwind_/ { next }

@@ -1,0 +1,16 @@
+# Toolchain to build for aarch64 on another machine: -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DACCEL_SYSROOT=FOLDER, where FOLDER has
+# Debian's arm64 packages (scripts/aarch64 makes it). Programs that the build itself runs go by qemu-user.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_SYSROOT ${ACCEL_SYSROOT})
+set(CMAKE_CROSSCOMPILING_EMULATOR "qemu-aarch64-static;-L;${ACCEL_SYSROOT}")
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ACCEL_SYSROOT)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${ACCEL_SYSROOT})
+set(ENV{PKG_CONFIG_LIBDIR} ${ACCEL_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${ACCEL_SYSROOT}/usr/share/pkgconfig)
