@@ -72,14 +72,17 @@ function(accel_unit_test name)
   set_property(GLOBAL APPEND PROPERTY ACCEL_HOSTLESS ${name})
 endfunction()
 
-# accel_weigh_tests(): last in a folder. With ctest -j 6 a CPU, three of its tests run at a time on two CPUs, or four of those that wait
-# for most of their time.
+# accel_weigh_tests(): last in a folder. With ctest -j 6 a CPU, three of its tests run at a time on two CPUs, four of those that wait for
+# most of their time, or two with a model of a NIC: that is a thread with real-time priority at each end, and those of three such tests
+# leave no CPU to programs.
 function(accel_weigh_tests)
   get_property(tests DIRECTORY PROPERTY TESTS)
   foreach(test IN LISTS tests)
     set(share 4)
     if(test MATCHES "^posix\\.(.*\\.)?(kernel|near|far|both|each|siw)$")
       set(share 3)
+    elseif(test MATCHES "model")
+      set(share 6)
     endif()
     set_tests_properties(${test} PROPERTIES PROCESSORS ${share})
   endforeach()

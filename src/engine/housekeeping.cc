@@ -173,10 +173,12 @@ void Housekeeping::apply_settings() {
 }
 
 /// accel set --reload: the configuration is read again, and what may change live does. Nothing changes where
-/// it has a mistake.
+/// it has a mistake, or its file is gone.
 std::string Housekeeping::reload() {
   std::vector<std::string> problems;
-  const Config fresh = load_config(process_source(), problems);
+  ConfigSource source = process_source();
+  if (!config().file.empty()) source.file_must_exist = true;  // it may be out of reach by now: chroot(2)
+  const Config fresh = load_config(source, problems);
   if (!problems.empty()) return problems.front();
   std::string unchanged;
   const auto rows = setting_texts();

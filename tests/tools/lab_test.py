@@ -83,6 +83,19 @@ def test_reload(tool, lab):
     lab.near.stop(server.child)
 
 
+def test_reload_without_its_file(tool, lab):
+    """The default file, which was there at the start and is gone, behind chroot() for instance: nothing changes. An /etc of its own has the file."""
+    program = SERVER.replace("7000", "7020").replace("7001", "7021").replace("7002", "7022")
+    script = 'mount -t tmpfs none /etc && printf "[default]\\nspin = 10\\n" > /etc/libaccel.toml && unset ACCEL_CONFIG && exec python3 -c "$0" "$1"'
+    child = lab.near.popen(["unshare", "-m", "sh", "-c", script, program, lab.near.address], accel=True, require=False, stdin=subprocess.PIPE,
+                           stdout=subprocess.PIPE, text=True)
+    expect(child.stdout.readline(), "the program did not start")
+    expect(call(tool, "set", child.pid, "--reload") == "", "the file is there")
+    subprocess.run(["nsenter", "-m", "-t", str(child.pid), "rm", "/etc/libaccel.toml"], check=True)
+    expect("/etc/libaccel.toml: cannot be read" in call(tool, "set", child.pid, "--reload", status=1), "the file is gone")
+    lab.near.stop(child)
+
+
 # As SERVER, for a name of a file. When told so it does one thing of LAST.
 COUNTED = """
 import os, signal, socket, sys
@@ -220,6 +233,7 @@ def test_see(tool, lab):
     expect("is not KEY=VALUE" in call(tool, "set", server.pid, "spin", status=2))
 
     test_reload(tool, lab)
+    test_reload_without_its_file(tool, lab)
 
     text = call(tool, "metrics")
     labels = f'pid="{server.pid}",program="'
