@@ -1,7 +1,7 @@
 #!/bin/sh
 # delay_load.sh OUT LIBRARY... [--late LIBRARY...] -- ARCHIVE...: writes delay.def (see delay_load.cc): the libraries' sonames, and the functions of theirs
 # that the archives ask for; and the unwinder's, which the C++ runtime asks for: a thread that is cancelled in one of our calls is unwound
-# by the process's libgcc_s, whose state a second, static copy does not understand.
+# by the process's libgcc_s, whose state a second, static copy does not understand. NM and OBJDUMP are the programs for the machine that it is built for.
 set -eu
 out=$1; shift
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
