@@ -4,6 +4,7 @@ idle connection costs. Kernel, accelerated server, both ends; interleaved.
 
 CPU is of the whole machine, since the kernel's protocol runs in interrupts and in the other end's system calls; a machine with other work shows
 that, too. Polling is counted as work."""
+import contextlib
 import json
 import os
 import pathlib
@@ -87,6 +88,16 @@ def connections(rounds=3, seconds=1):
     return rows_along("connections", CONNECTIONS, rounds, once)
 
 
+@contextlib.contextmanager
+def held(lab, count):
+    """So many idle connections from the far host to the server."""
+    holder = lab.far.popen([sys.executable, "-c", HOLDER, lab.near.address, PORT, count], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    yield
+    holder.stdin.close()
+    holder.wait(60)
+
+
 def memory_of(pid):
     """KiB of the process (proportional set size), and of the kernel (slab and socket buffers)."""
     own = int(re.search(r"^Pss: +(\d+)", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)[1])
@@ -99,12 +110,8 @@ def idle(rounds=3):
     def once(side):
         with Lab() as lab, echo_server(lab, side == "server") as child:
             before = memory_of(child.pid)
-            holder = lab.far.popen([sys.executable, "-c", HOLDER, lab.near.address, PORT, IDLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   text=True)
-            assert holder.stdout.readline() == "held\n"
-            after = memory_of(child.pid)
-            holder.stdin.close()
-            holder.wait(60)
+            with held(lab, IDLE):
+                after = memory_of(child.pid)
             return {"process KiB": (after[0] - before[0]) / IDLE, "kernel KiB, both ends": (after[1] - before[1]) / IDLE}
     return [{"accelerated": side, **found} for side, found in compare(rounds, once, ("kernel", "server")).items()]
 

@@ -7,12 +7,12 @@ import json
 import os
 import pty
 import subprocess
-import sys
 import threading
 import time
 
-from curves import HOLDER, LOAD, PORT, echo_server
+from curves import LOAD, PORT, echo_server, held
 from measure import Lab, build_dir, carried, compare, main
+from lab import cpu_seconds
 
 HELD, ACTIVE, SECONDS = 10000, 16, 4
 
@@ -36,10 +36,6 @@ class Terminal:
         except OSError:  # EIO: the other end is closed
             pass
 
-    def cpu_seconds(self):
-        fields = open(f"/proc/{self.child.pid}/stat").read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def __enter__(self):
         return self
 
@@ -53,22 +49,17 @@ class Terminal:
 
 def measure(rounds=3):
     def once(observed):
-        with Lab() as lab, echo_server(lab, True) as child:
-            holder = lab.far.popen([sys.executable, "-c", HOLDER, lab.near.address, PORT, HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            assert holder.stdout.readline() == "held\n"
-
+        with Lab() as lab, echo_server(lab, True) as child, held(lab, HELD):
             def ask():
                 return json.loads(lab.far.run([LOAD, "ask", lab.near.address, PORT, ACTIVE, SECONDS]))["rate"] / 1e3
             share = 0.0
             if observed == "accel stat":
                 with Terminal([build_dir() / "bin" / "accel", "stat", str(child.pid)]) as stat:
-                    before, began = stat.cpu_seconds(), time.monotonic()
+                    before, began = cpu_seconds(stat.child.pid), time.monotonic()
                     rate = carried("server", lab, ask)
-                    share = (stat.cpu_seconds() - before) / (time.monotonic() - began) * 100
+                    share = (cpu_seconds(stat.child.pid) - before) / (time.monotonic() - began) * 100
             else:
                 rate = carried("server", lab, ask)
-            holder.stdin.close()
-            holder.wait(60)
             return {"k/s": rate, "accel stat's CPU %": share}
     return [{"observed by": by, **found} for by, found in compare(rounds, once, ("nobody", "accel stat")).items()]
 

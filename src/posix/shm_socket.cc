@@ -173,8 +173,7 @@ void ShmSocket::see_to_rest() {
 /// the kernel, whose buffers hold more: two ends that write before they read would wait for each other.
 void ShmSocket::see_to_stall() {
   shm::Sender& sender = *link_.rings->sender;
-  if (sender.way() != Sends::kRing) return;
-  if (sender.writable()) return watch_rest();
+  if (sender.way() != Sends::kRing || sender.writable()) return watch_rest();
   if (sender.taken() != taken_at_stall_) return wait_for_room();
   if (!sender.leave()) return;
   Engine::get()->counters().add(Counter::shm_stalls);

@@ -131,7 +131,7 @@ class ShmSocket final : public Socket {
   bool read_shut_ = false;
   bool reset_told_ = false;
   size_t low_water_ = 1;  ///< SO_RCVLOWAT
-  /// What the link's deadline is for once it is open.
+  /// The purpose of the link's deadline once the link is open.
   enum class Timed : uint8_t { kNothing, kStall, kRest };
   Timed timed_ = Timed::kNothing;
   uint64_t taken_at_stall_ = 0;  ///< bytes that the other end had taken as that began

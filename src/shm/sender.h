@@ -63,8 +63,8 @@ class Sender {
   static constexpr size_t kKept = 16 << 10;
   /// More of the ring than that has been written.
   bool has_grown() const { return touched_ > kKept; }
-  /// What has been written beyond kKept, while the ring is empty as of the last look(): whole pages that
-  /// nobody reads again, so the caller may give them back to the host. Empty: there are none now.
+  /// The pages beyond kKept that have been written. Nobody reads them again, since the ring is empty as of
+  /// the last look(), so the caller may give them back to the host. Empty: there are none now.
   std::span<uint8_t> take_spare();
 
   /// Bytes that the receiver did not take: the first of them that lie in one piece.

@@ -73,6 +73,12 @@ def until(condition, what, timeout=90):
     return value
 
 
+def cpu_seconds(pid):
+    """What a process has used of the processors (proc(5), utime and stime)."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

@@ -135,7 +135,6 @@ class CoreWorld final : public World {
   Instant now_ = kStart;
   StackConfig config_;
   RouteMetrics metrics_;
-  MetricsId metrics_id_ = 0;
   TcpSettings defaults_;
   Counters counters_;
   std::vector<uint8_t>* memory_;
@@ -163,8 +162,7 @@ Stack& CoreWorld::stack() {
   all_v4.gateway = kIpv4.peer;
   all_v6.gateway = kIpv6.peer;
   all_v4.mtu = all_v6.mtu = mtu_;
-  metrics_id_ = stack_->metrics_id(metrics_).value();
-  all_v4.metrics = all_v6.metrics = metrics_id_;
+  all_v4.metrics = all_v6.metrics = stack_->metrics_id(metrics_).value();
   stack_->set_routes({all_v4, all_v6});
   for (const IpAddress& gateway : {kIpv4.peer, kIpv6.peer}) stack_->set_neighbour(0, gateway, kPeerMac);
   return *stack_;
@@ -387,10 +385,9 @@ std::optional<Answer> CoreWorld::open(Going& g, Socket& s) {
   route.source = addresses.own;
   route.next_hop = gateway();
   route.mtu = mtu_;
-  Stack& its = stack();  // which makes the metrics known
-  route.metrics = metrics_id_;
-  auto r = its.tcp().connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route, s.settings,
-                             &s, now_);
+  route.metrics = stack().metrics_id(metrics_).value();
+  auto r = stack().tcp().connect(own(s.port), peer(static_cast<uint16_t>(g.operation.number)), route,
+                                 s.settings, &s, now_);
   if (!r) return Answer::failed(static_cast<int>(r.error()));
   s.conn = *r;
   s.connecting = true;

@@ -14,7 +14,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
-from lab import Host, Lab, _namespace_table, _remove_namespace, build_dir, sh  # noqa: E402
+from lab import Host, Lab, _namespace_table, _remove_namespace, build_dir, cpu_seconds, sh  # noqa: E402
 
 
 # The path has a CPU of its own where there are several: at real-time priority it would keep others from theirs for milliseconds.
@@ -54,9 +54,7 @@ class WireLab(Lab):
 
     def counts(self):
         """Of each direction, "ab" and "ba", and "busy", the share of its time that the path had the CPU; it carries nothing from now on."""
-        fields = pathlib.Path(f"/proc/{self._wire.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        busy = cpu / (time.monotonic() - self._began)
+        busy = cpu_seconds(self._wire.pid) / (time.monotonic() - self._began)
         self._wire.terminate()
         out, _ = self._wire.communicate(timeout=20)
         self._wire = None

@@ -20,7 +20,6 @@ void* accel_delay_find(std::atomic<void*>* slot);
 
 // Each function is a jump through its slot. A slot starts with the way to accel_delay_find, which puts the
 // function there. The registers that carry arguments are kept across it.
-#if defined(__x86_64__)
 asm(R"(
   .section .data.accel_delay, "aw", @progbits
   .balign 8
@@ -28,6 +27,10 @@ asm(R"(
   .hidden accel_delay_slots
 accel_delay_slots:
   .text
+)");
+// Then what calls accel_delay_find, and what stands behind a function's name.
+#if defined(__x86_64__)
+asm(R"(
 accel_delay_resolve:
   .cfi_startproc
   pushq %rbp
@@ -73,29 +76,15 @@ accel_delay_resolve:
   jmp *%r11
   .cfi_endproc
 )");
-#define DELAYED(name)                                     \
-  asm("  .section .data.accel_delay, \"aw\", @progbits\n" \
-      "accel_delay_slot_" #name                           \
-      ": .quad 1f\n"                                      \
-      "  .text\n"                                         \
-      "  .globl " #name "\n  .hidden " #name              \
-      "\n"                                                \
-      "  .type " #name ", @function\n" #name              \
-      ":\n"                                               \
-      "  endbr64\n"                                       \
-      "  jmp *accel_delay_slot_" #name                    \
-      "(%rip)\n"                                          \
-      "1: leaq accel_delay_slot_" #name                   \
-      "(%rip), %r11\n"                                    \
-      "  jmp accel_delay_resolve\n");
+#define JUMP(name)                  \
+  "  endbr64\n"                     \
+  "  jmp *accel_delay_slot_" #name  \
+  "(%rip)\n"                        \
+  "1: leaq accel_delay_slot_" #name \
+  "(%rip), %r11\n"                  \
+  "  jmp accel_delay_resolve\n"
 #elif defined(__aarch64__)
 asm(R"(
-  .section .data.accel_delay, "aw", @progbits
-  .balign 8
-  .globl accel_delay_slots
-  .hidden accel_delay_slots
-accel_delay_slots:
-  .text
 accel_delay_resolve:
   .cfi_startproc
   stp x29, x30, [sp, -224]!
@@ -132,6 +121,22 @@ accel_delay_resolve:
   .cfi_endproc
 )");
 // "hint 34" is BTI c, which older assemblers do not know by that name.
+#define JUMP(name)                                 \
+  "  hint 34\n"                                    \
+  "  adrp x16, accel_delay_slot_" #name            \
+  "\n"                                             \
+  "  ldr x17, [x16, :lo12:accel_delay_slot_" #name \
+  "]\n"                                            \
+  "  br x17\n"                                     \
+  "1: hint 34\n"                                   \
+  "  adrp x16, accel_delay_slot_" #name            \
+  "\n"                                             \
+  "  add x16, x16, :lo12:accel_delay_slot_" #name  \
+  "\n"                                             \
+  "  b accel_delay_resolve\n"
+#else
+#error "delay_load.cc: write the jump for this machine"
+#endif
 #define DELAYED(name)                                     \
   asm("  .section .data.accel_delay, \"aw\", @progbits\n" \
       "accel_delay_slot_" #name                           \
@@ -139,23 +144,7 @@ accel_delay_resolve:
       "  .text\n"                                         \
       "  .globl " #name "\n  .hidden " #name              \
       "\n"                                                \
-      "  .type " #name ", @function\n" #name              \
-      ":\n"                                               \
-      "  hint 34\n"                                       \
-      "  adrp x16, accel_delay_slot_" #name               \
-      "\n"                                                \
-      "  ldr x17, [x16, :lo12:accel_delay_slot_" #name    \
-      "]\n"                                               \
-      "  br x17\n"                                        \
-      "1: hint 34\n"                                      \
-      "  adrp x16, accel_delay_slot_" #name               \
-      "\n"                                                \
-      "  add x16, x16, :lo12:accel_delay_slot_" #name     \
-      "\n"                                                \
-      "  b accel_delay_resolve\n");
-#else
-#error "delay_load.cc: write the jump for this machine"
-#endif
+      "  .type " #name ", @function\n" #name ":\n" JUMP(name));
 #define DELAY_LIBRARY(soname)
 #define LATE_LIBRARY(soname)
 #include "delay.def"
