@@ -11,7 +11,7 @@ file(MAKE_DIRECTORY ${accel_made})
 # ---- libaccel: what programs are preloaded with
 install(TARGETS accel accel-xdp-module LIBRARY COMPONENT libaccel NAMELINK_SKIP)
 install(FILES README.md docs/settings.md docs/counters.md docs/reasons.md docs/compatibility.md docs/security.md docs/mlx5.md docs/tcp.md
-              docs/quickstart.md docs/troubleshooting.md docs/observability.md docs/containers.md docs/comparison.md
+              docs/quickstart.md docs/troubleshooting.md docs/observability.md docs/containers.md docs/comparison.md docs/api.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT libaccel)
 if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")  # a package has its copyright file instead
   install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT libaccel)
@@ -69,7 +69,9 @@ add_custom_target(pages ALL DEPENDS ${accel_pages})
 install(FILES ${accel_made}/bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME accel COMPONENT libaccel-tools)
 install(FILES ${accel_made}/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _accel COMPONENT libaccel-tools)
 
-# ---- libaccel-dev: for editors of the configuration, and for build systems that start programs with the library
+# ---- libaccel-dev: for programs that use the library's own calls, for editors of the configuration, and for build systems that start
+# programs with the library
+install(FILES ${CMAKE_SOURCE_DIR}/include/accel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libaccel-dev)
 install(FILES ${accel_made}/schema DESTINATION ${CMAKE_INSTALL_DATADIR}/libaccel RENAME libaccel.schema.json COMPONENT libaccel-dev)
 configure_file(${CMAKE_SOURCE_DIR}/cmake/libaccel.pc.in ${accel_made}/libaccel.pc @ONLY)
 install(FILES ${accel_made}/libaccel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libaccel-dev)
@@ -147,8 +149,9 @@ set(CPACK_DEBIAN_LIBACCEL-TOOLS_PACKAGE_DEPENDS "libaccel (= ${PROJECT_VERSION})
 set(CPACK_DEBIAN_LIBACCEL-DEV_PACKAGE_NAME libaccel-dev)
 set(CPACK_DEBIAN_LIBACCEL-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_LIBACCEL-DEV_DESCRIPTION
-"files of libaccel for build systems and editors
-The pkg-config file of libaccel, with the place of the library that is to be
-preloaded, and a JSON schema of its configuration for editors.")
+"header of libaccel, and files for build systems and editors
+The header accel.h, with the library's own calls for programs that may run
+with it, the pkg-config file, with the place of the library that is to be
+preloaded, and a JSON schema of the configuration for editors.")
 set(CPACK_DEBIAN_LIBACCEL-DEV_PACKAGE_DEPENDS "libaccel (= ${PROJECT_VERSION})")
 include(CPack)

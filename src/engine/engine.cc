@@ -239,11 +239,26 @@ Stack& Engine::stack() {
 Housekeeping& Engine::housekeeping() { return *housekeeping_; }
 bool Engine::inside() { return signal_brackets.worker; }
 Counters& Engine::counters() { return process_->counters; }
+Leases& Engine::leases(Pass& pass) const { return Process::of(pass).worker.leases; }
 int Engine::receiving_cpu(Pass& pass) const { return Process::of(pass).worker.stack->receiving_cpu(); }
 uint32_t Engine::interface_count(Pass& pass) const { return Process::of(pass).slots.count(); }
 const PortInfo* Engine::port_info(Pass& pass, InterfaceId id) const {
   Process& p = Process::of(pass);
   return id < p.slots.count() ? p.slots.info_of(id) : nullptr;
+}
+int Engine::ifindex_of(Pass& pass, const TcpConn& conn) const {
+  const PortInfo* port = port_info(pass, pass.stack().tcp().interface(conn));
+  return port != nullptr ? port->ifindex : 0;
+}
+int Engine::ifindex_of(Pass& pass, const BoundFlow& flow) const {
+  int found = 0;
+  for (const BoundFlow::Key& key : flow.keys) {
+    const PortInfo* port = port_info(pass, key.interface);
+    const int ifindex = port != nullptr ? port->ifindex : 0;
+    if (found != 0 && ifindex != found) return 0;
+    found = ifindex;
+  }
+  return found;
 }
 std::vector<int> Engine::devices(Pass& pass) const {
   std::vector<int> found;
@@ -355,7 +370,9 @@ void Engine::after_fork_in_parent() ACCEL_LOCKS_UNCHECKED {
 void Engine::after_fork_in_child() {
   stats::after_fork_in_child();
   forget_refusal();
+  const Duration spin = thread_state.spin;  // the program has set it for the thread, which goes on
   thread_state = ThreadState{};
+  thread_state.spin = spin;
   signal_brackets.worker = false;
   admit_cancellation();
   opens_ports_.store(false, std::memory_order_relaxed);

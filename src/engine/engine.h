@@ -26,6 +26,7 @@
 namespace accel {
 
 class Housekeeping;
+class Leases;
 class Process;
 namespace siw {
 class Reactor;
@@ -86,6 +87,7 @@ class Engine {
   PathChoice path_of(Pass& pass, const BoundFlow& flow) const;
 
   Stack& stack();
+  Leases& leases(Pass& pass) const;
 
   /// True from before the calling thread takes the lock until after it has let go (async-signal-safe, one
   /// thread-local): a signal's handler that finds this is put off until then.
@@ -179,6 +181,10 @@ class Engine {
   /// Spins for a while (adaptive), then sleeps in the kernel on the ports, request.kernel_fds and a wake
   /// eventfd. The pass's lock is released meanwhile and held again on return; pass.now() is fresh.
   Woke wait(Pass& pass, WaitRequest& request);
+  /// How long the calling thread's waits poll, whatever the setting says; negative: as that says. Kept over
+  /// fork().
+  static void set_thread_spin(Duration longest);
+  static Duration thread_spin();
   /// Signals: the handlers' trampolines (posix/signals.cc) report here, on the thread that ran them.
   static void signal_ran(bool restarts);
   /// Of the handlers that ran in this thread since its wait began: had all of them SA_RESTART?
@@ -247,6 +253,9 @@ class Engine {
   /// Port::time_of() of the port that the datagram came in by. 0: not known.
   int64_t device_time(Pass& pass, const Datagram& datagram) const;
   PathKind port_kind(Pass& pass, InterfaceId id) const;
+  /// By which device it comes; 0: by none, or by several.
+  int ifindex_of(Pass& pass, const TcpConn& conn) const;
+  int ifindex_of(Pass& pass, const BoundFlow& flow) const;
 
   Process& process() const { return *process_; }
 

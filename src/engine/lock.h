@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/instant.h"
 #include "base/mutex.h"
 #include "base/put_off_signals.h"
 #include "base/real.h"
@@ -82,6 +83,7 @@ struct ThreadState {
   Alarm alarm{-1, nullptr};       ///< while `waiting`
   int retaining = 0;      ///< waits, those included that a handler has left, of calls with a reference
   bool controls = false;  ///< the control thread: its passes are not the application's
+  Duration spin{-1};      ///< Engine::set_thread_spin(); negative: the setting holds
 };
 extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
 

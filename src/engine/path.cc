@@ -13,6 +13,17 @@ const char* reason_text(Reason r) {
   return "";
 }
 
+const char* reason_name(Reason r) {
+  switch (r) {
+#define REASON(name, text) \
+  case Reason::name:       \
+    return #name;
+#include "engine/reasons.def"
+#undef REASON
+  }
+  return "";
+}
+
 const char* path_name(PathKind p) {
   switch (p) {
     case PathKind::kUndecided:

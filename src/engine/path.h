@@ -17,6 +17,7 @@ enum class Reason : uint8_t {
 #undef REASON
 };
 const char* reason_text(Reason r);
+const char* reason_name(Reason r);  ///< as docs/reasons.md has it
 const char* path_name(PathKind p);  ///< "kernel", "xdp", "mlx5", "iwarp", "shm", "undecided"
 
 /// The outcome of path selection: a path, why, and for an accelerated one where frames go.
@@ -26,6 +27,8 @@ struct PathChoice {
   Route route;
   uint8_t detail = 0;  ///< what a firewall's or an option's reason is about (stats::note_detail)
   bool accelerated() const { return path == PathKind::kXdp || path == PathKind::kMlx5; }
+  /// As it is told to the operator: until its port is open the kernel serves it.
+  PathKind shown() const { return reason == Reason::port_opening ? PathKind::kUndecided : path; }
 };
 
 /// What selection needs to know of a socket.

@@ -179,6 +179,16 @@ void note_kernel(int fd, Reason reason, uint8_t detail) {
   errno = saved;
 }
 
+std::optional<KernelNote> kernel_note(int fd) {
+  const Page* p = page();
+  if (p == nullptr || fd < 0 || static_cast<uint32_t>(fd) >= kMaxNotes) return {};
+  const NoteRow& note = p->note[fd];
+  const uint64_t inode = note.inode.load(std::memory_order_acquire);
+  struct stat facts;
+  if (inode == 0 || fstat(fd, &facts) != 0 || facts.st_ino != inode) return {};
+  return KernelNote{static_cast<Reason>(note.reason), note.detail};
+}
+
 void forget_kernel(int fd) {
   if (Page* p = page(); p != nullptr && fd >= 0 && static_cast<uint32_t>(fd) < kMaxNotes)
     p->note[fd].inode.store(0, std::memory_order_release);

@@ -25,7 +25,7 @@ SocketRow row_for(int fd, uint8_t protocol, const PathChoice& choice, const Endp
   SocketRow row{};
   row.fd = fd;
   row.protocol = protocol;
-  row.path = static_cast<uint8_t>(choice.reason == Reason::port_opening ? PathKind::kUndecided : choice.path);
+  row.path = static_cast<uint8_t>(choice.shown());
   row.reason = static_cast<uint8_t>(choice.reason);
   row.detail = has_detail(choice.reason) ? choice.detail : 0;
   row.local = address(local);

@@ -150,9 +150,11 @@ class Waiting {
   int sleep_on_poll(WaitRequest& request, const timespec* timeout);
   void gather(const WaitRequest& request) ACCEL_REQUIRES(worker_lock);
   void look_at_kernel(WaitRequest& request, Instant now);
+  /// The thread has said how long, so neither the machine's load nor its own success is asked.
+  static bool fixed_spin() { return thread_state.spin >= Duration{0}; }
   bool may_spin(const WaitRequest& request, Instant began, Instant now) {
     if (request.may_spin && !std::exchange(decided_, true))
-      spin_until_ = began + me_->spin.share() * process_.longest_spin;
+      spin_until_ = began + (fixed_spin() ? thread_state.spin : me_->spin.share() * process_.longest_spin);
     // What the first look finds was there before: it says nothing of how polling pays.
     spun_ |= looks_++ > 0 && now < spin_until_;
     return now < spin_until_;
@@ -210,8 +212,8 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
       woke = Woke::kSignal;
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
-    } else if (!slept && me_->wake_fd >= 0 && sleepers_.has_spare_cpu() && may_spin(request, began, now) &&
-               sleepers_.take_charge(*me_, now, spin_until_)) {
+    } else if (!slept && me_->wake_fd >= 0 && (fixed_spin() || sleepers_.has_spare_cpu()) &&
+               may_spin(request, began, now) && sleepers_.take_charge(*me_, now, spin_until_)) {
       process_.unlock_out();
       pause_cpu();
       look_at_kernel(request, now);
@@ -242,7 +244,7 @@ void Waiting::count(Woke woke, Instant began, bool slept) {
   if (woke == Woke::kReady && (slept ? !me_->woken : spun_)) sleepers_.note_ready(*me_);
   const bool hit = woke == Woke::kReady && !slept;
   if (hit && process_.pass_now() > began) process_.counters.add(Counter::spin_hits);
-  if (spun_) me_->spin.record(hit);
+  if (spun_ && !fixed_spin()) me_->spin.record(hit);
   if (!slept || woke == Woke::kDeadline) return;
   sleepers_.note_wake();
   process_.housekeeping.needed();
@@ -465,6 +467,9 @@ void Engine::signal_ran(bool restarts) {
   }
   errno = saved;
 }
+
+void Engine::set_thread_spin(Duration longest) { thread_state.spin = longest; }
+Duration Engine::thread_spin() { return thread_state.spin; }
 
 bool Engine::signal_restarts() { return thread_state.all_restart; }
 

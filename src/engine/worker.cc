@@ -11,6 +11,9 @@ namespace {
 constexpr size_t kBurst = 64;
 /// Bursts of one port in one poll: then the caller's turn, whatever is still in the ring.
 constexpr int kBurstsPerPoll = 4;
+/// The part of the frames' memory that the program may hold in leases: sockets keep frames as long as half of
+/// the pool is free, and a port moves frames out of a part that runs short.
+constexpr size_t kLentShare = 8;
 
 /// Those that the device makes of it; 0: it goes as it is.
 uint32_t segments(const Packet& frame, uint32_t size) {
@@ -30,6 +33,7 @@ Result<void> Worker::start(size_t frames, uint32_t size, bool huge_pages, const 
   if (auto r = region.map(frames * size, huge_pages); !r) return r;
   pool = std::make_unique<FramePool>(region.bytes(), size);
   stack = std::make_unique<Stack>(config, *pool, counters);
+  leases.set_most(frames * size / kLentShare);
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include "base/instant.h"
 #include "base/result.h"
 #include "engine/frame_region.h"
+#include "engine/leases.h"
 #include "engine/lock.h"
 #include "engine/port_slots.h"
 #include "engine/sleepers.h"
@@ -54,6 +55,7 @@ class Worker {
   FrameRegion region;
   std::unique_ptr<FramePool> pool;
   std::unique_ptr<Stack> stack ACCEL_POINTEE_GUARDED_BY(worker_lock);
+  Leases leases;
 
   // ---- the pass that holds it, or that held it last ----
   Instant pass_now ACCEL_GUARDED_BY(worker_lock){};  ///< when it began, or polled last

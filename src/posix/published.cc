@@ -23,15 +23,43 @@ void put(stats::Address& row, const Endpoint& end) {
 }
 
 /// Neither connected nor listening, inherited and not used yet, or a listener that only the kernel serves.
+PathChoice undecided_path(const Socket& s) {
+  PathChoice choice = s.choice;
+  const bool inherited = s.inherited != File::Inherited::kNo;
+  if (inherited || choice.accelerated()) {
+    choice.path = PathKind::kUndecided;
+    choice.reason = inherited ? Reason::inherited : Reason::not_decided;
+  }
+  return choice;
+}
+
+PathChoice tcp_path(Pass& pass, const TcpSocket& s) {
+  if (s.conn() != nullptr) return s.choice;
+  if (s.flow() == nullptr || pass.engine().listener(*s.flow()) == nullptr) return undecided_path(s);
+  return pass.engine().path_of(pass, *s.flow(), s.choice);
+}
+
+PathChoice udp_path(Pass& pass, const UdpSocket& s) {
+  if (s.flow() == nullptr || pass.engine().udp(*s.flow()) == nullptr) return undecided_path(s);
+  PathChoice choice = s.choice;
+  if (s.in_group() && !s.brings_groups(pass))
+    choice.reason = Reason::multicast;  // the path is that of the rest
+  return pass.engine().path_of(pass, *s.flow(), choice);
+}
+
+PathChoice iwarp_path(const SiwSocket& s) {
+  const siw::Channel* channel = s.channel();
+  const bool open = channel != nullptr && channel->established();
+  return {open ? PathKind::kIwarp : PathKind::kUndecided, open ? Reason::iwarp : Reason::iwarp_undecided, {}};
+}
+
 void publish_undecided(const Socket& s, uint8_t protocol, int fd, stats::Writer& writer) {
   stats::SocketRow row{};
   row.fd = fd;
   row.protocol = protocol;
-  const bool inherited = s.inherited != File::Inherited::kNo;
-  row.path = static_cast<uint8_t>(inherited || s.choice.accelerated() ? PathKind::kUndecided : s.choice.path);
-  row.reason = static_cast<uint8_t>(inherited                ? Reason::inherited
-                                    : s.choice.accelerated() ? Reason::not_decided
-                                                             : s.choice.reason);
+  const PathChoice choice = undecided_path(s);
+  row.path = static_cast<uint8_t>(choice.path);
+  row.reason = static_cast<uint8_t>(choice.reason);
   if (row.path == static_cast<uint8_t>(PathKind::kIwarp))  // a listener: the shadow listens
     row.state = static_cast<uint8_t>(TcpState::kListen);
   put(row.local, s.shadow_name());
@@ -42,10 +70,9 @@ void publish_tcp(Pass& pass, const TcpSocket& s, int fd, stats::Writer& writer, 
   Stack& stack = pass.stack();
   TcpListener* listener = s.flow() != nullptr ? pass.engine().listener(*s.flow()) : nullptr;
   if (s.conn() != nullptr)
-    writer.tcp(stack, *s.conn(), fd, s.choice, now);
+    writer.tcp(stack, *s.conn(), fd, tcp_path(pass, s), now);
   else if (listener != nullptr)
-    writer.listener(stack, *listener, fd, pass.engine().path_of(pass, *s.flow(), s.choice),
-                    s.local_endpoint());
+    writer.listener(stack, *listener, fd, tcp_path(pass, s), s.local_endpoint());
   else
     publish_undecided(s, IPPROTO_TCP, fd, writer);
 }
@@ -69,15 +96,15 @@ void publish_iwarp(const SiwSocket& s, int fd, stats::Writer& writer) {
   row.fd = fd;
   row.protocol = IPPROTO_TCP;
   const siw::Channel* channel = s.channel();
-  const bool open = channel != nullptr && channel->established();
-  row.path = static_cast<uint8_t>(open ? PathKind::kIwarp : PathKind::kUndecided);
-  row.reason = static_cast<uint8_t>(open ? Reason::iwarp : Reason::iwarp_undecided);
+  const PathChoice choice = iwarp_path(s);
+  row.path = static_cast<uint8_t>(choice.path);
+  row.reason = static_cast<uint8_t>(choice.reason);
   put_kernels(row, s.shadow());
   if (channel != nullptr) {
     row.rx_bytes = channel->bytes_in();
     row.tx_bytes = channel->bytes_out();
   }
-  if (open) {
+  if (choice.path == PathKind::kIwarp) {
     row.queue_in = static_cast<uint32_t>(channel->conn()->available());
     row.queue_out = static_cast<uint32_t>(channel->conn()->pending().size());
   }
@@ -108,17 +135,21 @@ void publish_shm(const ShmSocket& s, int fd, stats::Writer& writer) {
 
 void publish_udp(Pass& pass, const UdpSocket& s, int fd, stats::Writer& writer) {
   UdpPcb* pcb = s.flow() != nullptr ? pass.engine().udp(*s.flow()) : nullptr;
-  PathChoice choice = s.choice;
-  if (s.in_group() && !s.brings_groups(pass))
-    choice.reason = Reason::multicast;  // the path is that of the rest
   if (pcb != nullptr)
-    writer.udp(pass.stack(), *pcb, *pcb, fd, pass.engine().path_of(pass, *s.flow(), choice),
-               s.local_endpoint(), s.remote_endpoint());
+    writer.udp(pass.stack(), *pcb, *pcb, fd, udp_path(pass, s), s.local_endpoint(), s.remote_endpoint());
   else
     publish_undecided(s, IPPROTO_UDP, fd, writer);
 }
 
 }  // namespace
+
+PathChoice path_of(Pass* pass, const Socket& s) {
+  if (s.kind() == FileKind::kIwarp) return iwarp_path(static_cast<const SiwSocket&>(s));
+  if (s.kind() == FileKind::kShm) return s.choice;
+  if (pass == nullptr) return undecided_path(s);
+  if (s.kind() == FileKind::kTcp) return tcp_path(*pass, static_cast<const TcpSocket&>(s));
+  return udp_path(*pass, static_cast<const UdpSocket&>(s));
+}
 
 void publish_sockets(Pass& pass) {
   const Instant now = pass.now();

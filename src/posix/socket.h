@@ -5,6 +5,7 @@
 
 #include "posix/address.h"
 #include "posix/file.h"
+#include "posix/lease.h"
 
 namespace accel::posix {
 
@@ -47,6 +48,8 @@ class Socket : public File {
   virtual Result<int> ioctl(Pass& pass, unsigned long request, void* argument) = 0;
   virtual Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) = 0;
   virtual Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) = 0;
+  /// As recvmsg(), without a copy. kOnKernel: what comes next lies in no buffer of ours, recvmsg() has it.
+  virtual Result<ssize_t> lend(Pass&, LeaseCall&) { return kOnKernel; }
   /// A call has the error but reports something else: the next one does.
   virtual void keep_error(Pass&, Errno) {}
 

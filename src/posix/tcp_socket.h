@@ -106,6 +106,7 @@ class TcpSocket final : public Socket {
   // tcp_transfer.cc
   Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
   Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) override;
+  Result<ssize_t> lend(Pass& pass, LeaseCall& call) override;
   void keep_error(Pass& pass, Errno error) override;
 
   // tcp_options.cc

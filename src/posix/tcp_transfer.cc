@@ -5,6 +5,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "engine/leases.h"
 #include "posix/iov_cursor.h"
 #include "posix/tcp_socket.h"
 #include "posix/wait.h"
@@ -120,6 +121,49 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   if (peek_offset_ >= 0) peek_offset_ = std::max(0, peek_offset_ + static_cast<int>(peek ? got : 0 - got));
   put_control(pass, message);
   return static_cast<ssize_t>(got);
+}
+
+/// What is there, in as many buffers as the call has room for.
+static Result<size_t> lend_text(Pass& pass, TcpConn& conn, LeaseCall& call) {
+  if (!call.can_tell()) return err(EFAULT);
+  Leases& leases = pass.engine().leases(pass);
+  if (!leases.make_room()) return err(ENOBUFS);
+  Lent lent;
+  Result<size_t> n = pass.stack().tcp().lend(conn, {call.room, leases.room()}, pass.now(), lent);
+  if (n && call.from != nullptr) *call.from_length = 0;  // as inet_recvmsg() leaves it
+  if (!n || *n == 0) return n;
+  call.tell(lent);
+  call.number = leases.begin(std::move(lent));
+  pass.engine().counters().add(Counter::leases);
+  return n;
+}
+
+Result<ssize_t> TcpSocket::lend(Pass& pass, LeaseCall& call) {
+  if (!live()) return kOnKernel;
+  pass.in_turn();
+  Stack& stack = pass.stack();
+  TcpLayer& tcp = stack.tcp();
+  const bool wait = !nonblocking && (call.flags & MSG_DONTWAIT) == 0;
+  const Instant deadline = deadline_after(pass, receive_timeout);
+  const uint32_t target = std::max(tcp.settings(*conn_).receive_low_water, 1u);
+  auto enough = [&] { return tcp.unread(*conn_) >= target || (stack.tcp().readiness(*conn_) & kOver) != 0; };
+  for (;;) {
+    Result<size_t> n = err(EAGAIN);
+    if (!wait || enough()) n = lend_text(pass, *conn_, call);
+    if (n) {
+      if (peek_offset_ >= 0) peek_offset_ = std::max(0, peek_offset_ - static_cast<int>(*n));
+      return static_cast<ssize_t>(*n);
+    }
+    if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) return n.error();
+    if (!wait || !may_wait()) return err(EAGAIN);
+    const uint32_t had = tcp.unread(*conn_);
+    auto more = [&] {
+      return !live() || tcp.unread(*conn_) != had || (stack.tcp().readiness(*conn_) & kOver) != 0;
+    };
+    Result<Woke> woke = wait_for(pass, deadline, more, {}, false, static_cast<File*>(this));
+    if (!woke) return woke.error();
+    if (!live()) return kOnKernel;
+  }
 }
 
 void TcpSocket::keep_error(Pass& pass, Errno error) {

@@ -78,6 +78,7 @@ class UdpSocket final : public Socket {
   // udp_transfer.cc
   Result<ssize_t> recvmsg(Pass& pass, msghdr* message, int flags) override;
   Result<ssize_t> sendmsg(Pass& pass, const msghdr* message, int flags) override;
+  Result<ssize_t> lend(Pass& pass, LeaseCall& call) override;
   void keep_error(Pass& pass, Errno error) override;
 
   // udp_options.cc
@@ -119,6 +120,8 @@ class UdpSocket final : public Socket {
   int take_error(Pass& pass, UdpPcb& p) const;
   Result<void> open_to_send(Pass& pass);
   Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
+  Result<ssize_t> lend_front(Pass& pass, UdpPcb& p, LeaseCall& call);
+  bool kernel_has_one() const;
   size_t merge(Pass& pass, const Datagram& first, std::span<const iovec> into, size_t room);
   /// How a datagram leaves by our stack.
   struct Sending {

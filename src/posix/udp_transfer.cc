@@ -11,6 +11,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "engine/leases.h"
 #include "posix/flow_label.h"
 #include "posix/iov_cursor.h"
 #include "posix/udp_socket.h"
@@ -111,6 +112,67 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
         message->msg_flags = 0;
         return 0;
       }
+    }
+    if (elsewhere_too && !std::exchange(read_anew, true)) {  // as another process may have set them
+      refresh_from_shadow();
+      wait = !nonblocking;
+      deadline = deadline_after(pass, receive_timeout);
+      if (!wait) continue;
+    }
+    pollfd kernel{shadow(), POLLIN, 0};
+    const WaitsOn waiting(*this);
+    Result<Woke> woke = wait_for(pass, deadline, ready, std::span(&kernel, 1));
+    look_at_shadow_ = !woke || *woke == Woke::kKernel || state_ != State::kOpen || shut_read_;
+    if (!woke) return woke.error();
+    if (state_ == State::kKernel) return kOnKernel;
+  }
+}
+
+/// A datagram, or an error that recvmsg() of the shadow tells.
+bool UdpSocket::kernel_has_one() const {
+  msghdr nothing{};
+  return !from_libc(real.recvmsg(shadow(), &nothing, MSG_PEEK | MSG_DONTWAIT)).is(EAGAIN);
+}
+
+Result<ssize_t> UdpSocket::lend_front(Pass& pass, UdpPcb& p, LeaseCall& call) {
+  if (!call.can_tell()) return err(EFAULT);
+  Leases& leases = pass.engine().leases(pass);
+  if (!leases.make_room()) return err(ENOBUFS);
+  const Datagram datagram = *UdpLayer::front(p);
+  Lent lent;
+  Result<void> taken = pass.stack().udp().lend(p, {call.room, leases.room()}, lent, call.buffers);
+  if (!taken) return taken.error();
+  const PortInfo* port = pass.engine().port_info(pass, datagram.interface);
+  call.tell(datagram.from, domain(), port != nullptr ? port->ifindex : 0);
+  call.tell(lent);
+  call.number = leases.begin(std::move(lent));
+  pass.engine().counters().add(Counter::leases);
+  last_arrived_ = datagram.arrived;
+  return static_cast<ssize_t>(datagram.size);
+}
+
+Result<ssize_t> UdpSocket::lend(Pass& pass, LeaseCall& call) {
+  if (state_ == State::kKernel || flow_ == nullptr) return kOnKernel;
+  waited_on_ = served = true;
+  bool wait = !nonblocking && (call.flags & MSG_DONTWAIT) == 0;
+  Instant deadline = deadline_after(pass, receive_timeout);
+  bool read_anew = false;
+  auto ready = [&] {
+    const UdpPcb* p = pcb(pass);
+    return state_ == State::kKernel || shut_read_ ||
+           (p != nullptr && (pass.stack().udp().readiness(*p) & (kReadable | kError)) != 0);
+  };
+  for (;;) {
+    if (UdpPcb* p = pcb(pass)) {
+      if (const int error = take_error(pass, *p)) return err(error);
+      if (shadows_first_ && kernel_has_one()) return kOnKernel;
+      shadows_first_ = false;
+      if (UdpLayer::front(*p) != nullptr) return lend_front(pass, *p, call);
+    }
+    if (!wait || look_at_shadow_) {
+      if (kernel_has_one()) return kOnKernel;
+      if (!wait) return err(EAGAIN);
+      if (shut_read_) return 0;
     }
     if (elsewhere_too && !std::exchange(read_anew, true)) {  // as another process may have set them
       refresh_from_shadow();

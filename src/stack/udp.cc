@@ -331,6 +331,22 @@ size_t UdpLayer::receive(UdpPcb& pcb, std::span<const iovec> into, bool take) {
   return copied;
 }
 
+Result<void> UdpLayer::lend(UdpPcb& pcb, const LendLimit& most, Lent& lent, uint32_t& needed) {
+  QueuedDatagram& d = *pcb.head;
+  needed = d.heap ? 1 : 0;
+  for (const Packet* p = d.frame; p; p = p->more) ++needed;
+  if (needed > most.buffers) return err(EMSGSIZE);
+  if (d.memory > most.memory) return err(ENOBUFS);
+  if (d.heap) lent.add(std::move(d.heap), d.info.size, d.memory);
+  uint64_t memory = d.frame ? d.memory : 0;  // of the whole chain
+  while (Packet* p = d.frame) {
+    d.frame = std::exchange(p->more, nullptr);
+    lent.add(p, std::exchange(memory, 0));
+  }
+  pop(pcb);
+  return {};
+}
+
 uint32_t UdpLayer::readiness(const UdpPcb& pcb) const {
   return (pcb.head ? kReadable : 0u) | (pcb.blocked ? 0u : kWritable) | (pcb.error ? kError : 0u);
 }

@@ -8,6 +8,7 @@
 
 #include "stack/core.h"
 #include "stack/ip_ids.h"
+#include "stack/lent.h"
 
 namespace accel {
 
@@ -125,6 +126,9 @@ class UdpLayer {
   /// Copies the next datagram as far as it fits; `pop` takes it off. Returns bytes copied; Datagram::size
   /// tells the rest.
   size_t receive(UdpPcb& pcb, std::span<const iovec> into, bool pop);
+  /// Takes the next datagram's buffers off its queue, which the program then reads in place. Errors: EMSGSIZE
+  /// (they are `needed`, more than `most`), ENOBUFS (more memory than `most`): it stays.
+  Result<void> lend(UdpPcb& pcb, const LendLimit& most, Lent& lent, uint32_t& needed);
   uint32_t readiness(const UdpPcb& pcb) const;
   int take_error(UdpPcb& pcb);
   static void set_receive_buffer(UdpPcb& pcb, uint32_t bytes) { pcb.receive_buffer = bytes; }

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-DOCUMENTS = ["ARCHITECTURE.md", "README.md", "docs/compatibility.md", "docs/security.md", "docs/mlx5.md", "docs/tcp.md", *(
+DOCUMENTS = ["ARCHITECTURE.md", "README.md", "docs/api.md", "docs/compatibility.md", "docs/security.md", "docs/mlx5.md", "docs/tcp.md", *(
     str(p.relative_to(source)) for p in sorted((source / "docs" / "design").glob("*.md")))]
-CORPUS = ["src", "model", "tests", "config", "benchmarks", "scripts", "CMakeLists.txt", "CMakePresets.json", "test", "demo", ".ci/run"]
+CORPUS = ["src", "include", "model", "tests", "config", "benchmarks", "scripts", "CMakeLists.txt", "CMakePresets.json", "test", "demo", ".ci/run"]
 TEST = re.compile(r"(apps|arrows|firewall|lab|long|mlx5|posix|preload|sim|tools|unit|wire|xdp)(\.[\w-]+)+(\.\*)?")
 # Words of others that the documents name and no source does.
 OTHERS = {"BPF_LINK_DETACH", "BPF_NETFILTER", "BPF_PROG_TEST_RUN", "hashlimit", "nf_conntrack_tcp_loose", "rcv_ssthresh", "skuid",

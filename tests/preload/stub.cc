@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include "base/real.h"
+#include "posix/api.h"
 #include "posix/calls.h"
 #include "posix/connect_rules.h"
+#include "posix/lease.h"
 #include "posix/privilege.h"
 #include "posix/same_host.h"
 
@@ -230,6 +232,20 @@ void io_uring_used() { log("io_uring_used"); }
 void used_by_ring(int) { log("used_by_ring"); }
 void adopt_listeners() { log("adopt_listeners"); }
 void adopt_received(const msghdr&) { log("adopt_received"); }
+Result<Description> describe(int, bool) {
+  log("describe");
+  return Description{};
+}
+Result<ssize_t> receive_lease(int, LeaseCall&) {
+  log("receive_lease");
+  return err(EOPNOTSUPP);
+}
+Result<void> release_lease(uint64_t) {
+  log("release_lease");
+  return {};
+}
+void set_thread_spin(int) {}
+int thread_spin() { return -1; }
 Result<int> pidfd_getfd(int, int, unsigned) {
   log("pidfd_getfd");
   return 7;

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""The table against the libraries as built: symbols_test.py TABLE INTERCEPTED LIBRARY [ARCHIVE...]
-Exports are the table's, each of libc's with libc's name; everything peers intercept has a row; and no layer calls a wrapper by
+"""The table against the libraries as built: symbols_test.py TABLE HEADER INTERCEPTED LIBRARY [ARCHIVE...]
+Exports are the table's, each of libc's with libc's name, and the functions of include/accel.h; everything peers intercept has a row; and no layer calls a wrapper by
 its plain name (it must go by base/real.h)."""
 import re
 import subprocess
 import sys
 
-table, intercepted, library, archives = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
+table, header, intercepted, library, archives = *sys.argv[1:5], sys.argv[5:]
 rows = {kind: set() for kind in ("FD_CALL", "CALL", "HAND", "ALIAS", "HAND_ALIAS", "KERNEL")}
 for kind, rest in re.findall(r"^(FD_CALL|CALL|HAND_ALIAS|HAND|ALIAS|KERNEL)\(([^\n]*)", open(table).read(), re.M):
     names = re.findall(r"\w+", rest.split(",")[1 if kind in ("FD_CALL", "CALL") else 0])
     rows[kind].add(names[0])
 wrapped = set().union(*(names for kind, names in rows.items() if kind != "KERNEL"))
+
+own = set(re.findall(r"^ACCEL_API\b[^;{]*?\b(accel_\w+)\(", open(header).read(), re.M))
 
 def defined(path):
     lines = subprocess.run(["nm", "-D", "--defined-only", path], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -19,7 +21,8 @@ def defined(path):
 
 symbols = [(kind, name) for kind, name in defined(library) if kind != "A"]  # A: the version nodes
 exported = {name.split("@")[0] for _, name in symbols}
-faults = [f"exported, but not in the table: {name}" for name in sorted(exported - wrapped)]
+faults = [f"in {header}, but not exported: {name}" for name in sorted(own - exported)]
+faults += [f"exported, but not in the table: {name}" for name in sorted(exported - wrapped - own)]
 faults += [f"in the table, but not exported: {name}" for name in sorted(wrapped - exported)]
 faults += [f"both wrapped and left to the kernel: {name}" for name in sorted(wrapped & rows["KERNEL"])]
 
@@ -54,5 +57,5 @@ if archives:
         if name in wrapped and name not in ("dlopen", "dlsym"):  # which go behind us by themselves
             faults.append(f"{where} calls {name}() by its plain name, which is our wrapper: use real.{name}()")
 
-print("\n".join(faults) if faults else f"{len(wrapped)} symbols exported, {len(rows['KERNEL'])} left to the kernel, all accounted for")
+print("\n".join(faults) if faults else f"{len(wrapped)} symbols exported and {len(own)} of the library's own, {len(rows['KERNEL'])} left to the kernel, all accounted for")
 sys.exit(bool(faults))

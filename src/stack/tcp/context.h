@@ -306,13 +306,14 @@ inline void tune_receive_buffer(const TcpContext& t, TcpConn& c, Instant now) {
 }
 /// True size of a buffer.
 inline uint32_t memory_of(const Packet& p) { return p.capacity + static_cast<uint32_t>(sizeof(Packet)); }
-/// Takes the first buffer off the receive queue.
-inline void pop_received(TcpContext& t, TcpConn& c) {
+/// Takes the first buffer off the receive queue; the caller owns it.
+inline Packet* take_received(TcpContext& t, TcpConn& c) {
   Packet* p = c.receive_queue.pop_front();
   c.receive_memory -= memory_of(*p);
   t.core.tcp_memory.release(memory_of(*p));
-  release_packet(p);
+  return p;
 }
+inline void pop_received(TcpContext& t, TcpConn& c) { release_packet(take_received(t, c)); }
 /// A buffer behind what the receive queue has.
 inline void push_received(TcpContext& t, TcpConn& c, Packet* p) {
   c.receive_memory += memory_of(*p);

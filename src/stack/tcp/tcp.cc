@@ -212,6 +212,28 @@ Result<size_t> TcpLayer::discard(TcpConn& c, size_t n, Instant now) {
   return n;
 }
 
+Result<size_t> TcpLayer::lend(TcpConn& c, const LendLimit& most, Instant now, Lent& lent) {
+  TcpContext& t = *context_;
+  uint32_t skip = 0;
+  uint32_t run = readable_run(c, 0, true, skip);
+  if (skip) consume(t, c, 1);
+  if (run == 0) return nothing_to_read(*this, c);
+  if (c.receive_queue.front()->length > run) return err(EOPNOTSUPP);
+  size_t done = 0;
+  while (Packet* p = c.receive_queue.front()) {
+    const uint32_t memory = memory_of(*p), length = p->length;
+    if (lent.buffers() == most.buffers || lent.memory() + memory > most.memory || length > run) break;
+    lent.add(take_received(t, c), memory);
+    c.copied_seq += length;
+    run -= length;
+    done += length;
+  }
+  if (done == 0) return err(ENOBUFS);
+  if (c.urgent_in && seq_gt(c.copied_seq, c.urgent_seq)) c.urgent_in = c.urgent_valid = false;
+  after_read(t, c, now);
+  return done;
+}
+
 Result<size_t> TcpLayer::receive_urgent(TcpConn& c, uint8_t* byte, bool peek) {
   const bool was_read = !c.urgent_valid && seq_gt(c.rcv_nxt, c.urgent_seq);
   if (c.settings.oob_inline || !c.urgent_in || was_read) return err(EINVAL);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "stack/lent.h"
 #include "stack/tcp/segment.h"
 #include "stack/types.h"
 
@@ -109,6 +110,10 @@ class TcpLayer {
                          Instant now);
   /// Drops up to n in-order bytes (MSG_TRUNC on TCP); returns as receive() does.
   Result<size_t> discard(TcpConn& conn, size_t n, Instant now);
+  /// Takes whole buffers off the receive queue, which the program then reads in place; 0 at end of stream.
+  /// Errors: as receive(); EOPNOTSUPP (an urgent byte stands within the first one: receive() has it),
+  /// ENOBUFS (the first one alone is more than `most`).
+  Result<size_t> lend(TcpConn& conn, const LendLimit& most, Instant now, Lent& lent);
   /// The urgent byte (MSG_OOB). Errors: EINVAL (none, or in line), EAGAIN (announced, not arrived).
   Result<size_t> receive_urgent(TcpConn& conn, uint8_t* byte, bool peek);
   bool at_mark(const TcpConn& conn) const;  ///< SIOCATMARK
