@@ -209,6 +209,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool asked = stats::requested();
   if (asked) follow_wish();
   process_.tick(now, chores);
+  if (chores) process_.worker.stack->note_look();  // a program that waits for nothing has had its time
   const bool woken = std::exchange(wakes_seen_, process_.sleepers.wakes()) != process_.sleepers.wakes();
   const bool doubtful = std::any_of(process_.slots.begin(), process_.slots.end(),
                                     [](const PortSlot& s) { return s.passed_by != 0; });

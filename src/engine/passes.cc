@@ -32,6 +32,7 @@ void Engine::catch_up(Pass& pass) {
 
 void Engine::begin_turn(Pass& pass, size_t sockets) {
   Process& p = Process::of(pass);
+  p.worker.stack->note_look();
   p.worker.turns.begin(p.worker.bursts_pay() ? sockets : 0, pass.now());
 }
 

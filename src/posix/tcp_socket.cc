@@ -327,6 +327,7 @@ Result<int> TcpSocket::ioctl(Pass& pass, unsigned long request, void* argument) 
   Stack& stack = pass.stack();
   switch (request) {
     case SIOCINQ:  // FIONREAD
+      stack.tcp().know_unread(*conn_);
       answer = static_cast<int>(stack.tcp().readable_bytes(*conn_));
       break;
     case SIOCOUTQ:  // TIOCOUTQ

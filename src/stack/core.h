@@ -223,6 +223,7 @@ struct StackCore {
   StackSocket* ready_tail = nullptr;
   Instant now{};                         ///< of the pass that runs
   int cpu = -1;                          ///< that last brought frames
+  uint16_t look = 0;                     ///< Stack::note_look()
   MemoryAccount tcp_memory, udp_memory;  ///< of all sockets' queues, both ways; TCP and UDP keep them
   std::unique_ptr<TcpLayer> tcp;
   std::unique_ptr<UdpLayer> udp;

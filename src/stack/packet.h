@@ -29,6 +29,7 @@ struct Packet {
   uint8_t range = 0;              ///< the pool's: FrameRange::id of the port that has it for itself
   uint16_t tso_size = 0;       ///< to send: payload bytes a segment for the device to cut into; 0: do not cut
   uint16_t header_length = 0;  ///< to send with tso_size: Ethernet to TCP options
+  uint16_t look = 0;           ///< received text: StackCore::look when it came; one less once some is read
   uint64_t timestamp = 0;      ///< received: when, by the device's clock (Port::time_of); 0: not told
 
   uint8_t* data() { return buffer + offset; }

@@ -77,6 +77,9 @@ class Stack {
   /// Takes ownership of the frames. `cpu` brings them: SO_INCOMING_CPU prefers sockets that name it; -1: not
   /// known.
   void on_packets(std::span<Packet* const> frames, InterfaceId id, Instant now, int cpu = -1);
+  /// The program is told what is readable. Text that comes between this and a close() is not unread text, for
+  /// which RFC 2525 section 2.17 has a reset: it counts as later than the FIN, as if it had been on the wire.
+  void note_look();
   int receiving_cpu() const;  ///< that which last did; -1: none has
   void on_deadlines(Instant now);
   /// There are route questions, frames for the kernel, or a deadline is over.

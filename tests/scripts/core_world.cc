@@ -495,6 +495,7 @@ std::optional<Answer> CoreWorld::close(Going& g, Socket& s) {
     if (g.begins && g.begun == now_) (void)stack().tcp().shutdown(*s.conn, SHUT_RDWR, now_);
     if (!stack().tcp().all_acked(*s.conn) && now_ < g.begun + s.linger_time) return std::nullopt;
   }
+  stack().note_look();  // the kernel's program knows of all that has come
   if (s.conn) stack().tcp().close(s.conn, s.linger && s.linger_time == 0s, now_);
   sockets_.erase(g.operation.fd);
   return answer(0);

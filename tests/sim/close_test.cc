@@ -104,6 +104,7 @@ TEST_F(CloseTest, UnreadDataMeansReset) {
   Pair p = open();
   ASSERT_TRUE(write(sim[1], p.b, "unread"));
   sim.run_for(1s);
+  a().note_look();
   a().tcp().close(p.a, false, sim.now);
   sim.run_for(1s);
   EXPECT_TRUE(reset_sent_by(0));
@@ -111,6 +112,37 @@ TEST_F(CloseTest, UnreadDataMeansReset) {
   EXPECT_EQ(b().tcp().take_error(*p.b), 0);
   EXPECT_TRUE(pairs->recorder(p.b).edges & kHangUp);
   EXPECT_TRUE(write(sim[1], p.b, "x").is(EPIPE));
+}
+
+// It came behind the last epoll_wait(), in which the program could have learned of it.
+TEST_F(CloseTest, TextThatNobodyCouldKnowOfCrossesTheFin) {
+  Pair p = open();
+  a().note_look();
+  ASSERT_TRUE(write(sim[1], p.b, "late"));
+  sim.run_for(1s);
+  ASSERT_EQ(a().tcp().unread(*p.a), 4u);
+  sim.clear_trace();
+  a().tcp().close(p.a, false, sim.now);
+  sim.run_for(1s);
+  const auto sent = sim.sent_by(0);
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].flags & (kFin | kRst), kFin);
+  EXPECT_TRUE(sent[1].flags & kRst);
+  EXPECT_EQ(*read(sim[1], p.b), "");
+  EXPECT_EQ(b().tcp().take_error(*p.b), EPIPE);  // as of a reset in CLOSE-WAIT
+  EXPECT_FALSE(a().tcp().port_in_use(sim[0].v4(), 40000));
+}
+
+TEST_F(CloseTest, TextIsKnownOnceSomeOfItIsRead) {
+  Pair p = open();
+  ASSERT_TRUE(write(sim[1], p.b, "known"));
+  sim.run_for(1s);
+  char first;
+  const iovec into{&first, 1};
+  ASSERT_EQ(*a().tcp().receive(*p.a, {&into, 1}, false, 0, sim.now), 1u);
+  a().tcp().close(p.a, false, sim.now);
+  sim.run_for(1s);
+  EXPECT_TRUE(read(sim[1], p.b).is(ECONNRESET));
 }
 
 TEST_F(CloseTest, AbortResets) {

@@ -6,7 +6,12 @@
 
 namespace accel::sim {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__has_feature)  // clang's way to say what gcc's __SANITIZE_ADDRESS__ does
+#if __has_feature(address_sanitizer)
+#define ACCEL_SANITIZES_ADDRESSES
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(ACCEL_SANITIZES_ADDRESSES)
 constexpr uint64_t kSanitizerShare = 10;
 #else
 constexpr uint64_t kSanitizerShare = 1;

@@ -316,6 +316,7 @@ inline Packet* take_received(TcpContext& t, TcpConn& c) {
 inline void pop_received(TcpContext& t, TcpConn& c) { release_packet(take_received(t, c)); }
 /// A buffer behind what the receive queue has.
 inline void push_received(TcpContext& t, TcpConn& c, Packet* p) {
+  p->look = t.core.look;
   c.receive_memory += memory_of(*p);
   t.core.tcp_memory.charge(memory_of(*p));
   c.receive_queue.push_back(p);

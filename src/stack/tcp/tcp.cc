@@ -168,6 +168,10 @@ static uint32_t readable_run(const TcpConn& c, uint32_t offset, bool first, uint
   return available - skip;
 }
 
+void TcpLayer::know_unread(TcpConn& c) {
+  if (Packet* oldest = c.receive_queue.front()) oldest->look = static_cast<uint16_t>(context_->core.look - 1);
+}
+
 Result<size_t> TcpLayer::receive(TcpConn& c, std::span<const iovec> into, bool peek, size_t peek_offset,
                                  Instant now) {
   TcpContext& t = *context_;
@@ -196,6 +200,7 @@ Result<size_t> TcpLayer::receive(TcpConn& c, std::span<const iovec> into, bool p
       consume(t, c, n);
     if (done == run) break;
   }
+  know_unread(c);
   if (!peek) after_read(t, c, now);
   return done;
 }
@@ -208,6 +213,7 @@ Result<size_t> TcpLayer::discard(TcpConn& c, size_t n, Instant now) {
   if (run == 0) return nothing_to_read(*this, c);
   n = std::min<size_t>(n, run);
   consume(t, c, n);
+  know_unread(c);
   after_read(t, c, now);
   return n;
 }
@@ -306,6 +312,9 @@ void TcpLayer::close(TcpConn* conn, bool abort, Instant now) {
   if (c.tcp_state == TcpState::kSynSent) return finish(t, c);
   bool reset = unread || (abort && c.tcp_state != TcpState::kClosing && c.tcp_state != TcpState::kLastAck);
   if (reset || abort) {
+    // The program has closed before it could know of the text, which crosses the FIN then.
+    const Packet* oldest = c.receive_queue.front();
+    if (unread && !abort && oldest && oldest->look == t.core.look && begin_close(c)) output(t, c, now);
     if (reset) send_reset(t, c, now);
     return finish(t, c);
   }

@@ -108,6 +108,8 @@ class TcpLayer {
   /// else). Errors: EAGAIN, ENOTCONN, the pending error once.
   Result<size_t> receive(TcpConn& conn, std::span<const iovec> into, bool peek, size_t peek_offset,
                          Instant now);
+  /// The program has been told of this connection's text (Stack::note_look()), as receive() tells it.
+  void know_unread(TcpConn& conn);
   /// Drops up to n in-order bytes (MSG_TRUNC on TCP); returns as receive() does.
   Result<size_t> discard(TcpConn& conn, size_t n, Instant now);
   /// Takes whole buffers off the receive queue, which the program then reads in place; 0 at end of stream.
