@@ -236,6 +236,7 @@ Result<size_t> TcpLayer::lend(TcpConn& c, const LendLimit& most, Instant now, Le
   }
   if (done == 0) return err(ENOBUFS);
   if (c.urgent_in && seq_gt(c.copied_seq, c.urgent_seq)) c.urgent_in = c.urgent_valid = false;
+  know_unread(c);
   after_read(t, c, now);
   return done;
 }
