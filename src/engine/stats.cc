@@ -179,14 +179,20 @@ void note_kernel(int fd, Reason reason, uint8_t detail) {
   errno = saved;
 }
 
-std::optional<KernelNote> kernel_note(int fd) {
+std::optional<KernelNote> kernel_note(int fd, int limit) {
   const Page* p = page();
-  if (p == nullptr || fd < 0 || static_cast<uint32_t>(fd) >= kMaxNotes) return {};
-  const NoteRow& note = p->note[fd];
-  const uint64_t inode = note.inode.load(std::memory_order_acquire);
   struct stat facts;
-  if (inode == 0 || fstat(fd, &facts) != 0 || facts.st_ino != inode) return {};
-  return KernelNote{static_cast<Reason>(note.reason), note.detail};
+  if (p == nullptr || fd < 0 || fstat(fd, &facts) != 0) return {};
+  const auto find = [&](uint32_t number) -> std::optional<KernelNote> {
+    const NoteRow& note = p->note[number];
+    if (note.inode.load(std::memory_order_acquire) != facts.st_ino) return {};
+    return KernelNote{static_cast<Reason>(note.reason), note.detail};
+  };
+  if (static_cast<uint32_t>(fd) < kMaxNotes)
+    if (const auto own = find(static_cast<uint32_t>(fd))) return own;
+  for (uint32_t number = 0; number < std::min(static_cast<uint32_t>(limit), kMaxNotes); ++number)
+    if (const auto other = find(number)) return other;
+  return {};
 }
 
 void forget_kernel(int fd) {

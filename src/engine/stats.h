@@ -59,12 +59,12 @@ class Writer {
 
 /// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
 void note_kernel(int fd, Reason reason, uint8_t detail = 0);
-/// What note_kernel() has said of the socket that `fd` is now.
+/// What note_kernel() has said of the socket that `fd` is now, by this descriptor or another below `limit`.
 struct KernelNote {
   Reason reason;
   uint8_t detail;
 };
-std::optional<KernelNote> kernel_note(int fd);
+std::optional<KernelNote> kernel_note(int fd, int limit);
 /// It is not the kernel's any more.
 void forget_kernel(int fd);
 /// Reasons that are about something with a name of its own: a packet filter's rule, or a socket option.

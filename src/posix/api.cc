@@ -56,7 +56,8 @@ Description describe_ours(Pass* pass, const Socket& s) {
 
 Description describe_kernels(int fd, bool off) {
   if (!is_of_internet(fd)) return of_path(PathKind::kKernel, Reason::not_internet, 0);
-  if (const auto note = stats::kernel_note(fd)) return of_path(PathKind::kKernel, note->reason, note->detail);
+  if (const auto note = stats::kernel_note(fd, fds.limit()))
+    return of_path(PathKind::kKernel, note->reason, note->detail);
   std::optional<Reason> reason;
   if (sockets_stay())
     reason = sockets_stay_on_kernel.load(std::memory_order_relaxed);

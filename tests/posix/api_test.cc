@@ -167,6 +167,8 @@ TEST(Query, WhatIsTheKernels) {
   Fd loop = connect_to(address("127.0.0.1", port_of(listener)));
   EXPECT_EQ(query(loop).path, uint32_t{ACCEL_PATH_KERNEL});
   EXPECT_TRUE(!on_device() || reason(loop) == "loopback") << reason(loop);
+  Fd twin(dup(loop));
+  EXPECT_EQ(reason(twin), reason(loop));
   Fd accepted = accept_one(listener);
   EXPECT_EQ(query(accepted).path, uint32_t{ACCEL_PATH_KERNEL});
   int ends[2];
