@@ -201,6 +201,27 @@ TEST(Handshake, AFullBacklogMayReset) {
   sim[1].stack->tcp().close_listener(*listener);
 }
 
+// accept() tells of a connection with what has come for it: close() with unread text is a reset then.
+TEST(Handshake, TextBeforeAcceptIsKnown) {
+  Sim sim;
+  Recorder listener_owner, owner;
+  auto listener = sim[1].stack->tcp().listen({sim[1].v4(), 80}, false, false, 3, {},
+                                             static_cast<Actor*>(&listener_owner));
+  ASSERT_TRUE(listener);
+  TcpConn* const near = *dial(sim, owner, 5000);
+  sim.run_for(100ms);
+  ASSERT_TRUE(write(sim[0], near, "early"));
+  sim.run_for(100ms);
+  TcpConn* const far = sim[1].stack->tcp().accept(**listener);
+  ASSERT_NE(far, nullptr);
+  ASSERT_EQ(sim[1].stack->tcp().unread(*far), 5u);
+  sim[1].stack->tcp().close(far, false, sim.now);
+  sim.run_for(100ms);
+  EXPECT_TRUE(read(sim[0], near).is(ECONNRESET));
+  sim[0].stack->tcp().close(near, false, sim.now);
+  sim[1].stack->tcp().close_listener(*listener);
+}
+
 TEST(Handshake, WhatWasPutBackIsAcceptedFirst) {
   Sim sim;
   Recorder listener_owner, owner;

@@ -229,6 +229,7 @@ TcpConn* TcpLayer::accept(TcpListener& l) {
   c->listener = nullptr;
   c->queued = false;
   c->held = true;
+  know_unread(*c);
   return c;
 }
 
