@@ -81,6 +81,17 @@ def main():
     expect(status == 1 and said.getvalue().index("WORSE") < said.getvalue().index("better"), said.getvalue())
     with contextlib.redirect_stdout(io.StringIO()):
         expect(run.compare(result, result) == 0, "the same run has changed")
+    changed["suites"]["same_host"]["rows"] = {"a": {"of": {"load": "redis, 1/s"}, "figures": {"kernel": [10, 20], "shm": [20, 50]}}}
+
+    # Of each round its own ratio; a figure of which less is better is turned round.
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        run.ratios(changed)
+    table = said.getvalue()
+    expect(table.startswith("| Measured | Figure | Kernel | server | both |\n"), table)
+    expect("wrk, one worker, 64 keep-alive connections | requests/s | 12.24 | 0.92 (0.92 to 0.92) | 1.00 (1.00 to 1.00) |" in table, table)
+    expect("shared memory: redis | 1/s | 15.00 |  | 2.25 (2.00 to 2.50) |" in table, table)
+    expect("blocking: tcp, 64 | us | 12.24 | 1.09 (1.09 to 1.09) | 1.00 (1.00 to 1.00) |" in table, table)
+
     with tempfile.NamedTemporaryFile("w", suffix=".json") as other:
         other.write('{"format": 0}')
         other.flush()
