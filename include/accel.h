@@ -117,7 +117,8 @@ ACCEL_API int accel_release(uint64_t id);
  * (not at all), or up to ACCEL_SPIN_MOST microseconds, which are not adapted. It holds for recv(), accept(),
  * connect(), send(), poll(), select(), epoll_wait() and their kin, from the next wait on, until it is set
  * again or the thread ends. A forked child's thread keeps it. One thread of a process polls at a time:
- * another one sleeps meanwhile, and is woken by it.
+ * another one sleeps meanwhile, and is woken by it. Threads beyond a twentieth of RLIMIT_NOFILE sleep, too:
+ * libaccel has no descriptors for them.
  *
  * Returns 0. Errors: EINVAL. */
 ACCEL_API int accel_set_thread_spin(int microseconds);

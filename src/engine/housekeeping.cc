@@ -197,6 +197,13 @@ std::string Housekeeping::reload() {
 }
 
 /// True: somebody has to stand in for the application.
+/// A program that waits for nothing has had its time to read.
+void Housekeeping::note_look() {
+  Stack& stack = *process_.worker.stack;
+  if (looks_seen_ == stack.looks()) stack.note_look();
+  looks_seen_ = stack.looks();
+}
+
 bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool sockets = process_.in_use();
   const std::optional<StackConfig> settings = read_settings();
@@ -209,7 +216,7 @@ bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool asked = stats::requested();
   if (asked) follow_wish();
   process_.tick(now, chores);
-  if (chores) process_.worker.stack->note_look();  // a program that waits for nothing has had its time
+  if (chores) note_look();
   const bool woken = std::exchange(wakes_seen_, process_.sleepers.wakes()) != process_.sleepers.wakes();
   const bool doubtful = std::any_of(process_.slots.begin(), process_.slots.end(),
                                     [](const PortSlot& s) { return s.passed_by != 0; });

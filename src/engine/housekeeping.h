@@ -81,6 +81,7 @@ class Housekeeping {
   void take_requests();
   void tick(Events& events);
   bool look_round(Events& events, bool came_by);
+  void note_look() ACCEL_REQUIRES(worker_lock);
   std::optional<StackConfig> read_settings();
   void follow_wish() ACCEL_REQUIRES(worker_lock);
   void apply_settings() ACCEL_REQUIRES(worker_lock);
@@ -117,6 +118,7 @@ class Housekeeping {
   int watched_in_vain_ = 0;
   uint64_t passes_seen_ = 0, passes_looked_at_ = 0;
   uint64_t wakes_seen_ = 0;
+  uint16_t looks_seen_ = 0;
   bool ports_opened_ = false;  ///< Events::ports_opened is to be told
   bool serving_ = false;
   Instant serving_since_{};

@@ -13,8 +13,9 @@ constinit uint64_t last_serial = 0;
 bool Leases::make_room() {
   if (!free_.empty()) return true;
   if (slots_.size() >> kSlotBits != 0) return false;
+  if (free_.capacity() <= slots_.size())
+    free_.reserve(2 * slots_.size() + 1);  // so that end() needs no memory
   slots_.emplace_back();
-  free_.reserve(slots_.capacity());  // so that end() needs no memory
   free_.push_back(static_cast<uint32_t>(slots_.size() - 1));
   return true;
 }

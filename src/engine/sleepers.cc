@@ -133,9 +133,9 @@ void Sleepers::wake(Sleeper& s, Instant now) {
 
 // ---- in charge of the ports ----
 
-bool Sleepers::take_charge(Sleeper& s, Instant now, Instant until) {
+bool Sleepers::take_charge(Sleeper& s, Instant now, Instant until, bool insists) {
   latest_ = &s;
-  if (is_cared_for(s)) return false;
+  if (!insists && is_cared_for(s)) return false;
   const bool asleep_now = in_charge_ && in_charge_->request;
   // One that polls does so for all; it is not trusted longer, since a handler may have left its wait by
   // siglongjmp().

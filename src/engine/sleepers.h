@@ -139,8 +139,8 @@ class Sleepers {
   void note_wake() ACCEL_REQUIRES(worker_lock) { ++wakes_; }
 
   // ---- in charge of the ports ----
-  /// To poll, until then. False: another thread does.
-  bool take_charge(Sleeper& s, Instant now, Instant until) ACCEL_REQUIRES(worker_lock);
+  /// To poll, until then. False: another thread does, or sleeps for all, which who `insists` does not heed.
+  bool take_charge(Sleeper& s, Instant now, Instant until, bool insists = false) ACCEL_REQUIRES(worker_lock);
   /// It is about to sleep.
   void take_charge_asleep(Sleeper& s, Instant now) ACCEL_REQUIRES(worker_lock);
   void give_charge(Sleeper& s, Instant now) ACCEL_REQUIRES(worker_lock);

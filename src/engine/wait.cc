@@ -213,7 +213,7 @@ Woke Waiting::wait(Pass& pass, WaitRequest& request) {
     } else if (now >= request.deadline) {
       woke = Woke::kDeadline;
     } else if (!slept && me_->wake_fd >= 0 && (fixed_spin() || sleepers_.has_spare_cpu()) &&
-               may_spin(request, began, now) && sleepers_.take_charge(*me_, now, spin_until_)) {
+               may_spin(request, began, now) && sleepers_.take_charge(*me_, now, spin_until_, fixed_spin())) {
       process_.unlock_out();
       pause_cpu();
       look_at_kernel(request, now);

@@ -128,7 +128,9 @@ class Wait {
       if (set == nullptr) return got;
       const int kept = set->absorb(events_.first(static_cast<size_t>(got)));
       auto ours = set->collect(fd_, events_.subspan(static_cast<size_t>(kept)), false);
-      if (const int all = kept + (ours ? ours->events : 0); all != 0) return all;
+      const int all = kept + (ours ? ours->events : 0);
+      if (Pass* pass = guard.pass(); pass != nullptr && all > kept) pass->stack().note_look();
+      if (all != 0) return all;
     }
     return run();
   }
@@ -147,7 +149,7 @@ class Wait {
     Guard guard;
     if (!guard.ok()) return finish_in_kernel(timeout_.left_as_given());
     if (Pass* pass = guard.pass()) pass->engine().catch_up(*pass);
-    if (set_ == nullptr ? !enter(guard) : !take_kernels()) return true;
+    if (set_ == nullptr ? !enter(guard) : !take_kernels(guard.pass())) return true;
     for (;;) {
       Pass* pass = guard.pass();
       const bool open = fds.find(fd_) == set_;
@@ -194,13 +196,14 @@ class Wait {
   }
 
   /// What the real call gave, less what was meant for us. False: the result is there.
-  bool take_kernels() {
+  bool take_kernels(Pass* pass) {
     leave_kernel();
     if (got_ == 0) return true;
     const int kept = set_->absorb(events_.first(static_cast<size_t>(got_)));
     got_ = 0;
     auto ours = set_->collect(fd_, events_.subspan(static_cast<size_t>(kept)), false);
     const int all = kept + (ours ? ours->events : 0);
+    if (pass != nullptr && all > kept) pass->stack().note_look();
     return all == 0 || !finish(all);
   }
 

@@ -145,8 +145,7 @@ Result<ssize_t> TcpSocket::lend(Pass& pass, LeaseCall& call) {
   TcpLayer& tcp = stack.tcp();
   const bool wait = !nonblocking && (call.flags & MSG_DONTWAIT) == 0;
   const Instant deadline = deadline_after(pass, receive_timeout);
-  const uint32_t target = std::max(tcp.settings(*conn_).receive_low_water, 1u);
-  auto enough = [&] { return tcp.unread(*conn_) >= target || (stack.tcp().readiness(*conn_) & kOver) != 0; };
+  auto enough = [&] { return (tcp.readiness(*conn_) & (kReadable | kOver)) != 0; };
   for (;;) {
     Result<size_t> n = err(EAGAIN);
     if (!wait || enough()) n = lend_text(pass, *conn_, call);
@@ -157,9 +156,7 @@ Result<ssize_t> TcpSocket::lend(Pass& pass, LeaseCall& call) {
     if (!n.is(EAGAIN) && !(n.is(ENOTCONN) && in_handshake(stack))) return n.error();
     if (!wait || !may_wait()) return err(EAGAIN);
     const uint32_t had = tcp.unread(*conn_);
-    auto more = [&] {
-      return !live() || tcp.unread(*conn_) != had || (stack.tcp().readiness(*conn_) & kOver) != 0;
-    };
+    auto more = [&] { return !live() || tcp.unread(*conn_) != had || enough(); };
     Result<Woke> woke = wait_for(pass, deadline, more, {}, false, static_cast<File*>(this));
     if (!woke) return woke.error();
     if (!live()) return kOnKernel;

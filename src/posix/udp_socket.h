@@ -121,7 +121,7 @@ class UdpSocket final : public Socket {
   Result<void> open_to_send(Pass& pass);
   Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
   Result<ssize_t> lend_front(Pass& pass, UdpPcb& p, LeaseCall& call);
-  bool kernel_has_one() const;
+  Result<bool> kernel_has_one() const;
   size_t merge(Pass& pass, const Datagram& first, std::span<const iovec> into, size_t room);
   /// How a datagram leaves by our stack.
   struct Sending {

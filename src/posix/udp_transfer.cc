@@ -128,10 +128,12 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   }
 }
 
-/// A datagram, or an error that recvmsg() of the shadow tells.
-bool UdpSocket::kernel_has_one() const {
+/// Errors: the shadow's pending one, which this call takes.
+Result<bool> UdpSocket::kernel_has_one() const {
   msghdr nothing{};
-  return !from_libc(real.recvmsg(shadow(), &nothing, MSG_PEEK | MSG_DONTWAIT)).is(EAGAIN);
+  const Result<ssize_t> peeked = from_libc(real.recvmsg(shadow(), &nothing, MSG_PEEK | MSG_DONTWAIT));
+  if (!peeked && !peeked.is(EAGAIN)) return peeked.error();
+  return static_cast<bool>(peeked);
 }
 
 Result<ssize_t> UdpSocket::lend_front(Pass& pass, UdpPcb& p, LeaseCall& call) {
@@ -165,12 +167,13 @@ Result<ssize_t> UdpSocket::lend(Pass& pass, LeaseCall& call) {
   for (;;) {
     if (UdpPcb* p = pcb(pass)) {
       if (const int error = take_error(pass, *p)) return err(error);
-      if (shadows_first_ && kernel_has_one()) return kOnKernel;
+      if (shadows_first_)
+        if (const Result<bool> one = kernel_has_one(); !one || *one) return one ? kOnKernel : one.error();
       shadows_first_ = false;
       if (UdpLayer::front(*p) != nullptr) return lend_front(pass, *p, call);
     }
     if (!wait || look_at_shadow_) {
-      if (kernel_has_one()) return kOnKernel;
+      if (const Result<bool> one = kernel_has_one(); !one || *one) return one ? kOnKernel : one.error();
       if (!wait) return err(EAGAIN);
       if (shut_read_) return 0;
     }

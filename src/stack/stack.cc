@@ -56,6 +56,7 @@ void Stack::on_packets(std::span<Packet* const> frames, InterfaceId id, Instant 
   core_->on_packets(frames, id, now);
 }
 void Stack::note_look() { ++core_->look; }
+uint16_t Stack::looks() const { return core_->look; }
 int Stack::receiving_cpu() const { return core_->cpu; }
 void Stack::on_deadlines(Instant now) {
   core_->now = now;

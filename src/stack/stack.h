@@ -80,6 +80,7 @@ class Stack {
   /// The program is told what is readable. Text that comes between this and a close() is not unread text, for
   /// which RFC 2525 section 2.17 has a reset: it counts as later than the FIN, as if it had been on the wire.
   void note_look();
+  uint16_t looks() const;     ///< how often, modulo 2^16
   int receiving_cpu() const;  ///< that which last did; -1: none has
   void on_deadlines(Instant now);
   /// There are route questions, frames for the kernel, or a deadline is over.

@@ -119,6 +119,8 @@ Result<void> SocketPort::take_queues(std::string* why) {
   if (auto bound = bind_queues(why); !bound) return bound;
   if (frames_.id != 0) pool_.give_to_port(frames_);
   has_frames_ = frames_.id != 0;
+  if (pool_.available(frames_) < std::min(kLeastFrames, frames_.count / 2))  // leases and sockets have them
+    return fail(why, ENOBUFS, "the program holds the packet buffers of " + info_.name + "'s port");
   divide(info_.queues_held);
   for (auto& queue : queues_) {
     allow_sends(queue->fd);

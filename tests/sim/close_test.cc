@@ -133,6 +133,19 @@ TEST_F(CloseTest, TextThatNobodyCouldKnowOfCrossesTheFin) {
   EXPECT_FALSE(a().tcp().port_in_use(sim[0].v4(), 40000));
 }
 
+TEST_F(CloseTest, UrgentDataThatIsReadMakesTheTextKnown) {
+  Pair p = open();
+  char text[] = "text!";
+  const iovec from{text, 5};
+  ASSERT_TRUE(b().tcp().send(*p.b, {&from, 1}, {.urgent = true}, sim.now));
+  sim.run_for(1s);
+  uint8_t byte = 0;
+  ASSERT_EQ(*a().tcp().receive_urgent(*p.a, &byte, false), 1u);
+  a().tcp().close(p.a, false, sim.now);
+  sim.run_for(1s);
+  EXPECT_TRUE(read(sim[1], p.b).is(ECONNRESET));
+}
+
 TEST_F(CloseTest, TextIsKnownOnceSomeOfItIsRead) {
   Pair p = open();
   ASSERT_TRUE(write(sim[1], p.b, "known"));

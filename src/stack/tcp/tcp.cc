@@ -222,6 +222,7 @@ Result<size_t> TcpLayer::lend(TcpConn& c, const LendLimit& most, Instant now, Le
   TcpContext& t = *context_;
   uint32_t skip = 0;
   uint32_t run = readable_run(c, 0, true, skip);
+  if (run != 0 && memory_of(*c.receive_queue.front()) > most.memory) return err(ENOBUFS);
   if (skip) consume(t, c, 1);
   if (run == 0) return nothing_to_read(*this, c);
   if (c.receive_queue.front()->length > run) return err(EOPNOTSUPP);
@@ -250,6 +251,7 @@ Result<size_t> TcpLayer::receive_urgent(TcpConn& c, uint8_t* byte, bool peek) {
     return err(EAGAIN);
   }
   *byte = c.urgent_byte;
+  know_unread(c);
   if (!peek) c.urgent_valid = false;
   return size_t{1};
 }
@@ -315,7 +317,8 @@ void TcpLayer::close(TcpConn* conn, bool abort, Instant now) {
   if (reset || abort) {
     // The program has closed before it could know of the text, which crosses the FIN then.
     const Packet* oldest = c.receive_queue.front();
-    if (unread && !abort && oldest && oldest->look == t.core.look && begin_close(c)) output(t, c, now);
+    const bool crosses = unread && !abort && oldest && oldest->look == t.core.look && c.synchronized();
+    if (crosses && begin_close(c)) output(t, c, now);
     if (reset) send_reset(t, c, now);
     return finish(t, c);
   }

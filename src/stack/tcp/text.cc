@@ -178,6 +178,7 @@ static bool find_memory(TcpContext& t, TcpConn& c, uint32_t more, uint32_t keep)
 static void collapse_receive_queue(TcpContext& t, TcpConn& c) {
   if (c.receive_memory <= c.unread() + c.unread() / 2 + memory_of(*c.receive_queue.front())) return;
   t.count(Counter::tcp_receive_collapsed);
+  const uint16_t look = c.receive_queue.front()->look;
   PacketQueue old = std::exchange(c.receive_queue, {});
   t.core.tcp_memory.release(std::exchange(c.receive_memory, 0));
   bool copied = true;
@@ -188,6 +189,7 @@ static void collapse_receive_queue(TcpContext& t, TcpConn& c) {
     else
       push_received(t, c, p);
   }
+  if (Packet* oldest = c.receive_queue.front()) oldest->look = look;
 }
 
 static void take_out_of_order(TcpContext& t, TcpConn& c, uint32_t seq, uint32_t length, bool fin,
