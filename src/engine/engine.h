@@ -253,7 +253,7 @@ class Engine {
   /// Port::time_of() of the port that the datagram came in by. 0: not known.
   int64_t device_time(Pass& pass, const Datagram& datagram) const;
   PathKind port_kind(Pass& pass, InterfaceId id) const;
-  /// By which device it comes; 0: by none, or by several.
+  /// The device by which it comes; 0: none, or several.
   int ifindex_of(Pass& pass, const TcpConn& conn) const;
   int ifindex_of(Pass& pass, const BoundFlow& flow) const;
 

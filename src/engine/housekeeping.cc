@@ -196,7 +196,6 @@ std::string Housekeeping::reload() {
   return std::string(stats::kDone).append("needs a new start of the program: ").append(unchanged);
 }
 
-/// True: somebody has to stand in for the application.
 /// A program that waits for nothing has had its time to read.
 void Housekeeping::note_look() {
   Stack& stack = *process_.worker.stack;
@@ -204,6 +203,7 @@ void Housekeeping::note_look() {
   looks_seen_ = stack.looks();
 }
 
+/// True: somebody has to stand in for the application.
 bool Housekeeping::look_round(Events& events, bool came_by) {
   const bool sockets = process_.in_use();
   const std::optional<StackConfig> settings = read_settings();

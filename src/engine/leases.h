@@ -27,7 +27,7 @@ class Leases {
     uint64_t number = 0;  ///< 0: free
     Lent lent;
   };
-  /// Of a number the lower bits say which slot it has.
+  /// The lower bits of a number say which slot it has.
   static constexpr unsigned kSlotBits = 24;
 
   std::vector<Slot> slots_;

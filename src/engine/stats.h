@@ -59,7 +59,7 @@ class Writer {
 
 /// The socket `fd` was left to the kernel, and why. One fstat; async-signal-safe once there is a page.
 void note_kernel(int fd, Reason reason, uint8_t detail = 0);
-/// What note_kernel() has said of the socket that `fd` is now, by this descriptor or another below `limit`.
+/// The note of note_kernel() about the socket that `fd` is now, by this descriptor or another below `limit`.
 struct KernelNote {
   Reason reason;
   uint8_t detail;

@@ -11,7 +11,7 @@
 
 namespace accel::posix {
 
-/// What carries a descriptor at this moment, and why. The texts live as long as the process.
+/// The path of a descriptor at this moment, and its reason. The texts live as long as the process.
 struct Description {
   PathKind path = PathKind::kKernel;
   const char* path_name = "";

@@ -24,7 +24,7 @@ struct LeaseCall {
   uint64_t number = 0;   ///< the lease's; 0: none
   uint32_t buffers = 0;  ///< of `into`; with EMSGSIZE how many it takes
 
-  /// What is to be told finds memory of the program's.
+  /// The answer finds memory of the program's.
   bool can_tell() const;
   /// Afterwards: where the bytes are, and who sent them.
   void tell(const Lent& lent);

@@ -123,7 +123,7 @@ Result<ssize_t> TcpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   return static_cast<ssize_t>(got);
 }
 
-/// What is there, in as many buffers as the call has room for.
+/// The text that is there, in as many buffers as the call has room for.
 static Result<size_t> lend_text(Pass& pass, TcpConn& conn, LeaseCall& call) {
   if (!call.can_tell()) return err(EFAULT);
   Leases& leases = pass.engine().leases(pass);

@@ -121,7 +121,10 @@ class UdpSocket final : public Socket {
   Result<void> open_to_send(Pass& pass);
   Result<ssize_t> deliver(Pass& pass, msghdr* message, size_t room, int flags);
   Result<ssize_t> lend_front(Pass& pass, UdpPcb& p, LeaseCall& call);
-  Result<bool> kernel_has_one() const;
+  template <class Kernels, class Ours, class Ended>
+  Result<ssize_t> receive(Pass& pass, bool wait, Instant deadline, const Kernels& kernels, const Ours& ours,
+                          const Ended& ended);
+  Errno look_at_kernels() const;
   size_t merge(Pass& pass, const Datagram& first, std::span<const iovec> into, size_t room);
   /// How a datagram leaves by our stack.
   struct Sending {

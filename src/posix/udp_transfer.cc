@@ -74,17 +74,12 @@ int UdpSocket::take_error(Pass& pass, UdpPcb& p) const {
   return error;
 }
 
-Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
-  bool wait = !nonblocking && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
-  if (state_ == State::kKernel || (flow_ == nullptr && !wait)) return kOnKernel;
-  waited_on_ = served = true;
-  if ((flags & MSG_ERRQUEUE) != 0) return kOnKernel;
-  if (flow_ == nullptr && shadow_name().port != 0 && state_ == State::kUndecided) return kOnKernel;
-  Result<size_t> room = iov_bytes(*message);
-  if (!room) return room.error();
-  Instant deadline = deadline_after(pass, flow_ != nullptr ? receive_timeout : shadow_timeout(SO_RCVTIMEO));
+/// The way of a receiving call to the next datagram. `kernels` takes one that has come by the kernel, or
+/// gives EAGAIN; `ours` takes the socket's first. `ended`: there is none, and the socket is shut down.
+template <class Kernels, class Ours, class Ended>
+Result<ssize_t> UdpSocket::receive(Pass& pass, bool wait, Instant deadline, const Kernels& kernels,
+                                   const Ours& ours, const Ended& ended) {
   bool read_anew = false;
-  const msghdr asked = *message;
   auto ready = [&] {
     const UdpPcb* p = pcb(pass);
     return state_ == State::kKernel || shut_read_ ||
@@ -94,22 +89,17 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
     if (UdpPcb* p = pcb(pass)) {
       if (const int error = take_error(pass, *p)) return err(error);
       if (shadows_first_) {
-        *message = asked;
-        Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
+        Result<ssize_t> r = kernels();
         if (!r.is(EAGAIN)) return r;
         shadows_first_ = false;
-        *message = asked;
       }
-      if (pass.stack().udp().front(*p) != nullptr) return deliver(pass, message, *room, flags);
+      if (UdpLayer::front(*p) != nullptr) return ours(*p);
     }
     if (!wait || look_at_shadow_) {
-      *message = asked;
-      Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
+      Result<ssize_t> r = kernels();
       if (!r.is(EAGAIN) || !wait) return r;
       if (shut_read_) {  // __skb_wait_for_more_packets(): who would wait has the end
-        message->msg_namelen = 0;
-        message->msg_controllen = 0;
-        message->msg_flags = 0;
+        ended();
         return 0;
       }
     }
@@ -128,12 +118,38 @@ Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
   }
 }
 
-/// Errors: the shadow's pending one, which this call takes.
-Result<bool> UdpSocket::kernel_has_one() const {
+Result<ssize_t> UdpSocket::recvmsg(Pass& pass, msghdr* message, int flags) {
+  const bool wait = !nonblocking && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
+  if (state_ == State::kKernel || (flow_ == nullptr && !wait)) return kOnKernel;
+  waited_on_ = served = true;
+  if ((flags & MSG_ERRQUEUE) != 0) return kOnKernel;
+  if (flow_ == nullptr && shadow_name().port != 0 && state_ == State::kUndecided) return kOnKernel;
+  Result<size_t> room = iov_bytes(*message);
+  if (!room) return room.error();
+  const Instant deadline =
+      deadline_after(pass, flow_ != nullptr ? receive_timeout : shadow_timeout(SO_RCVTIMEO));
+  const msghdr asked = *message;
+  const auto kernels = [&] {
+    *message = asked;
+    Result<ssize_t> r = from_libc(real.recvmsg(shadow(), message, flags | MSG_DONTWAIT));
+    if (r.is(EAGAIN)) *message = asked;
+    return r;
+  };
+  const auto ours = [&](UdpPcb&) { return deliver(pass, message, *room, flags); };
+  const auto ended = [&] {
+    message->msg_namelen = 0;
+    message->msg_controllen = 0;
+    message->msg_flags = 0;
+  };
+  return receive(pass, wait, deadline, kernels, ours, ended);
+}
+
+/// kOnKernel: the next datagram has come by the kernel. EAGAIN: none has. Others: the shadow's pending error,
+/// which this call takes.
+Errno UdpSocket::look_at_kernels() const {
   msghdr nothing{};
   const Result<ssize_t> peeked = from_libc(real.recvmsg(shadow(), &nothing, MSG_PEEK | MSG_DONTWAIT));
-  if (!peeked && !peeked.is(EAGAIN)) return peeked.error();
-  return static_cast<bool>(peeked);
+  return peeked ? kOnKernel : peeked.error();
 }
 
 Result<ssize_t> UdpSocket::lend_front(Pass& pass, UdpPcb& p, LeaseCall& call) {
@@ -156,40 +172,10 @@ Result<ssize_t> UdpSocket::lend_front(Pass& pass, UdpPcb& p, LeaseCall& call) {
 Result<ssize_t> UdpSocket::lend(Pass& pass, LeaseCall& call) {
   if (state_ == State::kKernel || flow_ == nullptr) return kOnKernel;
   waited_on_ = served = true;
-  bool wait = !nonblocking && (call.flags & MSG_DONTWAIT) == 0;
-  Instant deadline = deadline_after(pass, receive_timeout);
-  bool read_anew = false;
-  auto ready = [&] {
-    const UdpPcb* p = pcb(pass);
-    return state_ == State::kKernel || shut_read_ ||
-           (p != nullptr && (pass.stack().udp().readiness(*p) & (kReadable | kError)) != 0);
-  };
-  for (;;) {
-    if (UdpPcb* p = pcb(pass)) {
-      if (const int error = take_error(pass, *p)) return err(error);
-      if (shadows_first_)
-        if (const Result<bool> one = kernel_has_one(); !one || *one) return one ? kOnKernel : one.error();
-      shadows_first_ = false;
-      if (UdpLayer::front(*p) != nullptr) return lend_front(pass, *p, call);
-    }
-    if (!wait || look_at_shadow_) {
-      if (const Result<bool> one = kernel_has_one(); !one || *one) return one ? kOnKernel : one.error();
-      if (!wait) return err(EAGAIN);
-      if (shut_read_) return 0;
-    }
-    if (elsewhere_too && !std::exchange(read_anew, true)) {  // as another process may have set them
-      refresh_from_shadow();
-      wait = !nonblocking;
-      deadline = deadline_after(pass, receive_timeout);
-      if (!wait) continue;
-    }
-    pollfd kernel{shadow(), POLLIN, 0};
-    const WaitsOn waiting(*this);
-    Result<Woke> woke = wait_for(pass, deadline, ready, std::span(&kernel, 1));
-    look_at_shadow_ = !woke || *woke == Woke::kKernel || state_ != State::kOpen || shut_read_;
-    if (!woke) return woke.error();
-    if (state_ == State::kKernel) return kOnKernel;
-  }
+  const bool wait = !nonblocking && (call.flags & MSG_DONTWAIT) == 0;
+  const auto kernels = [&] { return Result<ssize_t>(look_at_kernels()); };
+  const auto ours = [&](UdpPcb& p) { return lend_front(pass, p, call); };
+  return receive(pass, wait, deadline_after(pass, receive_timeout), kernels, ours, [] {});
 }
 
 void UdpSocket::keep_error(Pass& pass, Errno error) {

@@ -25,7 +25,7 @@ static_assert(ACCEL_PATH_SHM == static_cast<int>(PathKind::kShm));
 
 namespace {
 
-/// Of the structures' first versions.
+/// Sizes of the structures' first versions.
 constexpr uint32_t kInfoSize = 136;
 static_assert(sizeof(accel_info) == kInfoSize);
 constexpr uint32_t kLeaseSize = 16;
