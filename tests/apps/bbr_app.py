@@ -10,7 +10,8 @@ from programs import bulk_flow
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "wire"))
 from wire_lab import WireLab  # noqa: E402
 
-PATH = "delay=10ms,rate=20m,queue=50k,loss=0.02"
+# The queue has three bandwidth-delay products: the start has 2.89 in flight (kBbr's gain, 2/ln 2), so that one or two would overflow by it.
+PATH = "delay=10ms,rate=20m,queue=150k,loss=0.02"
 RATE = 20e6 / 8 * 1448 / 1514  # bytes/s of text
 
 
