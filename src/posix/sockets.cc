@@ -45,11 +45,12 @@ Iwarp iwarp_to(const sockaddr* address, socklen_t length, int domain) {
   return end ? config().iwarp_for(Role::kTcpClient, *end) : Iwarp::kOff;
 }
 
-/// bind() of a UDP socket is what makes it a receiver; any(): every interface.
+/// bind() of a UDP socket is what makes it a receiver; any(): every interface. One that is bound to a group
+/// joins it later, by an option, which opens no engine.
 bool receives_from_outside(const sockaddr* address, socklen_t length, int domain) {
   if (address == nullptr || length < sizeof address->sa_family) return false;
   Result<Endpoint> end = from_sockaddr(address, length, domain);
-  return end && !end->address.is_loopback() && !end->address.is_multicast();
+  return end && !end->address.is_loopback();
 }
 
 /// It never enters the table.

@@ -13,6 +13,7 @@
 #include "posix/call.h"
 #include "posix/calls.h"
 #include "posix/iov_cursor.h"
+#include "posix/udp_socket.h"
 #include "posix/wait.h"
 
 namespace accel::posix {
@@ -39,10 +40,13 @@ Result<ssize_t> receive(int fd, msghdr* message, int flags, Kernel kernel) {
       [&](Pass& pass, Socket& s) { return s.recvmsg(pass, message, flags); }, kernel);
 }
 
-bool leads_out(const msghdr& m, int domain) {
+bool leads_out(const msghdr& m, const Socket& s) {
   if (m.msg_name == nullptr) return false;
-  Result<Endpoint> to = from_sockaddr(static_cast<const sockaddr*>(m.msg_name), m.msg_namelen, domain);
-  return to && !to->address.is_any() && !to->address.is_loopback() && !to->address.is_multicast();
+  Result<Endpoint> to = from_sockaddr(static_cast<const sockaddr*>(m.msg_name), m.msg_namelen, s.domain());
+  if (!to || to->address.is_any() || to->address.is_loopback()) return false;
+  if (!to->address.is_multicast()) return true;
+  if (config().settings.require != Require::kOff) return true;  // the engine says whether it may be sent
+  return s.kind() == FileKind::kUdp && static_cast<const UdpSocket&>(s).may_send_to_group(*to);
 }
 
 /// MSG_FASTOPEN connects in plain TCP.
@@ -66,7 +70,7 @@ Result<ssize_t> transmit(int fd, const msghdr* message, int flags, Kernel kernel
     if (s != nullptr) {
       stream = s->kind() != FileKind::kUdp;
       const bool opens = !stream || (flags & MSG_FASTOPEN) != 0;
-      const bool wants = opens && call.pass() == nullptr && leads_out(*message, s->domain());
+      const bool wants = opens && call.pass() == nullptr && leads_out(*message, *s);
       if (stream && opens && only_as_iwarp(*message, s->domain()))
         return err(EOPNOTSUPP);  // as where tcp_fastopen is off
       Result<Pass*> pass = call.engine(wants);

@@ -193,18 +193,19 @@ int UdpSocket::device_named(const void* value, socklen_t length) {
   return by.imr_ifindex;
 }
 
-void UdpSocket::read_group_options() {
+UdpSocket::ToGroups UdpSocket::group_options() const {
+  ToGroups now;
   in_addr by{};
   socklen_t length = sizeof by;
-  to_groups_ = {};
   if (real.getsockopt(shadow(), IPPROTO_IP, IP_MULTICAST_IF, &by, &length) == 0)
-    to_groups_.source = IpAddress::from_v4_bytes(&by);
-  to_groups_.loops_v4 = shadow_option(IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
-  to_groups_.ttl = static_cast<uint8_t>(shadow_option(IPPROTO_IP, IP_MULTICAST_TTL, 1));
-  if (!v6()) return;
-  to_groups_.loops_v6 = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
-  to_groups_.hops = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 1);
-  to_groups_.device_v6 = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_IF);
+    now.source = IpAddress::from_v4_bytes(&by);
+  now.loops_v4 = shadow_option(IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
+  now.ttl = static_cast<uint8_t>(shadow_option(IPPROTO_IP, IP_MULTICAST_TTL, 1));
+  if (!v6()) return now;
+  now.loops_v6 = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
+  now.hops = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 1);
+  now.device_v6 = shadow_option(IPPROTO_IPV6, IPV6_MULTICAST_IF);
+  return now;
 }
 
 std::span<const Option> udp_options() { return kOptions; }
@@ -226,7 +227,7 @@ void UdpSocket::read_options(Pass& pass) {
     auto_flow_label_ = shadow_option(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 1) != 0;
     flowinfo_send_ = shadow_option(IPPROTO_IPV6, kFlowInfoSend) != 0;
   }
-  read_group_options();
+  to_groups_ = group_options();
   corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
   segment_ = static_cast<uint16_t>(shadow_option(IPPROTO_UDP, UDP_SEGMENT));
   UdpMtuOptions mtu;

@@ -96,6 +96,8 @@ class UdpSocket final : public Socket {
   bool brings_groups(Pass& pass) const;
   bool may_take_groups() const;
   void end_lending();
+  /// As its options are, what it sends to the group may leave by a device. Without a Pass.
+  bool may_send_to_group(const Endpoint& to) const;
   /// Memberships, or who else has the port, may be others than before.
   void follow_groups(Pass& pass);
   /// setsockopt() of the shadow has been about groups. Errors: ACCEL_REQUIRE forbids what that leads to.
@@ -103,6 +105,14 @@ class UdpSocket final : public Socket {
 
  private:
   enum class State : uint8_t { kUndecided, kOpen, kKernel };
+  /// How a datagram to a group leaves.
+  struct ToGroups {
+    IpAddress source;                       ///< IP_MULTICAST_IF by an address; any(): as routing chooses
+    int device_v6 = 0;                      ///< IPV6_MULTICAST_IF
+    int hops = 1;                           ///< IPV6_MULTICAST_HOPS; -1: the route's
+    uint8_t ttl = 1;                        ///< IP_MULTICAST_TTL
+    bool loops_v4 = true, loops_v6 = true;  ///< IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP
+  };
 
   UdpPcb* pcb(Pass& pass) const { return flow_ != nullptr ? pass.engine().udp(*flow_) : nullptr; }
   Result<void> open(Pass& pass, Role role, const Endpoint& local, const Endpoint& remote);
@@ -135,6 +145,7 @@ class UdpSocket final : public Socket {
   Result<ssize_t> send_ours(Pass& pass, std::span<const iovec> data, const Sending& how, bool wait);
   bool mixes_families(const Endpoint& to) const;
   bool kernel_sends_to_group(const Endpoint& to) const;
+  static bool leaves_by_device(const IpAddress& group, const ToGroups& how);
   bool is_refused(const Endpoint& to, size_t size, int flags) const;
   /// The question of path selection for one datagram. nullopt: as read_send_control() says.
   std::optional<FlowRequest> request_for(Pass& pass, const msghdr& message, const Endpoint& to,
@@ -144,7 +155,7 @@ class UdpSocket final : public Socket {
   // udp_options.cc
   Groups groups_now(Pass& pass, uint16_t port);
   static int device_named(const void* value, socklen_t length);
-  void read_group_options();
+  ToGroups group_options() const;  ///< as the shadow has them
   void read_options(Pass& pass);
   bool stamps_are_kernels(Pass& pass) const;
 
@@ -165,14 +176,7 @@ class UdpSocket final : public Socket {
   uint32_t most6_ = 0;                  ///< IPV6_MTU, which getsockopt() does not tell
   bool v6_only_ = false;
   JoinedGroups joined_;
-  /// How a datagram to a group leaves.
-  struct ToGroups {
-    IpAddress source;                       ///< IP_MULTICAST_IF by an address; any(): as routing chooses
-    int device_v6 = 0;                      ///< IPV6_MULTICAST_IF
-    int hops = 1;                           ///< IPV6_MULTICAST_HOPS; -1: the route's
-    uint8_t ttl = 1;                        ///< IP_MULTICAST_TTL
-    bool loops_v4 = true, loops_v6 = true;  ///< IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP
-  } to_groups_;
+  ToGroups to_groups_;
   int group_device_ = 0;      ///< IP_MULTICAST_IF by an index
   bool groups_lent_ = false;  ///< other processes have had it by fork(): what comes to groups is the shadow's
   bool corked_ = false;       ///< UDP_CORK: the kernel collects the datagram

@@ -290,12 +290,19 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   if (state_ == State::kUndecided) {
     corked_ = shadow_option(IPPROTO_UDP, UDP_CORK) != 0;
     v6_only_ = v6() && shadow_option(IPPROTO_IPV6, IPV6_V6ONLY) != 0;
+    if (to.address.is_multicast()) to_groups_ = group_options();
   }
   const bool v4 = to.address.is_v4();
   const bool refused = is_refused(to, *size, flags);
-  const bool odd = refused || leased || to.address.is_any() || to.address.is_loopback() ||
-                   kernel_sends_to_group(to) || local_.address.is_multicast() || shut_write_ || more ||
-                   corked_ || collecting_ || (flags & (MSG_OOB | MSG_DONTROUTE | kProbe)) != 0;
+  const bool kernels_group = kernel_sends_to_group(to);
+  if (kernels_group && !refused && state_ == State::kUndecided) {
+    if (Result<void> r = may_use_kernel(Reason::multicast); !r) return r.error();
+    choice.path = PathKind::kKernel;
+    choice.reason = Reason::multicast;
+  }
+  const bool odd = refused || leased || to.address.is_any() || to.address.is_loopback() || kernels_group ||
+                   local_.address.is_multicast() || shut_write_ || more || corked_ || collecting_ ||
+                   (flags & (MSG_OOB | MSG_DONTROUTE | kProbe)) != 0;
   std::optional<SendControl> control;
   std::optional<FlowRequest> request;
   if (!odd) control = read_send_control(*message, v4, v6());
@@ -345,10 +352,17 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
 /// scope of their own (RFC 4007) are left to it as well, and a limit of hops that it takes from the route.
 bool UdpSocket::kernel_sends_to_group(const Endpoint& to) const {
   if (!to.address.is_multicast()) return false;
-  if (!config().settings.multicast || state_ != State::kOpen || remote_.port != 0) return true;
-  if (to.address.is_v4()) return to_groups_.loops_v4 || to_groups_.ttl == 0;
-  const uint8_t scope = to.address.bytes[1] & 0xf;
-  return to_groups_.loops_v6 || to_groups_.hops <= 0 || scope <= 2;
+  return !config().settings.multicast || remote_.port != 0 || !leaves_by_device(to.address, to_groups_);
+}
+
+bool UdpSocket::leaves_by_device(const IpAddress& group, const ToGroups& how) {
+  if (group.is_v4()) return !how.loops_v4 && how.ttl != 0;
+  const uint8_t scope = group.bytes[1] & 0xf;
+  return !how.loops_v6 && how.hops > 0 && scope > 2;
+}
+
+bool UdpSocket::may_send_to_group(const Endpoint& to) const {
+  return config().settings.multicast && leaves_by_device(to.address, group_options());
 }
 
 /// What udp_sendmsg() and its twin refuse before they look at anything else.

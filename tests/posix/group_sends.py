@@ -41,7 +41,7 @@ NEAR = f"""
 import socket, sys
 family, group = int(sys.argv[1]), sys.argv[2]
 s = socket.socket(family, socket.SOCK_DGRAM)
-s.bind((sys.argv[3], {PORT}))
+if sys.argv[3] != "unbound": s.bind((sys.argv[3], {PORT}))
 s.setblocking(False)
 for line in sys.stdin:
     word, *rest = line.split()
@@ -59,6 +59,15 @@ for line in sys.stdin:
         try:
             while True: s.recv(100); got += 1
         except BlockingIOError: print(got, flush=True)
+"""
+# With ACCEL_REQUIRE: the kernel would have to send it.
+LOOPING = f"""
+import errno, socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(0, 32, socket.inet_aton(sys.argv[1]))
+try:
+    s.sendto(b"", (sys.argv[2], {PORT}))
+except OSError: print("refused")
 """
 
 
@@ -99,7 +108,8 @@ def run(lab, accelerated, family, bound, options, wanted, by_device, looped=Fals
     after = near.sent()
     assert told == [[str(i), *map(str, wanted)] for i in range(COUNT)], told[:3]
     if accelerated:
-        assert (after[0] - before[0], after[1] - before[1]) == ((COUNT, 0) if by_device else (0, COUNT)), (before, after, options)
+        by_kernel = 0 if by_device or bound == "unbound" else COUNT  # the last has no engine yet, which would count
+        assert (after[0] - before[0], after[1] - before[1]) == (COUNT if by_device else 0, by_kernel), (before, after, options)
     got = near.ask("own")
     assert got == str(COUNT + probes if looped else 0), got
     near.process.communicate()
@@ -119,9 +129,16 @@ def main(mode):
         run(lab, accelerated, 2, "0.0.0.0", [in4, by_address, f"0 33 {number(5)}", f"0 1 {number(0x10)}"], (address, 5, 0x10), True)
         run(lab, accelerated, 2, address, [in4], (address, 1, 0), True)
         run(lab, accelerated, 10, "::", [in6, f"41 17 {number(index)}", f"41 18 {number(7)}", f"41 67 {number(0x20)}"], (address6, 7, 0x20), True)
+        run(lab, accelerated, 2, "unbound", [in4, by_index], (address, 1, 0), True)
+        run(lab, accelerated, 2, "unbound", [by_index], (address, 1, 0), False)
+        run(lab, accelerated, 10, "unbound", [in6, f"41 17 {number(index)}", f"41 18 {number(7)}"], (address6, 7, 0), True)
         joined = "0 35 " + bytes(map(int, GROUP4.split("."))).hex() + bytes(4).hex() + number(index)
         run(lab, accelerated, 2, "0.0.0.0", [joined, by_index], (address, 1, 0), False, looped=True)
         run(lab, accelerated, 2, "0.0.0.0", [joined, in4, by_index], (address, 1, 0), True)
+        if accelerated:
+            said = lab.near.run([sys.executable, "-c", LOOPING, address, GROUP4], True)
+            assert "ACCEL_REQUIRE: a socket cannot be accelerated: the kernel serves what is sent to a multicast group" in said, said
+            assert said.splitlines()[-1] == "refused", said
 
 
 if __name__ == "__main__":

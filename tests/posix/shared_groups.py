@@ -96,15 +96,20 @@ def main(mode):
     accelerated = mode == "near"
     with Lab() as lab:
         sender = Sender(lab.far)
-        first = Member(lab.near, accelerated)
 
-        def alone():
-            """True once the device brings the group."""
-            before = first.counted()
+        def alone(member):
+            """True once the device brings it the group."""
+            before = member.counted()
             sender.send("probe", 1)
-            return not accelerated or first.counted() > before
+            return not accelerated or member.counted() > before
 
-        until(alone, "the first one to be alone")
+        only = Member(lab.near, accelerated, bound=GROUP)  # its process has no other socket
+        until(lambda: alone(only), "a socket that is bound to the group to have it by the device")
+        everybody_has(sender, "only", only)
+        only.end()
+
+        first = Member(lab.near, accelerated)
+        until(lambda: alone(first), "the first one to be alone")
         before = first.counted()
         everybody_has(sender, "alone", first)
         by_device = first.counted() - before
@@ -117,7 +122,7 @@ def main(mode):
         everybody_has(sender, "beside", first, plain)
         assert first.counted() == before, "by the device, from which the other has nothing"
         plain.end()
-        until(alone, "the first one to be alone again")
+        until(lambda: alone(first), "the first one to be alone again")
         everybody_has(sender, "again", first)
 
         second = Member(lab.near, accelerated)  # says so itself
@@ -126,7 +131,7 @@ def main(mode):
         everybody_has(sender, "three", first, second, bound)
         for member in (second, bound):
             member.end()
-        until(alone, "the first one to be alone in the end")
+        until(lambda: alone(first), "the first one to be alone in the end")
         first.end()
 
         if accelerated:
