@@ -22,20 +22,20 @@ def compare(rounds, once, sides=SIDES):
 
 
 def median(values):
-    """Of numbers, or by key of dicts of numbers."""
+    """Of numbers, or by key of dicts of numbers, where a key need not be in each."""
     if isinstance(values[0], dict):
-        return {k: statistics.median(v[k] for v in values) for k in values[0]}
+        return {k: statistics.median(v[k] for v in values if k in v) for k in dict.fromkeys(k for v in values for k in v)}
     return statistics.median(values)
 
 
 def report(title, rows, as_json=False):
-    """rows: dicts with the same keys. A table for people, or JSON."""
+    """rows: dicts, most with the same keys. A table for people, or JSON."""
     if as_json:
         print(json.dumps({"benchmark": title, "rows": rows}, indent=1))
         return
     print(f"\n{title}")
-    keys = list(rows[0])
-    texts = [[f"{r[k]:,.2f}" if isinstance(r[k], float) else str(r[k]) for k in keys] for r in rows]
+    keys = list(dict.fromkeys(k for r in rows for k in r))
+    texts = [[f"{r[k]:,.2f}" if isinstance(r.get(k), float) else str(r.get(k, "")) for k in keys] for r in rows]
     widths = [max(len(k), *(len(t[i]) for t in texts)) for i, k in enumerate(keys)]
     print("  ".join(k.ljust(w) for k, w in zip(keys, widths)))
     for t in texts:

@@ -30,10 +30,12 @@ def expect(condition, *what):
 def rows_of(suite, identity, factor=1.0):
     """As its suite gives them: some rows of each."""
     sides = ["kernel", "server", "both"]
-    values = {"protocol": ["tcp", "udp"], "bytes": [64, 4096], "connections": [1, 16], "unit": ["Gb/s"], "what": ["one", "two"], "program": ["a", "b"]}
+    values = {"protocol": ["tcp", "udp"], "bytes": [64, 4096], "connections": [1, 16], "load %": [10, 90], "unit": ["Gb/s"], "what": ["one", "two"],
+              "program": ["a", "b"]}
     keys = [k for k in identity if k != "accelerated"]
     figures = {"latency": ["us", "x kernel"], "distribution": ["0.5", "0.9", "0.99", "0.999"], "sizes": ["Gb/s", "CPU ns a KiB"],
-               "connections": ["k/s", "CPU us a request"], "throughput": ["rate", "x kernel"]}.get(suite, ["requests/s", "x kernel"])
+               "connections": ["k/s", "CPU us a request"], "throughput": ["rate", "x kernel"], "underload": ["sent/s", "lost %", "p50 us", "p99 us"],
+               "multicast": ["k/s", "sent k/s", "lost %"]}.get(suite, ["requests/s", "x kernel"])
     rows = []
     for i in range(2 if keys else 1):
         for side in sides if "accelerated" in identity else [None]:
@@ -66,15 +68,19 @@ def main():
     counts = {name: {len(v) for row in suite["rows"].values() for v in row["figures"].values()} for name, suite in result["suites"].items()}
     expect(counts == {name: {2 if name == "siw" else 3} for name in suites}, counts)
 
-    # The same again is no change; what is 20 % more in each round is; 20 % more in one round of three is noise; 3 % more is too little.
+    # The same again is no change; what is 20 % more in each round is; 20 % more in one round of three is noise; 3 % more is too little. What
+    # is lost where nothing was is a change, and what was sent is none.
+    lossy = next(iter(result["suites"]["multicast"]["rows"]))
+    result["suites"]["multicast"]["rows"][lossy]["figures"]["lost %"] = [0, 0, 0]
     changed = json.loads(json.dumps(result))
     expect(run.changes(result, changed)[0] == [], run.changes(result, changed)[0])
     for suite, figure, factors in (("nginx", "requests/s", (1.2, 1.2, 1.2)), ("latency", "us", (1.2, 1.2, 1.2)), ("redis", "requests/s", (1, 1, 1.2)),
                                    ("connections", "k/s", (1.03, 1.03, 1.03))):
         row = next(iter(changed["suites"][suite]["rows"].values()))
         row["figures"][figure] = [v * f for v, f in zip(row["figures"][figure], factors)]
+    changed["suites"]["multicast"]["rows"][lossy]["figures"].update({"lost %": [1, 2, 3], "sent k/s": [99, 99, 99]})
     found, compared = run.changes(result, changed)
-    expect([(c[0], c[2], c[4]) for c in found] == [("latency", "us", False), ("nginx", "requests/s", True)], found)
+    expect([(c[0], c[2], c[4]) for c in found] == [("latency", "us", False), ("multicast", "lost %", False), ("nginx", "requests/s", True)], found)
     expect(compared > 50, compared)
     with contextlib.redirect_stdout(io.StringIO()) as said:
         status = run.compare(result, changed)
