@@ -1,10 +1,13 @@
 // What a packet costs the CPU in the mlx5 queues: post and poll, the device's part excluded. Ours on plain
-// memory; beside it libmlx5's ibv_post_send, ibv_post_recv and ibv_poll_cq, when there is a device to make
-// its objects (the model: model/verbs/run.py mlx5_cost). Its doorbell page is then replaced by plain
-// memory and its queue pair is in RESET, so nobody answers: completions are written by hand for both.
+// memory; beside it libmlx5, when there is a device to make its objects (the model: model/verbs/run.py
+// mlx5_cost), by both of its interfaces: ibv_post_send and ibv_poll_cq, and the newer ibv_wr_* with
+// ibv_start_poll on a completion queue of one thread. Receive descriptors have ibv_post_recv alone. The
+// doorbell page is then replaced by plain memory and the hardware's thread has not come along with fork(), so
+// nobody answers: completions are written by hand for all.
 //
 // User-space instructions and cycles by perf; without it (virtual machines) instructions are counted by being
-// stepped through. Of many rounds the least. Says nothing of a NIC's speed.
+// stepped through, and cycles are not told. Times are the least of many rounds, so caches are hot, and the
+// doorbell is a store to memory that is written back. Says nothing of a NIC's speed.
 #include <infiniband/mlx5dv.h>
 #include <linux/perf_event.h>
 #include <netinet/tcp.h>
@@ -21,6 +24,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "mlx5/cyclic_queue.h"
@@ -49,7 +53,8 @@ class Meter {
       fds_[i] = static_cast<int>(syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0));
     }
   }
-  bool works() const { return fds_[0] >= 0 && fds_[1] >= 0; }
+  bool has_instructions() const { return fds_[0] >= 0; }
+  bool has_cycles() const { return fds_[1] >= 0; }
   using Reading = std::array<double, 3>;
   Reading read_all() const {
     Reading r{};
@@ -118,13 +123,13 @@ void report(const char* name, const std::function<void()>& work, const std::func
     between();
     for (size_t i = 0; i < cost.size(); ++i) least[i] = std::min(least[i], cost[i] - overhead[i]);
   }
-  if (!meter.works()) {
+  if (!meter.has_instructions()) {
     least[0] = stepped(work);
     between();
   }
-  std::printf("%-44s %7.1f ns", name, least[2] / kBatch);
+  std::printf("%-50s %7.1f ns", name, least[2] / kBatch);
   if (least[0] > 0) std::printf(" %7.0f instructions", least[0] / kBatch);
-  if (meter.works()) std::printf(" %7.0f cycles", least[1] / kBatch);
+  if (meter.has_cycles()) std::printf(" %7.0f cycles", least[1] / kBatch);
   std::printf("\n");
 }
 
@@ -305,6 +310,8 @@ struct Ours {
 
 // ---- libmlx5 ----
 
+/// kNewer: by ibv_wr_* and ibv_start_poll.
+template <bool kNewer>
 struct Theirs {
   bool open() {
     int count = 0;
@@ -315,14 +322,19 @@ struct Theirs {
     ibv_pd* pd = ibv_alloc_pd(context);
     memory = pages(1 << 20);
     mr = ibv_reg_mr(pd, memory, 1 << 20, IBV_ACCESS_LOCAL_WRITE);
-    for (auto* cq : {&send_cq, &receive_cq}) *cq = ibv_create_cq(context, kEntries - 1, nullptr, nullptr, 0);
-    ibv_qp_init_attr wanted{};
+    for (auto* cq : {&send_cq, &receive_cq})
+      if (!(*cq = make_cq())) return false;
+    ibv_qp_init_attr_ex wanted{};
     wanted.qp_type = IBV_QPT_RAW_PACKET;
     wanted.send_cq = send_cq;
     wanted.recv_cq = receive_cq;
     wanted.cap = {kEntries, kEntries, 4, 1, 204};
-    qp = ibv_create_qp(pd, &wanted);
+    wanted.comp_mask = IBV_QP_INIT_ATTR_PD | (kNewer ? unsigned{IBV_QP_INIT_ATTR_SEND_OPS_FLAGS} : 0u);
+    wanted.pd = pd;
+    wanted.send_ops_flags = kNewer ? IBV_QP_EX_WITH_SEND : 0;
+    qp = ibv_create_qp_ex(context, &wanted);
     if (!mr || !qp) return false;
+    if (kNewer) calls = ibv_qp_to_qp_ex(qp);
     ibv_qp_attr attr{};
     attr.port_num = 1;
     attr.qp_state = IBV_QPS_INIT;
@@ -339,17 +351,26 @@ struct Theirs {
     mlx5dv_init_obj(&second, MLX5DV_OBJ_CQ);
     return learn();
   }
+  ibv_cq* make_cq() const {
+    if (!kNewer) return ibv_create_cq(context, kEntries - 1, nullptr, nullptr, 0);
+    ibv_cq_init_attr_ex wanted{};
+    wanted.cqe = kEntries - 1;
+    wanted.wc_flags = IBV_WC_EX_WITH_BYTE_LEN;
+    wanted.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+    wanted.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+    ibv_cq_ex* cq = ibv_create_cq_ex(context, &wanted);
+    return cq != nullptr ? ibv_cq_ex_to_cq(cq) : nullptr;
+  }
   /// One real completion shows what the device writes for this queue.
   bool learn() {
     memset(memory, 2, 64);
     memcpy(memory + 12, "\x08\x06", 2);
     post(64, 1, false, true);
-    ibv_wc done{};
-    while (ibv_poll_cq(send_cq, 1, &done) == 0) {
+    while (poll(send_cq, 1) == 0) {
     }
     pattern = *static_cast<mlx5_cqe64*>(sends.buf);
     index = 1;
-    return done.status == IBV_WC_SUCCESS;
+    return true;
   }
   /// In the child.
   bool cut_off() const {
@@ -358,6 +379,29 @@ struct Theirs {
     return mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
   }
   void post(uint32_t length, uint32_t n, bool inlined, bool signal) const {
+    if constexpr (kNewer)
+      post_by_calls(length, n, inlined, signal);
+    else
+      post_list(length, n, inlined, signal);
+  }
+  void post_by_calls(uint32_t length, uint32_t n, bool inlined, bool signal) const {
+    ibv_wr_start(calls);
+    for (uint32_t i = 0; i < n; ++i) {
+      calls->wr_id = 0;
+      calls->wr_flags = IBV_SEND_IP_CSUM | (signal && i + 1 == n ? unsigned{IBV_SEND_SIGNALED} : 0u);
+      ibv_wr_send(calls);
+      uint8_t* frame = memory + size_t{i} * 2048;
+      if (inlined)
+        ibv_wr_set_inline_data(calls, frame, length);
+      else
+        ibv_wr_set_sge(calls, mr->lkey, reinterpret_cast<uintptr_t>(frame), length);
+    }
+    if (const int error = ibv_wr_complete(calls)) {
+      std::printf("ibv_wr_complete: %s\n", std::strerror(error));
+      std::exit(1);
+    }
+  }
+  void post_list(uint32_t length, uint32_t n, bool inlined, bool signal) const {
     ibv_sge parts[kBatch];
     ibv_send_wr requests[kBatch], *bad = nullptr;
     for (uint32_t i = 0; i < n; ++i) {
@@ -375,6 +419,30 @@ struct Theirs {
       std::exit(1);
     }
   }
+  /// How many were there, of `most` at most; the length of each is asked for, as who receives does.
+  static uint32_t poll(ibv_cq* cq, uint32_t most) {
+    uint32_t n = 0;
+    uint32_t bytes = 0;
+    if constexpr (kNewer) {
+      ibv_cq_ex* queue = reinterpret_cast<ibv_cq_ex*>(cq);  // ibv_cq_ex_to_cq() backwards
+      ibv_poll_cq_attr none{};
+      if (ibv_start_poll(queue, &none) != 0) return 0;
+      do {
+        if (queue->status != IBV_WC_SUCCESS) std::abort();
+        bytes += ibv_wc_read_byte_len(queue);
+      } while (++n < most && ibv_next_poll(queue) == 0);
+      ibv_end_poll(queue);
+    } else {
+      ibv_wc done[32];
+      const int got = ibv_poll_cq(cq, static_cast<int>(most), done);
+      for (; static_cast<int>(n) < got; ++n) {
+        if (done[n].status != IBV_WC_SUCCESS) std::abort();
+        bytes += done[n].byte_len;
+      }
+    }
+    asm volatile("" ::"r"(bytes));
+    return n;
+  }
   void send(const char* name, uint32_t length, uint32_t burst) {
     if (sent.empty()) sent.emplace_back(sends.buf, sends.cqe_cnt, 1, pattern);
     const uint32_t blocks = length <= 204 ? blocks_of(inline_octowords(length, 0)) : 1;
@@ -383,17 +451,15 @@ struct Theirs {
         [&] {
           for (uint32_t done = 0; done < kBatch; done += burst)
             post(length, burst, length <= 204, done + burst == kBatch);
-          ibv_wc done{};
-          ibv_poll_cq(send_cq, 1, &done);  // the last round's
+          poll(send_cq, 1);  // the last round's
         },
         [&] {
           index = static_cast<uint16_t>(index + kBatch * blocks);
           sent.front().write(MLX5_CQE_REQ, static_cast<uint16_t>(index - blocks), 0);
         });
-    ibv_wc done{};
-    ibv_poll_cq(send_cq, 1, &done);
+    poll(send_cq, 1);
   }
-  void receive() {
+  void receive(const char* name) {
     Completions completions(receives.buf, receives.cqe_cnt, 0, pattern);
     uint16_t counter = 0;
     auto arrive = [&] {
@@ -411,26 +477,28 @@ struct Theirs {
     for (int i = 0; i < 4; ++i) refill(32);
     arrive();
     report(
-        "libmlx5: receive 64 B, poll of 32, refill",
+        name,
         [&] {
-          ibv_wc done[32];
           for (uint32_t at = 0; at < kBatch; at += 32) {
-            if (ibv_poll_cq(receive_cq, 32, done) != 32) std::abort();
+            if (poll(receive_cq, 32) != 32) std::abort();
             refill(32);
           }
         },
         arrive);
   }
   void measure() {
-    send("libmlx5: send 64 B, one a doorbell", 64, 1);
-    send("libmlx5: send 64 B, bursts of 32", 64, 32);
-    send("libmlx5: send 1500 B, one a doorbell", 1500, 1);
-    send("libmlx5: send 1500 B, bursts of 32", 1500, 32);
-    receive();
+    const std::string who = kNewer ? "libmlx5, ibv_wr_*: " : "libmlx5: ";
+    send((who + "send 64 B, one a doorbell").c_str(), 64, 1);
+    send((who + "send 64 B, bursts of 32").c_str(), 64, 32);
+    send((who + "send 1500 B, one a doorbell").c_str(), 1500, 1);
+    send((who + "send 1500 B, bursts of 32").c_str(), 1500, 32);
+    receive(kNewer ? "libmlx5, ibv_start_poll: receive 64 B, 32, refill"
+                   : "libmlx5: receive 64 B, poll of 32, refill");
   }
   ibv_context* context = nullptr;
   ibv_cq *send_cq = nullptr, *receive_cq = nullptr;
   ibv_qp* qp = nullptr;
+  ibv_qp_ex* calls = nullptr;
   ibv_mr* mr = nullptr;
   uint8_t* memory = nullptr;
   mlx5dv_qp layout{};
@@ -440,11 +508,30 @@ struct Theirs {
   uint16_t index = 0;
 };
 
+/// Status of the child that measures.
+template <bool kNewer>
+int measure_theirs() {
+  Theirs<kNewer> theirs;
+  if (!theirs.open()) {
+    std::printf("no device for %s: libmlx5 is not measured\n", kNewer ? "ibv_wr_*" : "ibv_post_send");
+    return 0;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    if (theirs.cut_off()) theirs.measure();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
 }  // namespace
 
 int main() {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  if (!meter.works()) std::printf("perf counters are not to be had: times, and instructions by stepping\n");
+  if (!meter.has_instructions())
+    std::printf("perf counters are not to be had: times, and instructions by stepping\n");
   for (int i = 0; i < 1000; ++i) {
     const auto nothing = cost_of([] {});
     for (size_t k = 0; k < nothing.size(); ++k) overhead[k] = std::min(overhead[k], nothing[k]);
@@ -461,17 +548,7 @@ int main() {
   ours.cyclic();
   ours.striding("ours: receive 64 B, striding, copied", 64);
   ours.striding("ours: receive 1500 B, striding, copied", 1500);
-  Theirs theirs;
-  if (!theirs.open()) {
-    std::printf("no device: libmlx5 is not measured\n");
-    return 0;
-  }
-  const pid_t child = fork();
-  if (child == 0) {
-    if (theirs.cut_off()) theirs.measure();
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
+  const int older = measure_theirs<false>();
+  const int newer = measure_theirs<true>();
+  return older != 0 || newer != 0 ? 1 : 0;
 }
