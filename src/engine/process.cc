@@ -112,14 +112,14 @@ bool Process::poll(Instant now) {
     if (worker.stack->next_deadline() <= now) worker.stack->on_deadlines(now);
   }
   if (channels && channels->due(now)) channels->poll(now);  // a program may never wait
-  if (shm_links) busy |= shm_links->look(sleepers.any_asleep());
+  if (shm_links) busy |= shm_links->glance(now, sleepers.any_asleep());
   return busy;
 }
 
 bool Process::poll_all(Instant now) {
+  const bool linked = shm_links && shm_links->poll(now, sleepers.any_asleep());
   const bool busy = poll(now);
   if (channels) channels->poll(now);
-  const bool linked = shm_links && shm_links->poll(now, sleepers.any_asleep());
   return busy || channels || linked || worker.tx_waiting();
 }
 

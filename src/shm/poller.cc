@@ -13,6 +13,8 @@ namespace {
 constexpr int kEvents = 32;
 /// A program that polls asks the kernel this often.
 constexpr Duration kAskKernel = 50us;
+/// A ring without use for one to two of these is looked at no more.
+constexpr Duration kSweep = 20ms;
 constexpr uint64_t kBell = 1;  ///< beside a link's address: its bell
 
 }  // namespace
@@ -86,8 +88,9 @@ void Poller::expire(Instant now) {
 }
 
 bool Poller::poll(Instant now, bool asleep) {
-  bool any = look(asleep);
+  bool any = look(now, asleep);
   if (next_deadline_ <= now) expire(now);
+  if (now - swept_ >= kSweep) sweep(now);
   if (links_ == 0 || now - last_look_ < kAskKernel) return any;
   last_look_ = now;
   epoll_event events[kEvents];
@@ -105,13 +108,14 @@ bool Poller::poll(Instant now, bool asleep) {
 
 // ---- the rings ----
 
-bool Poller::look(bool asleep) {
+bool Poller::look(Instant now, bool asleep) {
+  looked_at_ = now;
   bool any = false;
   const bool disarms = armed_ && !asleep;
   for (Link* link : hot_) {
-    if (link == nullptr) continue;
     if (disarms) link->rings->receiver->awake();
     if (!link->changed()) continue;
+    link->used_ = true;
     make_ready(*link);
     any = true;
   }
@@ -121,31 +125,46 @@ bool Poller::look(bool asleep) {
 
 bool Poller::arm() {
   last_look_ = {};  // after a sleep the kernel is asked
-  bool quiet = ready_.empty();
   armed_ = true;
-  for (Link* link : hot_)
-    if (link != nullptr && !link->sleep()) quiet = false;
+  for (Link* link : hot_) link->ask_to_be_told();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  bool quiet = ready_.empty();
+  for (Link* link : hot_) {
+    if (!link->changed()) continue;
+    make_ready(*link);
+    quiet = false;
+  }
   return quiet;
 }
 
-void Poller::cool(size_t slot) {
-  Link* const link = std::exchange(hot_[slot], nullptr);
-  if (link == nullptr) return;
-  link->hot_ = false;
-  if (!link->sleep()) make_ready(*link);
+void Poller::take_out(Link& link) {
+  if (link.slot_ == Link::kCold) return;
+  hot_.back()->slot_ = link.slot_;
+  hot_[link.slot_] = hot_.back();
+  hot_.pop_back();
+  link.slot_ = Link::kCold;
+}
+
+void Poller::cool(Link& link) {
+  take_out(link);
+  if (!link.sleep()) make_ready(link);
+}
+
+void Poller::sweep(Instant now) {
+  swept_ = now;
+  for (size_t i = hot_.size(); i > 0; --i)  // from the end: the last one takes the place of who goes
+    if (Link& link = *hot_[i - 1]; !std::exchange(link.used_, false)) cool(link);
 }
 
 void Poller::heat(Link& link) {
-  if (link.hot_) return;
-  size_t slot = 0;
-  while (slot < kHot && hot_[slot] != nullptr) ++slot;
-  if (slot == kHot) {
-    slot = next_cooled_;
-    next_cooled_ = (next_cooled_ + 1) % kHot;
-    cool(slot);
+  link.used_ = true;
+  if (link.slot_ != Link::kCold) return;
+  if (hot_.size() >= kMostHot) {
+    next_cooled_ = (next_cooled_ + 1) % hot_.size();
+    cool(*hot_[next_cooled_]);
   }
-  link.hot_ = true;
-  hot_[slot] = &link;
+  link.slot_ = hot_.size();
+  hot_.push_back(&link);
   if (armed_)
     seen(link);
   else
@@ -153,7 +172,7 @@ void Poller::heat(Link& link) {
 }
 
 void Poller::seen(Link& link) {
-  if ((armed_ || !link.hot_) && !link.sleep()) make_ready(link);
+  if ((armed_ || link.slot_ == Link::kCold) && !link.sleep()) make_ready(link);
 }
 
 void Poller::make_ready(Link& link) {
@@ -171,8 +190,7 @@ Link* Poller::take_ready() {
 void Poller::forget(Link& link) {
   std::erase(ready_, &link);
   std::erase(timed_, &link);
-  for (Link*& hot : hot_)
-    if (hot == &link) hot = nullptr;
+  take_out(link);
   forget_tcp(link);
   if (std::exchange(link.counted_, false)) --links_;
 }

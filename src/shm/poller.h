@@ -3,7 +3,7 @@
 // polls.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,8 +40,13 @@ struct Link {
 
   /// The other end is to ring for what comes next. False: something is there that has not been told of.
   bool sleep() {
-    const bool quiet = rings->receiver->sleep();
-    return rings->sender->sleep() && quiet;
+    ask_to_be_told();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return !changed();
+  }
+  void ask_to_be_told() {
+    rings->receiver->ask_to_be_told();
+    rings->sender->ask_to_be_told();
   }
   bool changed() const { return rings->receiver->changed() || rings->sender->changed(); }
   void note_told() {
@@ -59,9 +64,11 @@ struct Link {
 
  private:
   friend class Poller;
+  static constexpr size_t kCold = SIZE_MAX;
   bool ready_ = false;
-  bool hot_ = false;
+  bool used_ = false;  ///< since the last sweep
   bool counted_ = false;
+  size_t slot_ = kCold;  ///< among the hot ones
 };
 
 class Poller {
@@ -73,9 +80,9 @@ class Poller {
 
   /// Readable when poll() has something to do.
   int fd() const { return fd_; }
-  /// The rings that are looked at; returns whether something has come. No system call. `asleep`: a thread
-  /// sleeps on fd(), so the other ends go on to ring.
-  bool look(bool asleep);
+  /// The rings that are looked at, unless that was just now; returns whether something has come. No system
+  /// call. `asleep`: a thread sleeps on fd(), so the other ends go on to ring.
+  bool glance(Instant now, bool asleep) { return now - looked_at_ >= kGlance && look(now, asleep); }
   /// The same, and what the kernel tells; where that is asked for every time, a program that polls makes a
   /// system call for each look.
   bool poll(Instant now, bool asleep);
@@ -113,14 +120,20 @@ class Poller {
   bool watch(int fd, uint64_t tag, uint32_t events);
   void forget_fd(int fd);
   void make_ready(Link& link);
-  void cool(size_t slot);
+  bool look(Instant now, bool asleep);
+  void take_out(Link& link);
+  void cool(Link& link);
+  void sweep(Instant now);
   void expire(Instant now);
 
-  static constexpr size_t kHot = 32;
+  /// A look at a ring costs some nanoseconds, a bell two system calls at each end.
+  static constexpr size_t kMostHot = 256;
+  static constexpr Duration kGlance = 50us;
   int fd_;
   size_t links_ = 0;
-  std::array<Link*, kHot> hot_{};
+  std::vector<Link*> hot_;
   size_t next_cooled_ = 0;
+  Instant looked_at_{}, swept_{};
   bool armed_ = false;  ///< the other ends of the hot ones ring
   Instant last_look_{};
   Instant next_deadline_ = kNever;

@@ -58,20 +58,6 @@ bool Receiver::consume(size_t bytes) {
   return shared_.writer_asleep.exchange(0, std::memory_order_relaxed) != 0;
 }
 
-bool Receiver::sleep() {
-  shared_.reader_asleep.store(1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  return !changed();
-}
-
-bool Receiver::changed() const {
-  if (way_ == Way::kBroken) return !told_broken_;
-  if (seen_ == Carrier::kReturned) return false;
-  const Carrier carrier = shared_.carrier.load(std::memory_order_relaxed);
-  if (carrier != told_) return true;
-  return carrier != Carrier::kKernel && shared_.tail.load(std::memory_order_relaxed) != told_tail_;
-}
-
 void Receiver::note_told() {
   told_tail_ = tail_;
   told_ = seen_;

@@ -52,12 +52,18 @@ class Receiver {
   /// True: the sender waits for room, and there is some now.
   [[nodiscard]] bool consume(size_t bytes);
 
-  /// The sender is to tell of the next byte. False: as changed().
-  bool sleep();
+  /// The sender is to tell of the next byte. A fence, and a look at changed(), are to follow.
+  void ask_to_be_told() { shared_.reader_asleep.store(1, std::memory_order_relaxed); }
   void awake() { shared_.reader_asleep.store(0, std::memory_order_relaxed); }
   /// Something is there that those who wait have not been told of. Any call may look(), and what it finds is
   /// news to others still.
-  bool changed() const;
+  bool changed() const {
+    if (way_ == Way::kBroken) return !told_broken_;
+    if (seen_ == Carrier::kReturned) return false;
+    const Carrier carrier = shared_.carrier.load(std::memory_order_relaxed);
+    if (carrier != told_) return true;
+    return carrier != Carrier::kKernel && shared_.tail.load(std::memory_order_relaxed) != told_tail_;
+  }
   /// They have been told of what look() has found.
   void note_told();
 

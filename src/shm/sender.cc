@@ -74,21 +74,6 @@ bool Sender::end() {
   return true;
 }
 
-bool Sender::sleep() {
-  if (way_ == Way::kRing && !told_writable_) {
-    shared_.writer_asleep.store(1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
-  return !changed();
-}
-
-bool Sender::changed() const {
-  if (way_ != told_) return true;
-  if (way_ != Way::kRing) return false;
-  if (shared_.carrier.load(std::memory_order_relaxed) != Carrier::kRing) return true;
-  return !told_writable_ && tail_ - shared_.head.load(std::memory_order_relaxed) <= most_ / 3 * 2;
-}
-
 void Sender::note_told() {
   told_ = way_;
   told_writable_ = writable();

@@ -51,11 +51,18 @@ class Sender {
   void set_buffer(uint32_t bytes) { buffer_ = bytes; }
   /// Somebody has found no room, and is to be told of it.
   void expect_room() { told_writable_ = false; }
-  /// The receiver is to tell of room that is expected. False: as changed().
-  bool sleep();
+  /// The receiver is to tell of room that is expected. A fence, and a look at changed(), are to follow.
+  void ask_to_be_told() {
+    if (way_ == Way::kRing && !told_writable_) shared_.writer_asleep.store(1, std::memory_order_relaxed);
+  }
   /// Something is there that those who wait have not been told of: room that is expected, or another way. Any
   /// call may look(), and what it finds is news to others still.
-  bool changed() const;
+  bool changed() const {
+    if (way_ != told_) return true;
+    if (way_ != Way::kRing) return false;
+    if (shared_.carrier.load(std::memory_order_relaxed) != Carrier::kRing) return true;
+    return !told_writable_ && tail_ - shared_.head.load(std::memory_order_relaxed) <= most_ / 3 * 2;
+  }
   /// They have been told of what look() has found.
   void note_told();
 

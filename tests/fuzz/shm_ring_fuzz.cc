@@ -70,7 +70,7 @@ void step(World& w, uint8_t what, uint64_t value) {
       (void)w.sender.end();
       break;
     case 6:
-      (void)w.sender.sleep();
+      w.sender.ask_to_be_told();
       break;
     case 7: {
       const auto rest = w.sender.unreturned();
@@ -89,7 +89,7 @@ void step(World& w, uint8_t what, uint64_t value) {
       (void)w.receiver.consume(value % 5000);
       break;
     case 11:
-      (void)w.receiver.sleep();
+      w.receiver.ask_to_be_told();
       break;
     case 12:
       (void)w.receiver.decline();

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <optional>
 #include <random>
@@ -24,6 +25,14 @@ using namespace accel::shm;
 constexpr size_t kRing = 4096;
 
 uint8_t byte_at(uint64_t position) { return static_cast<uint8_t>((position * 2654435761u) >> 7); }
+
+/// False: there is something to see to first.
+template <class End>
+bool sleeps(End& end) {
+  end.ask_to_be_told();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return !end.changed();
+}
 
 /// A direction with both its ends, over a kernel's connection that loses nothing.
 struct Pair {
@@ -346,7 +355,7 @@ TEST(Direction, NoWakeUpIsLost) {
       pair.sender.note_told();
       if (put > 0) continue;
       pair.sender.expect_room();
-      if (!pair.sender.sleep()) continue;
+      if (!sleeps(pair.sender)) continue;
       writer_sleeps.count();
       writer.acquire();
     }
@@ -365,7 +374,7 @@ TEST(Direction, NoWakeUpIsLost) {
     received += n;
     if (n > 0 && pair.receiver.consume(n)) writer.release();
     pair.receiver.note_told();
-    if (n > 0 || !pair.receiver.sleep()) continue;
+    if (n > 0 || !sleeps(pair.receiver)) continue;
     reader_sleeps.count();
     reader.acquire();
   }
@@ -379,16 +388,16 @@ TEST(Direction, WhatALookHasFoundIsNewsUntilItHasBeenTold) {
   ASSERT_TRUE(pair.sender.begin(0));
   pair.receiver.look();
   pair.receiver.note_told();
-  EXPECT_TRUE(pair.receiver.sleep());
+  EXPECT_TRUE(sleeps(pair.receiver));
   pair.send(10);
   pair.receiver.look();  // by a call that sends, say
   EXPECT_TRUE(pair.receiver.changed());
-  EXPECT_FALSE(pair.receiver.sleep());
+  EXPECT_FALSE(sleeps(pair.receiver));
   pair.receiver.note_told();
-  EXPECT_TRUE(pair.receiver.sleep());
+  EXPECT_TRUE(sleeps(pair.receiver));
   ASSERT_TRUE(pair.sender.end());
   pair.receiver.look();
-  EXPECT_FALSE(pair.receiver.sleep());
+  EXPECT_FALSE(sleeps(pair.receiver));
 }
 
 TEST(Direction, RoomThatALookHasFoundIsNewsUntilItHasBeenTold) {
@@ -396,13 +405,13 @@ TEST(Direction, RoomThatALookHasFoundIsNewsUntilItHasBeenTold) {
   ASSERT_TRUE(pair.sender.begin(0));
   pair.send(kRing);
   pair.sender.note_told();
-  EXPECT_TRUE(pair.sender.sleep());
+  EXPECT_TRUE(sleeps(pair.sender));
   pair.receive(kRing / 4);
   EXPECT_FALSE(pair.sender.changed());  // too little to tell of
   pair.receive(kRing / 4);
   pair.sender.look();
   EXPECT_TRUE(pair.sender.changed());
-  EXPECT_FALSE(pair.sender.sleep());
+  EXPECT_FALSE(sleeps(pair.sender));
   pair.sender.note_told();
   EXPECT_FALSE(pair.sender.changed());
   pair.receive(kRing);
@@ -418,9 +427,9 @@ TEST(Receiver, TellsOfRoomByWhatTheRingHolds) {
   pair.send(kRing / 2 - 10);
   EXPECT_FALSE(pair.sender.writable());
   pair.sender.expect_room();
-  EXPECT_FALSE(pair.sender.sleep());  // that the way is the ring is news
+  EXPECT_FALSE(sleeps(pair.sender));  // that the way is the ring is news
   pair.sender.note_told();
-  EXPECT_TRUE(pair.sender.sleep());
+  EXPECT_TRUE(sleeps(pair.sender));
   EXPECT_TRUE(pair.receiver.consume(kRing / 3 - 10));
   EXPECT_TRUE(pair.sender.changed());
 }
