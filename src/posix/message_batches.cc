@@ -58,12 +58,14 @@ Socket* datagrams_of(SocketCall& call) {
              : nullptr;
 }
 
-Batch send_batch(int fd, mmsghdr* messages, unsigned count, int flags) {
+/// `before`: messages of the call that have been sent.
+Batch send_batch(int fd, mmsghdr* messages, unsigned before, unsigned count, int flags) {
   // What the last message brought, as a reset, is there on a short way, and stops the kernel.
-  SocketCall call(fd, Pass::Polling::kYes, Use::kSend);
+  SocketCall call(fd, before > 0 ? Pass::Polling::kYes : Pass::Polling::kSeldom, Use::kSend);
   Socket* s = datagrams_of(call);
   Batch batch;
   for (; s != nullptr && batch.moved < std::min(count, kBatch); ++batch.moved) {
+    const MovedScope moved(before + batch.moved > 0);
     mmsghdr& to = messages[batch.moved];
     msghdr m;
     if (!get_user(m, &to.msg_hdr) || !can_read_parts(m)) break;
@@ -111,16 +113,18 @@ Result<int> recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
   unsigned n = 0;
   int each = flags & ~MSG_WAITFORONE;
   while (n < count) {
-    const MovedScope moved(n > 0);
-    if (n > 0 && timeout == nullptr) {
+    if (timeout == nullptr) {
       const Batch batch = receive_batch(fd, messages + n, count - n, each);
       n += batch.moved;
       if (batch.error != Errno{}) {
+        if (n == 0) return batch.error;
         if (batch.error != Errno{EAGAIN}) keep_error(fd, batch.error);
         break;
       }
       if (n == count) break;
+      if (n > 0 && (flags & MSG_WAITFORONE) != 0) each |= MSG_DONTWAIT;
     }
+    const MovedScope moved(n > 0);
     Result<ssize_t> r = posix::recvmsg(fd, &messages[n].msg_hdr, each);
     if (r && !put_user(&messages[n].msg_len, static_cast<unsigned>(*r))) r = err(EFAULT);
     if (!r && n == 0) return r.error();
@@ -140,13 +144,13 @@ Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   if (!fds.owns(fd)) return from_libc(real.sendmmsg(fd, messages, count, flags));
   if (count > IOV_MAX) count = IOV_MAX;  // UIO_MAXIOV
   unsigned n = 0;
-  for (; n < count; ++n) {
+  while (n < count) {
+    const Batch batch = send_batch(fd, messages + n, n, count - n, flags);
+    n += batch.moved;
+    if (batch.error != Errno{} && n == 0) return batch.error;
+    if (batch.error != Errno{} || n == count) break;
+    if (batch.moved == kBatch) continue;
     const MovedScope moved(n > 0);
-    if (n > 0) {
-      const Batch batch = send_batch(fd, messages + n, count - n, flags);
-      n += batch.moved;
-      if (batch.error != Errno{} || n == count) break;
-    }
     // What the last message brought, as a reset, is there on a short way, and stops the kernel.
     const auto polling = n > 0 ? Pass::Polling::kYes : Pass::Polling::kSeldom;
     Result<ssize_t> r = send_message(fd, &messages[n].msg_hdr, flags, polling);
@@ -155,7 +159,8 @@ Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
     if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))
       return n > 0 ? Result<int>(static_cast<int>(n)) : err(EFAULT);
     const Result<size_t> whole = iov_bytes(messages[n].msg_hdr);
-    if (whole && static_cast<size_t>(*r) < *whole) return static_cast<int>(n) + 1;  // no room for all of it
+    ++n;
+    if (whole && static_cast<size_t>(*r) < *whole) break;  // no room for all of it
   }
   return static_cast<int>(n);
 }

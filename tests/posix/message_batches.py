@@ -13,7 +13,7 @@ sys.path.insert(0, str(here.parents[1] / "lab"))
 sys.path.insert(0, str(here.parents[1] / "apps"))
 from programs import Carried, Lab, accelerated_hosts, statistics  # noqa: E402
 
-COUNT, PORT, MOST_BURSTS = 96, 7000, 12
+COUNT, PORT, MOST_BURSTS = 96, 7000, 4
 FAR = f"""
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
