@@ -19,9 +19,9 @@ namespace {
 /// Refilling in batches keeps the ring's producer line from bouncing.
 constexpr uint32_t kRefillBatch = 64;
 /// Copy mode: the kernel writes into the buffers in turn, so those that no burst needs only push others out
-/// of the caches. A queue has what the largest burst of its last so many frames took twice over, but this
-/// many at least.
-constexpr uint32_t kFillEpoch = 16384, kFillLeast = 512;
+/// of the caches. A queue has what the largest burst of its last so many frames took twice over, but
+/// fill_least_ at least.
+constexpr uint32_t kFillEpoch = 16384;
 
 /// Buffers of the longest frame that is received: with fewer left for it one may have been dropped.
 constexpr uint32_t kLargestFrame = 5;
@@ -140,7 +140,7 @@ void SocketPort::fit_fill_level(Queue& queue, uint32_t waiting, uint32_t used) {
   if (waiting > queue.fill_level / 2) queue.fill_level = fill_target_;
   queue.epoch_frames += used;
   if (queue.epoch_frames < kFillEpoch) return;
-  queue.fill_level = std::min(std::max(std::bit_ceil(2 * queue.largest_burst), kFillLeast), fill_target_);
+  queue.fill_level = std::min(std::max(std::bit_ceil(2 * queue.largest_burst), fill_least_), fill_target_);
   queue.largest_burst = queue.epoch_frames = 0;
 }
 

@@ -88,6 +88,7 @@ class SocketPort final : public XdpPort {
   PortInfo info_;
   uint16_t bind_flags_ = 0;
   uint32_t fill_target_ = 0;   ///< buffers a queue's receive side holds at most
+  uint32_t fill_least_ = 0;    ///< and at least, where the kernel copies
   uint32_t tx_limit_ = 0;      ///< buffers of a queue that may wait for completion
   uint32_t reserve_ = 0;       ///< buffers that receiving leaves to sending
   uint32_t queue_frames_ = 0;  ///< of the UMEM for each queue, where the kernel copies

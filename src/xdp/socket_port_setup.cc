@@ -27,6 +27,9 @@ constexpr timespec kSettlePause{0, 2'000'000};
 /// frames that stay with the stack for a while. A device of one queue: 1.5 MiB, or 3 MiB with buffers of
 /// 4096 bytes.
 constexpr uint32_t kQueueFrames = 512, kSharedFrames = 256;
+/// What a queue keeps for receiving, however small its bursts. A ring as long as the second is there for what
+/// comes while the program does not look, and keeps all of its buffers.
+constexpr uint32_t kFillLeast = 512, kLongRing = 8192;
 /// RLIMIT_MEMLOCK may allow less, and other ports may have taken the region; with fewer than this the port
 /// would only drop.
 constexpr uint32_t kLeastFrames = 128;
@@ -192,6 +195,7 @@ void SocketPort::divide(uint32_t queues) {
   reserve_ = frames_.count / 8;
   const bool all = frames_.id == 0;
   fill_target_ = std::min(options_.rx_ring, (all ? frames_.count / 2 : frames_.count / 4 * 3) / queues);
+  fill_least_ = options_.rx_ring >= kLongRing ? fill_target_ : kFillLeast;
   // In copy mode a completion may wait for the receiver to consume the frame, so a queue may have more frames
   // under way than its ring has descriptors; the completion ring bounds what the kernel accepts.
   tx_limit_ = std::min(options_.tx_ring * 4, frames_.count / 2);
