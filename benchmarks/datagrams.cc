@@ -29,33 +29,15 @@
 #include <thread>
 #include <vector>
 
+#include "socket_tool.h"
+
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 constexpr size_t kLongest = 2048;
 constexpr int kMarkMs = 10;
 
-int check(long result, const char* what) {
-  if (result >= 0) return static_cast<int>(result);
-  perror(what);
-  exit(1);
-}
-
-sockaddr_in address(const char* text, const char* port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_port = htons(static_cast<uint16_t>(atoi(port)));
-  if (inet_pton(AF_INET, text, &a.sin_addr) != 1) check(-1, "address");
-  return a;
-}
-
 bool is_group(const sockaddr_in& a) { return IN_MULTICAST(ntohl(a.sin_addr.s_addr)); }
-
-template <class T>
-void set_option(int fd, int level, int name, const T& value) {
-  check(setsockopt(fd, level, name, &value, sizeof value), "setsockopt");
-}
 
 int bound(const sockaddr_in& a) {
   const int fd = check(socket(AF_INET, SOCK_DGRAM, 0), "socket");

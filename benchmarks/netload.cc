@@ -21,30 +21,12 @@
 #include <string>
 #include <vector>
 
+#include "socket_tool.h"
+
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-[[noreturn]] void fail(const char* what) {
-  perror(what);
-  exit(1);
-}
-
-int check(long result, const char* what) {
-  if (result < 0) fail(what);
-  return static_cast<int>(result);
-}
 
 bool tcp = true;
 bool spin = false;
-
-sockaddr_in address(const char* text, const char* port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_port = htons(static_cast<uint16_t>(atoi(port)));
-  if (inet_pton(AF_INET, text, &a.sin_addr) != 1) fail("address");
-  return a;
-}
 
 ssize_t receive(int fd, void* data, size_t size) {
   for (;;) {

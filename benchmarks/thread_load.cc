@@ -22,35 +22,17 @@
 #include <thread>
 #include <vector>
 
+#include "socket_tool.h"
+
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr size_t kMessage = 64;
 constexpr int kEvents = 64;
 
-int check(long result, const char* what) {
-  if (result >= 0) return static_cast<int>(result);
-  perror(what);
-  exit(1);
-}
-
-sockaddr_in address(const char* text, const char* port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_port = htons(static_cast<uint16_t>(atoi(port)));
-  if (inet_pton(AF_INET, text, &a.sin_addr) != 1) check(-1, "address");
-  return a;
-}
-
-void set_on(int fd, int level, int name) {
-  const int on = 1;
-  check(setsockopt(fd, level, name, &on, sizeof on), "setsockopt");
-}
-
 int listener(const sockaddr_in& a, bool of_group) {
   const int fd = check(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
-  set_on(fd, SOL_SOCKET, SO_REUSEADDR);
-  if (of_group) set_on(fd, SOL_SOCKET, SO_REUSEPORT);
+  set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (of_group) set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
   check(bind(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a), "bind");
   check(listen(fd, 1024), "listen");
   return fd;
@@ -65,7 +47,7 @@ void add(int set, int fd, uint32_t events) {
 
 void accept_all(int set, int from) {
   for (int fd; (fd = accept4(from, nullptr, nullptr, SOCK_NONBLOCK)) >= 0;) {
-    set_on(fd, IPPROTO_TCP, TCP_NODELAY);
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     add(set, fd, EPOLLIN);
   }
 }
@@ -112,7 +94,7 @@ int ask(const sockaddr_in& a, int connections, double seconds, const Exchange& e
   std::vector<char> message(answer);
   for (int i = 0; i < connections; ++i) {
     const int fd = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
-    set_on(fd, IPPROTO_TCP, TCP_NODELAY);
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     check(connect(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a), "connect");
     add(set, fd, EPOLLIN);
     check(send(fd, request.data(), request.size(), 0), "send");

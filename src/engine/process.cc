@@ -118,7 +118,7 @@ bool Process::poll(Instant now) {
 
 bool Process::poll_all(Instant now) {
   const bool linked = shm_links && shm_links->poll(now, sleepers.any_asleep());
-  const bool busy = poll(now);
+  const bool busy = poll(now);  // behind it: the glance there finds the rings looked at
   if (channels) channels->poll(now);
   return busy || channels || linked || worker.tx_waiting();
 }

@@ -11,6 +11,8 @@ namespace accel::posix {
 /// sockaddr <-> Endpoint. Errors: EINVAL (short), EAFNOSUPPORT. IPv4 in an AF_INET6 address is taken as
 /// mapped.
 Result<Endpoint> from_sockaddr(const sockaddr* address, socklen_t length, int domain);
+/// An address that an engine could have a part in; any() is this host.
+inline bool is_outside(const IpAddress& to) { return !to.is_any() && !to.is_loopback(); }
 /// The family of an address that has one. The address need not be aligned.
 sa_family_t family_of(const sockaddr* address);
 /// AF_UNSPEC, with which connect() ends a connection.

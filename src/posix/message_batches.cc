@@ -58,10 +58,15 @@ Socket* datagrams_of(SocketCall& call) {
              : nullptr;
 }
 
+/// Polling before the message behind so many of the call: a reset that the last one brought is there on a
+/// short way, and stops the kernel.
+Pass::Polling polling_behind(unsigned sent) {
+  return sent > 0 ? Pass::Polling::kYes : Pass::Polling::kSeldom;
+}
+
 /// `before`: messages of the call that have been sent.
 Batch send_batch(int fd, mmsghdr* messages, unsigned before, unsigned count, int flags) {
-  // What the last message brought, as a reset, is there on a short way, and stops the kernel.
-  SocketCall call(fd, before > 0 ? Pass::Polling::kYes : Pass::Polling::kSeldom, Use::kSend);
+  SocketCall call(fd, polling_behind(before), Use::kSend);
   Socket* s = datagrams_of(call);
   Batch batch;
   for (; s != nullptr && batch.moved < std::min(count, kBatch); ++batch.moved) {
@@ -151,9 +156,7 @@ Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
     if (batch.error != Errno{} || n == count) break;
     if (batch.moved == kBatch) continue;
     const MovedScope moved(n > 0);
-    // What the last message brought, as a reset, is there on a short way, and stops the kernel.
-    const auto polling = n > 0 ? Pass::Polling::kYes : Pass::Polling::kSeldom;
-    Result<ssize_t> r = send_message(fd, &messages[n].msg_hdr, flags, polling);
+    Result<ssize_t> r = send_message(fd, &messages[n].msg_hdr, flags, polling_behind(n));
     if (!r && n == 0) return r.error();
     if (!r) break;
     if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))

@@ -35,7 +35,7 @@ bool is_ours(int domain, int type, int protocol) {
 bool leads_out(const sockaddr* address, socklen_t length, int domain) {
   if (address == nullptr || length < sizeof address->sa_family) return false;
   Result<Endpoint> end = from_sockaddr(address, length, domain);
-  return end && !end->address.is_any() && !end->address.is_loopback();
+  return end && is_outside(end->address);
 }
 
 /// What the configuration says of iWARP for a connection to that address.

@@ -43,7 +43,7 @@ Result<ssize_t> receive(int fd, msghdr* message, int flags, Kernel kernel) {
 bool leads_out(const msghdr& m, const Socket& s) {
   if (m.msg_name == nullptr) return false;
   Result<Endpoint> to = from_sockaddr(static_cast<const sockaddr*>(m.msg_name), m.msg_namelen, s.domain());
-  if (!to || to->address.is_any() || to->address.is_loopback()) return false;
+  if (!to || !is_outside(to->address)) return false;
   if (!to->address.is_multicast()) return true;
   if (config().settings.require != Require::kOff) return true;  // the engine says whether it may be sent
   return s.kind() == FileKind::kUdp && static_cast<const UdpSocket&>(s).may_send_to_group(*to);

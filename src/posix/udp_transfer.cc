@@ -351,18 +351,18 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
 /// The kernel alone knows who of this host is a member of the group, and has what is looped back. Groups of a
 /// scope of their own (RFC 4007) are left to it as well, and a limit of hops that it takes from the route.
 bool UdpSocket::kernel_sends_to_group(const Endpoint& to) const {
-  if (!to.address.is_multicast()) return false;
-  return !config().settings.multicast || remote_.port != 0 || !leaves_by_device(to.address, to_groups_);
+  return to.address.is_multicast() && (remote_.port != 0 || !leaves_by_device(to.address, to_groups_));
 }
 
 bool UdpSocket::leaves_by_device(const IpAddress& group, const ToGroups& how) {
+  if (!config().settings.multicast) return false;
   if (group.is_v4()) return !how.loops_v4 && how.ttl != 0;
   const uint8_t scope = group.bytes[1] & 0xf;
   return !how.loops_v6 && how.hops > 0 && scope > 2;
 }
 
 bool UdpSocket::may_send_to_group(const Endpoint& to) const {
-  return config().settings.multicast && leaves_by_device(to.address, group_options());
+  return leaves_by_device(to.address, group_options());
 }
 
 /// What udp_sendmsg() and its twin refuse before they look at anything else.

@@ -91,8 +91,8 @@ bool Poller::poll(Instant now, bool asleep) {
   bool any = look(now, asleep);
   if (next_deadline_ <= now) expire(now);
   if (now - swept_ >= kSweep) sweep(now);
-  if (links_ == 0 || now - last_look_ < kAskKernel) return any;
-  last_look_ = now;
+  if (links_ == 0 || now - kernel_asked_at_ < kAskKernel) return any;
+  kernel_asked_at_ = now;
   epoll_event events[kEvents];
   // What does not fit comes the next time: of bells until they have been read, of the rest since it is not
   // told yet.
@@ -124,7 +124,7 @@ bool Poller::look(Instant now, bool asleep) {
 }
 
 bool Poller::arm() {
-  last_look_ = {};  // after a sleep the kernel is asked
+  kernel_asked_at_ = {};  // after a sleep the kernel is asked
   armed_ = true;
   for (Link* link : hot_) link->ask_to_be_told();
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -88,7 +88,7 @@ class Poller {
   bool poll(Instant now, bool asleep);
   /// The same, for a call that is to know now.
   bool ask(Instant now, bool asleep) {
-    last_look_ = {};
+    kernel_asked_at_ = {};
     return poll(now, asleep);
   }
   /// Before a sleep on fd(): the other ends are to ring. False: something has come.
@@ -126,7 +126,7 @@ class Poller {
   void sweep(Instant now);
   void expire(Instant now);
 
-  /// A look at a ring costs some nanoseconds, a bell two system calls at each end.
+  /// A look at a ring costs some nanoseconds, a bell one system call of who rings and two of who hears it.
   static constexpr size_t kMostHot = 256;
   static constexpr Duration kGlance = 50us;
   int fd_;
@@ -135,7 +135,7 @@ class Poller {
   size_t next_cooled_ = 0;
   Instant looked_at_{}, swept_{};
   bool armed_ = false;  ///< the other ends of the hot ones ring
-  Instant last_look_{};
+  Instant kernel_asked_at_{};
   Instant next_deadline_ = kNever;
   std::vector<Link*> timed_;  ///< with a deadline
   std::vector<Link*> ready_;

@@ -27,9 +27,10 @@ constexpr timespec kSettlePause{0, 2'000'000};
 /// frames that stay with the stack for a while. A device of one queue: 1.5 MiB, or 3 MiB with buffers of
 /// 4096 bytes.
 constexpr uint32_t kQueueFrames = 512, kSharedFrames = 256;
-/// What a queue keeps for receiving, however small its bursts. A ring as long as the second is there for what
-/// comes while the program does not look, and keeps all of its buffers.
-constexpr uint32_t kFillLeast = 512, kLongRing = 8192;
+/// Receive buffers that a queue keeps, however small its bursts.
+constexpr uint32_t kFillLeast = 512;
+/// A ring as long as this is to hold all that comes while the program does not look: it keeps its buffers.
+constexpr uint32_t kLongRing = 8192;
 /// RLIMIT_MEMLOCK may allow less, and other ports may have taken the region; with fewer than this the port
 /// would only drop.
 constexpr uint32_t kLeastFrames = 128;

@@ -17,21 +17,11 @@
 #include <vector>
 
 #include "posix/echo.h"
+#include "posix/library.h"
 
 using namespace posix_test;  // NOLINT: a test program
 
 namespace {
-
-#define NEEDS_LIBRARY() \
-  if (!accel_is_present()) GTEST_SKIP() << "without libaccel"
-
-accel_info query(int fd) {
-  accel_info info{};
-  info.size = sizeof info;
-  EXPECT_EQ(accel_query(fd, &info), 0) << strerror(errno);
-  EXPECT_EQ(info.size, sizeof info);
-  return info;
-}
 
 std::string reason(int fd) { return query(fd).reason; }
 
@@ -42,15 +32,6 @@ int error_of_query(int fd) {
   EXPECT_EQ(accel_query(fd, &info), -1);
   return errno;
 }
-
-/// The path of connections in this run.
-uint32_t expected_path() {
-  if (getenv("ACCEL_SAME_HOST") != nullptr) return ACCEL_PATH_SHM;
-  const char* config = getenv("ACCEL_CONFIG");
-  return config != nullptr && strstr(config, "siw.toml") != nullptr ? ACCEL_PATH_IWARP : ACCEL_PATH_XDP;
-}
-
-bool on_device() { return expected_path() == ACCEL_PATH_XDP; }
 
 void expect_carried(int fd) {
   const accel_info info = query(fd);

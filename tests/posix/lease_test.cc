@@ -20,19 +20,11 @@
 #include <vector>
 
 #include "posix/echo.h"
+#include "posix/library.h"
 
 using namespace posix_test;  // NOLINT: a test program
 
 namespace {
-
-#define NEEDS_LIBRARY() \
-  if (!accel_is_present()) GTEST_SKIP() << "without libaccel"
-
-/// The run is over a device, not over shared memory or iWARP.
-bool on_device() {
-  const char* config = getenv("ACCEL_CONFIG");
-  return getenv("ACCEL_SAME_HOST") == nullptr && (config == nullptr || strstr(config, "siw.toml") == nullptr);
-}
 
 #define NEEDS_DEVICE() \
   NEEDS_LIBRARY();     \
@@ -63,13 +55,6 @@ Lease lend(int fd, int flags = 0, size_t room = 64, Address* from = nullptr) {
   l.error = errno;
   EXPECT_TRUE(l.got <= 0 || l.text().size() == static_cast<size_t>(l.got));
   return l;
-}
-
-accel_info query(int fd) {
-  accel_info info{};
-  info.size = sizeof info;
-  EXPECT_EQ(accel_query(fd, &info), 0);
-  return info;
 }
 
 uint32_t path_of(int fd) { return query(fd).path; }

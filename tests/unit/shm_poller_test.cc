@@ -1,6 +1,5 @@
 // Whose rings the poller looks at: an end whose ring is looked at is not asked to ring, all others are.
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <memory>
@@ -35,7 +34,7 @@ struct Connection {
     EXPECT_EQ(other->put(std::vector<uint8_t>{1}), 1u);
     return other->publish();
   }
-  /// What the owner does with what has come.
+  /// The owner takes all that has come.
   void see_to(Poller& poller) {
     link.rings->receiver->look();
     (void)link.rings->receiver->consume(link.rings->receiver->available());
