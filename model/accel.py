@@ -531,7 +531,7 @@ def reopened():
         echo = near.popen([sys.executable, "-c", ECHO, near.address], accel=True, require=False, stdout=subprocess.PIPE, text=True)
         check(echo.stdout.readline() == "ready\n", "no echo")
         for times in range(12):
-            until(near, "flows", 2 * (times + 1))  # one tries whether there is steering
+            until(near, "steal_rules", 3 * (times + 1))  # one tries whether there is steering, one is the socket's
             got = near.counters()["rx_packets"]
             far.run([sys.executable, "-c", ASK_ONCE, near.address])
             check(near.counters()["rx_packets"] == got + 1, (times, near.counters()))

@@ -48,6 +48,7 @@ constexpr unsigned kBatch = 64;
 struct Batch {
   unsigned moved = 0;  ///< messages
   Errno error{};  ///< of the one behind them. 0: that one is for the call for one message, if there is one.
+  bool kernels = false;  ///< The socket has given the one behind them to the kernel. It is not asked again.
 };
 
 /// The UDP socket of ours, as one that moves datagrams now.
@@ -77,7 +78,8 @@ Batch send_batch(int fd, mmsghdr* messages, unsigned before, unsigned count, int
     Result<ssize_t> r = s->sendmsg(*call.pass(), &m, flags);
     if (r && !put_user(&to.msg_len, static_cast<unsigned>(*r))) r = err(EFAULT);
     if (r) continue;
-    if (r.error() != kOnKernel) batch.error = r.error();
+    batch.kernels = r.error() == kOnKernel;
+    if (!batch.kernels) batch.error = r.error();
     break;
   }
   return batch;
@@ -156,7 +158,9 @@ Result<int> sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
     if (batch.error != Errno{} || n == count) break;
     if (batch.moved == kBatch) continue;
     const MovedScope moved(n > 0);
-    Result<ssize_t> r = send_message(fd, &messages[n].msg_hdr, flags, polling_behind(n));
+    msghdr* message = &messages[n].msg_hdr;
+    Result<ssize_t> r = batch.kernels ? from_libc(real.sendmsg(fd, message, flags))
+                                      : send_message(fd, message, flags, polling_behind(n));
     if (!r && n == 0) return r.error();
     if (!r) break;
     if (!put_user(&messages[n].msg_len, static_cast<unsigned>(*r)))

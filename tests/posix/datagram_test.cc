@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -560,6 +561,38 @@ TEST(Datagram, ManyMessagesAtOnce) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(std::string(buffers[i], m[i].msg_len), texts[i]);
   send(fd, "", 0, 0);
   far.finish();
+}
+
+// A message of sendmmsg() is one of sendmsg() (___sys_sendmsg()): the first one ends what MSG_MORE began.
+TEST(Datagram, ManyMessagesEndTheOneThatIsCollected) {
+  for (const int family : {AF_INET, AF_INET6}) {
+    Far far("udp_echo", {std::to_string(family)});
+    Address to = there(static_cast<uint16_t>(far.number()), family);
+    Fd fd = udp_socket(family);
+    ASSERT_EQ(connect(fd, to.raw(), to.size), 0);
+    for (int i = 0; i < 40; ++i) {  // what the kernel sends is a small part
+      ASSERT_EQ(send(fd, "alone", 5, 0), 5);
+      EXPECT_EQ(receive(fd), "alone");
+    }
+    std::string texts[3] = {"one", "two", "three"};
+    iovec v[3];
+    mmsghdr m[3]{};
+    for (int i = 0; i < 3; ++i) {
+      v[i] = {texts[i].data(), texts[i].size()};
+      m[i].msg_hdr.msg_iov = &v[i];
+      m[i].msg_hdr.msg_iovlen = 1;
+    }
+    for (const int flags : {0, int{MSG_DONTWAIT}}) {
+      ASSERT_EQ(send(fd, "begun ", 6, MSG_MORE), 6);
+      ASSERT_EQ(sendmmsg(fd, m, 3, flags), 3);
+      EXPECT_EQ(m[0].msg_len, 3u);
+      std::vector<std::string> got = {receive(fd), receive(fd), receive(fd)};
+      std::sort(got.begin(), got.end());  // the kernel's and the port's have no order
+      EXPECT_EQ(got, (std::vector<std::string>{"begun one", "three", "two"}));
+    }
+    send(fd, "", 0, 0);
+    far.finish();
+  }
 }
 
 // Before it has a name, and afterwards (udpv6_sendmsg()).
