@@ -190,9 +190,10 @@ bool load(bool late, const char** missing) {
         library.handle.load(std::memory_order_acquire) != nullptr)
       continue;
     // Not RTLD_DEEPBIND: in a program with an allocator of its own (redis with jemalloc) their free() would
-    // be libc's for memory that libc's getline() took from the program's malloc.
+    // be libc's for memory that libc's getline() took from the program's malloc. Not RTLD_NOW: a thousand
+    // functions would be looked up in the program's first listen(), most of which nobody calls.
     void* handle = start_paths_changed() == nullptr
-                       ? dlopen(library.name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
+                       ? dlopen(library.name, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE)
                        : nullptr;
     if (handle == nullptr) {
       dlerror();  // not left for the program to find
