@@ -388,6 +388,7 @@ void Engine::after_fork_in_child() {
   p.helper.abandon_in_child();
   p.netlink->abandon_in_child();
   p.filter.abandon_in_child();
+  p.group_members.abandon();
   abandon_accept_queue_in_child();
   p.counters_file.abandon_in_child();
   engine->housekeeping_->abandon_in_child();

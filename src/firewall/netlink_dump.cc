@@ -41,6 +41,7 @@ Result<void> NetlinkSocket::open(int protocol) {
 
 void NetlinkSocket::close() {
   if (is_open()) close_private(std::exchange(fd_, -1));
+  named_ = false;
 }
 
 Result<void> NetlinkSocket::dump(uint16_t type, View payload, Bytes& out) {
@@ -108,9 +109,9 @@ Result<void> NetlinkSocket::join(unsigned group) {
   // (do_one_broadcast()).
   sockaddr_nl name{};
   name.nl_family = AF_NETLINK;
-  const bool named = real.syscall(SYS_bind, static_cast<long>(fd_), &name, long{sizeof name}) == 0;
+  named_ = named_ || real.syscall(SYS_bind, static_cast<long>(fd_), &name, long{sizeof name}) == 0;
   const bool joined =
-      named && real.setsockopt(fd_, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &number, sizeof number) == 0;
+      named_ && real.setsockopt(fd_, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &number, sizeof number) == 0;
   const int error = std::exchange(errno, saved);
   return joined ? Result<void>{} : Result<void>{err(error)};
 }

@@ -35,6 +35,7 @@ class NetlinkSocket {
   Result<void> ask(uint16_t type, uint16_t flags, View payload, Bytes& out);
   Result<bool> take(View datagram, Bytes& out, bool dumping);
   int fd_ = -1;
+  bool named_ = false;  ///< bind()
   uint32_t number_ = 0;
 };
 

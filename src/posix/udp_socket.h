@@ -112,6 +112,7 @@ class UdpSocket final : public Socket {
     int hops = 1;                           ///< IPV6_MULTICAST_HOPS; -1: the route's
     uint8_t ttl = 1;                        ///< IP_MULTICAST_TTL
     bool loops_v4 = true, loops_v6 = true;  ///< IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP
+    bool loops(const IpAddress& group) const { return group.is_v4() ? loops_v4 : loops_v6; }
   };
 
   UdpPcb* pcb(Pass& pass) const { return flow_ != nullptr ? pass.engine().udp(*flow_) : nullptr; }
@@ -146,6 +147,7 @@ class UdpSocket final : public Socket {
   bool mixes_families(const Endpoint& to) const;
   bool kernel_sends_to_group(const Endpoint& to) const;
   static bool leaves_by_device(const IpAddress& group, const ToGroups& how);
+  bool is_looped_back(Pass& pass, const IpAddress& group, InterfaceId by) const;
   bool is_refused(const Endpoint& to, size_t size, int flags) const;
   /// The question of path selection for one datagram. nullopt: as read_send_control() says.
   std::optional<FlowRequest> request_for(Pass& pass, const msghdr& message, const Endpoint& to,

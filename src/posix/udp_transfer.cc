@@ -11,6 +11,7 @@
 
 #include "base/real.h"
 #include "base/user_memory.h"
+#include "engine/group_members.h"
 #include "engine/leases.h"
 #include "posix/flow_label.h"
 #include "posix/iov_cursor.h"
@@ -320,7 +321,9 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     if (answer == kOnKernel) state_ = State::kKernel;
     return answer;
   }
-  const PathChoice path = pass.engine().choose_udp_destination(pass, *request);
+  PathChoice path = pass.engine().choose_udp_destination(pass, *request);
+  if (path.accelerated() && is_looped_back(pass, to.address, path.route.interface))
+    path = {PathKind::kKernel, Reason::multicast, {}};
   // IPv6 routing takes a device for a wish, and one that is not there for none.
   if (path.accelerated() && control->ifindex != 0 &&
       control->ifindex != pass.engine().port_info(pass, path.route.interface)->ifindex)
@@ -348,21 +351,32 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
   return r.is(EMSGSIZE) ? send_kernels(pass, message, flags) : r;
 }
 
-/// The kernel alone knows who of this host is a member of the group, and has what is looped back. Groups of a
-/// scope of their own (RFC 4007) are left to it as well, and a limit of hops that it takes from the route.
+/// Groups of a scope of their own (RFC 4007) are left to the kernel, and a limit of hops that it takes from
+/// the route.
 bool UdpSocket::kernel_sends_to_group(const Endpoint& to) const {
   return to.address.is_multicast() && (remote_.port != 0 || !leaves_by_device(to.address, to_groups_));
 }
 
 bool UdpSocket::leaves_by_device(const IpAddress& group, const ToGroups& how) {
   if (!config().settings.multicast) return false;
-  if (group.is_v4()) return !how.loops_v4 && how.ttl != 0;
+  if (group.is_v4()) return how.ttl != 0;
   const uint8_t scope = group.bytes[1] & 0xf;
-  return !how.loops_v6 && how.hops > 0 && scope > 2;
+  return how.hops > 0 && scope > 2;
 }
 
+/// The kernel has the copy for members on this host (ip_mc_output(), ip6_finish_output2()).
+bool UdpSocket::is_looped_back(Pass& pass, const IpAddress& group, InterfaceId by) const {
+  return group.is_multicast() && to_groups_.loops(group) && pass.engine().may_have_members(pass, by, group);
+}
+
+/// Not to the groups of protocols that keep to their link (224.0.0.0/24, RFC 5771), which are few datagrams
+/// of programs that send nothing else.
 bool UdpSocket::may_send_to_group(const Endpoint& to) const {
-  return leaves_by_device(to.address, group_options());
+  const ToGroups how = group_options();
+  if (!leaves_by_device(to.address, how)) return false;
+  const auto& b = to.address.bytes;
+  const bool keeps_to_link = to.address.is_v4() && b[12] == 224 && b[13] == 0 && b[14] == 0;
+  return !how.loops(to.address) || (!keeps_to_link && GroupMembers::told());
 }
 
 /// What udp_sendmsg() and its twin refuse before they look at anything else.
