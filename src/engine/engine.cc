@@ -5,18 +5,17 @@
 #include <sched.h>
 #include <sys/auxv.h>
 #include <sys/random.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <new>
 #include <utility>
 
 #include "base/cancellation.h"
 #include "base/config.h"
 #include "base/inherited_filter.h"
+#include "base/kernel_version.h"
 #include "base/libraries.h"
 #include "base/log.h"
 #include "base/memory_room.h"
@@ -289,12 +288,7 @@ PathKind Engine::port_kind(Pass& pass, InterfaceId id) const {
 bool Engine::privileged() { return has_capability(CAP_NET_RAW); }
 bool Engine::reads_filters() { return has_capability(CAP_NET_ADMIN); }
 
-bool Engine::ports_outlive_privilege() {
-  utsname machine{};
-  int major = 0, minor = 0;
-  return uname(&machine) == 0 && std::sscanf(machine.release, "%d.%d", &major, &minor) == 2 &&
-         std::pair(major, minor) >= std::pair(5, 19);
-}
+bool Engine::ports_outlive_privilege() { return kernel_is_at_least(5, 19); }
 
 void Engine::privileges_changed() {
   if (!privileged()) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/kernel_version.h"
 #include "engine/netlink.h"
 #include "firewall/attributes.h"
 
@@ -34,19 +35,11 @@ Result<void> dump_members(firewall::NetlinkSocket& socket, int family, firewall:
 
 }  // namespace
 
-bool GroupMembers::told() {
-  static const bool tells = [] {
-    firewall::NetlinkSocket trial;
-    firewall::Bytes out;
-    return hear_of_members(trial) && dump_members(trial, AF_INET, out);
-  }();
-  return tells;
-}
+bool GroupMembers::are_told() { return kernel_is_at_least(6, 15); }
 
 Result<void> GroupMembers::begin(uint64_t network) {
   if (changes_.is_open()) return {};
   known_ = false;
-  if (!told()) return err(EOPNOTSUPP);
   if (Result<void> r = hear_of_members(changes_); !r) return r;
   if (network_of(changes_.fd()) == network) return {};
   changes_.close();
@@ -78,7 +71,7 @@ Result<void> GroupMembers::read() {
 }
 
 bool GroupMembers::may_have(int ifindex, const IpAddress& group, uint64_t network) {
-  if (!begin(network)) return true;
+  if (!are_told_ || !begin(network)) return true;
   // What is read counts for what was told before. EAGAIN: it has changed meanwhile, which the next look
   // tells.
   if (changes_.heard()) known_ = false;

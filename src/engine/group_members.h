@@ -19,8 +19,8 @@ class GroupMembers {
   bool may_have(int ifindex, const IpAddress& group, uint64_t network);
   /// In a forked child.
   void abandon() { changes_.close(); }
-  /// Whether the kernel tells. Asked of it once.
-  static bool told();
+  /// Whether the kernel tells.
+  static bool are_told();
 
  private:
   Result<void> begin(uint64_t network);
@@ -29,6 +29,7 @@ class GroupMembers {
   firewall::NetlinkSocket changes_;
   std::vector<std::pair<int, IpAddress>> members_;  ///< sorted
   bool known_ = false;                              ///< `members_` is what the kernel has
+  const bool are_told_ = are_told();
 };
 
 }  // namespace accel

@@ -376,7 +376,7 @@ bool UdpSocket::may_send_to_group(const Endpoint& to) const {
   if (!leaves_by_device(to.address, how)) return false;
   const auto& b = to.address.bytes;
   const bool keeps_to_link = to.address.is_v4() && b[12] == 224 && b[13] == 0 && b[14] == 0;
-  return !how.loops(to.address) || (!keeps_to_link && GroupMembers::told());
+  return !how.loops(to.address) || (!keeps_to_link && GroupMembers::are_told());
 }
 
 /// What udp_sendmsg() and its twin refuse before they look at anything else.

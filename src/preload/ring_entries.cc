@@ -1,11 +1,10 @@
 #include "preload/ring_entries.h"
 
 #include <fcntl.h>
-#include <sys/utsname.h>
 
-#include <cstdio>
 #include <cstring>
 
+#include "base/kernel_version.h"
 #include "base/real.h"
 #include "base/served_call.h"
 #include "base/user_memory.h"
@@ -52,12 +51,7 @@ void give_up(int fd) {
 }
 
 bool nop_takes_result() {
-  static const bool takes = [] {
-    utsname name{};
-    int major = 0, minor = 0;
-    return uname(&name) == 0 && sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
-           (major > 6 || (major == 6 && minor >= 10));
-  }();
+  static const bool takes = kernel_is_at_least(6, 10);
   return takes;
 }
 

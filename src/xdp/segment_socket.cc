@@ -5,15 +5,14 @@
 #include <net/ethernet.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/utsname.h>
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 
 #include "base/bare_syscall.h"
+#include "base/kernel_version.h"
 
 namespace accel::xdp {
 namespace {
@@ -83,12 +82,8 @@ bool SegmentSocket::open(int ifindex) {
 }
 
 uint32_t SegmentSocket::limit(bool by_device) {
-  utsname kernel{};
-  unsigned major = 0, minor = 0;
-  if (by_device || uname(&kernel) != 0 || std::sscanf(kernel.release, "%u.%u", &major, &minor) != 2)
-    return kTsoPayload;
   // Until 6.5 tcp_gso_segment() reckoned checksums with 16 bits of the length.
-  return major > 6 || (major == 6 && minor >= 5) ? kLargeFrame : kTsoPayload;
+  return !by_device && kernel_is_at_least(6, 5) ? kLargeFrame : kTsoPayload;
 }
 
 SegmentSocket::Outcome SegmentSocket::send(const Packet& frame) {
