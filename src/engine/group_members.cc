@@ -51,8 +51,9 @@ Result<void> GroupMembers::read() {
   firewall::NetlinkSocket questions;
   if (Result<void> r = questions.open(NETLINK_ROUTE); !r) return r;
   firewall::Bytes messages;
-  for (const int family : {AF_INET, AF_INET6})
-    if (Result<void> r = dump_members(questions, family, messages); !r) return r;
+  if (Result<void> r = dump_members(questions, AF_INET, messages); !r) return r;
+  // EOPNOTSUPP: without IPv6 nobody answers (ipv6.disable=1).
+  if (Result<void> r = dump_members(questions, AF_INET6, messages); !r && !r.is(EOPNOTSUPP)) return r;
   members_.clear();
   const bool whole = firewall::each_message(messages, [&](uint16_t, firewall::View payload) {
     ifaddrmsg head;

@@ -369,8 +369,8 @@ bool UdpSocket::is_looped_back(Pass& pass, const IpAddress& group, InterfaceId b
   return group.is_multicast() && to_groups_.loops(group) && pass.engine().may_have_members(pass, by, group);
 }
 
-/// Not to the groups of protocols that keep to their link (224.0.0.0/24, RFC 5771), which are few datagrams
-/// of programs that send nothing else.
+/// Groups of protocols that keep to their link (224.0.0.0/24, RFC 5771) open no engine: few datagrams go to
+/// them, of programs that send nothing else.
 bool UdpSocket::may_send_to_group(const Endpoint& to) const {
   const ToGroups how = group_options();
   if (!leaves_by_device(to.address, how)) return false;
