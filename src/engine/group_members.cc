@@ -73,8 +73,8 @@ Result<void> GroupMembers::read() {
 
 bool GroupMembers::may_have(int ifindex, const IpAddress& group, uint64_t network) {
   if (!are_told_ || !begin(network)) return true;
-  // What is read counts for what was told before. EAGAIN: it has changed meanwhile, which the next look
-  // tells.
+  // The messages are read before the dump, which has what they tell of. A dump that ends with EAGAIN, since
+  // the lists changed under it, is made anew for the next datagram.
   if (changes_.heard()) known_ = false;
   if (!known_ && !(known_ = read().ok())) return true;
   return std::binary_search(members_.begin(), members_.end(), std::pair(ifindex, group));
