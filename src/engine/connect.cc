@@ -49,12 +49,6 @@ bool Engine::has_address(Pass& pass, const IpAddress& address) const {
   return Process::of(pass).network.has_address(address);
 }
 
-bool Engine::may_have_members(Pass& pass, InterfaceId id, const IpAddress& group) {
-  Process& p = Process::of(pass);
-  const PortInfo* port = port_info(pass, id);
-  return port == nullptr || p.group_members.may_have(port->ifindex, group, p.own_network);
-}
-
 Result<TcpConn*> Engine::connect(Pass& pass, PathChoice& choice, const Endpoint& local,
                                  const Endpoint& remote, const TcpSettings& settings, void* owner) {
   Process& p = Process::of(pass);

@@ -166,7 +166,7 @@ Result<void> Process::start(bool ports, bool one_queue_only) {
   if (getrandom(c.secret.data(), sizeof(c.secret), 0) != sizeof(c.secret)) return err(EIO);
   if (auto r = worker.start(frames, size, ports && settings.huge_pages, c); !r) return r;
   interfaces.begin(ports ? Reason::accelerated : Reason::no_privilege);
-  paths.begin(*netlink);
+  paths.begin(*netlink, own_network);
   neighbours.begin(*netlink);
   longest_spin = std::chrono::microseconds(settings.spin);
   sleepers.set_cpus(usable_cpus());
@@ -382,7 +382,7 @@ void Engine::after_fork_in_child() {
   p.helper.abandon_in_child();
   p.netlink->abandon_in_child();
   p.filter.abandon_in_child();
-  p.group_members.abandon();
+  p.paths.abandon_in_child();
   abandon_accept_queue_in_child();
   p.counters_file.abandon_in_child();
   engine->housekeeping_->abandon_in_child();

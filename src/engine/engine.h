@@ -149,8 +149,6 @@ class Engine {
   PathChoice choose_udp_destination(Pass& pass, const FlowRequest& request);
   /// One of the host's own that may be sent from, on whatever device.
   bool has_address(Pass& pass, const IpAddress& address) const;
-  /// GroupMembers::may_have() on the interface's device.
-  bool may_have_members(Pass& pass, InterfaceId id, const IpAddress& group);
   /// A socket is of the network namespace in which it was made, the engine of that in which it was opened.
   bool is_of_our_network(int socket) const;
   /// Whether some usable interface could serve `local` (exact or wildcard): for sockets that must decide

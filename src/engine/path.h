@@ -39,6 +39,7 @@ struct FlowRequest {
   int bound_ifindex = 0;  ///< SO_BINDTODEVICE
   uint32_t mark = 0;      ///< SO_MARK
   uint8_t tos = 0;
+  bool looped = false;  ///< to a multicast group whose members on this host have a copy (IP_MULTICAST_LOOP)
 };
 
 }  // namespace accel

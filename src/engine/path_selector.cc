@@ -104,6 +104,8 @@ PathChoice PathSelector::choose(const FlowRequest& request, bool needs_all_queue
   const PortInfo& port = *slots_.info_of(*id);
   if (needs_all_queues && steering_.barred()) return kernel_path(Reason::handler);
   if (needs_all_queues && port.queues_held < port.queues_total) return kernel_path(Reason::queues_elsewhere);
+  if (request.looped && members_.may_have(port.ifindex, to, own_network_))
+    return kernel_path(Reason::multicast);
   choice.path = slots_[*id].opened.kind;
   choice.reason = Reason::accelerated;
   choice.route.interface = *id;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/instant.h"
+#include "engine/group_members.h"
 #include "engine/groups.h"
 #include "engine/interfaces.h"
 #include "engine/lock.h"
@@ -33,7 +34,12 @@ class PathSelector {
   PathSelector(const Network& network, PacketFilter& filter, Interfaces& interfaces, PortSlots& slots,
                Steering& steering)
       : network_(network), filter_(filter), interfaces_(interfaces), slots_(slots), steering_(steering) {}
-  void begin(Netlink& netlink) { netlink_ = &netlink; }
+  /// `own_network`: network_of().
+  void begin(Netlink& netlink, uint64_t own_network) {
+    netlink_ = &netlink;
+    own_network_ = own_network;
+  }
+  void abandon_in_child() ACCEL_REQUIRES(worker_lock) { members_.abandon(); }
 
   /// Reason::not_decided: it leaves the choice to the rest.
   static PathChoice by_configuration(Role role, const Endpoint& endpoint);
@@ -73,7 +79,9 @@ class PathSelector {
   PortSlots& slots_;
   Steering& steering_;
   Netlink* netlink_ = nullptr;
+  uint64_t own_network_ = 0;
   RouteCache routes_;
+  GroupMembers members_ ACCEL_GUARDED_BY(worker_lock);
   struct {
     int ifindex = 0;
     bool is_one = false;

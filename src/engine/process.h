@@ -16,7 +16,6 @@
 
 #include "base/config.h"
 #include "engine/counters_file.h"
-#include "engine/group_members.h"
 #include "engine/helper_client.h"
 #include "engine/housekeeping_requests.h"
 #include "engine/interfaces.h"
@@ -207,7 +206,6 @@ class Process {
   Steering steering{slots, helper, counters, notices};
   Network network ACCEL_GUARDED_BY(worker_lock);
   PacketFilter filter{network};
-  GroupMembers group_members ACCEL_GUARDED_BY(worker_lock);
   Sleepers sleepers{slots, notices};
   PortOpening opening{notices};
   Interfaces interfaces{slots, steering, sleepers, opening, network, worker, counters};

@@ -147,7 +147,6 @@ class UdpSocket final : public Socket {
   bool mixes_families(const Endpoint& to) const;
   bool kernel_sends_to_group(const Endpoint& to) const;
   static bool leaves_by_device(const IpAddress& group, const ToGroups& how);
-  bool is_looped_back(Pass& pass, const IpAddress& group, InterfaceId by) const;
   bool is_refused(const Endpoint& to, size_t size, int flags) const;
   /// The question of path selection for one datagram. nullopt: as read_send_control() says.
   std::optional<FlowRequest> request_for(Pass& pass, const msghdr& message, const Endpoint& to,

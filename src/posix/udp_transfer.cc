@@ -321,9 +321,7 @@ Result<ssize_t> UdpSocket::sendmsg(Pass& pass, const msghdr* message, int flags)
     if (answer == kOnKernel) state_ = State::kKernel;
     return answer;
   }
-  PathChoice path = pass.engine().choose_udp_destination(pass, *request);
-  if (path.accelerated() && is_looped_back(pass, to.address, path.route.interface))
-    path = {PathKind::kKernel, Reason::multicast, {}};
+  const PathChoice path = pass.engine().choose_udp_destination(pass, *request);
   // IPv6 routing takes a device for a wish, and one that is not there for none.
   if (path.accelerated() && control->ifindex != 0 &&
       control->ifindex != pass.engine().port_info(pass, path.route.interface)->ifindex)
@@ -364,11 +362,6 @@ bool UdpSocket::leaves_by_device(const IpAddress& group, const ToGroups& how) {
   return how.hops > 0 && scope > 2;
 }
 
-/// The kernel has the copy for members on this host (ip_mc_output(), ip6_finish_output2()).
-bool UdpSocket::is_looped_back(Pass& pass, const IpAddress& group, InterfaceId by) const {
-  return group.is_multicast() && to_groups_.loops(group) && pass.engine().may_have_members(pass, by, group);
-}
-
 /// Groups of protocols that keep to their link (224.0.0.0/24, RFC 5771) open no engine: few datagrams go to
 /// them, of programs that send nothing else.
 bool UdpSocket::may_send_to_group(const Endpoint& to) const {
@@ -406,6 +399,7 @@ std::optional<FlowRequest> UdpSocket::request_for(Pass& pass, const msghdr& mess
   }
   if (device != 0 && request.bound_ifindex != 0 && device != request.bound_ifindex) return {};
   const bool to_group = to.address.is_multicast();
+  request.looped = to_group && to_groups_.loops(to.address);
   if (device == 0 && request.bound_ifindex == 0 && to_group)
     device = v4 ? group_device_ : to_groups_.device_v6;
   if (device == 0 && to_group && v4 && !to_groups_.source.is_any())
