@@ -92,19 +92,6 @@ void signal_in(int milliseconds) {
   setitimer(ITIMER_REAL, &t, nullptr);
 }
 
-/// Sends until both ends' buffers are full; returns how much that was.
-long fill(int fd) {
-  set_nonblocking(fd);
-  const std::string chunk(1 << 16, 'x');
-  long all = 0;
-  do {
-    for (ssize_t n; (n = send(fd, chunk.data(), chunk.size(), MSG_NOSIGNAL)) > 0;) all += n;
-    // There may be room for less than POLLOUT asks for.
-  } while (wait_for(fd, POLLOUT, 500) != 0 || (send(fd, "x", 1, MSG_NOSIGNAL) == 1 && ++all != 0));
-  set_nonblocking(fd, false);
-  return all;
-}
-
 std::string sent(int fd, const std::string& text) {
   return shown(send(fd, text.data(), text.size(), MSG_NOSIGNAL));
 }

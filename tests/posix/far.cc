@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -209,6 +210,29 @@ short wait_for_end(int fd, short events) {
 void set_nonblocking(int fd, bool on) {
   int flags = check(fcntl(fd, F_GETFL), "F_GETFL");
   check(fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK), "F_SETFL");
+}
+
+/// True when all that was sent is acknowledged, and no window is open for the rest. A sender keeps back what
+/// is less than a segment and fits the window (RFC 9293, 3.8.6.2.1): it leaves later.
+static bool stopped_by_peer(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  check(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size), "TCP_INFO");
+  return info.tcpi_unacked == 0 && (info.tcpi_notsent_bytes == 0 || info.tcpi_snd_wnd == 0);
+}
+
+long fill(int fd) {
+  constexpr int kIdleMs = 300;
+  set_nonblocking(fd);
+  const std::string chunk = pattern(1 << 16);
+  long all = 0;
+  do {
+    for (ssize_t n; (n = send(fd, chunk.data(), chunk.size(), MSG_NOSIGNAL)) > 0;) all += n;
+    // There may be room for less than POLLOUT asks for, and an acknowledgement that is late makes room.
+  } while (wait_for(fd, POLLOUT, kIdleMs) != 0 || !stopped_by_peer(fd) ||
+           (send(fd, "x", 1, MSG_NOSIGNAL) == 1 && ++all != 0));
+  set_nonblocking(fd, false);
+  return all;
 }
 
 void set_option(int fd, int level, int name, int value) {

@@ -90,6 +90,10 @@ short wait_for(int fd, short events, int timeout_ms = 20000);
 /// that POLLERR may show alone in between: then until more shows.
 short wait_for_end(int fd, short events);
 void set_nonblocking(int fd, bool on = true);
+/// Sends to a TCP peer that does not read until both buffers are full: all that was sent is acknowledged, and
+/// the rest waits for the peer's window (RFC 9293, 3.8.6). Returns how many bytes that was. The socket blocks
+/// again afterwards.
+long fill(int fd);
 void set_option(int fd, int level, int name, int value);
 int get_option(int fd, int level, int name);
 /// `size` bytes that differ by position and seed.

@@ -169,7 +169,7 @@ TEST(Privilege, UdpBoundWithItUsedWithoutIt) {
 }
 
 /// Sends all that the socket takes at once.
-long fill(int fd) {
+long send_what_it_takes(int fd) {
   set_nonblocking(fd);
   const std::string bytes = pattern(1 << 20);
   long accepted = 0;
@@ -191,7 +191,7 @@ void leave_with_all_of_it(long more, F end) {
     say_ready(ready[1]);
     Fd fd = accept_and_talk(listener);
     ASSERT_NE(wait_for(fd, POLLRDHUP) & POLLRDHUP, 0);  // all that the peer sends is here
-    const long accepted = fill(fd);
+    const long accepted = send_what_it_takes(fd);
     ASSERT_EQ(write(report[1], &accepted, sizeof accepted), static_cast<ssize_t>(sizeof accepted));
     set_nonblocking(fd, false);
     end(fd.release());

@@ -223,11 +223,7 @@ TEST(Signals, CallsOfManyTransfersReturnWhatTheyHave) {
       EXPECT_LT(sent, ssize_t{64 << 20});
       EXPECT_TRUE(sent > 0 || (restart == 0 && errno == EINTR)) << sent;
     }
-    set_nonblocking(fd);
-    do {
-      while (send(fd, much.data(), much.size(), 0) > 0) continue;
-    } while (wait_for(fd, POLLOUT, 300) != 0 || send(fd, "x", 1, 0) == 1);
-    set_nonblocking(fd, false);
+    fill(fd);
     Messages<2> out({{{nullptr, 0}, {bytes[0], 10}}});  // nothing can always be sent
     {
       Pestering pestering(SIGUSR1);
@@ -636,15 +632,11 @@ TEST(Threads, ABlockedCallIsCancelled) {
   epoll_event event{};
   event.events = EPOLLIN;
   ASSERT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
-  set_nonblocking(full);
-  const std::string chunk = pattern(1 << 16);
-  do {
-    while (send(full, chunk.data(), chunk.size(), MSG_NOSIGNAL) > 0) {
-    }
-  } while (wait_for(full, POLLOUT, 300) != 0 || send(full, "x", 1, MSG_NOSIGNAL) > 0);  // nobody reads
-  set_nonblocking(full, false);
-  Address nobody = there(9);  // an address of the network that no host has
-  reinterpret_cast<sockaddr_in*>(nobody.raw())->sin_addr.s_addr |= htonl(0xc0);
+  fill(full);
+  // An address of the network that no host has; another for each repetition, whose resolution fails later.
+  static uint32_t repetition = 0;
+  Address nobody = there(9);
+  reinterpret_cast<sockaddr_in*>(nobody.raw())->sin_addr.s_addr |= htonl(0xc0 + 4 * (repetition++ % 15));
   const Blocking on{fd, full, set, listener, unanswered, nobody};
   for (const BlockingCall& call : kBlockingCalls)
     for (const auto& [type, asleep] : kCancellations) {

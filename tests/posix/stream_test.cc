@@ -388,24 +388,12 @@ FAR(slow_reader) {
 TEST(Stream, ASlowReaderStopsTheWriterAndGetsEverything) {
   Far far("slow_reader");
   Fd fd = connect_to(there(static_cast<uint16_t>(far.number())));
-  set_nonblocking(fd);
-  std::string chunk = pattern(65536);
-  size_t sent = 0;
-  for (;;) {
-    ssize_t n = send(fd, chunk.data(), chunk.size(), MSG_NOSIGNAL);
-    if (n > 0) {
-      sent += static_cast<size_t>(n);
-      ASSERT_LT(sent, 1u << 28);
-      continue;
-    }
-    ASSERT_EQ(errno, EAGAIN);
-    if (wait_for(fd, POLLOUT, 300) == 0) break;  // nothing moves any more
-  }
+  const long sent = fill(fd);
   EXPECT_EQ(wait_for(fd, POLLOUT, 0), 0);
   far.say("go");
   EXPECT_EQ(wait_for(fd, POLLOUT) & POLLOUT, POLLOUT);
   shutdown(fd, SHUT_WR);
-  EXPECT_EQ(far.number(), static_cast<long>(sent));
+  EXPECT_EQ(far.number(), sent);
   far.finish();
 }
 
