@@ -12,8 +12,8 @@ namespace accel {
 
 namespace {
 
-void read_into(std::string& text, const std::string& path) {
-  const int fd = real.open(path.c_str(), O_RDONLY | O_CLOEXEC, 0);
+void read_into(std::string& text, int directory, const char* path) {
+  const int fd = real.openat(directory, path, O_RDONLY | O_CLOEXEC, 0);
   if (fd < 0) return;
   char buffer[8192];
   for (ssize_t n; (n = real.read(fd, buffer, sizeof(buffer))) > 0;)
@@ -21,21 +21,11 @@ void read_into(std::string& text, const std::string& path) {
   real.close(fd);
 }
 
-}  // namespace
-
-std::string read_proc(const std::string& path) {
-  std::string text;
-  in_own_table([&] { read_into(text, path); });
-  return text;
-}
-
-int sysctl(const char* path, int otherwise) {
-  const std::string text = read_proc(path);
+int number_in(const std::string& text, int otherwise) {
   return text.empty() ? otherwise : std::atoi(text.c_str());
 }
 
-std::array<uint64_t, 3> sysctl_triple(const char* path, const std::array<uint64_t, 3>& otherwise) {
-  const std::string text = read_proc(path);
+std::array<uint64_t, 3> triple_in(const std::string& text, const std::array<uint64_t, 3>& otherwise) {
   std::array<uint64_t, 3> values{};
   const char* at = text.c_str();
   for (uint64_t& v : values) {
@@ -45,6 +35,39 @@ std::array<uint64_t, 3> sysctl_triple(const char* path, const std::array<uint64_
     at = end;
   }
   return values;
+}
+
+}  // namespace
+
+std::string read_proc(const std::string& path) {
+  std::string text;
+  in_own_table([&] { read_into(text, AT_FDCWD, path.c_str()); });
+  return text;
+}
+
+int sysctl(const char* path, int otherwise) { return number_in(read_proc(path), otherwise); }
+
+std::array<uint64_t, 3> sysctl_triple(const char* path, const std::array<uint64_t, 3>& otherwise) {
+  return triple_in(read_proc(path), otherwise);
+}
+
+SysctlFolder::SysctlFolder(const char* path) : fd_(real.open(path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0)) {}
+
+SysctlFolder::~SysctlFolder() {
+  if (fd_ >= 0) real.close(fd_);
+}
+
+std::string SysctlFolder::read(const char* name) const {
+  std::string text;
+  if (fd_ >= 0) read_into(text, fd_, name);
+  return text;
+}
+
+int SysctlFolder::number(const char* name, int otherwise) const { return number_in(read(name), otherwise); }
+
+std::array<uint64_t, 3> SysctlFolder::triple(const char* name,
+                                             const std::array<uint64_t, 3>& otherwise) const {
+  return triple_in(read(name), otherwise);
 }
 
 std::optional<std::pair<uint32_t, uint32_t>> local_port_range() {

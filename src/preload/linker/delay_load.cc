@@ -1,7 +1,7 @@
 // Functions of shared libraries that are loaded at their first call. delay.def is made by delay_load.sh when
 // the library is linked: DELAY_LIBRARY(soname) for each library, LATE_LIBRARY(soname) for those that only
-// soft-iWARP needs, and DELAYED(name) for each function of theirs
-// that the layers call.
+// soft-iWARP needs, and DELAYED(name, library) for each function that the layers call. `library` counts
+// those lines from 0.
 //
 // Why: as DT_NEEDED entries these libraries made every process that libaccel.so is preloaded into start a
 // millisecond later; and Debian's static ones are not position independent.
@@ -137,7 +137,7 @@ accel_delay_resolve:
 #else
 #error "delay_load.cc: write the jump for this machine"
 #endif
-#define DELAYED(name)                                     \
+#define DELAYED(name, library)                            \
   asm("  .section .data.accel_delay, \"aw\", @progbits\n" \
       "accel_delay_slot_" #name                           \
       ": .quad 1f\n"                                      \
@@ -161,7 +161,7 @@ struct Library {
   std::atomic<void*> handle{nullptr};
 };
 
-#define DELAYED(name)
+#define DELAYED(name, library)
 #define DELAY_LIBRARY(soname) {soname, false, nullptr},
 #define LATE_LIBRARY(soname) {soname, true, nullptr},
 Library libraries[] = {
@@ -171,12 +171,17 @@ Library libraries[] = {
 #undef DELAY_LIBRARY
 #undef LATE_LIBRARY
 
-#define DELAYED(name) #name,
+struct Function {
+  const char* name;
+  size_t library;  ///< of libraries[]
+};
+
+#define DELAYED(name, library) {#name, library},
 #define DELAY_LIBRARY(soname)
 #define LATE_LIBRARY(soname)
-constexpr const char* kNames[] = {
+constexpr Function kFunctions[] = {
 #include "delay.def"
-    nullptr};
+    {nullptr, 0}};
 #undef DELAYED
 #undef DELAY_LIBRARY
 #undef LATE_LIBRARY
@@ -215,13 +220,10 @@ bool load_iwarp_libraries(const char** missing) { return load(true, missing); }
 
 void* accel_delay_find(std::atomic<void*>* slot) {
   using namespace accel;  // NOLINT
-  void* function = nullptr;
-  const char* name = kNames[slot - accel_delay_slots];
+  const Function& wanted = kFunctions[slot - accel_delay_slots];
   load_libraries(nullptr);  // one that is missing leaves those before it
-  for (Library& library : libraries)
-    if (void* handle = library.handle.load(std::memory_order_acquire);
-        name != nullptr && handle != nullptr && function == nullptr)
-      function = dlsym(handle, name);
+  void* handle = libraries[wanted.library].handle.load(std::memory_order_acquire);
+  void* function = handle != nullptr ? dlsym(handle, wanted.name) : nullptr;
   if (function == nullptr) function = reinterpret_cast<void*>(&nothing);
   slot->store(function, std::memory_order_release);
   return function;

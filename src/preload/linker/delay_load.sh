@@ -6,17 +6,18 @@ set -eu
 out=$1; shift
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 : > "$work/offered"; : > "$out.new"
-kind=DELAY_LIBRARY
+kind=DELAY_LIBRARY; library=0
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   [ "$1" != --late ] || { kind=LATE_LIBRARY; shift; continue; }
   soname=$("$OBJDUMP" -p "$1" | awk '$1 == "SONAME" {print $2}')
   echo "$kind(\"$soname\")" >> "$out.new"
-  "$NM" -D --defined-only "$1" | awk '$2 ~ /[TWi]/ {sub(/@.*/, "", $3); print $3, "function"} $2 ~ /[BDRV]/ {sub(/@.*/, "", $3); print $3, "data"}' |
+  "$NM" -D --defined-only "$1" | awk -v library=$library '
+    $2 ~ /[TWi]/ {sub(/@.*/, "", $3); print $3, "function", library} $2 ~ /[BDRV]/ {sub(/@.*/, "", $3); print $3, "data", library}' |
     case $soname in  # the rest of libgcc is linked statically
       libgcc_s.*) grep '^_Unwind_' ;;
       *) cat ;;
     esac >> "$work/offered"
-  shift
+  library=$((library + 1)); shift
 done
 [ $# -eq 0 ] || shift
 if [ $# -gt 0 ]; then "$NM" -u "$@" 2>/dev/null | awk '$1 == "U" {print $2}' | sort -u > "$work/asked"; else : > "$work/asked"; fi
@@ -24,5 +25,5 @@ sort -u "$work/offered" | awk -v asked="$work/asked" -v out="$out.new" '
   BEGIN { while ((getline name < asked) > 0) want[name] = 1 }
   !($1 in want) && $1 !~ /^_Unwind_/ { next }
   $2 == "data" { print "delay_load.sh: " $1 " is data, which cannot be loaded late" > "/dev/stderr"; exit 1 }
-  !($1 in seen) { seen[$1] = 1; print "DELAYED(" $1 ")" >> out }'
+  !($1 in seen) { seen[$1] = 1; print "DELAYED(" $1 ", " $3 ")" >> out }'
 mv "$out.new" "$out"
