@@ -25,18 +25,6 @@ int number_in(const std::string& text, int otherwise) {
   return text.empty() ? otherwise : std::atoi(text.c_str());
 }
 
-std::array<uint64_t, 3> triple_in(const std::string& text, const std::array<uint64_t, 3>& otherwise) {
-  std::array<uint64_t, 3> values{};
-  const char* at = text.c_str();
-  for (uint64_t& v : values) {
-    char* end = nullptr;
-    v = std::strtoull(at, &end, 10);
-    if (end == at) return otherwise;
-    at = end;
-  }
-  return values;
-}
-
 }  // namespace
 
 std::string read_proc(const std::string& path) {
@@ -46,10 +34,6 @@ std::string read_proc(const std::string& path) {
 }
 
 int sysctl(const char* path, int otherwise) { return number_in(read_proc(path), otherwise); }
-
-std::array<uint64_t, 3> sysctl_triple(const char* path, const std::array<uint64_t, 3>& otherwise) {
-  return triple_in(read_proc(path), otherwise);
-}
 
 SysctlFolder::SysctlFolder(const char* path) : fd_(real.open(path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0)) {}
 
@@ -67,7 +51,16 @@ int SysctlFolder::number(const char* name, int otherwise) const { return number_
 
 std::array<uint64_t, 3> SysctlFolder::triple(const char* name,
                                              const std::array<uint64_t, 3>& otherwise) const {
-  return triple_in(read(name), otherwise);
+  const std::string text = read(name);
+  std::array<uint64_t, 3> values{};
+  const char* at = text.c_str();
+  for (uint64_t& v : values) {
+    char* end = nullptr;
+    v = std::strtoull(at, &end, 10);
+    if (end == at) return otherwise;
+    at = end;
+  }
+  return values;
 }
 
 std::optional<std::pair<uint32_t, uint32_t>> local_port_range() {

@@ -13,8 +13,6 @@ namespace accel {
 std::string read_proc(const std::string& path);
 /// The number in a file of /proc/sys, or `otherwise` where it cannot be read.
 int sysctl(const char* path, int otherwise);
-/// Three numbers, as net.ipv4.tcp_mem and the like have; all of `otherwise` where they cannot be read.
-std::array<uint64_t, 3> sysctl_triple(const char* path, const std::array<uint64_t, 3>& otherwise);
 
 /// A folder below /proc/sys for many reads: the way to a file there is a third of a read's cost. Within one
 /// in_own_table() (base/own_table.h), whose table the folder's descriptor belongs to.
@@ -25,8 +23,9 @@ class SysctlFolder {
   SysctlFolder(const SysctlFolder&) = delete;
   SysctlFolder& operator=(const SysctlFolder&) = delete;
 
-  /// As sysctl() and sysctl_triple(); `name` is the file's.
+  /// As sysctl(); `name` is the file's.
   int number(const char* name, int otherwise) const;
+  /// Three numbers, as tcp_mem and the like have; all of `otherwise` where they cannot be read.
   std::array<uint64_t, 3> triple(const char* name, const std::array<uint64_t, 3>& otherwise) const;
 
  private:

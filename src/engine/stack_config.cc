@@ -39,7 +39,7 @@ void take_buffer_sysctls(const SysctlFolder& ipv4, StackConfig& c) {
   c.udp_receive_buffer = c.receive_buffer != 0 ? c.receive_buffer : datagrams;
 }
 
-/// What stack_config() promises, within in_own_table().
+/// The work of stack_config(); for a caller within in_own_table(), as SysctlFolder wants it.
 StackConfig read_stack_config(const Settings& s) {
   const SysctlFolder ipv4("/proc/sys/net/ipv4");
   StackConfig c;
